@@ -21,14 +21,15 @@ ENVOY_GETTER := cd tools && go run ./envoy
 # The test bed's directory can be chosen: make cluster-up STATE=/var/tmp/mine
 TESTBED := bin/testbed $(if $(STATE),--state='$(STATE)')
 UP_FLAGS = $(if $(NODES),--nodes='$(NODES)') $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)') $(if $(ZONES),--zones='$(ZONES)') \
-	$(if $(NODE_MONITOR_GRACE_PERIOD),--node-monitor-grace-period='$(NODE_MONITOR_GRACE_PERIOD)')
+	$(if $(NODE_MONITOR_GRACE_PERIOD),--node-monitor-grace-period='$(NODE_MONITOR_GRACE_PERIOD)') $(if $(K8S),--kubernetes='$(K8S)') \
+	$(if $(K8S_NODES),--node-kubernetes='$(K8S_NODES)') $(if $(FEATURE_GATES),--feature-gates='$(FEATURE_GATES)')
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/sonde-cp, bin/sonde-dp, bin/sonde-watchdog and bin/sondectl
+build: ## build bin/sonde-cp, bin/sonde-dp, bin/sonde-watchdog, bin/sonde-cni with its plugin, bin/sonde-exec, and bin/sondectl
 	$(BUILD) -o bin/ ./cmd/...
 
 # On Debian and Ubuntu: glibc and certificates come from their packages.
@@ -47,7 +48,7 @@ bin/previous:
 	cd tools && go build -o ../$@ ./previous
 
 .PHONY: cluster-up
-cluster-up: bin/testbed ## start a Kubernetes cluster on this machine, as root (NODES=2 IP_FAMILY=dual|ipv4|ipv6 ZONES=a,b NODE_MONITOR_GRACE_PERIOD=40s)
+cluster-up: bin/testbed ## start a Kubernetes cluster on this machine, as root (NODES=2 IP_FAMILY=dual|ipv4|ipv6 ZONES=a,b NODE_MONITOR_GRACE_PERIOD=40s K8S=1.37.2|1.36.3 K8S_NODES=1.37.2,1.36.3 FEATURE_GATES=Name=true)
 	@$(TESTBED) up $(UP_FLAGS)
 
 .PHONY: cluster-down
@@ -94,8 +95,8 @@ cluster-kubectl: bin/testbed ## run kubectl on that cluster (ARGS="get pods -A")
 	@$(TESTBED) kubectl $(ARGS)
 
 .PHONY: cluster-binaries
-cluster-binaries: bin/testbed ## build the programs of a cluster into the cache, and print their directory
-	@$(TESTBED) binaries
+cluster-binaries: bin/testbed ## build the programs of a cluster into the cache, and print their directory (K8S=1.37.2|1.36.3)
+	@$(TESTBED) binaries $(if $(K8S),--kubernetes='$(K8S)')
 
 .PHONY: demo
 demo: ## show a mesh on this machine, each step checked (KEEP=1: it runs on until Ctrl-C; KUBELET=1: the kubelet's own code probes)
@@ -195,7 +196,7 @@ E2E_IPV6 = Seed|Strict|StatefulSet|Forms
 # Tests that stop what all need come last.
 E2E = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed SONDE_E2E_HELM=$(HELM) SONDE_E2E_PREVIOUS=$$(cat $(CURDIR)/bin/$@/previous 2>/dev/null) $(OWN_CLUSTER) exec 1 ../../bin/$@/e2e.test -test.v -test.timeout 40m "$$@"; };
 E2E_TESTS = $(E2E) $(if $(RUN),tests -test.parallel 3 -test.run '$(RUN)',$(if $(SMOKE),$(SMOKE_TESTS),failed=; \
-	tests -test.parallel 3 -test.skip '^Test(Alone|Watchdog|Freeze|Alerts|Upgrade)' || failed=1; \
+	tests -test.parallel 3 -test.skip '^Test(Alone|Watchdog|Freeze|Alerts|Upgrade|Kubelets|ErrorsCounted)' || failed=1; \
 	tests -test.run '^TestAlone' $(if $(SKIP),-test.skip '$(SKIP)') || failed=1; [ -z "$$failed" ]))
 # One of each kind, for each change: a pod's life, STRICT, guarded liveness; a node that goes, a replica that is killed, an upgrade, nodes that are cut off.
 SMOKE_TESTS = failed=; tests -test.parallel 4 -test.run '^Test(SeedInjected|SeedLives|Strict|GuardedLiveness)$$' -test.skip 'TestSeedLives/.*/per-port' || failed=1; \
@@ -205,7 +206,7 @@ SMOKE_TESTS = failed=; tests -test.parallel 4 -test.run '^Test(SeedInjected|Seed
 e2e: CHART_VALUES = --set config.guardedLiveness.breaker.workloads=6 $(if $(SMOKE),$(WATCHDOG_VALUES))
 e2e: UP_FLAGS += $(if $(SMOKE),$(WATCHDOG_CLUSTER))
 .PHONY: e2e
-e2e: bin/testbed bin/previous image $(HELM) ## test it on a real cluster, as root (SMOKE=1 RUN=TestName SKIP=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
+e2e: bin/testbed bin/previous image $(HELM) ## test it on a real cluster, as root (SMOKE=1 RUN=TestName SKIP=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6 K8S=1.37.2|1.36.3)
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e,grpcnotrace -o ../bin/$@/e2e.test ./e2e
 	@bin/previous --image --repository=. >bin/$@/previous || [ $$? = 3 ]
 	$(call on_own_cluster,app stuckcp $(if $(SMOKE),machines),$(E2E_TESTS))
@@ -225,6 +226,20 @@ e2e-watchdog: CHART_VALUES = $(WATCHDOG_VALUES)
 e2e-watchdog: bin/testbed image $(HELM) ## test the watchdog and the freeze on a real cluster of four nodes in two zones, as root (RUN=TestName STATE=… KEEP=1)
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e,grpcnotrace -o ../bin/$@/e2e.test ./e2e
 	$(call on_own_cluster,app machines,$(E2E) tests -test.run '$(or $(RUN),^Test(Watchdog|Freeze))')
+
+# The nodes of this cluster have the kubelets of two minor versions, and the newer ones the gates of their new fields.
+e2e-kubelets: UP_FLAGS = --kubernetes=1.37.2 --node-kubernetes=1.37.2,1.36.3 --feature-gates=H2CContainerProbe=true,GRPCContainerProbeTLS=true
+.PHONY: e2e-kubelets
+e2e-kubelets: bin/testbed image $(HELM) ## test kubelets of two versions, with new fields of probes, on a real cluster, as root (RUN=TestName STATE=… KEEP=1)
+	@mkdir -p bin/$@ && cd test && go test -c -tags e2e,grpcnotrace -o ../bin/$@/e2e.test ./e2e
+	$(call on_own_cluster,app,$(E2E) tests -test.run '$(or $(RUN),^TestKubelets)')
+
+# One node has a kubelet that counts errored probes as failures.
+e2e-counted: UP_FLAGS = --kubernetes=1.37.2 --node-kubernetes=1.37.2,1.37.2+probe-error-as-failure
+.PHONY: e2e-counted
+e2e-counted: bin/testbed image $(HELM) ## test guarded liveness at a kubelet that counts errored probes, on a real cluster, as root (STATE=… KEEP=1)
+	@mkdir -p bin/$@ && cd test && go test -c -tags e2e,grpcnotrace -o ../bin/$@/e2e.test ./e2e
+	$(call on_own_cluster,app,$(E2E) tests -test.run '^TestErrorsCounted$$')
 
 # A Prometheus that is built takes minutes, and its faults seven more: by hand, not in .ci/run, which tries the alerts with promtool.
 .PHONY: e2e-alerts
@@ -269,7 +284,9 @@ lint: $(LINT) ## check the style of every module
 		(cd $$module && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; \
 	done; \
 	echo "== fast tests"; \
-	(cd tools && go run ./fasttests $(MODULES)) || failed=1; [ -z "$$failed" ]
+	(cd tools && go run ./fasttests $(MODULES)) || failed=1; \
+	echo "== prose"; \
+	(cd tools && go run ./prose) || failed=1; [ -z "$$failed" ]
 
 VULN_VERSION := v1.9.0
 VULN := $(CACHE)/tools/govulncheck-$(VULN_VERSION)/govulncheck
@@ -283,13 +300,16 @@ $(VULN):
 vuln: $(VULN) ## look for known vulnerabilities in the programs and the image (SONDE_VULN=required: the database must answer)
 	@cd tools && go run ./vuln -govulncheck='$(VULN)' '$(CURDIR)' '$(CURDIR)/deploy/image'
 
+# Node is for this target alone: what it builds of ui/ is committed. Below bin, so that no module and no test finds what npm installs.
 .PHONY: generate
-generate: ## write the code that is generated from api/: protobuf, deep copies, CustomResourceDefinitions
+generate: ## write what is generated: protobuf, deep copies, CustomResourceDefinitions from api/, the page of sondectl dashboard from ui/ (by node 20.19 and npm)
+	@node --version >/dev/null 2>&1 && npm --version >/dev/null 2>&1 || { echo 'make generate needs node and npm, to build ui/: apt-get install nodejs npm' >&2; exit 1; }
 	cd tools && go run ./protogen
 	@generator=$$(cd tools && go tool -n controller-gen); \
 	$$generator object "paths=./api/mesh;./api/v1alpha1"; \
 	$$generator crd:allowDangerousTypes=true "paths=./api/v1alpha1" output:crd:dir=api/crds
 	cp api/crds/*.yaml deploy/chart/crds/
+	@mkdir -p bin/ui && rm -rf bin/ui/src && cp -r ui/. bin/ui && cd bin/ui && npm ci --silent && npm run --silent build -- --outDir ../../cmd/sondectl/dashboard/assets
 
 .PHONY: golden
 golden: ## write the golden files anew from what the code does; read the diff

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestGuardStandsOnLittle forbids imports that would make dpagent/guard initialise late, because they need most of the program.
+// TestGuardStandsOnLittle forbids imports that would make dpagent/guard initialise late, because they need most of the
+// program.
 func TestGuardStandsOnLittle(t *testing.T) {
 	packages, seen := list(t), map[string]bool{}
 	var visit func(importPath string)

@@ -1,5 +1,5 @@
-// Package sonde_test guards the architecture: the directories are the stages of the data (docs/architecture.md), and each
-// may import only what rules says.
+// Package sonde_test guards the architecture: the directories are the stages of the data (docs/architecture.md), and
+// each may import only what rules says.
 package sonde_test
 
 import (
@@ -22,8 +22,8 @@ const module = "github.com/sonde-mesh/sonde"
 // Libraries that some stages must not import, directly or indirectly.
 var (
 	kubernetes = []string{"k8s.io"}
-	// kubernetesClients talk to an API server, unlike Kubernetes' types. controllerRuntime is for those alone that have reconciles, as it has a cost
-	// (docs/decisions/079-controller-runtime.md).
+	// kubernetesClients talk to an API server, unlike Kubernetes' types. controllerRuntime is for those alone that have
+	// reconciles, as it has a cost (docs/decisions/079-controller-runtime.md).
 	kubernetesClients = []string{"k8s.io/client-go"}
 	controllerRuntime = []string{"sigs.k8s.io/controller-runtime"}
 	envoyProtos       = []string{"github.com/envoyproxy", "github.com/cncf/xds"}
@@ -52,8 +52,8 @@ type rule struct {
 	reconciles bool
 }
 
-// rules maps each directory, and all directories below it without a row of their own, to what it may import. Other libraries are
-// allowed. docs/architecture.md gives the reasons, and a line on each directory.
+// rules maps each directory, and all directories below it without a row of their own, to what it may import. Other
+// libraries are allowed. docs/architecture.md gives the reasons, and a line on each directory.
 var rules = map[string]rule{
 	"api/mesh":         {std: true},
 	"api/agent/v1":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
@@ -79,7 +79,7 @@ var rules = map[string]rule{
 	"identity/secret": {std: true},
 	"pipeline": {
 		own: []string{
-			"api/mesh", "generator", "health/heartbeat", "identity", "identity/mtls", "meshview", "meshview/since", "meshview/explain", "recorded", "xds", "xds/resource",
+			"api/mesh", "api/admin/v1", "generator", "health/heartbeat", "identity", "identity/mtls", "meshview", "meshview/since", "meshview/explain", "recorded", "xds", "xds/resource",
 		},
 		forbidden: [][]string{kubernetes},
 	},
@@ -97,7 +97,7 @@ var rules = map[string]rule{
 		own:       []string{"agents/call", "agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "api/peer/v1", "facts", "identity", "identity/mtls", "meshview", "replicas", "internal/cut", "internal/run", "internal/skew"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
-	"agents/rotation": {own: []string{"api/mesh", "api/admin/v1", "api/peer/v1", "identity", "meshview", "replicas"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"agents/rotation": {own: []string{"admin/caller", "admin/lookup", "api/mesh", "api/admin/v1", "api/peer/v1", "identity", "meshview", "replicas"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents/observed": {
 		own:       []string{"agents/call", "api/mesh", "api/agent/v1", "api/peer/v1", "facts", "identity", "meshview", "replicas", "internal/cut"},
 		forbidden: [][]string{kubernetes, envoyProtos},
@@ -106,18 +106,28 @@ var rules = map[string]rule{
 		own:       []string{"api/mesh", "api/agent/v1", "identity", "meshview", "internal/cut"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
-	"admin": {
-		own:       []string{"admin/caller", "api/mesh", "api/agent/v1", "api/admin/v1", "identity", "meshview", "meshview/explain", "internal/connlimit", "internal/grpcconn"},
-		forbidden: [][]string{kubernetes, envoyProtos},
-	},
+	"admin":        {own: []string{"admin/caller", "admin/lists", "admin/lookup", "api/mesh", "api/admin/v1", "health", "identity", "meshview", "internal/connlimit", "internal/grpcconn"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"admin/lists":  {own: []string{"admin/lookup", "api/mesh", "api/admin/v1", "meshview", "meshview/explain"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"admin/lookup": {own: []string{"api/mesh", "meshview", "internal/run"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"admin/caller": {forbidden: [][]string{kubernetes, envoyProtos}},
 	"recorded":     {own: []string{"api/mesh", "identity", "internal/run", "meshview"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"strict":       {own: []string{"agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "meshview"}, forbidden: [][]string{envoyProtos}},
+	"strict":       {own: []string{"admin/lookup", "agents/observed", "api/mesh", "api/agent/v1", "api/admin/v1", "meshview"}, forbidden: [][]string{envoyProtos}},
 	"dpagent": {
-		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "internal/connlimit", "internal/disk", "internal/filelock", "internal/shutdown", "internal/reach", "internal/buildinfo", "internal/cgroup", "internal/descriptors", "internal/localpeer", "internal/cut", "internal/run"},
+		own:       []string{"api/mesh", "api/agent/v1", "health", "health/heartbeat", "internal/connlimit", "internal/disk", "internal/filelock", "internal/shutdown", "internal/reach", "internal/buildinfo", "internal/cgroup", "internal/descriptors", "internal/localpeer", "internal/cut", "internal/execwire", "internal/run"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
-	"dpagent/redirect":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"dpagent/redirect": {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"cni": {
+		own: []string{
+			"api/mesh", "cni/install", "cni/pods", "cni/wire", "controller/watch", "health", "internal/buildinfo", "internal/kubeconfig", "internal/localpeer", "internal/run",
+		},
+		forbidden: [][]string{envoyProtos, controlPlane},
+	},
+	"cni/wire":             {std: true},
+	"cni/plugin":           {own: []string{"cni/wire"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"cni/conflist":         {forbidden: [][]string{kubernetes, envoyProtos, grpc}, pure: true},
+	"cni/install":          {own: []string{"cni/conflist"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"cni/pods":             {own: []string{"api/mesh", "cni/wire", "dpagent/redirect", "internal/podspec"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"internal/sourcelimit": {forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"controller":           {own: []string{"admin/caller", "controller/webhookconfig", "controller/leader", "controller/watch", "controller/events", "controller/upkeep", "api/mesh", "api/admin/v1", "api/agent/v1", "api/peer/v1", "api/v1alpha1", "identity/secret", "health/heartbeat", "internal/cut", "internal/podcause", "internal/podspec", "internal/run", "partition", "restartbudget"}, forbidden: [][]string{envoyProtos}},
 	"controller/webhookconfig": {
@@ -148,7 +158,7 @@ var rules = map[string]rule{
 		forbidden:  [][]string{envoyProtos, controlPlane},
 		reconciles: true,
 	},
-	"webhook":              {own: []string{"api/mesh", "internal/connlimit", "internal/cut", "internal/podspec"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
+	"webhook":              {own: []string{"api/mesh", "internal/connlimit", "internal/cut", "internal/execwire", "internal/podspec"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"health/heartbeat":     {std: true},
 	"internal/localpeer":   {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
 	"health":               {own: []string{"health/heartbeat", "internal/connlimit", "internal/cut"}, forbidden: [][]string{kubernetes, envoyProtos}},
@@ -156,7 +166,8 @@ var rules = map[string]rule{
 	"internal/cgroup":      {std: true},
 	"internal/descriptors": {std: true},
 	"internal/reach":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"internal/jsonlog":     {own: []string{"api/mesh", "internal/reach", "internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"internal/logging":     {own: []string{"api/mesh", "internal/reach", "internal/connlimit", "internal/terminal"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"internal/terminal":    {forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
 	"internal/settings":    {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"internal/buildinfo":   {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"internal/kubeconfig":  {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
@@ -167,12 +178,16 @@ var rules = map[string]rule{
 	"internal/skew":        {forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
 	"internal/testing":     {any: true, forbidden: [][]string{kubernetes}},
 	"internal/disk":        {std: true},
+	"internal/execwire":    {std: true},
 	"internal/filelock":    {std: true},
 	"internal/shutdown":    {std: true},
 	"controlplane":         {any: true},
 	"cmd/sonde-cp":         {any: true},
 	"cmd/sonde-dp":         {any: true, forbidden: [][]string{kubernetes, envoyProtos}},
 	"cmd/sonde-watchdog":   {any: true, forbidden: [][]string{envoyProtos, controlPlane}, reconciles: true},
+	"cmd/sonde-cni":        {any: true, forbidden: [][]string{envoyProtos, controlPlane}},
+	"cmd/sonde-cni-plugin": {own: []string{"cni/plugin", "cni/wire"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"cmd/sonde-exec":       {own: []string{"internal/execwire"}, std: true},
 	"cmd/sondectl":         {any: true},
 }
 
@@ -208,8 +223,8 @@ func list(t *testing.T) map[string]listed {
 	}
 }
 
-// watchSource reads all directories, so that `go test` runs this again instead of showing a cached result when a file in them has
-// changed. It cannot see what go list reads.
+// watchSource reads all directories, so that `go test` runs this again instead of showing a cached result when a file
+// in them has changed. It cannot see what go list reads.
 func watchSource(t *testing.T) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -231,7 +246,7 @@ func directoryOf(importPath string) (string, bool) {
 	return strings.CutPrefix(importPath, module+"/")
 }
 
-// ruleOf returns the nearest row of rules, "" if there is none.
+// ruleOf returns the nearest row of rules, or "".
 func ruleOf(directory string) string {
 	for ; directory != "."; directory = path.Dir(directory) {
 		if _, ok := rules[directory]; ok {
@@ -334,7 +349,7 @@ func checkImport(importPath string, standard bool, row string) string {
 	return ""
 }
 
-// chainTo returns the chain of imports from a package to one of libraries, nil if there is none.
+// chainTo returns the chain of imports from a package to one of libraries, or nil.
 func chainTo(packages map[string]listed, from string, libraries []string, visited map[string]bool) []string {
 	if visited[from] {
 		return nil

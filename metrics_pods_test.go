@@ -7,8 +7,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// podMetricsSection returns the last section of docs/metrics.md. test/real/mesh compares the list in it with real Envoys, test/bench/podmetrics has measured
-// the numbers.
+// podMetricsSection returns the last section of docs/metrics.md. test/real/mesh compares its list with real Envoys; its
+// numbers are from test/bench/podmetrics.
 func podMetricsSection() string {
 	var section strings.Builder
 	section.WriteString(podMetricsText)
@@ -19,12 +19,13 @@ func podMetricsSection() string {
 }
 
 const podMetricsText = "\n## Metrics of pods\n" + `
-Each injected pod has the metrics of its agent and of its Envoy, as one page, at ` + "`/metrics`" + ` of port 5670 on all of its addresses. The page is plain HTTP, also in a STRICT mesh: the port is not redirected to Envoy, so a
-Prometheus without a sidecar scrapes it, and one with a sidecar does, too. Nothing but ` + "`/metrics`" + ` is answered there. Who can connect can read which services the pod knows and how much it calls them; a NetworkPolicy limits that
-to Prometheus.
+Each injected pod serves the metrics of its agent and its Envoy on one page, ` + "`/metrics`" + `, at port 5670 of all its addresses. The page is plain HTTP, even in a STRICT mesh: the port is not redirected to
+Envoy, so a Prometheus with or without a sidecar can scrape it. This port only answers ` + "`/metrics`" + `. Clients that can connect see which services the pod has and how much it calls them; limit them to Prometheus with
+a NetworkPolicy.
 
-The webhook writes ` + "`prometheus.io/scrape: \"true\"`, `prometheus.io/port` and `prometheus.io/path`" + `, by which many a Prometheus selects pods. A pod that has one of the three keeps what it has, with a warning, since it says where the metrics of
-the application are. For such pods, and where one job is to have the mesh alone, ` + "`sonde.dev/metrics-port`" + ` is on every pod with such a port:
+The webhook writes ` + "`prometheus.io/scrape: \"true\"`, `prometheus.io/port` and `prometheus.io/path`" + `, by which many Prometheus configurations select pods. If a pod already has one of the three annotations, which is
+for the application's metrics, the webhook does not change them, and warns. For such pods, and for a job that only
+scrapes the mesh, every pod with this port has the annotation ` + "`sonde.dev/metrics-port`" + `:
 
 ` + "```yaml" + `
 scrape_configs:
@@ -40,24 +41,23 @@ scrape_configs:
   - {source_labels: [__meta_kubernetes_pod_name], target_label: pod}
 ` + "```" + `
 
-With the Prometheus Operator, ` + "`monitoring.podMonitor.enabled`" + ` of the chart makes a PodMonitor that does so, with one target for each pod and its mesh as label ` + "`mesh`" + `, and ` + "`monitoring.serviceMonitor.enabled`" + ` a ServiceMonitor for the
+With the Prometheus Operator, ` + "`monitoring.podMonitor.enabled`" + ` of the chart creates a PodMonitor with the same effect, with one target for each pod and its mesh as label ` + "`mesh`" + `, and ` + "`monitoring.serviceMonitor.enabled`" + ` a ServiceMonitor for the
 control plane and the watchdog. Each has an ` + "`interval`" + `, and ` + "`labels`" + ` by which a Prometheus selects it.
 
 | to | set |
 |---|---|
-| take another port, or none, for a pod | its annotation ` + "`sonde.dev/metrics-port: \"9100\"`, or `\"0\"`" + ` |
-| the same for all pods that do not say | ` + "`config.runtime.kubernetes.injector.sidecarMetricsPort`" + ` of the chart |
-| choose other metrics of Envoy | ` + "`config.runtime.kubernetes.injector.sidecarMetricsInclude`" + `, prefixes of their names: ` + "`[envoy_]`" + ` is all |
-| have such a port without Kubernetes, where by default there is none | ` + "`sonde-dp run --metrics-addr=:5670 --metrics-include=…`, and `sonde-dp install transparent-proxy --metrics-port=5670`" + ` if it redirects |
+| use another port, or none, for a pod | its annotation ` + "`sonde.dev/metrics-port: \"9100\"`, or `\"0\"`" + ` |
+| use another port, or none, for pods without the annotation | ` + "`config.runtime.kubernetes.injector.sidecarMetricsPort`" + ` of the chart |
+| choose other metrics of Envoy | ` + "`config.runtime.kubernetes.injector.sidecarMetricsInclude`" + `, name prefixes: ` + "`[envoy_]`" + ` is all |
+| enable the port without Kubernetes, where it is off by default | ` + "`sonde-dp run --metrics-addr=:5670 --metrics-include=…`, and `sonde-dp install transparent-proxy --metrics-port=5670`" + ` if it redirects |
 
-A pod keeps the port with which it was injected. A pod that declares or probes the port itself is refused, and both fields are named: give one of them another port.
+A pod keeps the port with which it was injected. The webhook rejects a pod that declares or probes the port itself, and names both fields: change the port of one of them.
 
-If Envoy does not run, or does not answer within five seconds, the page has the agent's metrics alone, and ends with ` + "`sonde_dpagent_envoy_scrape_success 0`" + `. If Envoy stops in the middle, the connection is closed: half a page would
-pass for a whole one. A line that Prometheus could not read, for which it would refuse the whole page, is left out, and counted in ` + "`sonde_dpagent_envoy_lines_dropped_total`" + `. Envoy is asked by two scrapes at once and four times a
-second at most, sources taking turns: the one that has waited longest for its next, and after all others those that read too slowly. Who has waited for 3.5 seconds gets 503 with ` + "`Retry-After`" + `, and is counted in ` + "`sonde_dpagent_scrapes_total{result=\"busy\"}`" + `.
+If Envoy does not run, or does not respond within five seconds, the page has only the agent's metrics, and ends with ` + "`sonde_dpagent_envoy_scrape_success 0`" + `. If Envoy's response breaks off, the agent closes the connection, since an incomplete page would look complete. The agent omits lines that Prometheus could not parse and for which it would reject the page, and counts them in ` + "`sonde_dpagent_envoy_lines_dropped_total`" + `. Envoy serves at most two scrapes at once, and four per second. Sources take turns: the source that has waited longest comes first, sources that read too slowly come last. A scrape that has waited for 3.5 seconds gets 503 with ` + "`Retry-After`" + `, and is counted in ` + "`sonde_dpagent_scrapes_total{result=\"busy\"}`" + `.
 
-**How many series.** A service that is known takes 2, one that is called 46 (22 of them the histogram of request times), and an inbound about as many; the rest is the agent's and what Envoy has once. To limit them, limit what a pod knows
-(` + "`kuma.io/transparent-proxying-reachable-services`" + `) or what is scraped.
+***How many series.** Each service of the pod has 2 series, each called service 46 (22 of them in the histogram of
+request times), and each inbound about as many. The others are the agent's, and Envoy's global ones. To reduce them,
+reduce the pod's services (` + "`kuma.io/transparent-proxying-reachable-services`" + `) or the scraped metrics.
 
 | services in the mesh | series, none called | series, ten called | all of Envoy's, ten called | page, ten called |
 |---|---|---|---|---|
@@ -65,8 +65,9 @@ second at most, sources taking turns: the one that has waited longest for its ne
 | 100 | 353 | 795 | 1,806 | 79 KiB |
 | 500 | 1,155 | 1,595 | 3,007 | 144 KiB |
 
-What scrapes cost is in [benchmarks.md](benchmarks.md#scrapes-of-pods). ` + "`--admin-addr`" + `, on loopback, has all of Envoy's metrics that were used since its start. Of those there are, Envoy's configuration keeps what
-[naming.md](naming.md#statistics) lists; on the port for Prometheus, unless others are asked for, are those whose names begin with:
+[benchmarks.md](benchmarks.md#scrapes-of-pods) has the cost of scrapes. ` + "`--admin-addr`" + `, on loopback, serves all of Envoy's metrics that were used since its start. Envoy's configuration creates only the
+statistics that [naming.md](naming.md#statistics) lists. By default, the port for Prometheus serves metrics whose names
+begin with:
 
 | metrics of Envoy | meaning |
 |---|---|

@@ -21,11 +21,11 @@ var update = flag.Bool("update", false, "write docs/metrics.md and docs/referenc
 
 const metricsFile = "docs/metrics.md"
 
-// metric is one that the source defines.
+// metric is a metric defined in the source.
 type metric struct {
 	name, kind, help string
 	labels           []string
-	// directory of the source, whose first part says which program has the metric.
+	// directory of the source, whose first part selects the program
 	directory string
 }
 
@@ -45,27 +45,32 @@ func metricsPage(all []metric) string {
 	var page strings.Builder
 	write := func(format string, args ...any) { _, _ = fmt.Fprintf(&page, format, args...) } // never fails
 	write("# Metrics\n\n<!-- Written by make golden from the source. -->\n\n" +
-		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, `sonde-dp` on `--admin-addr` and, for Prometheus, on `--metrics-addr` ([metrics of pods](#metrics-of-pods)), and `sonde-watchdog` on `--health-addr`. " +
-		"`sonde-dp` has Envoy's statistics there as well, those that were used since Envoy started, with Envoy's names (`envoy_…`, " +
+		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, `sonde-dp` on `--admin-addr` and, for Prometheus, on `--metrics-addr` ([metrics of pods](#metrics-of-pods)), and `sonde-watchdog` and `sonde-cni` on `--health-addr`. " +
+		"`sonde-dp` also serves Envoy's statistics that were used since Envoy's start, with Envoy's names (`envoy_…`, " +
 		"[Envoy's documentation](https://www.envoyproxy.io/docs/envoy/latest/configuration/upstream/cluster_manager/cluster_stats)); " +
-		"`sonde-cp` and `sonde-watchdog` have Go's (`go_…`, `process_…`).\n")
+		"`sonde-cp`, `sonde-watchdog` and `sonde-cni` also serve Go's metrics (`go_…`, `process_…`).\n")
 	for _, program := range []struct {
 		title string
 		has   func(directory string) bool
 	}{
-		{"`sonde-cp`, the control plane", func(d string) bool { return !strings.HasPrefix(d, "dpagent") && !strings.HasPrefix(d, "watchdog") }},
+		{"`sonde-cp`, the control plane", func(d string) bool {
+			return !strings.HasPrefix(d, "dpagent") && !strings.HasPrefix(d, "watchdog") && !strings.HasPrefix(d, "cni")
+		}},
 		{"`sonde-dp`, the agent", func(d string) bool {
 			return strings.HasPrefix(d, "dpagent") || d == "health" || d == "internal/buildinfo"
 		}},
 		{"`sonde-watchdog`", func(d string) bool {
 			return strings.HasPrefix(d, "watchdog") || d == "health" || d == "internal/buildinfo"
 		}},
+		{"`sonde-cni`, the daemon of the CNI plugin", func(d string) bool {
+			return strings.HasPrefix(d, "cni") || d == "health" || d == "internal/buildinfo"
+		}},
 	} {
 		write("\n## %s\n\n| name | type | labels | meaning |\n|---|---|---|---|\n", program.title)
 		last := ""
 		for _, m := range all {
 			row := fmt.Sprintf("| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help)
-			if program.has(m.directory) && row != last { // each store has its own
+			if program.has(m.directory) && row != last { // each store defines this metric
 				write("%s", row)
 				last = row
 			}
@@ -115,7 +120,7 @@ func definedMetrics(t *testing.T) []metric {
 	return all
 }
 
-// constructors of metrics, and the types of what they return. The type of a Desc is that of the metrics that are made with it.
+// constructors maps functions to the types of the metrics that they create. A metric with a Desc has its own type.
 var constructors = map[string]string{
 	"NewCounter": "counter", "NewCounterVec": "counter", "NewCounterFunc": "counter",
 	"NewGauge": "gauge", "NewGaugeVec": "gauge", "NewGaugeFunc": "gauge",
@@ -123,8 +128,8 @@ var constructors = map[string]string{
 	"NewDesc": "",
 }
 
-// metricOf returns the metric that a call makes, false if it makes none. What this cannot read is an error of the source: a name that nobody
-// can look for.
+// metricOf returns the metric that a call creates, false if it creates none. It fails the test if it cannot read the
+// call, since the page would lack the metric.
 func metricOf(t *testing.T, call *ast.CallExpr, files []*ast.File) (m metric, ok bool) {
 	t.Helper()
 	m.kind, ok = constructors[prometheusName(call.Fun)]
@@ -159,7 +164,7 @@ func metricOf(t *testing.T, call *ast.CallExpr, files []*ast.File) (m metric, ok
 	return m, true
 }
 
-// prometheusName returns the name that an expression has in the package prometheus, "" if it is none.
+// prometheusName returns the name that an expression has in the package prometheus, or "".
 func prometheusName(e ast.Expr) string {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if p, ok := s.X.(*ast.Ident); ok && p.Name == "prometheus" {
@@ -169,7 +174,7 @@ func prometheusName(e ast.Expr) string {
 	return ""
 }
 
-// kindOfDesc returns the type of the metrics that are made with a variable that has the Desc.
+// kindOfDesc returns the type of the metrics created with a variable that has the Desc.
 func kindOfDesc(t *testing.T, name string, desc *ast.CallExpr, files []*ast.File) string {
 	t.Helper()
 	var variable, kind string
@@ -197,7 +202,7 @@ func kindOfDesc(t *testing.T, name string, desc *ast.CallExpr, files []*ast.File
 	return kind
 }
 
-// text returns the value of a text that is written as one or more literals.
+// text returns the value of a string of one or more literals.
 func text(t *testing.T, e ast.Expr) string {
 	t.Helper()
 	switch e := e.(type) {
@@ -214,7 +219,7 @@ func text(t *testing.T, e ast.Expr) string {
 	return ""
 }
 
-// texts returns the items of a list of texts; nil has none.
+// texts returns the items of a list of strings; nil has none.
 func texts(t *testing.T, e ast.Expr) []string {
 	t.Helper()
 	literal, ok := e.(*ast.CompositeLit)

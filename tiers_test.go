@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestOnlyShortRunsLeaveOut checks that a short run is asked for by `make test-short` alone, and that only internal/testing/slowtest asks for it:
-// no test decides by itself what is left out.
+// TestOnlyShortRunsLeaveOut checks that a short run is asked for by `make test-short` alone, and that only
+// internal/testing/slowtest asks for it: no test decides by itself what is left out.
 func TestOnlyShortRunsLeaveOut(t *testing.T) {
 	read := func(path string) string {
 		t.Helper()
@@ -74,7 +74,8 @@ func testNames(t *testing.T, top string) map[string]map[string]bool {
 	return names
 }
 
-// TestRealTestsExist checks that `make test-real` runs each test that its list names: go test says nothing of a name that matches none.
+// TestRealTestsExist checks that `make test-real` runs each test that its list names: go test says nothing of a name
+// that matches none.
 func TestRealTestsExist(t *testing.T) {
 	data, err := os.ReadFile("test/real.txt")
 	if err != nil {

@@ -8,21 +8,21 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// Access says what callers may do who have no admin token, but another one.
+// Access authorizes callers with another token than the admin token.
 type Access interface {
-	// Authorize returns whom the token identifies, if that caller has the right. The error is a gRPC status, and does not contain the token: UNAUTHENTICATED
-	// says why the token is refused, PERMISSION_DENIED which right is missing and for whom, UNAVAILABLE that this cannot be told now, RESOURCE_EXHAUSTED that
-	// the source of the call has to wait.
+	// Authorize returns the caller that the token identifies, if the caller has the right. The error is a gRPC status
+	// without the token: UNAUTHENTICATED for an invalid token, PERMISSION_DENIED with the caller and the missing right,
+	// UNAVAILABLE if the check is not possible now, RESOURCE_EXHAUSTED if the source of the call must wait.
 	Authorize(ctx context.Context, token string, need adminv1.Right) (caller string, err error)
 }
 
-// byAdminToken is the caller with the admin token, in the log.
+// byAdminToken names the caller with the admin token in logs.
 const byAdminToken = "admin token"
 
 // calledStream is a stream with the context of its caller.
 type calledStream struct {
 	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // as that of the stream
+	ctx context.Context //nolint:containedctx // as in the stream
 }
 
 // Context implements grpc.ServerStream.

@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// inspectTimeout is how long an Envoy may take to say what it has. Its agent gives up before that, and sondectl after it, so that who says that it
-// took too long is who waited for it.
+// inspectTimeout bounds an Envoy's answer. It is longer than the agent's timeout and shorter than sondectl's, so that
+// the error comes from the side that waited for Envoy.
 const inspectTimeout = 40 * time.Second
 
 // InspectEnvoy implements adminv1.AdminServiceServer.
@@ -23,12 +23,15 @@ func (s *service) InspectEnvoy(r *adminv1.InspectEnvoyRequest, stream adminv1.Ad
 	if !slices.Contains(mesh.EnvoyViews(), view) {
 		return status.Errorf(codes.InvalidArgument, "view %q: must be one of %v", view, mesh.EnvoyViews())
 	}
-	p, err := s.proxy(stream.Context(), r.GetMesh(), r.GetName())
+	p, err := s.o.View.Proxy(stream.Context(), r.GetMesh(), r.GetName())
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(stream.Context(), inspectTimeout)
 	defer cancel()
-	s.o.Logger.InfoContext(ctx, "envoy inspected", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "view", view, "caller", caller.Name(ctx))
-	return s.o.Query(ctx, p.ID(), view, func(part []byte) error { return stream.Send(&adminv1.InspectEnvoyPart{Data: part}) })
+	s.o.Logger.InfoContext(ctx, "envoy inspected", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "view", view,
+		"caller", caller.Name(ctx))
+	return s.o.Query(ctx, p.ID(), view, func(part []byte) error {
+		return stream.Send(&adminv1.InspectEnvoyPart{Data: part})
+	})
 }

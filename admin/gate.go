@@ -18,12 +18,12 @@ import (
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
-// gate refuses calls without the admin token, unless its access knows the token. The log limits what it says of them by address. No number of wrong
-// tokens has the right one refused: it is too long to be guessed, and otherwise a script with an old token would lock out all clients at the same
-// address.
+// gate rejects calls without the admin token, unless access accepts the token. The log limits rejections by address.
+// Wrong tokens never block the right one: guessing is hopeless, and a script with an old token would lock out all
+// clients at its address.
 type gate struct {
 	token  [sha256.Size]byte
-	access Access // nil for none
+	access Access // may be nil
 	log    *slog.Logger
 }
 
@@ -31,7 +31,9 @@ func newGate(token string, access Access, log *slog.Logger) *gate {
 	return &gate{token: sha256.Sum256([]byte(token)), access: access, log: log}
 }
 
-func (g *gate) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (g *gate) unary(
+	ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+) (any, error) {
 	name, err := g.check(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
@@ -49,35 +51,37 @@ func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	return next(srv, calledStream{stream, caller.With(stream.Context(), name)})
 }
 
-// check returns who calls. It compares hashes of the admin tokens in constant time, so that neither content nor length can be measured.
+// check returns the caller. It compares hashes of admin tokens in constant time, so that neither content nor length can
+// be measured.
 func (g *gate) check(ctx context.Context, method string) (name string, err error) {
 	token := bearer(ctx)
 	sent := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sent[:], g.token[:]) == 1 {
 		return byAdminToken, nil
 	}
-	if g.access != nil && strings.Count(token, ".") == 2 { // as a JWT has
+	if g.access != nil && strings.Count(token, ".") == 2 { // as in a JWT
 		return g.authorize(ctx, token, method)
 	}
 	g.log.WarnContext(ctx, "admin token refused", "peer", caller.Address(ctx), "method", method)
 	return "", status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
 }
 
-// authorize returns whom another token identifies, if the caller has the right to call the method.
+// authorize returns the caller that another token identifies, if the caller has the right to call the method.
 func (g *gate) authorize(ctx context.Context, token, method string) (name string, err error) {
 	need, known := adminv1.RightOf(method)
 	if known {
 		name, err = g.access.Authorize(ctx, token, need)
 	} else {
-		err = status.Errorf(codes.PermissionDenied, "%s: is for callers with the admin token", path.Base(method))
+		err = status.Errorf(codes.PermissionDenied, "%s: only callers with the admin token may call it", path.Base(method))
 	}
 	if err != nil {
-		g.log.WarnContext(ctx, "admin call refused", "peer", caller.Address(ctx), "method", method, "err", status.Convert(err).Message())
+		g.log.WarnContext(ctx, "admin call refused", "peer", caller.Address(ctx), "method", method,
+			"err", status.Convert(err).Message())
 	}
 	return name, err
 }
 
-// bearer returns the bearer token of the call, "" if there is none.
+// bearer returns the bearer token of the call, or "".
 func bearer(ctx context.Context) string {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(values) != 1 {

@@ -4,12 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -20,8 +17,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sonde-mesh/sonde/admin/lists"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/internal/testing/certificate"
 	"github.com/sonde-mesh/sonde/internal/testing/logtest"
@@ -45,9 +44,7 @@ type fakes struct {
 	Options
 	roots *x509.CertPool
 	log   *logtest.Buffer
-	// rotated records the calls of Rotate.
-	rotated []string
-	// drained records those of Drain with a reason.
+	// drained records the calls of Drain with a reason.
 	drained []string
 }
 
@@ -70,7 +67,6 @@ func newFakes(t *testing.T) *fakes {
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
 			return []byte(`{"node":{"id":"` + p.ID() + `"}}`), nil
 		},
-		CAExpires: func(string) time.Time { return time.Unix(2e9, 0) },
 		Token: func(token identity.Subject, validity time.Duration) (string, time.Time, error) {
 			return "signed:" + token.Mesh + ":" + token.Dataplane + ":" + token.Path + ":" + validity.String(), time.Unix(0, 0).Add(validity), nil
 		},
@@ -84,13 +80,17 @@ func newFakes(t *testing.T) *fakes {
 			f.drained = append(f.drained, p.ID()+": "+*reason)
 			return "", nil
 		},
-		Rotator: f,
-		Logger:  slog.New(slog.NewTextHandler(f.log, nil)),
+		Health:    health.New(health.Options{}),
+		Lists:     &lists.Answers{},
+		Rotations: adminv1.UnimplementedAdminServiceServer{},
+		Strict:    adminv1.UnimplementedAdminServiceServer{},
+		Logger:    slog.New(slog.NewTextHandler(f.log, nil)),
 	}
 	return f
 }
 
-// newTokenFakes has a pod, web-2, and a Dataplane without a workload, alone-1. Its signer refuses tokens that are valid for less than a second.
+// newTokenFakes has a pod, web-2, and a Dataplane without a workload, alone-1. Its signer refuses tokens that are valid
+// for less than a second.
 func newTokenFakes(t *testing.T) *fakes {
 	t.Helper()
 	f := newFakes(t)
@@ -107,68 +107,25 @@ func newTokenFakes(t *testing.T) *fakes {
 	return f
 }
 
-func (f *fakes) Rotate(_ context.Context, meshName string, force bool) (*adminv1.Rotation, error) {
-	call := meshName
-	if force {
-		call += " forced"
-	}
-	f.rotated = append(f.rotated, call)
-	return &adminv1.Rotation{Step: adminv1.Rotation_TRUST_BOTH, Waiting: []*adminv1.Waiting{{Name: "web-1", Silent: true}}}, nil
-}
-
-func (f *fakes) Rotation(context.Context, string) (*adminv1.Rotation, error) {
-	return &adminv1.Rotation{Step: adminv1.Rotation_IDLE}, nil
-}
-
-func (f *fakes) RotateServing(_ context.Context, force, proceed bool) (*adminv1.Rotation, error) {
-	f.rotated = append(f.rotated, fmt.Sprintf("serving %t %t", force, proceed))
-	return &adminv1.Rotation{Step: adminv1.Rotation_TRUST_BOTH, Paused: true}, nil
-}
-
-func (f *fakes) ServingRotation(context.Context) (*adminv1.Rotation, error) {
-	return &adminv1.Rotation{Step: adminv1.Rotation_TRUST_NEW}, nil
-}
-
 // testView has web-1 and web-2 in mesh default, and another web-1 in mesh other.
 func testView() *meshview.View {
-	v := &meshview.View{Generation: 1, Meshes: map[string]*meshview.Mesh{}}
+	b := meshview.NewBuilder(meshview.Options{})
 	for _, id := range []mesh.ID{"default/web-1", "default/web-2", "other/web-1"} {
 		meshName, name := mesh.SplitID(id)
-		if v.Meshes[meshName] == nil {
-			spec := &mesh.Mesh{Name: meshName}
-			spec.SetDefaults()
-			v.Meshes[meshName] = &meshview.Mesh{Spec: spec}
-		}
 		d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: meshName, Name: name}}
 		d.Spec.Networking.Address = "10.0.0.1"
 		d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: "web"}}}
-		d.SetDefaults()
-		switch meshName + "/" + name {
-		case "default/web-1":
-			d.Drain = &mesh.Drain{Node: "node a goes", ServesOn: "there is no other"}
-		case "other/web-1":
-			d.Drain = &mesh.Drain{Node: "node a goes"}
+		for _, o := range []mesh.Object{&mesh.Mesh{Name: meshName}, d} {
+			o.SetDefaults()
+			b.Set("test", o)
 		}
-		m := v.Meshes[meshName]
-		m.Proxies = m.Proxies.With(name, &meshview.Proxy{
-			Dataplane: d, Observed: mesh.Observation{Draining: name == "web-2"},
-		})
 	}
-	m := v.Meshes["default"]
-	m.Services = m.Services.With("web", &meshview.Service{
-		Mesh: "default", Name: "web", Protocol: mesh.ProtocolHTTP,
-		Addresses:  []netip.AddrPort{netip.MustParseAddrPort("240.0.0.1:80")},
-		Identities: []string{"spiffe://default.sonde.internal/workload/web"},
-		Endpoints: []meshview.Endpoint{
-			{Address: netip.MustParseAddrPort("10.0.0.1:80"), Health: meshview.Ready, Sidecar: true},
-			{Address: netip.MustParseAddrPort("10.0.0.2:80"), Health: meshview.Draining, Sidecar: true},
-			{Address: netip.MustParseAddrPort("10.0.0.3:80"), Health: meshview.NotReady},
-		},
-	})
-	return v
+	change, _ := b.Build()
+	return change.After
 }
 
-// serve starts a server at serverAt of a network of its own. The server ends with the test, which fails if Serve returns an error.
+// serve starts a server at serverAt of a network of its own. The server ends with the test, which fails if Serve
+// returns an error.
 func serve(t *testing.T, o Options, more ...func(*Server)) *virtual.Network {
 	t.Helper()
 	server, err := NewServer(o)
@@ -218,20 +175,4 @@ func start(t *testing.T, f *fakes) (adminv1.AdminServiceClient, context.Context)
 
 func withToken(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
-}
-
-func decode(t *testing.T, body []byte, into any) {
-	t.Helper()
-	if err := json.Unmarshal(body, into); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func mustComplete(t *testing.T, o Options) Options {
-	t.Helper()
-	o, err := o.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
 }

@@ -1,165 +1,53 @@
 package admin
 
 import (
-	"cmp"
-	"fmt"
-	"net/netip"
-	"time"
+	"context"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
-	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/health"
 )
 
-func healthOf(h meshview.Health) adminv1.Endpoint_Health {
-	switch h {
-	case meshview.Ready:
-		return adminv1.Endpoint_READY
-	case meshview.Draining:
-		return adminv1.Endpoint_DRAINING
+// Health has the health checks of the control plane. *health.Registry implements it.
+type Health interface {
+	// Results returns the results of the checks of a group. It may take as long as the slowest check.
+	Results(ctx context.Context, group health.Group) []health.Result
+}
+
+// GetHealth implements adminv1.AdminServiceServer.
+func (s *service) GetHealth(ctx context.Context, _ *adminv1.GetHealthRequest) (*adminv1.Health, error) {
+	all := &adminv1.Health{}
+	for _, group := range []health.Group{health.Livez, health.Readyz} {
+		for _, r := range s.o.Health.Results(ctx, group) {
+			all.Checks = append(all.Checks, healthCheck(&r))
+		}
+	}
+	return all, nil
+}
+
+func healthCheck(r *health.Result) *adminv1.HealthCheck {
+	status, reason := healthStatus(r, r.Err)
+	c := &adminv1.HealthCheck{Group: string(r.Group), Name: r.Name, Status: status, Reason: reason}
+	if !r.At.IsZero() {
+		c.At, c.Took = timestamppb.New(r.At), durationpb.New(r.Took)
+	}
+	for _, change := range r.Changes {
+		status, reason := healthStatus(r, change.Err)
+		c.Changes = append(c.Changes, &adminv1.HealthChange{At: timestamppb.New(change.At), Status: status, Reason: reason})
+	}
+	return c
+}
+
+// healthStatus returns the status for a current or earlier result of r's check.
+func healthStatus(r *health.Result, err error) (adminv1.HealthCheck_Status, string) {
+	switch {
+	case err == nil:
+		return adminv1.HealthCheck_OK, ""
+	case r.Informational:
+		return adminv1.HealthCheck_WARNING, err.Error()
 	default:
-		return adminv1.Endpoint_NOT_READY
+		return adminv1.HealthCheck_FAILED, err.Error()
 	}
-}
-
-// shown returns an endpoint's health and reason for users. A stopped proxy has no listeners or application to report, only its object counts.
-func (s *service) shown(p *meshview.Proxy, at netip.AddrPort, h meshview.InboundHealth, agent *adminv1.AgentState) (adminv1.Endpoint_Health, string) {
-	switch h.Reason {
-	case meshview.DeclaredNotReady, meshview.StateNotReady, meshview.StateIgnored, meshview.UnknownDataplane, meshview.Restarting, meshview.Frozen:
-	default:
-		if stopped(agent) {
-			return adminv1.Endpoint_STOPPED, ""
-		}
-	}
-	return healthOf(h.Health), s.reasonOf(p, at, h.Reason)
-}
-
-// stopped reports whether an agent has drained and exited.
-func stopped(agent *adminv1.AgentState) bool { return agent.GetPhase() == adminv1.AgentState_STOPPED }
-
-// reasonOf returns why the endpoint at an address is not ready, "" if it is, or drains, unless it is frozen. p is nil for an endpoint of a Service object.
-func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reason) string {
-	switch r {
-	case meshview.DeclaredNotReady:
-		return "health.ready is false"
-	case meshview.StateNotReady:
-		return "its state is NotReady"
-	case meshview.StateIgnored:
-		return "its state is Ignored, so it has no listener"
-	case meshview.UnknownDataplane:
-		return "its Dataplane is not known"
-	case meshview.Restarting:
-		return mesh.RestartingReason
-	case meshview.NeverJoined:
-		return neverJoined
-	case meshview.OtherWorkload:
-		return otherWorkload(p)
-	case meshview.ListenerNotAccepted:
-		return s.unaccepted(p, at)
-	case meshview.ApplicationNotReady:
-		return cmp.Or(s.o.NotServing(p.ID())[at], "its application is not ready")
-	case meshview.CertificateExpired:
-		return certificateExpired
-	case meshview.LivenessHeld:
-		return livenessHeld(p)
-	case meshview.Frozen:
-		return mesh.FrozenReason + "its node is not seen, with most of its zone or of the mesh, so the endpoint stays though Kubernetes takes it away"
-	default:
-		return ""
-	}
-}
-
-const certificateExpired = "its certificate has expired, and callers in the mesh refuse it"
-
-const neverJoined = "its proxy has never joined"
-
-// unaccepted returns why the Envoy of a proxy has no listener at an address.
-func (s *service) unaccepted(p *meshview.Proxy, at netip.AddrPort) string {
-	if refusal := s.o.RefusedListeners(p.ID())[at]; refusal != "" {
-		return "its Envoy refuses the listener: " + refusal
-	}
-	return "its Envoy has not accepted the listener yet"
-}
-
-// livenessHeld says that a restart is held back, and of a pod, whose Dataplane is POD.NAMESPACE, what says why.
-func livenessHeld(p *meshview.Proxy) string {
-	text := "its liveness probe fails, and the restart is held back until it is granted"
-	if namespace, pod, ok := mesh.ObjectOf(p.Dataplane.Name); ok {
-		text += fmt.Sprintf(": sondectl restarts explain %s -n %s", pod, namespace)
-	}
-	return text
-}
-
-// otherWorkload returns how the workloads of certificate and Dataplane differ, "" if they do not.
-func otherWorkload(p *meshview.Proxy) string {
-	if p == nil || meshview.WorkloadMatches(p.Dataplane, p.Observed) {
-		return ""
-	}
-	return fmt.Sprintf("the certificate is for workload %q, the Dataplane has workload %q",
-		mesh.WorkloadText(p.Observed.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))
-}
-
-// inboundsOf returns the health of a proxy's inbounds. services comes from servicesOfInbounds.
-func (s *service) inboundsOf(p *meshview.Proxy, agent *adminv1.AgentState, services map[inbound]inboundServices) []*adminv1.InboundHealth {
-	var all []*adminv1.InboundHealth
-	for i, in := range p.Inbounds {
-		at := p.Dataplane.InboundAddress(&p.Dataplane.Spec.Networking.Inbound[i])
-		of := services[inbound{p.ID(), at}]
-		entry := &adminv1.InboundHealth{Services: of.all}
-		entry.Health, entry.Reason = s.shown(p, at, in, agent)
-		entry.Since = known(s.o.Since.Inbound(p.ID(), at))
-		if entry.GetHealth() == adminv1.Endpoint_DRAINING {
-			entry.Serves = of.drained
-		}
-		entry.Unchecked = entry.GetHealth() == adminv1.Endpoint_READY && p.Dataplane.Unchecked(&p.Dataplane.Spec.Networking.Inbound[i])
-		all = append(all, entry)
-	}
-	return all
-}
-
-// outboundsOf returns the health of a proxy's outbounds.
-func (s *service) outboundsOf(p *meshview.Proxy, agent *adminv1.AgentState) []*adminv1.OutboundHealth {
-	var all []*adminv1.OutboundHealth
-	net := &p.Dataplane.Spec.Networking
-	for i, at := range p.Dataplane.OutboundListeners() {
-		entry := &adminv1.OutboundHealth{Address: at.String(), Health: adminv1.Endpoint_READY}
-		if net.TransparentProxying == nil {
-			entry.Service = net.Outbound[i].Service()
-		}
-		switch {
-		case agent.GetPhase() == adminv1.AgentState_NEVER_JOINED:
-			entry.Health, entry.Reason = adminv1.Endpoint_NOT_READY, neverJoined
-		case !p.Observed.AcceptsOutbound(at):
-			entry.Health, entry.Reason = adminv1.Endpoint_NOT_READY, s.unaccepted(p, at)
-		}
-		entry.Since = known(s.o.Since.Outbound(p.ID(), at))
-		all = append(all, entry)
-	}
-	return all
-}
-
-// known returns a time, nil for one that is not known.
-func known(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
-}
-
-// endpointOf returns an endpoint of a service. agents has the state of each agent.
-func (s *service) endpointOf(v *meshview.View, m *meshview.Mesh, e meshview.Endpoint, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Endpoint {
-	entry := &adminv1.Endpoint{Address: e.Address.String(), Sidecar: e.Sidecar, Dataplane: e.Proxy, Declared: e.Declared, Node: e.Node}
-	p := m.Proxies.Get(e.Proxy)
-	var agent *adminv1.AgentState
-	if p != nil {
-		agent = agents[p.ID()]
-	}
-	entry.Health, entry.Reason = s.shown(p, e.Address, meshview.InboundHealth{Health: e.Health, Reason: e.Reason}, agent)
-	entry.Unchecked = v.Unchecked(m, e)
-	if agent.GetPhase() == adminv1.AgentState_LOST {
-		entry.AgentLostSince = agent.GetSince()
-	}
-	return entry
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
-// MaxConnections is how many connections there may be: at the limit those without a token make room.
+// MaxConnections is the maximum of connections: at the limit, connections without a valid token are closed.
 const MaxConnections = 512
 
 // Limits of the server.
@@ -24,11 +24,11 @@ const (
 	maxRequestBytes   = 64 << 10
 	maxHeaderBytes    = 16 << 10
 	maxStreamsPerConn = 32
-	maxBytesPerSecond = 1 << 20 // that are read of all connections together
+	maxBytesPerSecond = 1 << 20 // read from all connections together
 	handshakeTimeout  = 5 * time.Second
-	// maxIdle is how long a connection may have no call: it counts against MaxConnections.
+	// maxIdle is how long a connection without a call stays open, since it counts against MaxConnections.
 	maxIdle = time.Minute
-	// endTimeout is how long calls may still take when the server ends.
+	// endTimeout bounds the calls in progress when the server stops.
 	endTimeout = 5 * time.Second
 )
 
@@ -48,7 +48,8 @@ func NewServer(o Options) (*Server, error) {
 	config.MinVersion = tls.VersionTLS13
 	g := newGate(o.BearerToken, o.Access, o.Logger)
 	s := &Server{connections: o.Connections, grpc: grpc.NewServer(
-		grpc.Creds(grpcconn.Credentials(credentials.NewTLS(config), func(net.Addr, error) {})), // who has no token is no caller
+		// Failed handshakes are not logged, since a client without a token is not a caller.
+		grpc.Creds(grpcconn.Credentials(credentials.NewTLS(config), func(net.Addr, error) {})),
 		grpc.UnaryInterceptor(g.unary),
 		grpc.StreamInterceptor(g.stream),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
@@ -58,7 +59,9 @@ func NewServer(o Options) (*Server, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
 	)}
-	adminv1.RegisterAdminServiceServer(s.grpc, &service{Restarts: o.Restarts, Freeze: o.Freeze, o: o})
+	adminv1.RegisterAdminServiceServer(s.grpc, &service{
+		Answers: o.Lists, Rotations: o.Rotations, Strict: o.Strict, Restarts: o.Restarts, Freeze: o.Freeze, o: o,
+	})
 	return s, nil
 }
 

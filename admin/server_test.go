@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
-	"github.com/sonde-mesh/sonde/internal/jsonlog"
+	"github.com/sonde-mesh/sonde/internal/logging"
 	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
@@ -53,7 +53,7 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 			for _, value := range tc.header {
 				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", value)
 			}
-			if _, err := api.ListMeshes(ctx, &adminv1.ListMeshesRequest{}); status.Code(err) != tc.want {
+			if _, err := api.GetHealth(ctx, &adminv1.GetHealthRequest{}); status.Code(err) != tc.want {
 				t.Errorf("unary call: %v, want %s", err, tc.want)
 			}
 			stream, err := watcher.Watch(ctx, &healthv1.HealthCheckRequest{})
@@ -82,7 +82,7 @@ func TestRefusedCallersAreLimitedInTheLog(t *testing.T) {
 	for message, token := range map[string]string{"admin token refused": "wrong", "admin call refused": "a.b.c"} {
 		synctest.Test(t, func(t *testing.T) {
 			var log logtest.Buffer
-			g := newGate(testToken, refusing{}, jsonlog.New(&log, slog.LevelInfo))
+			g := newGate(testToken, refusing{}, logging.New(&log, slog.LevelInfo, logging.JSON))
 			call := func(address, token string) error {
 				ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address))})
 				ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
@@ -111,7 +111,7 @@ func TestAServerOfAnotherAuthorityIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t)
 		api := adminv1.NewAdminServiceClient(dial(t, serve(t, f.Options), x509.NewCertPool()))
-		if _, err := api.ListMeshes(withToken(t.Context(), testToken), &adminv1.ListMeshesRequest{}); err == nil {
+		if _, err := api.GetHealth(withToken(t.Context(), testToken), &adminv1.GetHealthRequest{}); err == nil {
 			t.Error("the client must not trust a server without its CA")
 		}
 	})
@@ -149,7 +149,7 @@ func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(withToken(t.Context(), testToken), handshakeTimeout/2) // those are held for longer
 		defer cancel()
-		if _, err := adminv1.NewAdminServiceClient(dial(t, n, f.roots)).ListMeshes(ctx, &adminv1.ListMeshesRequest{}); err != nil {
+		if _, err := adminv1.NewAdminServiceClient(dial(t, n, f.roots)).GetHealth(ctx, &adminv1.GetHealthRequest{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -228,13 +228,17 @@ func TestServeWaitsForDescriptors(t *testing.T) {
 func TestOptionsThatAreMissing(t *testing.T) {
 	without := map[string]func(*Options){
 		"TLS":         func(o *Options) { o.TLS = nil },
+		"Lists":       func(o *Options) { o.Lists = nil },
+		"Rotations":   func(o *Options) { o.Rotations = nil },
+		"Strict":      func(o *Options) { o.Strict = nil },
 		"BearerToken": func(o *Options) { o.BearerToken = "" },
 		"View":        func(o *Options) { o.View = nil },
 		"Resources":   func(o *Options) { o.Resources = nil },
 		"Bootstrap":   func(o *Options) { o.Bootstrap = nil },
-		"CAExpires":   func(o *Options) { o.CAExpires = nil },
 		"Token":       func(o *Options) { o.Token = nil },
-		"Rotator":     func(o *Options) { o.Rotator = nil },
+		"Query":       func(o *Options) { o.Query = nil },
+		"Health":      func(o *Options) { o.Health = nil },
+		"Drain":       func(o *Options) { o.Drain = nil },
 	}
 	for name, remove := range without {
 		t.Run(name, func(t *testing.T) {

@@ -17,10 +17,10 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// moving is the grace for agents that move by themselves, which they must do within that.
+// moving is the grace within which agents must reconnect by themselves.
 const moving = 5 * time.Second
 
-// aging returns a control plane whose connections end soon, and an agent that has joined there.
+// aging returns a control plane whose connections soon reach their maximum age, and an agent that has joined.
 func aging(t *testing.T, grace time.Duration) (*harness, *agent) {
 	t.Helper()
 	h := newHarness(t, nil)
@@ -35,7 +35,7 @@ func aging(t *testing.T, grace time.Duration) (*harness, *agent) {
 	return h, a
 }
 
-// move ends the session when the control plane asks for that, as agents do.
+// move ends the session when the control plane asks for it, as agents do.
 func (a *agent) move() {
 	a.h.t.Helper()
 	if !a.conn.WaitForStateChange(wait.Context(a.h.t), connectivity.Ready) {
@@ -49,7 +49,8 @@ func (a *agent) move() {
 	}
 }
 
-// TestAgentMoves checks that an agent whose connection has reached its age is neither lost nor news, whether it moves by itself or not.
+// TestAgentMoves checks that an agent whose connection has reached its maximum age is not lost, and that its reconnect
+// is not logged, whether it reconnects itself or not.
 func TestAgentMoves(t *testing.T) {
 	tests := map[string]struct {
 		grace time.Duration
@@ -81,7 +82,7 @@ func TestAgentMoves(t *testing.T) {
 			if len(connected) != 1 || len(disconnected) != 0 {
 				t.Errorf("the log says that it is not new: %q, %q", connected, disconnected)
 			}
-			other := h.agent("web-1") // another process is news
+			other := h.agent("web-1") // another process is logged
 			other.key, other.leaf, other.bundle, other.instance = a.key, a.leaf, a.bundle, "process-2"
 			tc.end(a)
 			h.eventually("the session has ended", func() bool { return h.phase() != adminv1.AgentState_CONNECTED })
@@ -93,7 +94,7 @@ func TestAgentMoves(t *testing.T) {
 	}
 }
 
-// TestQueryGoesOnWhileTheAgentMoves has an agent get a query, move, and answer it then.
+// TestQueryGoesOnWhileTheAgentMoves checks that an agent gets a query, reconnects, and then answers it.
 func TestQueryGoesOnWhileTheAgentMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := aging(t, moving)
@@ -109,7 +110,7 @@ func TestQueryGoesOnWhileTheAgentMoves(t *testing.T) {
 	})
 }
 
-// TestQueryOfAnAgentThatMovesAway checks that a caller learns that the agent has gone, and did not just take too long.
+// TestQueryOfAnAgentThatMovesAway checks that a caller learns that the agent has moved, instead of a timeout.
 func TestQueryOfAnAgentThatMovesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := aging(t, moving)

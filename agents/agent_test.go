@@ -23,22 +23,23 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// agent takes the place of sonde-dp. It only puts in place what it gets when the test says so.
+// agent replaces sonde-dp. It only stores what it receives when the test calls obey.
 type agent struct {
 	h     *harness
 	name  string
 	token string
-	envoy *observed.Listeners // what its Envoy answers once it has joined; nil for nothing
-	// features and instance are those of its Hello.
+	envoy *observed.Listeners // the listeners of its Envoy after it has joined; nil for none
+	// features and instance of its Hello.
 	features []string
 	instance string
-	version  *agentv1.Version // as it says when it joins
+	version  *agentv1.Version // in its JoinRequest
 
 	key       *ecdsa.PrivateKey
 	leaf      *x509.Certificate
 	bundle    *agentv1.Bundle
 	bootstrap string
-	// trusted are the CAs by which it verifies the control plane, PEM, as it was given them; with the feature "serving-ca" as it was told.
+	// trusted are the CAs with which it verifies the control plane, PEM: the initial ones, or with the feature
+	// "serving-ca" the last ones that it received.
 	trusted   []byte
 	servingCA *agentv1.Bundle
 
@@ -47,7 +48,8 @@ type agent struct {
 	inbox  chan *agentv1.ControlMessage
 	end    chan error
 	cancel context.CancelFunc
-	// inbounds, outbounds, probes, serviceProbes and drains are what it was told of these; inbox has everything else.
+	// inbounds, outbounds, probes, serviceProbes and drains have the received messages of these types; inbox has all
+	// others.
 	inbounds      chan *agentv1.Inbounds
 	outbounds     chan *agentv1.Outbounds
 	probes        chan *agentv1.Probes
@@ -64,7 +66,7 @@ func (h *harness) agent(name string) *agent {
 	}
 }
 
-// dial connects with the leaf that is in place, or without a certificate.
+// dial connects with the current leaf, or without a certificate.
 func (a *agent) dial() *grpc.ClientConn {
 	a.h.t.Helper()
 	roots := x509.NewCertPool()
@@ -105,7 +107,7 @@ func (a *agent) mustJoin() {
 	}
 }
 
-// joinAs says which process it is.
+// joinAs joins with the name of a process.
 func (a *agent) joinAs(instance string) error {
 	key, request := csr(a.h.t)
 	joining := *a
@@ -164,7 +166,7 @@ func (a *agent) inUse() *agentv1.InUse {
 	}
 }
 
-// open starts a session and sends nothing.
+// open starts a session without sending anything.
 func (a *agent) open() {
 	a.h.t.Helper()
 	a.conn = a.dial()
@@ -206,7 +208,7 @@ func (a *agent) open() {
 	a.h.t.Cleanup(a.leave)
 }
 
-// leave breaks off the session, as an agent that dies. The control plane notices at once.
+// leave aborts the session, as a killed agent does. The control plane notices at once.
 func (a *agent) leave() {
 	if a.conn == nil {
 		return
@@ -238,7 +240,7 @@ func (a *agent) send(m *agentv1.AgentMessage) {
 	}
 }
 
-// next returns what comes next from a channel, when all that has begun with it has ended.
+// next returns the next value of a channel, after all goroutines are idle.
 func next[T any](a *agent, what string, from <-chan T) T {
 	a.h.t.Helper()
 	v := wait.Receive(a.h.t, what, from)
@@ -255,7 +257,7 @@ func (a *agent) receive() *agentv1.ControlMessage {
 	return m
 }
 
-// hearsNothing checks that the agent gets no message for a minute.
+// hearsNothing checks that the agent receives no message for a minute.
 func (a *agent) hearsNothing(why string) {
 	a.h.t.Helper()
 	time.Sleep(time.Minute)
@@ -277,7 +279,7 @@ func (a *agent) report() {
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
 }
 
-// obey does what the next message says, and reports that.
+// obey follows the next message, and reports the result.
 func (a *agent) obey() {
 	a.h.t.Helper()
 	m := a.receive()

@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// fullDisk takes no state of applications, once it is full.
+// fullDisk rejects the state of applications once it is full.
 type fullDisk struct {
 	facts.Storage
 	full *bool
@@ -43,13 +43,13 @@ func TestFullDiskKeepsNoDeadEndpoint(t *testing.T) {
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 		a.says(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
-		if lines := h.log.Lines("state of applications not stored", "no space left on device"); len(lines) != 1 {
+		if lines := h.log.Lines("failed to store the state of applications", "no space left on device"); len(lines) != 1 {
 			t.Errorf("logged is %q", lines)
 		}
 	})
 }
 
-// hungDisk does not come back from writing the state of applications of web-1, once it hangs, until it goes on.
+// hungDisk hangs while it writes the state of applications of web-1, until the test releases it.
 type hungDisk struct {
 	facts.Storage
 	hangs   *atomic.Bool
@@ -65,7 +65,7 @@ func (d hungDisk) Write(name string, data []byte) error {
 	return d.Storage.Write(name, data)
 }
 
-// TestHungDiskKeepsNoDeadEndpoint has web-2 fail while the record of web-1 is being written.
+// TestHungDiskKeepsNoDeadEndpoint checks that web-2 fails while the write of web-1's record hangs.
 func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hangs atomic.Bool
@@ -80,7 +80,7 @@ func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
 		b := h.agent("web-2")
 		b.envoy.Accepted = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:8080")}
 		b.mustJoin()
-		// is needs no clock: that stands still while a session waits for its turn to write.
+		// is needs no clock, which does not advance while a session waits to write.
 		is := func(name string, health meshview.Health, reason meshview.Reason) {
 			for e := endpointOf(<-views, "web", name); e == nil || e.Health != health || e.Reason != reason; e = endpointOf(<-views, "web", name) {
 			}
@@ -91,7 +91,7 @@ func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
 		is("web-1", meshview.Ready, meshview.NoReason)
 		b.says("10.0.0.2:8080")
 		is("web-2", meshview.Ready, meshview.NoReason)
-		a.heard() // what is written of this must not come after the disk hangs
+		a.heard() // its record must be written before the disk hangs
 		b.heard()
 
 		hangs.Store(true)
@@ -110,7 +110,7 @@ func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
 	})
 }
 
-// TestBrokenRecordIsForgotten restarts a control plane with a record that nobody can read.
+// TestBrokenRecordIsForgotten restarts a control plane with an unreadable record.
 func TestBrokenRecordIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _ := joinedWithProbe(t, nil)
@@ -123,13 +123,13 @@ func TestBrokenRecordIsForgotten(t *testing.T) {
 		h.put(withProbe(same))
 		h.synced()
 		h.becomes("web", meshview.Ready, meshview.NoReason)
-		if lines := h.log.Lines("record of applications not read", "mesh=default proxy=web-1"); len(lines) != 1 {
+		if lines := h.log.Lines("failed to read the stored state of a proxy's applications", "mesh=default proxy=web-1"); len(lines) != 1 {
 			t.Errorf("logged is %q", lines)
 		}
 	})
 }
 
-// TestRecordsOfProxiesThatAreGone removes a Dataplane: what is known holds while its certificate is valid.
+// TestRecordsOfProxiesThatAreGone removes a Dataplane: its state stays while its certificate is valid.
 func TestRecordsOfProxiesThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _ := joinedWithProbe(t, nil)
@@ -146,7 +146,8 @@ func TestRecordsOfProxiesThatAreGone(t *testing.T) {
 	})
 }
 
-// TestInboundThatDidNotServe gets a probe in the change with which it is to serve: it waits for its first report, as a new one does.
+// TestInboundThatDidNotServe adds a probe in the same change that makes the inbound ready: it waits for its first
+// report, as a new inbound does.
 func TestInboundThatDidNotServe(t *testing.T) {
 	for name, change := range map[string]func(*mesh.Inbound){
 		"ignored":            func(in *mesh.Inbound) { in.State = mesh.InboundIgnored },
@@ -171,7 +172,7 @@ func TestInboundThatDidNotServe(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutAVerdict is a reason for people, and changes nothing else.
+// TestProbeWithoutAVerdict checks that a missing verdict changes only the displayed reason.
 func TestProbeWithoutAVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joinedWithProbe(t, nil)

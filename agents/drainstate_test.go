@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// toDrain waits until the agent is told whether to drain, and checks it.
+// toDrain waits for a DrainState, and checks it.
 func (a *agent) toDrain(want *agentv1.DrainState) {
 	a.h.t.Helper()
 	got := next(a, "a drain state", a.drains)
@@ -41,12 +41,12 @@ func TestDrainState(t *testing.T) {
 		a.toDrain(&agentv1.DrainState{Node: "node a goes"})
 		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"})
 		a.toDrain(&agentv1.DrainState{Node: "node a goes", ServesOn: "there is no other"})
-		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"}) // and so nothing is sent
+		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"}) // unchanged, so nothing is sent
 		put(&mesh.Drain{Terminating: true, Administrator: "pod is drained"})
 		a.toDrain(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
 
 		a.leave()
-		a.connect(false) // it may have been told something else by another replica
+		a.connect(false) // another replica may have sent another state
 		a.toDrain(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
 		put(nil)
 		a.toDrain(&agentv1.DrainState{})
@@ -56,7 +56,8 @@ func TestDrainState(t *testing.T) {
 	})
 }
 
-// TestAdministratorDrains has an administrator drain a proxy of which no pod says it. That holds over a restart of the control plane, until it is taken back.
+// TestAdministratorDrains checks that an administrator's drain of a proxy outside pods survives a restart of the
+// control plane, until the administrator ends it.
 func TestAdministratorDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil)
@@ -78,7 +79,7 @@ func TestAdministratorDrains(t *testing.T) {
 		a.leave()
 		h.restart()
 		h.fill("web-1")
-		a.connect(false) // which takes back only that the agent itself drains
+		a.connect(false) // ends only the agent's own drain
 		a.toDrain(&agentv1.DrainState{Administrator: text})
 		set(new(""), text)
 		a.toDrain(&agentv1.DrainState{Administrator: "dataplane is drained"})
@@ -89,7 +90,8 @@ func TestAdministratorDrains(t *testing.T) {
 	})
 }
 
-// TestRecordOfADrainIsBad begins with what a disk may leave of a record: the proxy is drained, and its agent is told so.
+// TestRecordOfADrainIsBad begins with records that a disk failure may leave: the proxy is drained, and its agent gets
+// the DrainState.
 func TestRecordOfADrainIsBad(t *testing.T) {
 	tests := map[string]struct{ record, text string }{
 		"not UTF-8": {"new \xff disk\n", "dataplane is drained: new ? disk"},

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// hello says which process it is.
+// hello sends a Hello with the name of the process.
 func (a *agent) hello(instance string, draining bool) {
 	a.h.t.Helper()
 	a.open()
@@ -21,14 +21,14 @@ func (a *agent) hello(instance string, draining bool) {
 	}}})
 }
 
-// TestWhoGetsTheSession has a process with a session, and another one which asks for it.
+// TestWhoGetsTheSession checks which of two processes keeps the session.
 func TestWhoGetsTheSession(t *testing.T) {
 	tests := map[string]struct {
 		first, second string // instances
 		features      []string
-		draining      bool // the first one is
-		dead          bool // the first one does not answer
-		stays         bool // the first one has it in the end
+		draining      bool // the first process drains
+		dead          bool // the first process does not answer
+		stays         bool // the first process keeps the session
 	}{
 		"another process":                       {first: "a", second: "b", features: []string{"pong"}, stays: true},
 		"the same one, again":                   {first: "a", second: "a", features: []string{"pong"}},
@@ -68,7 +68,7 @@ func TestWhoGetsTheSession(t *testing.T) {
 			if text := h.server.States()["default/web-1"].GetRefusal(); text == "" {
 				t.Error("people do not hear of it")
 			}
-			// It joins with its token, and is refused before it has a certificate.
+			// A third process joins with its token, and is rejected before it has a certificate.
 			third := h.agent("web-1")
 			joins := make(chan error, 1)
 			go func() { joins <- third.joinAs("c") }()
@@ -81,7 +81,8 @@ func TestWhoGetsTheSession(t *testing.T) {
 	}
 }
 
-// TestRefusalGoesWithTheSession has a second agent be refused and end, and then the first one be killed: what is shown is that the first one is lost.
+// TestRefusalGoesWithTheSession has a second agent be rejected and exit, and then the first one be killed: only the
+// loss of the first one is shown.
 func TestRefusalGoesWithTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, first := joined(t, nil)
@@ -109,7 +110,7 @@ func TestRefusalGoesWithTheSession(t *testing.T) {
 	})
 }
 
-// TestRefusedAgentGetsTheSession has the first agent end, so that the second one is refused no more.
+// TestRefusedAgentGetsTheSession checks that the second agent gets the session after the first one has ended.
 func TestRefusedAgentGetsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, first := joined(t, nil)

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// knows waits until the agent is told that its endpoints are ready, for want "", or else why not.
+// knows waits until the agent receives Endpoints that are ready for want "", otherwise with the reason want.
 func (a *agent) knows(want string) {
 	a.h.t.Helper()
 	for {
@@ -36,7 +36,7 @@ func TestEndpointsUntilTheyAreReady(t *testing.T) {
 		a.says(web)
 		a.knows("")
 
-		// What its Dataplane declares is not waited for.
+		// Endpoints that the Dataplane declares not ready do not count.
 		h.put(withProbe(func(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].Health = &mesh.Health{Ready: new(bool)} }))
 		h.becomes("web", meshview.NotReady, meshview.DeclaredNotReady)
 		a.heard()
@@ -44,7 +44,7 @@ func TestEndpointsUntilTheyAreReady(t *testing.T) {
 	})
 }
 
-// TestEndpointsAreOnTheirWay tells an agent that its endpoint is ready once other proxies have taken it.
+// TestEndpointsAreOnTheirWay checks that an agent receives a ready endpoint only after other proxies have it.
 func TestEndpointsAreOnTheirWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taken := make(chan func(), 20)

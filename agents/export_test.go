@@ -9,13 +9,13 @@ import (
 	"github.com/sonde-mesh/sonde/agents/session"
 )
 
-// Limits are those of Options that only tests change.
+// Limits are options that only tests change.
 type Limits struct {
 	JoinRate                                       rate.Limit
 	JoinBurst, MaxSessions, TokenChecks, MaxAnswer int
 }
 
-// SetLimits sets the limits of o that l has.
+// SetLimits copies the limits that are set in l to o.
 func (o *Options) SetLimits(l Limits) {
 	j, s := cmp.Or(o.joins, join.DefaultLimits()), cmp.Or(o.sessions, session.DefaultLimits())
 	j.Rate, j.Burst = cmp.Or(l.JoinRate, j.Rate), cmp.Or(l.JoinBurst, j.Burst)

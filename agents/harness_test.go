@@ -39,17 +39,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const planeAddress = "127.0.0.1:5678"
 
-// harness is a control plane with real gRPC, TLS, state directory and builder. It can be stopped and started again.
+// harness is a control plane with real gRPC, TLS, state directory and builder. It can be restarted.
 type harness struct {
 	t       *testing.T
 	state   *store.State
 	network *virtual.Network
 	bend    func(*agents.Options)
-	// apply is called with each change of the view, before that is the current one. Default: nothing is.
+	// apply is called with each change of the view before it becomes current. Default: no call.
 	apply func(meshview.Change)
-	// pods says that the source knows which proxies there are, as Kubernetes does: nothing is recorded.
+	// pods says that the source knows the proxies, as on Kubernetes: nothing is recorded.
 	pods bool
-	// age of connections, and the grace for their calls after that. Default: they do not age.
+	// age is the maximum age of connections, grace the time for calls after that. Default: no maximum.
 	age, grace time.Duration
 	// ahead is how far the control plane's clock is ahead of the bubble's.
 	ahead atomic.Int64
@@ -155,7 +155,7 @@ func (h *harness) start() {
 	h.run()
 }
 
-// run runs the control plane until stop.
+// run runs the control plane until stop is called.
 func (h *harness) run() {
 	h.t.Helper()
 	listener, err := h.network.Listen(h.t.Context(), "tcp", planeAddress)
@@ -191,7 +191,7 @@ func (h *harness) restart() {
 	h.start()
 }
 
-// fill has a view with dataplanes of workload "web" in mesh "default".
+// fill adds dataplanes of workload "web" in mesh "default" to the view.
 func (h *harness) fill(names ...string) {
 	h.t.Helper()
 	for _, name := range names {
@@ -200,13 +200,13 @@ func (h *harness) fill(names ...string) {
 	h.synced()
 }
 
-// synced has the first view be made.
+// synced makes the builder build the first view.
 func (h *harness) synced() {
 	h.builder.Synced("test")
 	synctest.Wait()
 }
 
-// put has the view have an object.
+// put adds an object to the view.
 func (h *harness) put(o mesh.Object) {
 	h.t.Helper()
 	o.SetDefaults()
@@ -230,14 +230,14 @@ func dataplane(meshName, name, workload string) *mesh.Dataplane {
 	return d
 }
 
-// until polls until check returns nil, and then lets all end that has begun.
+// until polls until check returns nil, and then waits until all goroutines are idle.
 func (h *harness) until(what string, check func() error) {
 	h.t.Helper()
 	wait.Until(h.t, what, check)
 	synctest.Wait()
 }
 
-// eventually is until for a condition.
+// eventually is until with a condition.
 func (h *harness) eventually(what string, holds func() bool) {
 	h.t.Helper()
 	wait.For(h.t, what, holds)
@@ -261,7 +261,7 @@ func (h *harness) token(s identity.Subject, validity time.Duration) string {
 	return token
 }
 
-// metric returns the sum of a metric's values. If the label value is not empty, only those with it count.
+// metric returns the sum of a metric's values, of those with the label value if it is not empty.
 func (h *harness) metric(name, label string) float64 {
 	h.t.Helper()
 	families, err := h.registry.Gather()
@@ -282,7 +282,7 @@ func (h *harness) metric(name, label string) float64 {
 	return sum
 }
 
-// endpoint returns the endpoint of a proxy in a service, nil if there is none.
+// endpoint returns the endpoint of a proxy in a service, or nil.
 func (h *harness) endpoint(service, proxy string) *meshview.Endpoint {
 	return endpointOf(h.builder.View(), service, proxy)
 }
@@ -309,7 +309,7 @@ func (h *harness) becomes(service string, health meshview.Health, reason meshvie
 	})
 }
 
-// state returns the state of the agent of default/web-1.
+// phase returns the phase of the agent of default/web-1.
 func (h *harness) phase() adminv1.AgentState_Phase {
 	return h.server.States()["default/web-1"].GetPhase()
 }

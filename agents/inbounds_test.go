@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// told waits until the agent is told something of its inbounds, and checks it: "" is that all are accepted.
+// told waits for an Inbounds message, and checks it: "" means that all are accepted.
 func (a *agent) told(want string) {
 	a.h.t.Helper()
 	m := next(a, "the state of its inbounds", a.inbounds)
@@ -69,13 +69,13 @@ func TestInboundsOfAProxyThatHasNeverJoined(t *testing.T) {
 		h.server.ObserveListeners("default/web-1", accepted("10.0.0.1:8080"))
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 
-		// An agent that joins again says nothing about its Envoy.
+		// An agent that joins again does not report listeners.
 		a.mustJoin()
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 	})
 }
 
-// TestInboundsOfAnEnvoyThatNeverCame restarts the control plane before Envoy has accepted anything.
+// TestInboundsOfAnEnvoyThatNeverCame restarts the control plane before Envoy has accepted any listener.
 func TestInboundsOfAnEnvoyThatNeverCame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil)
@@ -99,7 +99,7 @@ func TestInboundsOfAnEnvoyThatNeverCame(t *testing.T) {
 	})
 }
 
-// TestInboundsOfAProxyOfTheSameName has a new proxy with the name of one that is gone for long.
+// TestInboundsOfAProxyOfTheSameName adds a proxy with the name of one that was removed long ago.
 func TestInboundsOfAProxyOfTheSameName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _ := joined(t, nil)
@@ -116,7 +116,7 @@ func TestInboundsOfAProxyOfTheSameName(t *testing.T) {
 	})
 }
 
-// TestInboundsAfterARestart has nothing known of Envoy yet: the endpoint stays, and the agent keeps what it was told.
+// TestInboundsAfterARestart checks that the endpoint and the agent's state stay while Envoy's listeners are unknown.
 func TestInboundsAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
@@ -127,7 +127,7 @@ func TestInboundsAfterARestart(t *testing.T) {
 		h.put(dataplane("default", "web-1", "web"))
 		h.synced()
 		h.becomes("web", meshview.Ready, meshview.NoReason)
-		a.connect(true) // so that something is sent after what is known
+		a.connect(true) // so that another message follows the known states
 		if m := a.receive(); m.GetDrainRecorded() == nil {
 			t.Fatalf("got %v, want DrainRecorded", m)
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// podTokens has whom a token identifies, or an error.
+// podTokens maps tokens to identities or errors.
 type podTokens map[string]any
 
 func (p podTokens) Authenticate(_ context.Context, token string) (identity.Subject, error) {
@@ -81,7 +81,7 @@ func (h *podHarness) pod(token string) *agent {
 	return a
 }
 
-// A deleted db-0 does not go on as the new one.
+// A deleted db-0 cannot continue as its successor.
 func TestDeletedPodIsNotItsSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPodHarness(t, podTokens{"1": db0("1"), "2": db0("2")})
@@ -126,7 +126,8 @@ func TestDeletedPodIsNotItsSuccessor(t *testing.T) {
 	})
 }
 
-// What other replicas are told of a pod is not said of its successor, and what Envoy has said is not forgotten before its agent has come.
+// TestWhatReplicasAreToldOfAPod checks that reports about a pod do not apply to its successor, and that Envoy's
+// listeners are kept until its agent connects.
 func TestWhatReplicasAreToldOfAPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "default/db-0.shop"
@@ -145,14 +146,14 @@ func TestWhatReplicasAreToldOfAPod(t *testing.T) {
 		h.has("2")
 		h.eventually("nothing of the old pod is told", func() bool { return h.server.Proxy(id).GetSession() == nil })
 		h.server.ObserveListeners(id, observed.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, Since: time.Now()})
-		h.server.Heard(id) // another replica has said something
+		h.server.Heard(id) // another replica has sent a report
 		if m := h.server.Proxy(id); m.GetInstance() != "2" || len(m.GetListeners().GetAccepted()) != 1 {
 			t.Errorf("told is %v", m)
 		}
 	})
 }
 
-// A certificate of a workload is not good for a pod of the same name, and the other way round.
+// TestWorkloadIsNoPod checks that a workload's certificate is invalid for a pod of the same name, and vice versa.
 func TestWorkloadIsNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		workload := identity.Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/workload/db"}
@@ -178,7 +179,7 @@ func joinByCertificate(a *agent) error {
 	return err
 }
 
-// What the control plane knew is gone with a restart, but for the CA. It goes on all the same.
+// TestRestartWithoutRecords checks that the control plane continues after it has lost all state except the CA.
 func TestRestartWithoutRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPodHarness(t, podTokens{"1": db0("1")})
@@ -213,7 +214,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		wantStatus(t, h.pod("later").join(), codes.FailedPrecondition, "pod shop/db-0")
 		wantStatus(t, h.pod("down").join(), codes.Unavailable, "timeout")
 		wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1")
-		wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1") // told once
+		wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1") // passed to Refused once
 		other := h.pod("1")
 		other.name = "db-1.shop"
 		wantStatus(t, other.join(), codes.PermissionDenied, `for dataplane "db-0.shop"`)

@@ -223,7 +223,7 @@ func TestJoinsAreLimited(t *testing.T) {
 	})
 }
 
-// TestBadTokensCostGoodOnesNothing has many agents behind one address, of which one has no good token.
+// TestBadTokensCostGoodOnesNothing has many agents at one address, one of them without a valid token.
 func TestBadTokensCostGoodOnesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil)
@@ -239,7 +239,7 @@ func TestBadTokensCostGoodOnesNothing(t *testing.T) {
 	})
 }
 
-// slowTokens checks a token when it is told to.
+// slowTokens checks a token when the test releases it.
 type slowTokens struct {
 	join.Authenticator
 	asked, answer chan struct{}
@@ -286,7 +286,7 @@ func TestControlPlaneAddresses(t *testing.T) {
 			"[cp]:5678": false, "2001:db8::1:5678": false, "[2001:db8::1%eth0]:5678": false, "-cp:5678": false, "c\np:5678": false, "\u00fc:5678": false,
 			strings.Repeat("a", 254) + ":5678": false,
 		} {
-			conn := (&agent{h: h}).dial() // one makes few calls without a certificate
+			conn := (&agent{h: h}).dial() // the number of calls per agent without a certificate is limited
 			_, err := agentv1.NewAgentServiceClient(conn).Join(t.Context(), &agentv1.JoinRequest{
 				Mesh: "default", Name: "web-1", Token: token, Csr: request, ControlPlaneAddress: address,
 			})

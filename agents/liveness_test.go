@@ -19,13 +19,14 @@ import (
 	"github.com/sonde-mesh/sonde/agents"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
 const db0ID = "default/db-0.shop"
 
-// restarts is what agents are told, and of which proxies it was told.
+// restarts returns the decisions for agents, and records for which proxies Held was called.
 type restarts struct {
 	mu   sync.Mutex
 	of   map[mesh.ID]*agentv1.Restarts
@@ -37,6 +38,8 @@ func (r *restarts) Of(id mesh.ID) *agentv1.Restarts {
 	defer r.mu.Unlock()
 	return r.of[id]
 }
+
+func (*restarts) Decisions(*peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart { return nil }
 
 func (r *restarts) Held(id mesh.ID) {
 	r.mu.Lock()
@@ -50,7 +53,7 @@ func (r *restarts) set(id mesh.ID, m *agentv1.Restarts) {
 	r.of[id] = m
 }
 
-// takeHeld returns how often it was told of db-0 since it was last asked.
+// takeHeld returns the number of calls of Held for db-0 since the last call of takeHeld.
 func (r *restarts) takeHeld(t testing.TB) int {
 	t.Helper()
 	r.mu.Lock()
@@ -65,7 +68,7 @@ func (r *restarts) takeHeld(t testing.TB) int {
 	return len(told)
 }
 
-// wasTold waits until it has been told so often, and no more.
+// wasTold waits until Held was called this number of times, and not more often.
 func (r *restarts) wasTold(h *podHarness, times int) {
 	h.t.Helper()
 	told := 0
@@ -78,7 +81,7 @@ func (r *restarts) wasTold(h *podHarness, times int) {
 	}
 }
 
-// guardedPod starts a control plane that grants restarts, and an agent of the pod shop/db-0 that has joined.
+// guardedPod starts a control plane that grants restarts, and a joined agent of the pod shop/db-0.
 func guardedPod(t *testing.T) (*podHarness, *restarts, *agent) {
 	t.Helper()
 	r := &restarts{of: map[mesh.ID]*agentv1.Restarts{}}
@@ -100,7 +103,7 @@ func heldFor(container string, failing time.Duration) *agentv1.HeldLiveness {
 	return &agentv1.HeldLiveness{Container: container, Failing: durationpb.New(failing), Reason: "connection refused"}
 }
 
-// failing is what is known of a container whose probe fails.
+// failing is the known state of a container whose probe fails.
 type failing struct {
 	container, reason, grant string
 	told                     bool
@@ -169,7 +172,8 @@ func TestHeldLivenessOfAPod(t *testing.T) {
 	})
 }
 
-// A lost session says nothing about the pod: it is held until another one says something else, or another pod has its name.
+// TestHeldLivenessOutlivesASession checks that a pod stays held without a session, until another session reports
+// otherwise, or another pod has its name.
 func TestHeldLivenessOutlivesASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, r, a := guardedPod(t)
@@ -227,7 +231,7 @@ func TestLivenessRefuses(t *testing.T) {
 			"no name":            {[]*agentv1.HeldLiveness{heldFor("", 0)}, "must be the name of a container"},
 			"no DNS label":       {[]*agentv1.HeldLiveness{heldFor("App", 0)}, `container: "App": must be the name of a container`},
 			"a long name":        {[]*agentv1.HeldLiveness{heldFor(strings.Repeat("a", 64), 0)}, "must be the name of a container"},
-			"twice":              {[]*agentv1.HeldLiveness{heldFor("app", 0), heldFor("app", 0)}, `container: "app": is there twice`},
+			"twice":              {[]*agentv1.HeldLiveness{heldFor("app", 0), heldFor("app", 0)}, `container: "app": must occur only once`},
 			"a negative time":    {[]*agentv1.HeldLiveness{heldFor("app", -time.Second)}, `failing of "app"`},
 			"no time":            {[]*agentv1.HeldLiveness{{Container: "app", Failing: &durationpb.Duration{Nanos: 1e9}}}, `failing of "app"`},
 			"a long grant":       {[]*agentv1.HeldLiveness{{Container: "app", Grant: long}}, "must be at most 253 characters"},
@@ -248,7 +252,7 @@ func TestLivenessRefuses(t *testing.T) {
 	})
 }
 
-// The longest message is taken, and a longer reason is cut.
+// TestLongLiveness checks that the longest message is accepted, and a longer reason cut.
 func TestLongLiveness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, a := guardedPod(t)
@@ -269,7 +273,8 @@ func TestLongLiveness(t *testing.T) {
 	})
 }
 
-// An agent that says something else each time, as fast as it can, is heard once a second, and with its last word.
+// TestLivenessIsHeardOnceASecond checks that reports of an agent that changes them constantly are processed once per
+// second, including the last one.
 func TestLivenessIsHeardOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, r, a := guardedPod(t)
@@ -290,7 +295,7 @@ func TestLivenessIsHeardOnceASecond(t *testing.T) {
 			t.Errorf("the decision is told %d times in %s of 41 messages, want one at once and one a second", told, took)
 		}
 		a.holds(heldFor("end", time.Minute))
-		if err := a.stream.CloseSend(); err != nil { // before it is heard
+		if err := a.stream.CloseSend(); err != nil { // before it is processed
 			t.Fatal(err)
 		}
 		h.eventually("the last word is heard", heard("end"))
@@ -341,7 +346,8 @@ func TestRestartGrantsAreOffered(t *testing.T) {
 	})
 }
 
-// A control plane that grants no restarts does not offer it, and takes no reports. Neither does any of the agents of written Dataplanes.
+// TestLivenessIsIgnored checks that a control plane without restarts does not offer the feature and ignores reports,
+// and that reports of agents outside pods are ignored.
 func TestLivenessIsIgnored(t *testing.T) {
 	tests := map[string]func(*testing.T) (*harness, *agent){
 		"no restarts are granted": func(t *testing.T) (*harness, *agent) {

@@ -20,7 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// fuzzTokens knows one token.
+// fuzzTokens accepts one token.
 type fuzzTokens struct{ subject identity.Subject }
 
 func (k fuzzTokens) Authenticate(_ context.Context, token string) (identity.Subject, error) {
@@ -30,7 +30,7 @@ func (k fuzzTokens) Authenticate(_ context.Context, token string) (identity.Subj
 	return k.subject, nil
 }
 
-// fuzzServer returns a server that knows one Dataplane. It ends with the test.
+// fuzzServer returns a server with one Dataplane. It ends with the test.
 func fuzzServer(f *testing.F) *Server {
 	f.Helper()
 	p := agentstest.New(f)
@@ -54,7 +54,8 @@ func fuzzEncoded(f *testing.F, m proto.Message) []byte {
 	return data
 }
 
-// FuzzJoin asks to join without a certificate. No request causes a panic or an internal error, and only one with the token is granted.
+// FuzzJoin calls Join without a certificate. No request causes a panic or an internal error, and only one with the
+// token succeeds.
 func FuzzJoin(f *testing.F) {
 	s := fuzzServer(f)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, ca.NewKey())

@@ -6,15 +6,16 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// awayAgents counts agents that are lost or stopped at the time of the scrape.
+// awayAgents counts lost and stopped agents at the time of the scrape.
 type awayAgents struct{ server *Server }
 
 var (
 	lostDesc = prometheus.NewDesc("sonde_agents_lost",
-		"Proxies that have joined and whose agent has no session, except those that drained and those that may still come back "+
-			"within 30 s of the end of their session or the start of the control plane. Their endpoints stay.",
+		"Joined proxies whose agent has no session, except drained ones and those that may still reconnect "+
+			"within 30 s of the end of their session or the start of the control plane. Their endpoints stay in the mesh.",
 		[]string{"mesh"}, nil)
-	stoppedDesc = prometheus.NewDesc("sonde_agents_stopped", "Proxies whose agent has drained and ended.", []string{"mesh"}, nil)
+	stoppedDesc = prometheus.NewDesc("sonde_agents_stopped", "Proxies whose agent drained and exited.",
+		[]string{"mesh"}, nil)
 )
 
 // Describe implements prometheus.Collector.

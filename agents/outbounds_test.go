@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// toldOutbounds waits until the agent is told something of its outbounds, and checks it: "" is that all are accepted.
+// toldOutbounds waits for an Outbounds message, and checks it: "" means that all are accepted.
 func (a *agent) toldOutbounds(want string) {
 	a.h.t.Helper()
 	m := next(a, "the state of its outbounds", a.outbounds)
@@ -22,7 +22,7 @@ func (a *agent) toldOutbounds(want string) {
 	}
 }
 
-// caller returns a Dataplane that calls another service at an address that its Envoy binds.
+// caller returns a Dataplane with an outbound, whose address Envoy binds.
 func caller(inbounds ...mesh.Inbound) *mesh.Dataplane {
 	d := dataplane("default", "web-1", "web")
 	d.Labels = map[string]string{mesh.LabelWorkload: "web"}
@@ -31,7 +31,7 @@ func caller(inbounds ...mesh.Inbound) *mesh.Dataplane {
 	return d
 }
 
-// joinedCaller returns an agent that has joined, and whose Envoy has accepted nothing.
+// joinedCaller returns a joined agent whose Envoy has accepted no listener.
 func joinedCaller(t *testing.T, d *mesh.Dataplane) (*harness, *agent) {
 	h := newHarness(t, nil)
 	h.put(d)
@@ -42,7 +42,8 @@ func joinedCaller(t *testing.T, d *mesh.Dataplane) (*harness, *agent) {
 	return h, a
 }
 
-// TestOutboundsFollowWhatEnvoyAccepts has another program at the outbound of a proxy: its agent hears of it, and its endpoint stays.
+// TestOutboundsFollowWhatEnvoyAccepts has another program use the address of an outbound: the agent learns of it, and
+// its endpoint stays.
 func TestOutboundsFollowWhatEnvoyAccepts(t *testing.T) {
 	const id = "default/web-1"
 	at := netip.MustParseAddrPort("127.0.0.1:10001")
@@ -65,7 +66,8 @@ func TestOutboundsFollowWhatEnvoyAccepts(t *testing.T) {
 	})
 }
 
-// TestOutboundsAfterARestart has Envoy not connected again yet. What it had then is not known, unless it never had anything.
+// TestOutboundsAfterARestart restarts the control plane while Envoy is disconnected. Its listeners are unknown then,
+// unless it never had any.
 func TestOutboundsAfterARestart(t *testing.T) {
 	at := netip.MustParseAddrPort("127.0.0.1:10001")
 	for name, tc := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// askedFor waits until the agent is told the probes that it has a part in, and checks them.
+// askedFor waits for a Probes message, and checks the probes that the agent takes part in.
 func (a *agent) askedFor(want *agentv1.Probes) {
 	a.h.t.Helper()
 	got := next(a, "the probes", a.probes)
@@ -22,7 +22,7 @@ func (a *agent) askedFor(want *agentv1.Probes) {
 	}
 }
 
-// probed is a Dataplane with every kind of probe, changed by change.
+// probed returns a Dataplane with every kind of probe, changed by change.
 func probed(change func(*mesh.Dataplane)) *mesh.Dataplane {
 	d := dataplane("default", "web-1", "web")
 	d.Spec.Networking.Inbound[0].ServicePort = 18080
@@ -104,7 +104,7 @@ func TestProbesFollowTheDataplane(t *testing.T) {
 		a.askedFor(&agentv1.Probes{})
 
 		a.leave()
-		a.connect(true) // what an agent knew before may be wrong
+		a.connect(true) // the agent's earlier state may be outdated
 		a.askedFor(&agentv1.Probes{})
 		if m := a.receive(); m.GetDrainRecorded() == nil {
 			t.Fatalf("got %v, want DrainRecorded", m)
@@ -115,7 +115,7 @@ func TestProbesFollowTheDataplane(t *testing.T) {
 	})
 }
 
-// TestAgentTooOldForPerPortProbes waits for listeners of Envoy's.
+// TestAgentTooOldForPerPortProbes connects an agent that waits for listeners of Envoy.
 func TestAgentTooOldForPerPortProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const warning = "agent is too old for per-port probes"

@@ -10,13 +10,14 @@ import (
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 )
 
-// Plaintext is that of observed.State.
-func (s *Server) Plaintext(meshName string) (proxies map[mesh.ID]observed.ProxyPlaintext, past []observed.PastPlaintext, since time.Time) {
+// Plaintext returns observed.State.PlaintextOf.
+func (s *Server) Plaintext(meshName string) (proxies map[mesh.ID]observed.ProxyPlaintext, past []observed.PastPlaintext,
+	since time.Time) {
 	return s.observed.PlaintextOf(meshName)
 }
 
-// RefreshPlaintext asks the agents of these meshes for their counts, at all replicas, so that Plaintext returns them. It returns the
-// proxies that answered.
+// RefreshPlaintext requests current counts from the agents of these meshes, at all replicas, for a later call of
+// Plaintext. It returns the proxies that answered.
 func (s *Server) RefreshPlaintext(ctx context.Context, meshes []string) map[mesh.ID]bool {
 	var elsewhere []*peerv1.Proxy
 	var asking sync.WaitGroup

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// hasCounted is an agent's message that has counted so many requests.
+// hasCounted returns an agent's report of so many requests.
 func hasCounted(n uint64, asked bool) *agentv1.AgentMessage {
 	said := &agentv1.Plaintext{Asked: asked, Inbounds: []*agentv1.PlaintextInbound{{
 		Port: 8080, Requests: true, Sources: []*agentv1.PlaintextSource{{
@@ -26,7 +26,7 @@ func hasCounted(n uint64, asked bool) *agentv1.AgentMessage {
 	return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Plaintext{Plaintext: said}}
 }
 
-// TestAgentsAreAskedForPlaintext asks an agent that has said a second ago what it had counted then.
+// TestAgentsAreAskedForPlaintext requests counts from an agent that reported them a second ago.
 func TestAgentsAreAskedForPlaintext(t *testing.T) {
 	tests := map[string]struct {
 		features []string
@@ -75,7 +75,7 @@ func TestAgentsAreAskedForPlaintext(t *testing.T) {
 	}
 }
 
-// TestAgentsOfOtherMeshesAreNotAsked checks it, too, for what other replicas are told.
+// TestAgentsOfOtherMeshesAreNotAsked also checks the report for other replicas.
 func TestAgentsOfOtherMeshesAreNotAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)

@@ -20,7 +20,8 @@ func probeFailures(n int, f *agentv1.ProbeFailure) *agentv1.AgentMessage {
 	return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: report}}
 }
 
-// TestProbeFailuresAreThoseOfTheCaller checks that failed probes are told with the proxy that the certificate names, and cut.
+// TestProbeFailuresAreThoseOfTheCaller checks that failed probes are passed on with the proxy of the certificate, and
+// with texts cut.
 func TestProbeFailuresAreThoseOfTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told, from := make(chan *agentv1.ProbeFailure, 10), make(chan identity.Subject, 10)

@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// asking is a Query that is under way.
+// asking is a running Query.
 type asking struct {
 	text  bytes.Buffer
 	begun chan struct{} // closed by the first part
@@ -38,13 +38,13 @@ func (h *harness) query(ctx context.Context, proxy string) *asking {
 	return q
 }
 
-// end returns what Query has returned.
+// end returns the result of Query.
 func (q *asking) end(t *testing.T) error {
 	t.Helper()
 	return wait.Receive(t, "the end of the query", q.done)
 }
 
-// limited ends soon enough for an answer.
+// limited returns a context that is short enough for an answer.
 func limited(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -61,14 +61,14 @@ func (a *agent) answer(ctx context.Context, parts ...*agentv1.AnswerPart) error 
 	}
 	for _, p := range parts {
 		if stream.Send(p) != nil {
-			break // CloseAndRecv says why
+			break // CloseAndRecv returns the reason
 		}
 	}
 	_, err = stream.CloseAndRecv()
 	return err
 }
 
-// asked returns the query that the agent gets.
+// asked returns the query that the agent receives.
 func (a *agent) asked() string {
 	a.h.t.Helper()
 	for {
@@ -86,7 +86,7 @@ func TestQuery(t *testing.T) {
 		h := newHarness(t, nil)
 		h.fill("web-1")
 		a := h.joined("web-1")
-		for range 2 { // the second finds nothing of the first
+		for range 2 { // the second is independent of the first
 			q := h.query(t.Context(), "web-1")
 			err := a.answer(limited(t), &agentv1.AnswerPart{Query: a.asked(), Data: []byte("a: 1\n")}, &agentv1.AnswerPart{Data: []byte("b: 2\n")})
 			if err != nil {
@@ -99,7 +99,7 @@ func TestQuery(t *testing.T) {
 	})
 }
 
-// part is the first part of an answer, and more.
+// part returns the first part of an answer, followed by more.
 func part(id string, more ...*agentv1.AnswerPart) []*agentv1.AnswerPart {
 	return append([]*agentv1.AnswerPart{{Query: id, Data: []byte("a")}}, more...)
 }
@@ -128,7 +128,7 @@ func TestQueryFails(t *testing.T) {
 			},
 				"the agent of default/web-1: read: EOF", codes.FailedPrecondition},
 			"too long": {func(id string, _ <-chan struct{}) error { return a.answer(limited, part(id, big...)...) },
-				"the Envoy of default/web-1 says more than 2 MiB", codes.ResourceExhausted},
+				"the answer of the Envoy of default/web-1 has more than 2 MiB", codes.ResourceExhausted},
 			"the agent breaks off": {func(id string, begun <-chan struct{}) error {
 				ctx, cancel := context.WithCancel(limited)
 				defer cancel()
@@ -144,7 +144,7 @@ func TestQueryFails(t *testing.T) {
 				<-begun
 				cancel()
 				return status.Error(codes.Canceled, "")
-			}, "the agent of default/web-1 has broken off: context canceled", codes.Canceled},
+			}, "the agent of default/web-1 aborted its answer: context canceled", codes.Canceled},
 		} {
 			q := h.query(t.Context(), "web-1")
 			if err := tc.answer(a.asked(), q.begun); status.Code(err) != tc.code {
@@ -211,13 +211,13 @@ func TestQueryThatNobodyAnswers(t *testing.T) {
 		old.open()
 		old.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{Version: &agentv1.Version{Sonde: "0.0.1"}, InUse: old.inUse()}}})
 		old.receive()
-		if err := h.query(t.Context(), "web-2").end(t); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), `has version "0.0.1", which cannot`) {
+		if err := h.query(t.Context(), "web-2").end(t); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), `has version "0.0.1", which does not support queries`) {
 			t.Errorf("of an old agent: %v", err)
 		}
 	})
 }
 
-// TestQueriesAtOnce asks one Envoy twice, and has its agent go.
+// TestQueriesAtOnce queries one Envoy twice, and ends the session of its agent.
 func TestQueriesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil)

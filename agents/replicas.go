@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/replicas"
 )
 
-// What other replicas are told, and what is done with what they say.
+// The exchange with other replicas.
 var _ replicas.Local = (*Server)(nil)
 
 // Proxies implements replicas.Local.
@@ -72,7 +72,7 @@ func (s *Server) Heard(id mesh.ID) {
 // Merged implements replicas.Local.
 func (s *Server) Merged(id mesh.ID) { s.settle([]mesh.ID{id}) }
 
-// HeardReplica implements replicas.Local. Run advances the rotations that wait for it.
+// HeardReplica implements replicas.Local. It wakes Run, which advances rotations that wait for the other replica.
 func (s *Server) HeardReplica() { s.sessions.WakeAll() }
 
 // CheckDuplicate implements replicas.Local.
@@ -85,10 +85,13 @@ func (s *Server) Streams() map[mesh.ID][]*adminv1.Stream { return s.o.Streams() 
 
 // Decisions implements replicas.Local.
 func (s *Server) Decisions(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart {
-	return s.o.Decisions(of)
+	if s.o.Restarts == nil {
+		return nil
+	}
+	return s.o.Restarts.Decisions(of)
 }
 
-// settle tells the replicas that wait for it that proxies here have what was heard.
+// settle tells the waiting replicas that the proxies here have taken over their report.
 func (s *Server) settle(proxies []mesh.ID) {
 	if s.o.Peers == nil {
 		return
@@ -100,7 +103,8 @@ func (s *Server) settle(proxies []mesh.ID) {
 	}
 }
 
-// wanted reports whether what a lost replica has said of a proxy still says something: the proxy is there, and has not spoken elsewhere.
+// wanted reports whether a lost replica's report about a proxy still matters: the proxy exists, and no other replica
+// has a newer report.
 func (s *Server) wanted(said facts.Said) bool {
 	id := said.Proxy.GetId()
 	if s.o.View() == nil {

@@ -3,18 +3,20 @@ package agents_test
 import (
 	"bytes"
 	"crypto/x509"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// trio is three agents with sessions.
+// trio returns three agents with sessions.
 func trio(t *testing.T) (*harness, []*agent) {
 	t.Helper()
 	h := newHarness(t, nil)
@@ -25,6 +27,34 @@ func (h *harness) trio() []*agent {
 	h.t.Helper()
 	h.fill("web-1", "web-2", "web-3")
 	return []*agent{h.joined("web-1"), h.joined("web-2"), h.joined("web-3")}
+}
+
+// TestRotationOfAnUnknownMesh checks that nothing is rotated or logged.
+func TestRotationOfAnUnknownMesh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _ := trio(t)
+		calls := map[string]func(meshName string) error{
+			"RotateCA": func(meshName string) error {
+				_, err := h.server.Rotations().RotateCA(t.Context(), &adminv1.RotateCARequest{Mesh: meshName})
+				return err
+			},
+			"GetRotation": func(meshName string) error {
+				_, err := h.server.Rotations().GetRotation(t.Context(), &adminv1.GetRotationRequest{Mesh: meshName})
+				return err
+			},
+		}
+		for name, call := range calls {
+			if err := call("nowhere"); status.Code(err) != codes.NotFound {
+				t.Errorf("%s() of an unknown mesh: %v", name, err)
+			}
+			if err := call("default"); err != nil {
+				t.Errorf("%s() of a mesh: %v", name, err)
+			}
+		}
+		if n := strings.Count(h.log.String(), "CA rotation requested"); n != 1 {
+			t.Errorf("%d lines about rotations in the log, want 1:\n%s", n, h.log)
+		}
+	})
 }
 
 // again restarts the control plane, and reconnects the agents.
@@ -42,7 +72,7 @@ func (h *harness) again(all ...*agent) {
 
 func (h *harness) rotate(force bool) {
 	h.t.Helper()
-	if _, err := h.server.Rotate(h.t.Context(), "default", force); err != nil {
+	if _, err := h.server.Rotations().RotateCA(h.t.Context(), &adminv1.RotateCARequest{Mesh: "default", Force: force}); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -53,7 +83,7 @@ func (h *harness) waitsFor(step adminv1.Rotation_Step, names ...string) {
 	var got *adminv1.Rotation
 	h.eventually(step.String()+" waits for the right proxies", func() bool {
 		var err error
-		if got, err = h.server.Rotation(h.t.Context(), "default"); err != nil {
+		if got, err = h.server.Rotations().GetRotation(h.t.Context(), &adminv1.GetRotationRequest{Mesh: "default"}); err != nil {
 			h.t.Fatal(err)
 		}
 		var waiting []string
@@ -94,7 +124,7 @@ func accepts(to, from *agent) error {
 	return err
 }
 
-// obey lets each agent do what it is told, and checks after each that nobody is refused.
+// obey lets each agent follow its messages, and checks after each that no agent is rejected.
 func (h *harness) obey(all ...*agent) {
 	h.t.Helper()
 	for _, a := range all {
@@ -165,7 +195,7 @@ func TestRotationWaitsForASilentProxyUntilItsCertificateIsOver(t *testing.T) {
 		h.rotate(false)
 		h.obey(all[:2]...)
 		h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
-		got, err := h.server.Rotation(t.Context(), "default")
+		got, err := h.server.Rotations().GetRotation(t.Context(), &adminv1.GetRotationRequest{Mesh: "default"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +232,7 @@ func TestForcedRotationPassesOverSilentProxies(t *testing.T) {
 		h.again(all[:2]...) // the order to force survives
 		h.obey(all[:2]...)
 		h.trust(all[:2]...)
-		// After the restart web-3 has had no time yet to come back.
+		// After the restart, web-3 has not had time to reconnect.
 		h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-3")
 		h.ahead.Store(int64(4 * time.Minute))
 		h.obey(all[:2]...)
@@ -240,11 +270,11 @@ func TestRotationOfAnEmptyMeshIsOverAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil)
 		h.fill()
-		before, err := h.server.Rotation(t.Context(), "default")
+		before, err := h.server.Rotations().GetRotation(t.Context(), &adminv1.GetRotationRequest{Mesh: "default"})
 		if err != nil || before.GetStep() != adminv1.Rotation_IDLE {
 			t.Fatalf("a mesh without a CA: %v, %v, want IDLE", before, err)
 		}
-		got, err := h.server.Rotate(t.Context(), "default", false)
+		got, err := h.server.Rotations().RotateCA(t.Context(), &adminv1.RotateCARequest{Mesh: "default", Force: false})
 		if err != nil || got.GetStep() != adminv1.Rotation_IDLE {
 			t.Errorf("Rotate() = %v, %v, want IDLE", got, err)
 		}

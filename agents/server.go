@@ -1,5 +1,6 @@
-// Package agents is the control plane's side of the agents' API (api/agent/v1): proxies join and renew certificates (join), agents
-// keep a session (session), and their reports drive the rotation of a mesh's CA (rotation). What is known of proxies is in observed.
+// Package agents is the control plane's side of the agents' API (api/agent/v1): proxies join and renew certificates
+// (join), agents keep a session (session), and their reports advance the rotation of a mesh's CA (rotation). Package
+// observed keeps the state of proxies.
 package agents
 
 import (
@@ -36,10 +37,10 @@ type Options struct {
 	Authority *identity.Authority
 	// Tokens authenticates agents that join without a certificate. Required.
 	Tokens join.Authenticator
-	// Storage keeps which proxies drain. Default: that is only in memory, which is enough where something else says which
-	// endpoints get traffic, such as Kubernetes.
+	// Storage keeps which proxies drain. Default: in memory only, which is enough if another source, such as Kubernetes,
+	// decides which endpoints get traffic.
 	Storage facts.Storage
-	// Frozen says why nothing may follow from the silence of proxies, "" if something may. Default: something may.
+	// Frozen returns why the silence of proxies must have no effect, "" if it may have. Default: it may.
 	Frozen func() string
 	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
@@ -48,28 +49,30 @@ type Options struct {
 	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the
 	// server. Required.
 	Observe func(proxy mesh.ID, o mesh.Observation)
-	// Replica is the name of this replica, "" where there are none.
+	// Replica is the name of this replica, "" if the control plane has only one.
 	Replica string
-	// Peers are the other replicas, which are told what this one knows; nil for none. The server is their replicas.Local.
+	// Peers are the other replicas, which get this replica's reports; may be nil. The server is their replicas.Local.
 	Peers *replicas.Peers
 	// Streams returns the ADS streams with this replica, for the others. Default: none.
 	Streams func() map[mesh.ID][]*adminv1.Stream
-	// Decisions returns what this replica has decided last about restarts, for the others. Default: nothing.
-	Decisions func(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart
-	// Leads says that this replica advances rotations. Default: it does.
+	// Leads reports whether this replica advances rotations. Default: always.
 	Leads func() bool
 	// ProbeFailed is session.Options.ProbeFailed. Default: failures are dropped.
 	ProbeFailed func(identity.Subject, *agentv1.ProbeFailure)
-	// Restarts says what agents are told of restarts of containers whose guarded liveness probe fails. Default: none are granted, and agents
-	// tell the kubelet the truth.
-	Restarts session.Restarts
-	// Refused is told of joins that are refused, seldom for one address. It must return at once. Default: they are only logged.
+	// CallsRefused is session.Options.CallsRefused. Default: refusals are only logged.
+	CallsRefused func(identity.Subject, *agentv1.Refusal)
+	// Restarts decides about restarts of containers whose guarded liveness probe fails. Default: it grants none, and
+	// agents pass failures to the kubelet.
+	Restarts Restarts
+	// Refused is called for rejected joins, rate-limited by address. It must return at once. Default: rejections are only
+	// logged.
 	Refused func(join.Refusal)
-	// Absent says why a proxy with a valid credential has no Dataplane, "" if nothing is known of that. Default: nothing is.
+	// Absent returns why a proxy with a valid credential has no Dataplane, "" if the reason is unknown. Default: always
+	// "".
 	Absent func(identity.Subject) string
-	// Version of the control plane, to tell agents.
+	// Version of the control plane, for agents.
 	Version string
-	// ServingCA is by which agents verify the control plane, and is rotated. Default: agents are told none.
+	// ServingCA verifies the control plane for agents, and is rotated. Default: agents get no CAs.
 	ServingCA *serving.Certificate
 	// ServingWaits are rotation.Options.ServingWaits.
 	ServingWaits []func(context.Context, serving.Rotation) []string
@@ -79,11 +82,18 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// Loop is the watchdog of Run. Default: none.
 	Loop *heartbeat.Loop
-	// Now is the clock for what is silent, and for times that are shown. Default time.Now.
+	// Now is the clock for silence, and for displayed times. Default time.Now.
 	Now func() time.Time
 
 	joins    join.Limits
 	sessions session.Limits
+}
+
+// Restarts decides about restarts for agents, and reports its decisions to the other replicas.
+type Restarts interface {
+	session.Restarts
+	// Decisions returns the latest decisions, nil if another replica decides.
+	Decisions(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart
 }
 
 // recheckInterval is how often Run looks for expired certificates.
@@ -101,17 +111,15 @@ func (o *Options) setDefaults() error {
 	if o.Streams == nil {
 		o.Streams = func() map[mesh.ID][]*adminv1.Stream { return nil }
 	}
-	if o.Decisions == nil {
-		o.Decisions = func(*peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart { return nil }
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Frozen == nil {
 		o.Frozen = func() string { return "" }
 	}
 	if o.ProbeFailed == nil {
 		o.ProbeFailed = func(identity.Subject, *agentv1.ProbeFailure) {}
+	}
+	if o.CallsRefused == nil {
+		o.CallsRefused = func(identity.Subject, *agentv1.Refusal) {}
 	}
 	if o.Refused == nil {
 		o.Refused = func(join.Refusal) {}
@@ -125,10 +133,10 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// Joins are the methods for which an agent needs no certificate.
+// Joins are the methods that an agent may call without a certificate.
 var Joins = []string{agentv1.AgentService_Join_FullMethodName}
 
-// Server serves agentv1.AgentService. Its parts have the state.
+// Server serves agentv1.AgentService. Its parts keep the state.
 type Server struct {
 	agentv1.UnimplementedAgentServiceServer
 	o         Options
@@ -138,8 +146,8 @@ type Server struct {
 	rotations *rotation.Rotations
 }
 
-// New returns a server. It reads from the storage which proxies have joined and which drain, and passes that to Observe, so
-// that the first view has it. Run has to be called.
+// New returns a server. It reads the storage, and passes joined and draining proxies to Observe, so that the first view
+// has them. The caller must call Run.
 func New(o Options) (*Server, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -151,7 +159,8 @@ func New(o Options) (*Server, error) {
 	}
 	var err error
 	s.observed, err = observed.New(observed.Options{
-		Authority: o.Authority, Storage: o.Storage, View: o.View, Observe: o.Observe, Held: held, Peers: o.Peers, Logger: o.Logger, Now: o.Now,
+		Authority: o.Authority, Storage: o.Storage, View: o.View, Observe: o.Observe, Held: held, Peers: o.Peers,
+		Logger: o.Logger, Now: o.Now,
 	})
 	if err != nil {
 		return nil, err
@@ -162,7 +171,8 @@ func New(o Options) (*Server, error) {
 	}
 	s.sessions, err = session.New(session.Options{
 		ServingCA: trusted,
-		Authority: o.Authority, Observed: s.observed, Replica: o.Replica, Peers: o.Peers, View: o.View, ProbeFailed: o.ProbeFailed, Restarts: o.Restarts,
+		Authority: o.Authority, Observed: s.observed, Replica: o.Replica, Peers: o.Peers, View: o.View,
+		ProbeFailed: o.ProbeFailed, CallsRefused: o.CallsRefused, Restarts: o.Restarts,
 		Frozen:   func() bool { return o.Frozen() != "" },
 		Reported: func(ctx context.Context, meshName string) { s.rotations.Mesh(meshName).Advance(ctx) },
 		Duplicate: func(ctx context.Context, who identity.Subject, process string, err error) {
@@ -176,7 +186,8 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.joins, err = join.New(join.Options{
-		Authority: o.Authority, Tokens: o.Tokens, Observed: s.observed, View: o.View, Bootstrap: o.Bootstrap, Waits: o.Peers.Changed, Refused: o.Refused,
+		Authority: o.Authority, Tokens: o.Tokens, Observed: s.observed, View: o.View, Bootstrap: o.Bootstrap,
+		Waits: o.Peers.Changed, Refused: o.Refused,
 		Absent: o.Absent, Version: o.Version,
 		CheckDuplicate: s.sessions.CheckDuplicate, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.joins,
 	})
@@ -184,7 +195,8 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.rotations = rotation.New(rotation.Options{
-		Authority: o.Authority, ServingCA: o.ServingCA, View: o.View, Sessions: s.sessions, Leads: o.Leads, Replicas: o.Peers.Loaded,
+		Authority: o.Authority, ServingCA: o.ServingCA, View: o.View, Sessions: s.sessions, Leads: o.Leads,
+		Replicas: o.Peers.Loaded,
 		Advanced: o.Peers.ChangedReplica, ServingWaits: o.ServingWaits, Logger: o.Logger, Now: o.Now,
 	})
 	if o.Registerer != nil {

@@ -19,13 +19,13 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// askedApplications waits until the agent is told how to ask its applications.
+// askedApplications waits for a ServiceProbes message.
 func (a *agent) askedApplications() *agentv1.ServiceProbes {
 	a.h.t.Helper()
 	return next(a, "how to ask the applications", a.serviceProbes)
 }
 
-// says reports the state of inbounds, by "<ip:port> <reason>", or "<ip:port>" alone for one that is ready.
+// says reports the state of inbounds, as "<ip:port> <reason>", or "<ip:port>" for a ready one.
 func (a *agent) says(inbounds ...string) {
 	a.h.t.Helper()
 	m := &agentv1.Readiness{}
@@ -36,7 +36,7 @@ func (a *agent) says(inbounds ...string) {
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: m}})
 }
 
-// heard waits until all that the agent has sent was handled: messages of one session are, in order.
+// heard waits until all messages of the agent were handled, which happens in order within a session.
 func (a *agent) heard() {
 	a.h.t.Helper()
 	const unknown = "sonde_agents_unknown_messages_total"
@@ -45,7 +45,7 @@ func (a *agent) heard() {
 	a.h.eventually("the messages are handled", func() bool { return a.h.metric(unknown, "") > before })
 }
 
-// why waits until the reasons why applications of web-1 do not serve are these, by address.
+// why waits until NotServing returns these reasons for web-1, by address.
 func (h *harness) why(want map[string]string) {
 	h.t.Helper()
 	h.until("NotServing() (-want +got)", func() error {
@@ -57,7 +57,7 @@ func (h *harness) why(want map[string]string) {
 	})
 }
 
-// withProbe is web-1 with a serviceProbe on its inbound 8080, changed by change.
+// withProbe returns web-1 with a serviceProbe on its inbound 8080, changed by change.
 func withProbe(change func(*mesh.Dataplane)) *mesh.Dataplane {
 	d := dataplane("default", "web-1", "web")
 	d.Spec.Networking.Inbound[0].ServicePort = 18080
@@ -66,7 +66,8 @@ func withProbe(change func(*mesh.Dataplane)) *mesh.Dataplane {
 	return d
 }
 
-// joinedWithProbe starts a control plane with withProbe, whose agent has joined and whose Envoy has accepted the inbound.
+// joinedWithProbe starts a control plane with withProbe, whose agent has joined and whose Envoy has accepted the
+// inbound.
 func joinedWithProbe(t *testing.T, bend func(*agents.Options)) (*harness, *agent) {
 	t.Helper()
 	h := newHarness(t, bend)
@@ -199,7 +200,7 @@ func TestLastReportHolds(t *testing.T) {
 	})
 }
 
-// TestAgentThatHasDrainedStartsAgain has the agent end and start again, as with its machine.
+// TestAgentThatHasDrainedStartsAgain has the agent exit and start again, as after a reboot.
 func TestAgentThatHasDrainedStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joinedWithProbe(t, nil)
@@ -209,7 +210,7 @@ func TestAgentThatHasDrainedStartsAgain(t *testing.T) {
 		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}})
 		h.becomes("web", meshview.Draining, meshview.NoReason)
 		a.leave()
-		a.connect(true) // it has lost its session, and drains on
+		a.connect(true) // it reconnects while it drains
 		h.becomes("web", meshview.Draining, meshview.NoReason)
 		a.leave()
 		a.connect(false)
@@ -220,7 +221,8 @@ func TestAgentThatHasDrainedStartsAgain(t *testing.T) {
 	})
 }
 
-// TestReportBeforeTheFirstView comes while the control plane, which was restarted, knows of no Dataplane: the agent is asked again.
+// TestReportBeforeTheFirstView has reports come while the restarted control plane has no Dataplanes: the agent is asked
+// to repeat them.
 func TestReportBeforeTheFirstView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joinedWithProbe(t, nil)
@@ -234,7 +236,7 @@ func TestReportBeforeTheFirstView(t *testing.T) {
 		a.heard()
 		h.put(withProbe(same))
 		h.synced()
-		h.becomes("web", meshview.Ready, meshview.NoReason) // by what it has said before the restart
+		h.becomes("web", meshview.Ready, meshview.NoReason) // from the report before the restart
 		a.askedApplications()
 		a.says(web + " refused")
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
@@ -277,7 +279,7 @@ func TestProbeOfAnInboundThatServes(t *testing.T) {
 	})
 }
 
-// TestAgentThatIsTooOld never reports, so that its inbounds must not wait for that.
+// TestAgentThatIsTooOld has an agent that never reports, so that its inbounds must not wait for a report.
 func TestAgentThatIsTooOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joinedWithProbe(t, nil)
@@ -340,7 +342,7 @@ func TestReadinessOfOthersIsIgnored(t *testing.T) {
 		a.says("10.0.0.1:9090 refused", "10.0.0.2:8080 refused")
 		a.says(web + " " + strings.Repeat("x", 1000))
 		h.why(map[string]string{web: failed + strings.Repeat("x", 512)})
-		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{}}) // of nothing
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{}}) // without inbounds
 		a.says(web)
 		h.why(map[string]string{})
 	})

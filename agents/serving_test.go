@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -26,7 +27,8 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// following is an agent that follows the rotation of the serving CA, with a session in which it has put in place what it was told.
+// following returns an agent that follows the rotation of the serving CA, with a session in which it has stored the
+// received CAs.
 func (h *harness) following(name string) *agent {
 	h.t.Helper()
 	a := h.agent(name)
@@ -43,7 +45,7 @@ func (h *harness) following(name string) *agent {
 	return a
 }
 
-// followers are three agents that follow.
+// followers returns three such agents.
 func followers(t *testing.T) (*harness, []*agent) {
 	t.Helper()
 	h := newHarness(t, nil)
@@ -53,7 +55,7 @@ func followers(t *testing.T) (*harness, []*agent) {
 
 func (h *harness) rotateServing(force, proceed bool) {
 	h.t.Helper()
-	if _, err := h.server.RotateServing(h.t.Context(), force, proceed); err != nil {
+	if _, err := h.server.Rotations().RotateServingCA(h.t.Context(), &adminv1.RotateServingCARequest{Force: force, Proceed: proceed}); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -64,7 +66,7 @@ func (h *harness) servingIs(step adminv1.Rotation_Step, names ...string) *adminv
 	var got *adminv1.Rotation
 	h.eventually(step.String()+" of the serving CA waits for the right proxies", func() bool {
 		var err error
-		if got, err = h.server.ServingRotation(h.t.Context()); err != nil {
+		if got, err = h.server.Rotations().GetServingRotation(h.t.Context(), nil); err != nil {
 			h.t.Fatal(err)
 		}
 		var waiting []string
@@ -79,7 +81,7 @@ func (h *harness) servingIs(step adminv1.Rotation_Step, names ...string) *adminv
 	return got
 }
 
-// reachable checks that an agent connects anew with what it trusts.
+// reachable checks that an agent can reconnect with the CAs that it trusts.
 func (h *harness) reachable(all ...*agent) {
 	h.t.Helper()
 	for _, a := range all {
@@ -148,7 +150,7 @@ func TestServingCARotation(t *testing.T) {
 	}
 }
 
-// TestAgentAwayButForOneStep was told of both, and comes back when all is over.
+// TestAgentAwayButForOneStep has an agent that received both CAs, and reconnects after the rotation.
 func TestAgentAwayButForOneStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, all := followers(t)
@@ -174,7 +176,7 @@ func TestAgentAwayButForOneStep(t *testing.T) {
 	})
 }
 
-// TestAgentThatMissesAll is silent, and the rotation does not wait for it.
+// TestAgentThatMissesAll has a silent agent, for which the rotation does not wait.
 func TestAgentThatMissesAll(t *testing.T) {
 	tests := map[string]struct {
 		force bool
@@ -217,9 +219,9 @@ func TestAgentThatMissesAll(t *testing.T) {
 			all[2].token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-3", Path: "/workload/web"}, time.Hour)
 			wantStatus(t, all[2].join(), codes.Unavailable, "unknown authority")
 			h.again(all[:2]...)
-			missed("default/web-3") // a restart does not forget it
+			missed("default/web-3") // also after a restart
 
-			all[2].trusted = h.serving.CA() // it was given the file
+			all[2].trusted = h.serving.CA() // an operator replaced its file
 			all[2].mustJoin()
 			all[2].connect(false)
 			all[2].obey()
@@ -267,7 +269,7 @@ func TestOutdatedAgentIsWaitedFor(t *testing.T) {
 // TestServingCARotationWaitsForOthers has another replica, or an API server, that lags in each step.
 func TestServingCARotationWaitsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var loaded atomic.Pointer[ca.Step] // the last step that the other one has loaded
+		var loaded atomic.Pointer[ca.Step] // the last step that the other replica has loaded
 		none := ca.StepNone
 		loaded.Store(&none)
 		h := newHarness(t, func(o *agents.Options) {
@@ -327,8 +329,9 @@ func TestServingCARotationGoesOnAfterAFullDisk(t *testing.T) {
 			}
 		}
 		full.Store(true)
-		if _, err := h.server.RotateServing(t.Context(), false, false); err == nil {
-			t.Error("RotateServing() does not say that the copies are not written")
+		_, err := h.server.Rotations().RotateServingCA(t.Context(), nil)
+		if err == nil || !strings.Contains(err.Error(), "rotate the serving CA: ") || strings.Contains(h.log.String(), "CA rotation requested") {
+			t.Errorf("RotateServingCA() = %v, want that the copies are not written, and no line about a rotation in the log:\n%s", err, h.log)
 		}
 		waits(adminv1.Rotation_TRUST_BOTH)
 		full.Store(false)
@@ -359,7 +362,8 @@ func TestAgentAheadIsToldNothing(t *testing.T) {
 	})
 }
 
-// TestBootstrapSaysWhatTheAgentDoes joins as an agent of an earlier release, as one that writes the file of CAs, and as one that takes records.
+// TestBootstrapSaysWhatTheAgentDoes joins as an agent of an earlier release, as one that writes the file of CAs, and as
+// one that accepts records.
 func TestBootstrapSaysWhatTheAgentDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, func(o *agents.Options) {
@@ -387,7 +391,8 @@ func TestBootstrapSaysWhatTheAgentDoes(t *testing.T) {
 	})
 }
 
-// TestServingCARotationOfPods knows nothing of the agents after a restart, and waits for each of the view.
+// TestServingCARotationOfPods checks that after a restart, without reports, the rotation waits for each agent in the
+// view.
 func TestServingCARotationOfPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &harness{pods: true}

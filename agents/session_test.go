@@ -3,6 +3,7 @@ package agents_test
 import (
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,11 +19,12 @@ import (
 	"github.com/sonde-mesh/sonde/agents"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// joined returns an agent with a certificate, in a mesh with a view.
+// joined returns a joined agent, in a mesh with a view.
 func joined(t *testing.T, bend func(*agents.Options)) (*harness, *agent) {
 	t.Helper()
 	h := newHarness(t, bend)
@@ -89,7 +91,35 @@ func TestUnsupportedVersionIsShown(t *testing.T) {
 	})
 }
 
-// TestEnvoyThatDoesNotRun is shown while the session lasts that says so.
+// TestRefusedCalls checks that refused calls are shown for a minute, and reported once.
+func TestRefusedCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		h, a := joined(t, func(o *agents.Options) {
+			o.CallsRefused = func(_ identity.Subject, r *agentv1.Refusal) { told = append(told, r.GetCause()) }
+		})
+		a.connect(false)
+		says := func(all ...*agentv1.Refusal) {
+			a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Refusals{Refusals: &agentv1.Refusals{Refusals: all}}})
+		}
+		shown := func(want ...string) {
+			t.Helper()
+			h.eventually("the refused calls that are shown", func() bool { return slices.Equal(h.server.Agents()["default/web-1"].GetRefused(), want) })
+		}
+		const answers = "answers of the application that HTTP clients take and Envoy does not, inbound 8080: "
+		says(&agentv1.Refusal{Cause: "answers", Where: "inbound 8080", Count: 12})
+		shown(answers + "12 in the last minute")
+		says(&agentv1.Refusal{Cause: "answers", Where: "inbound 8080", Count: 5}, &agentv1.Refusal{Cause: "upgrades", Where: "service db", Count: 1})
+		shown(answers+"5 in the last minute", "upgrades to protocols that Envoy does not know, service db: 1 in the last minute")
+		says()
+		shown()
+		if want := []string{"answers", "upgrades"}; !slices.Equal(told, want) {
+			t.Errorf("events of %q, want %q", told, want)
+		}
+	})
+}
+
+// TestEnvoyThatDoesNotRun checks that a stopped Envoy is shown while the session lasts that reported it.
 func TestEnvoyThatDoesNotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
@@ -114,7 +144,7 @@ func TestEnvoyThatDoesNotRun(t *testing.T) {
 		b := *a
 		b.connect(false)
 		shown("")
-		if n := len(h.log.Lines("level=WARN", "envoy of a proxy does not run", "web-1")); n != 2 {
+		if n := len(h.log.Lines("level=WARN", "envoy of a proxy is not running", "web-1")); n != 2 {
 			t.Errorf("it is logged %d times, want twice", n)
 		}
 	})
@@ -233,8 +263,8 @@ func TestLogSaysWhyASessionEnded(t *testing.T) {
 		end  func(a *agent)
 		want string
 	}{
-		"it ends it":     {func(a *agent) { _ = a.stream.CloseSend() }, `reason="the agent has ended its session"`},
-		"it is killed":   {func(a *agent) { a.leave() }, `reason="the connection is gone"`},
+		"it ends it":     {func(a *agent) { _ = a.stream.CloseSend() }, `reason="the agent ended its session"`},
+		"it is killed":   {func(a *agent) { a.leave() }, `reason="the connection was lost"`},
 		"it is replaced": {func(a *agent) { b := *a; b.connect(false) }, `reason="a newer session of this proxy`},
 		"it is wrong":    {func(a *agent) { a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{}}) }, `one Hello`},
 	}

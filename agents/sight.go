@@ -8,11 +8,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxUnforgotten is of how many proxies something may be known while nothing is forgotten: half of what other replicas take from one. Proxies come and
-// go meanwhile, in a mesh that may be frozen for hours.
+// maxUnforgotten bounds the proxies with records while nothing is forgotten: half of what other replicas accept from
+// one. Proxies come and go even while a mesh is frozen for hours.
 const maxUnforgotten = 10_000
 
-// mayForget reports whether proxies that seem to be gone may be forgotten.
+// mayForget reports whether records of removed proxies may be dropped.
 func (s *Server) mayForget() bool {
 	return s.o.Frozen() == "" || len(s.Proxies()) > maxUnforgotten
 }
@@ -20,8 +20,8 @@ func (s *Server) mayForget() bool {
 // Connected reports whether the agent of a proxy has a session, with any replica.
 func (s *Server) Connected(id mesh.ID) bool { return s.sessions.Connected(id) }
 
-// Unresponsive asks the agents of a mesh, of all meshes if that is "", at all replicas whether they live. It returns the proxies of those that have not
-// answered within 2 s, and the names of the replicas that have not said whose agents have.
+// Unresponsive pings the agents of a mesh ("" for all) at all replicas. It returns the proxies whose agents did not
+// answer within 2 s, and the names of the replicas that did not answer.
 func (s *Server) Unresponsive(ctx context.Context, meshName string) (unresponsive map[mesh.ID]bool, missing []string) {
 	var elsewhere []mesh.ID
 	var asking sync.WaitGroup
@@ -32,7 +32,7 @@ func (s *Server) Unresponsive(ctx context.Context, meshName string) (unresponsiv
 	}
 	asking.Wait()
 	for _, id := range elsewhere {
-		if s.sessions.Replica(id) != "" { // it has not come here meanwhile
+		if s.sessions.Replica(id) != "" { // the session has not moved to this replica meanwhile
 			unresponsive[id] = true
 		}
 	}
@@ -44,7 +44,8 @@ func (s *Server) ListUnresponsive(ctx context.Context, meshName string) []mesh.I
 	return s.sessions.Unresponsive(ctx, meshName)
 }
 
-// LastSeen returns when the last session of a proxy without one has ended, or this process began, and false for a proxy that has not joined.
+// LastSeen returns when the last session of a disconnected proxy ended, or this process began, and false for a proxy
+// that has not joined.
 func (s *Server) LastSeen(id mesh.ID) (time.Time, bool) {
 	if !s.observed.Of(id).Joined {
 		return time.Time{}, false

@@ -19,7 +19,7 @@ func frozen(t *testing.T) (h *harness, all []*agent, why *atomic.Pointer[string]
 	return h, h.trio(), why
 }
 
-// A forced rotation skips no silent proxy while most proxies may only be out of sight.
+// A forced rotation skips no silent proxy while the mesh is frozen.
 func TestFrozenRotationSkipsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, all, why := frozen(t)
@@ -37,7 +37,7 @@ func TestFrozenRotationSkipsNone(t *testing.T) {
 	})
 }
 
-// Nothing that is known of a silent proxy is forgotten meanwhile, also if its Dataplane is no more.
+// Records of silent proxies are kept meanwhile, even if their Dataplane is removed.
 func TestFrozenForgetsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, all, why := frozen(t)

@@ -21,7 +21,8 @@ func extended[M proto.Message](m M) M {
 	return m
 }
 
-// What agents of a later version say is taken as far as it is known, and the rest is counted.
+// TestWhatIsOfALaterVersionIsCounted checks that messages of later versions are processed as far as they are known, and
+// that the rest is counted.
 func TestWhatIsOfALaterVersionIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
@@ -49,7 +50,7 @@ func TestWhatIsOfALaterVersionIsCounted(t *testing.T) {
 }
 
 func TestVersionOutsideOfTheSkew(t *testing.T) {
-	const tooOld = "agent v0.1.0 is more than one minor version older than the control plane, v0.3.0: restart its workload, which brings the agent of now"
+	const tooOld = "agent v0.1.0 is more than one minor version older than the control plane, v0.3.0: restart its workload to get the current agent"
 	tests := map[string]struct{ version, kind, want string }{
 		"too old":      {"v0.1.0", "too-old", tooOld},
 		"too new":      {"v0.4.0", "too-new", "agent v0.4.0 is newer than the control plane, v0.3.0: upgrade the control plane, or after a rollback restart the workload"},
@@ -67,7 +68,7 @@ func TestVersionOutsideOfTheSkew(t *testing.T) {
 			})
 			a.version = &agentv1.Version{Sonde: tc.version}
 			a.mustJoin()
-			warnings := log.Lines("version of an agent not supported", "level=WARN")
+			warnings := log.Lines("agent version is not supported", "level=WARN")
 			if want := tc.want != ""; (len(warnings) == 1) != want || want && len(log.Lines(tc.want)) != 1 {
 				t.Errorf("the log warns %q, want %q", warnings, tc.want)
 			}

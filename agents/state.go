@@ -10,8 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// States returns what is known about the agent of each proxy: of those with a Dataplane, with a session, and of those that
-// wait to join.
+// States returns the state of the agent of each proxy that has a Dataplane, has a session or waits to join.
 func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
 	waiting := s.waiting()
 	all := map[mesh.ID]*adminv1.AgentState{}
@@ -35,7 +34,7 @@ func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
 	return all
 }
 
-// waiting returns the proxies that wait to join at any replica that is heard.
+// waiting returns the proxies that wait to join at any connected replica.
 func (s *Server) waiting() map[mesh.ID]join.Wait {
 	all := s.joins.Waiting()
 	for id := range s.o.Peers.HeardProxies() {
@@ -57,9 +56,9 @@ func (s *Server) stateWithout(id mesh.ID) *adminv1.AgentState {
 	o := s.observed.Of(id)
 	ended, seen, mayComeBack := s.sessions.Ended(id)
 	switch {
-	case !o.Joined && (!mayComeBack || s.observed.Kept()): // without a storage it may have joined before the start
+	case !o.Joined && (!mayComeBack || s.observed.Kept()): // without storage, it may have joined before the start
 		return &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}
-	case mayComeBack && (!seen || !o.Draining): // one that drains has probably ended
+	case mayComeBack && (!seen || !o.Draining): // a draining agent has probably exited
 		return newState(adminv1.AgentState_RECONNECTING, ended)
 	case o.Draining:
 		return newState(adminv1.AgentState_STOPPED, ended)
@@ -71,7 +70,7 @@ func newState(phase adminv1.AgentState_Phase, since time.Time) *adminv1.AgentSta
 	return &adminv1.AgentState{Phase: phase, Since: timestamppb.New(since)}
 }
 
-// count returns how many agents of each mesh are in a phase, of those states.
+// count returns how many of the states are in a phase, by mesh.
 func (s *Server) count(states map[mesh.ID]*adminv1.AgentState, phase adminv1.AgentState_Phase) map[string]int {
 	count := map[string]int{}
 	if v := s.o.View(); v != nil {

@@ -32,7 +32,8 @@ func TestEndpointIsReadyOnceItsProxyHasJoined(t *testing.T) {
 	})
 }
 
-// A clock that jumps, as on a machine that slept, ends certificates without a word of their agents: each answer says so until they have new ones.
+// TestExpiredCertificate has the clock jump, as on a machine that slept, so that certificates expire without a message:
+// each answer shows it until the agents have new ones.
 func TestExpiredCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
@@ -113,7 +114,8 @@ func TestDrainedAgentIsStopped(t *testing.T) {
 	})
 }
 
-// An agent is told why it has no Dataplane, where that is known, and so is who asks about it.
+// TestAgentLearnsWhyItHasNoDataplane checks that the agent, and callers of the admin API, get the reason if it is
+// known.
 func TestAgentLearnsWhyItHasNoDataplane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const why = "its pod does not count"

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestUnresponsive asks an agent with a session whether it lives.
+// TestUnresponsive pings an agent with a session.
 func TestUnresponsive(t *testing.T) {
 	tests := map[string]struct {
 		features []string

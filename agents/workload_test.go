@@ -65,8 +65,8 @@ func TestWorkloadThatChangesBackNeedsNoToken(t *testing.T) {
 	})
 }
 
-// TestWorkloadChangesWithoutASession has an agent come back to a Dataplane with another workload, also after a restart of
-// the control plane.
+// TestWorkloadChangesWithoutASession has an agent reconnect to a Dataplane with another workload, also after a restart
+// of the control plane.
 func TestWorkloadChangesWithoutASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)

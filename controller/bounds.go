@@ -14,13 +14,14 @@ import (
 )
 
 const (
-	// boundsEvery is how often events say what is beyond the bounds.
+	// boundsEvery is the interval of events about objects beyond the bounds.
 	boundsEvery = time.Minute
-	// maxTold are the objects of one kind and namespace that events say it of: one namespace must not use up the events of all.
+	// maxTold is the number of objects of one kind and namespace that get an event: one namespace must not use up the
+	// events of all namespaces.
 	maxTold = 10
 )
 
-// tellBounds writes events about objects that do not count as they are written, until ctx ends, and then returns nil.
+// tellBounds records events about objects with parts that have no effect, until ctx ends, and then returns nil.
 func (c *Controller) tellBounds(ctx context.Context) error {
 	for {
 		for _, e := range boundsEvents(append(c.Cluster.Problems(), objectsBeyond(c.Objects.Problems())...)) {
@@ -34,7 +35,8 @@ func (c *Controller) tellBounds(ctx context.Context) error {
 	}
 }
 
-// boundsEvents returns an event for each of the first objects of a kind and namespace. They are sorted, so that the same have one each time.
+// boundsEvents returns an event for each of the first objects of a kind and namespace. The objects are sorted, so that
+// each call returns the same ones.
 func boundsEvents(problems []source.Problem) (all []events.Event) {
 	type kindIn struct{ kind, namespace string }
 	told := map[kindIn]int{}
@@ -44,7 +46,8 @@ func boundsEvents(problems []source.Problem) (all []events.Event) {
 			continue
 		}
 		all = append(all, events.Event{
-			Kind: p.Kind, APIVersion: p.APIVersion, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Reason: podcause.BeyondBounds, Action: "Read", Note: p.Text,
+			Kind: p.Kind, APIVersion: p.APIVersion, Namespace: p.Namespace, Name: p.Name, UID: p.UID,
+			Reason: podcause.BeyondBounds, Action: "Read", Note: p.Text,
 		})
 	}
 	return all
@@ -56,7 +59,8 @@ func objectsBeyond(problems []objects.Problem) (all []source.Problem) {
 	for _, p := range problems {
 		if p.Bounds {
 			all = append(all, source.Problem{
-				Kind: string(kinds[p.Resource]), APIVersion: v1alpha1.GroupVersion.String(), Key: watch.Key{Namespace: p.Namespace, Name: p.Name}, UID: p.UID, Text: p.Text,
+				Kind: string(kinds[p.Resource]), APIVersion: v1alpha1.GroupVersion.String(),
+				Key: watch.Key{Namespace: p.Namespace, Name: p.Name}, UID: p.UID, Text: p.Text,
 			})
 		}
 	}

@@ -1,4 +1,4 @@
-// Package controller connects the control plane to Kubernetes: it reads objects there as those of the model, as store does
+// Package controller connects the control plane to Kubernetes: it converts objects there into the model, as store does
 // from files, and only the leading replica writes there. Each behaviour has a directory of its own.
 package controller
 
@@ -39,7 +39,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// The sources of objects, in the order in which they win: a written Dataplane never takes a pod's name.
+// Sources of objects, by precedence: a Dataplane object never replaces a pod's Dataplane.
 const (
 	SourceCluster = "cluster"
 	SourceObjects = "objects"
@@ -60,42 +60,46 @@ type Options struct {
 	Config *rest.Config
 	// Namespace of the control plane, and the name of this replica, such as its pod's. Required.
 	Namespace, Replica string
-	// Secrets keep the verdict of Freeze, and have the epoch of an earlier release. Required.
+	// Secrets keep the verdict of Freeze, and the epoch of an earlier release. Required.
 	Secrets freeze.Secrets
 	// Builder receives the objects. Required.
 	Builder Builder
 	// Recorded is passed on to objects.Options. Required.
 	Recorded func() map[string]*mesh.Mesh
-	// WebhookConfiguration is the name of the webhook configurations into which the CA of the webhook is written. CA returns it, and
-	// CAChanged receives when it has changed, nil for never. Without a name it is written into none.
+	// WebhookConfiguration is the name of the webhook configurations that get the webhook's CA; "" for none. CA returns
+	// the CA, and CAChanged receives when it has changed; nil for never.
 	WebhookConfiguration string
 	CA                   func() []byte
 	CAChanged            <-chan struct{}
-	// ServingCA returns the CAs by which clients verify the control plane, PEM, which are published. ServingCAChanged receives when they may have
-	// changed. Required.
+	// ServingCA returns the PEM of the CAs with which clients verify the control plane, which the controller publishes.
+	// ServingCAChanged receives when they may have changed. Required.
 	ServingCA        func() []byte
 	ServingCAChanged <-chan struct{}
-	// Webhooks is the end of the names of the injecting webhooks. Required.
+	// Webhooks is the suffix of the names of the injecting webhooks. Required.
 	Webhooks string
 	// Peers are the other replicas. Required.
 	Peers Peers
 	// Election is passed on to leader.Options.
 	Election leader.Times
-	// ProbesMode of written Dataplanes that name none. Default unified.
+	// ProbesMode of Dataplane objects that do not set it. Default unified.
 	ProbesMode mesh.ProbesMode
-	// Agents returns the agents. It is called once Run is. Streams returns the proxies that have an ADS stream with this replica. Required.
+	// Agents returns the agents; Run is the first to call it. Streams returns the proxies that have an ADS stream with
+	// this replica. Required.
 	Agents  func() Agents
 	Streams func() []mesh.ID
-	// GuardedLiveness are the settings of Restarts at the start. They must be valid.
+	// GuardedLiveness are the initial settings of Restarts. They must be valid.
 	GuardedLiveness restartbudget.Settings
-	// Drains says which proxies should get no new traffic.
+	// LivenessHold is the initial way to hold failures. Default mesh.HoldErrored.
+	LivenessHold mesh.LivenessHold
+	// Drains decides which proxies should get no new traffic.
 	Drains source.Drains
-	// FreezeMode is that of Freeze at the start. It must be valid.
+	// FreezeMode is the initial mode of Freeze. It must be valid.
 	FreezeMode freeze.Mode
-	// WhyNotInjected says why a pod without a sidecar has none; InjectionLabels are the labels of pods that ask for one. Default: none should have one.
+	// WhyNotInjected returns why a pod has no sidecar; InjectionLabels are the labels of pods that request one. Default:
+	// no pod should have one.
 	WhyNotInjected  func(*corev1.Pod) uninjected.Absence
 	InjectionLabels []string
-	// Memory is how many bytes this process may use, of which a namespace has a share. Default 512 MiB.
+	// Memory is the memory limit of this process in bytes, of which each namespace has a share. Default 512 MiB.
 	Memory uint64
 	// Registerer for metrics. Default none.
 	Registerer prometheus.Registerer
@@ -105,19 +109,19 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Loops of a Controller. Derive makes the objects of the mesh; the others are those of the replica that leads.
+// Loops of a Controller. Derive makes the objects of the mesh; the others run on the leader only.
 type Loops struct {
 	Derive, Status, Warnings, CatchUp, WebhookCA, PublishedCA, Restarts, RestartWrites, Freeze *heartbeat.Loop
 }
 
-// Controller follows the cluster, and writes to it while this replica leads.
+// Controller follows the cluster, and writes to the API server while this replica leads.
 type Controller struct {
-	// Cluster has the pods, Services and namespaces, Objects the Meshes and Dataplanes that operators write.
+	// Cluster has the pods, Services and namespaces, Objects the Meshes and Dataplanes of operators.
 	Cluster *source.Source
 	Objects *objects.Objects
 	// Restarts grants restarts of containers whose guarded liveness probe fails.
 	Restarts *restarts.Restarts
-	// Freeze has the verdict about the sight of the mesh.
+	// Freeze has the verdict about lost zones.
 	Freeze *freeze.Freeze
 	// Events writes events.
 	Events *events.Recorder
@@ -130,13 +134,15 @@ type Controller struct {
 	leads    atomic.Bool
 }
 
-// requestTimeout of what the controller writes, and of what it reads now and then.
+// requestTimeout bounds writes, and reads other than watches.
 const requestTimeout = 30 * time.Second
 
-// New returns a Controller. Nothing is read before Run.
+// New returns a Controller. It reads nothing before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Agents == nil || o.Streams == nil || o.ServingCA == nil || o.Logger == nil {
-		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Agents, Streams, ServingCA and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil ||
+		o.Webhooks == "" || o.Peers == nil || o.Agents == nil || o.Streams == nil || o.ServingCA == nil || o.Logger == nil {
+		return nil, errors.New(
+			"controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Agents, Streams, ServingCA and Logger are required")
 	}
 	watching, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
@@ -151,14 +157,18 @@ func New(o Options) (*Controller, error) {
 	c := &Controller{o: o, client: client, watching: watching, Events: events.New(client.EventsV1(), o.Logger)}
 	c.warnings = warnings.New(client, c.Events, o.Logger, o.Loops.Warnings)
 	c.Cluster = source.New(source.Options{
-		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger, Loop: o.Loops.Derive,
+		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger,
+		Loop:        o.Loops.Derive,
 		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
-		Drains:      o.Drains, Held: c.drainHeld, Drained: c.drained, Connected: func(id mesh.ID) bool { return o.Agents().Connected(id) }, Registerer: o.Registerer, Memory: o.Memory,
+		Drains:      o.Drains, Held: c.drainHeld, Drained: c.drained,
+		Connected: func(id mesh.ID) bool { return o.Agents().Connected(id) }, Registerer: o.Registerer, Memory: o.Memory,
 	})
 	c.newFreeze()
-	c.replicas = replicas.New(replicas.Options{Client: watching, Namespace: o.Namespace, Service: PeersService, Changed: o.Peers.Follow})
+	c.replicas = replicas.New(replicas.Options{Client: watching, Namespace: o.Namespace, Service: PeersService,
+		Changed: o.Peers.Follow})
 	c.Objects, err = objects.New(objects.Options{
-		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, ProbesMode: o.ProbesMode, Logger: o.Logger, Loop: o.Loops.Status,
+		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, ProbesMode: o.ProbesMode,
+		Logger: o.Logger, Loop: o.Loops.Status,
 		MeshOf:  func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
 		Secrets: client.CoreV1().Secrets(o.Namespace), Recorded: o.Recorded, Memory: o.Memory,
 	})
@@ -179,9 +189,11 @@ func (c *Controller) newRestarts() error {
 		return err
 	}
 	c.Restarts = restarts.New(restarts.Options{
-		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Agents: func() restarts.Agents { return c.o.Agents() }, Proxy: c.Cluster.ProxyOf, Record: c.Events.Record,
-		Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts, Writes: c.o.Loops.RestartWrites,
-		Pods: c.client.CoreV1(), Namespaces: c.Cluster.Guarded, Registerer: c.o.Registerer, Memory: c.o.Memory,
+		Watching: c.watching, Grants: grants, Writing: writing, Status: status,
+		Agents: func() restarts.Agents { return c.o.Agents() }, Proxy: c.Cluster.ProxyOf, Record: c.Events.Record,
+		Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Hold: c.o.LivenessHold, Loop: c.o.Loops.Restarts,
+		Writes: c.o.Loops.RestartWrites,
+		Pods:   c.client.CoreV1(), Namespaces: c.Cluster.Guarded, Registerer: c.o.Registerer, Memory: c.o.Memory,
 		Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName}, Frozen: c.Freeze.Held,
 	})
 	return nil
@@ -190,46 +202,51 @@ func (c *Controller) newRestarts() error {
 // Leads reports whether this replica leads.
 func (c *Controller) Leads() bool { return c.leads.Load() }
 
-// Missing returns what has not been read yet, and why; nil once all has.
+// Missing returns which kinds have not been read yet, and why; nil once all have been read.
 func (c *Controller) Missing() error { return errors.Join(c.Cluster.Missing(), c.Objects.Missing()) }
 
-// Lost returns since when the API server has not been heard about some kind, zero while it is.
+// Lost returns since when the watch of some kind has been disconnected, zero if none is.
 func (c *Controller) Lost() watch.Loss { return watch.First(c.Cluster.Lost(), c.Objects.Lost()) }
 
 // Run runs until ctx ends, and then returns nil.
 func (c *Controller) Run(ctx context.Context) error {
 	c.Freeze.Load(ctx) // before endpoints are derived
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.replicas.Run, c.Restarts.Run, c.Events.Run, c.takePart} {
+	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.replicas.Run, c.Restarts.Run,
+		c.Events.Run, c.takePart} {
 		group.Go(func() error { return task(ctx) })
 	}
 	return group.Wait()
 }
 
-// drainHeld tells users of pods that serve on although they were to drain. Every replica comes to the same, and the one that leads tells it.
+// drainHeld records an event about pods that serve on although they should drain. All replicas find the same pods, and
+// only the leader records the event.
 func (c *Controller) drainHeld(service watch.Key, uid types.UID, pods []string) {
 	if !c.leads.Load() {
 		return
 	}
 	c.Events.Record(events.Event{
-		Kind: "Service", APIVersion: "v1", Namespace: service.Namespace, Name: service.Name, UID: uid, Reason: "DrainHeld", Action: "Drain",
-		Note: fmt.Sprintf("load balancers would have had fewer than %d proxies of this Service (--min-serving), so pods serve on that were to drain: %s",
+		Kind: "Service", APIVersion: "v1", Namespace: service.Namespace, Name: service.Name, UID: uid,
+		Reason: "DrainHeld", Action: "Drain",
+		Note: fmt.Sprintf("load balancers would have had fewer than %d proxies of this Service (--min-serving), so these pods serve on although they should drain: %s",
 			c.o.Drains.MinServing, strings.Join(pods, ", ")),
 	})
 }
 
-// drained tells users that a pod gets no new traffic: the leader alone, as drainHeld.
+// drained records an event about a pod that gets no new traffic. Only the leader does, as in drainHeld.
 func (c *Controller) drained(pod watch.Key, uid types.UID, why string) {
 	if !c.leads.Load() {
 		return
 	}
 	c.Events.Record(events.Event{
-		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: uid, Reason: podcause.Draining, Action: "Drain",
-		Note: podcause.Drains(why), Normal: true,
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: uid, Reason: podcause.Draining,
+		Action: "Drain",
+		Note:   podcause.Drains(why), Normal: true,
 	})
 }
 
-// lead notes that this replica leads, until ctx ends, and tells what it has seen as a follower and no leader may have told.
+// lead sets leads until ctx ends. First it repeats the reports that came while this replica did not lead, since no
+// leader may have recorded them.
 func (c *Controller) lead(ctx context.Context) error {
 	c.leads.Store(true)
 	defer c.leads.Store(false)
@@ -238,9 +255,10 @@ func (c *Controller) lead(ctx context.Context) error {
 	return nil
 }
 
-// takePart runs what only one replica does.
+// takePart runs the tasks of the leader.
 func (c *Controller) takePart(ctx context.Context) error {
-	alone := []func(context.Context) error{c.lead, c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.tellBounds, c.catchUp, c.publishCA}
+	alone := []func(context.Context) error{c.lead, c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run,
+		c.tellBounds, c.catchUp, c.publishCA}
 	if c.o.WhyNotInjected != nil {
 		alone = append(alone, c.findUninjected)
 	}
@@ -248,11 +266,12 @@ func (c *Controller) takePart(ctx context.Context) error {
 		alone = append(alone, c.writeCA)
 	}
 	tasks := []leader.Task{c.Freeze.Lead, c.Restarts.Lead}
-	for _, task := range alone { // what these write may be written twice
+	for _, task := range alone { // these tasks tolerate a second writer, and need no epoch
 		tasks = append(tasks, func(ctx context.Context, _ int64) error { return task(ctx) })
 	}
 	return leader.Run(ctx, leader.Options{
-		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, OldEpoch: c.o.Secrets, Tasks: tasks, Fit: c.o.Peers.Stale, Times: c.o.Election, Logger: c.o.Logger,
+		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, OldEpoch: c.o.Secrets,
+		Tasks: tasks, Fit: c.o.Peers.Stale, Times: c.o.Election, Logger: c.o.Logger,
 	})
 }
 
@@ -262,7 +281,7 @@ func (c *Controller) registerLeader() error {
 		return nil
 	}
 	err := c.o.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sonde_leader", Help: "1 while this replica leads: it alone writes to the API server.",
+		Name: "sonde_leader", Help: "1 while this replica is the leader, which alone writes to the API server.",
 	}, func() float64 {
 		if c.leads.Load() {
 			return 1
@@ -277,24 +296,28 @@ func (c *Controller) registerLeader() error {
 
 func (c *Controller) findUninjected(ctx context.Context) error {
 	return uninjected.Run(ctx, uninjected.Options{
-		Client: c.client, Missing: c.Cluster.Missing, Labels: c.o.InjectionLabels, WhyNot: c.o.WhyNotInjected, Record: c.Events.Record, Logger: c.o.Logger,
+		Client: c.client, Missing: c.Cluster.Missing, Labels: c.o.InjectionLabels, WhyNot: c.o.WhyNotInjected,
+		Record: c.Events.Record, Logger: c.o.Logger,
 		Warn:       c.warnings.Warn,
 		Namespaces: func() []string { return slices.Sorted(maps.Keys(c.Cluster.Guarded())) },
 	})
 }
 
 func (c *Controller) catchUp(ctx context.Context) error {
-	return catchup.Run(ctx, catchup.Options{Client: c.watching, Webhooks: c.o.Webhooks, Logger: c.o.Logger, Loop: c.o.Loops.CatchUp})
+	return catchup.Run(ctx, catchup.Options{Client: c.watching, Webhooks: c.o.Webhooks, Logger: c.o.Logger,
+		Loop: c.o.Loops.CatchUp})
 }
 
 func (c *Controller) writeCA(ctx context.Context) error {
 	return webhookconfig.Run(ctx, webhookconfig.Options{
-		Client: c.watching, Name: c.o.WebhookConfiguration, CA: c.o.CA, Changed: c.o.CAChanged, Logger: c.o.Logger, Loop: c.o.Loops.WebhookCA,
+		Client: c.watching, Name: c.o.WebhookConfiguration, CA: c.o.CA, Changed: c.o.CAChanged, Logger: c.o.Logger,
+		Loop: c.o.Loops.WebhookCA,
 	})
 }
 
 func (c *Controller) publishCA(ctx context.Context) error {
 	return servingca.Run(ctx, servingca.Options{
-		Client: c.watching, Namespace: c.o.Namespace, CA: c.o.ServingCA, Changed: c.o.ServingCAChanged, Logger: c.o.Logger, Loop: c.o.Loops.PublishedCA,
+		Client: c.watching, Namespace: c.o.Namespace, CA: c.o.ServingCA, Changed: c.o.ServingCAChanged, Logger: c.o.Logger,
+		Loop: c.o.Loops.PublishedCA,
 	})
 }

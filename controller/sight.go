@@ -13,26 +13,27 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Agents are the agents of all proxies, whichever replica they speak with. *agents.Server implements it.
+// Agents has the agents of all proxies, at any replica. *agents.Server implements it.
 type Agents interface {
 	restarts.Agents
 	// Connected reports whether the agent of a proxy has a session.
 	Connected(proxy mesh.ID) bool
-	// LastSeen returns when the last session of a proxy without one has ended, and false for a proxy that has not joined.
+	// LastSeen returns the end of a disconnected proxy's last session, and false for a proxy that has not joined.
 	LastSeen(proxy mesh.ID) (time.Time, bool)
 }
 
 // Peers are the other replicas. *replicas.Peers implements it.
 type Peers interface {
-	// Follow gets the addresses of the replicas by name, when they have been read, and when they change.
+	// Follow receives the addresses of the replicas by name, after the first read and after each change.
 	Follow(addresses map[string]string)
 	// Stale returns why this replica must not lead, nil if it may.
 	Stale() error
-	// Missing returns the names of those that are disconnected.
+	// Missing returns the names of disconnected replicas.
 	Missing() []string
-	// Streaming returns the proxies that have an ADS stream with another replica, and the names of those that have not answered.
+	// Streaming returns the proxies that have an ADS stream with another replica, and the names of the replicas that did
+	// not answer.
 	Streaming(context.Context) (proxies map[mesh.ID]bool, missing []string)
-	// ChangedFreeze sends the verdict of Controller.Freeze to them. It returns at once.
+	// ChangedFreeze sends the verdict of Controller.Freeze to the other replicas. It returns at once.
 	ChangedFreeze()
 }
 
@@ -40,12 +41,13 @@ func (c *Controller) newFreeze() {
 	c.Freeze = freeze.New(freeze.Options{
 		Nodes: c.nodes, Proxies: c.proxies, Streams: c.streams, Lacking: c.o.Peers.Missing, Tell: c.o.Peers.ChangedFreeze,
 		Apply:  func(kept map[string]int) { c.Cluster.Freeze(kept) },
-		Record: c.Events.Record, Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName}, Secrets: c.o.Secrets, Mode: c.o.FreezeMode,
+		Record: c.Events.Record, Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName}, Secrets: c.o.Secrets,
+		Mode:       c.o.FreezeMode,
 		Registerer: c.o.Registerer, Logger: c.o.Logger, Loop: c.o.Loops.Freeze,
 	})
 }
 
-// nodes returns those with pods of the mesh.
+// nodes returns the nodes with pods of the mesh.
 func (c *Controller) nodes() (map[string]freeze.Node, error) {
 	if err := errors.Join(c.Cluster.Missing(), c.Cluster.Lost().Err); err != nil {
 		return nil, err
@@ -57,7 +59,7 @@ func (c *Controller) nodes() (map[string]freeze.Node, error) {
 	return all, nil
 }
 
-// proxies returns those that have joined and are to run.
+// proxies returns the proxies that have joined and should be running.
 func (c *Controller) proxies(now time.Time) []partition.Member {
 	agents := c.o.Agents()
 	var all []partition.Member
@@ -75,7 +77,7 @@ func (c *Controller) proxies(now time.Time) []partition.Member {
 	return all
 }
 
-// streams returns the proxies that have an ADS stream with any replica, and false if not all replicas have answered.
+// streams returns the proxies that have an ADS stream with any replica, and false if not all replicas answered.
 func (c *Controller) streams(ctx context.Context) (map[mesh.ID]bool, bool) {
 	all, missing := c.o.Peers.Streaming(ctx)
 	for _, id := range c.o.Streams() {

@@ -24,23 +24,24 @@ func (c *cluster) injection() *webhook.Options {
 	return &o
 }
 
-// whyNotInjected says why a pod without a sidecar has none.
+// whyNotInjected returns why a pod has no sidecar.
 func (c *cluster) whyNotInjected(p *corev1.Pod) uninjected.Absence {
 	n := c.controller.Cluster.Namespace(p.Namespace)
 	if n == nil {
 		return uninjected.Absence{}
 	}
-	a := webhook.WhyNot(&webhook.Namespace{Name: p.Namespace, Labels: n.Labels, Annotations: n.Annotations}, p, *c.injection())
+	a := webhook.WhyNot(&webhook.Namespace{Name: p.Namespace, Labels: n.Labels, Annotations: n.Annotations}, p,
+		*c.injection())
 	if a.Missing {
 		return uninjected.Absence{Missing: a.Why}
 	}
 	return uninjected.Absence{Warning: a.Warning}
 }
 
-// readTimeout of what the webhook reads anew is less than timeoutSeconds of the webhook.
+// readTimeout bounds reads for the webhook. It is shorter than the webhook's timeoutSeconds.
 const readTimeout = time.Second
 
-// readAnew reads from the API server for the webhook.
+// readAnew calls read, which reads from the API server for the webhook.
 func readAnew[T any](ctx context.Context, c *cluster, read func(context.Context) (T, error)) (T, error) {
 	if !c.anew.Allow() {
 		var none T
@@ -51,11 +52,11 @@ func readAnew[T any](ctx context.Context, c *cluster, read func(context.Context)
 	return read(ctx)
 }
 
-// errNotRead says that the cluster is not read yet.
+// errNotRead means that the cluster has not been read yet.
 var errNotRead = errors.New("the control plane has not read the cluster yet")
 
-// namespace returns a namespace, read anew if it is not known or may have changed unseen: after an outage the API server may ask before
-// the watches are open again. One that cannot be read anew is as it was.
+// namespace returns a namespace. It reads a namespace anew that is unknown or may have changed: after an outage the API
+// server may call the webhook before the watches are open again. If that fails, it uses the last state.
 func (c *cluster) namespace(ctx context.Context, name string) (webhook.Namespace, error) {
 	n := c.controller.Cluster.Namespace(name)
 	if n == nil || c.controller.Cluster.Lost().Err != nil {
@@ -70,7 +71,7 @@ func (c *cluster) namespace(ctx context.Context, name string) (webhook.Namespace
 	return webhook.Namespace{Name: name, Labels: n.Labels, Annotations: n.Annotations}, nil
 }
 
-// meshes returns the names of all meshes, read anew if the wanted one is not known.
+// meshes returns the names of all meshes, read anew if the wanted one is unknown.
 func (c *cluster) meshes(ctx context.Context, wanted string) ([]string, error) {
 	names, known := c.controller.Objects.Meshes()
 	if !known {
@@ -81,22 +82,25 @@ func (c *cluster) meshes(ctx context.Context, wanted string) ([]string, error) {
 	}
 	names, err := readAnew(ctx, c, c.controller.Objects.ReadMeshes)
 	if err == nil && len(names) == 0 {
-		err = errors.New("there is no Mesh yet") // the first one is made after the start
+		err = errors.New("there is no Mesh yet") // the first one is created after the start
 	}
 	return names, err
 }
 
-// strict reports whether a mesh accepts mTLS alone.
-func (c *cluster) strict(meshName string) bool {
+// mode returns the mTLS mode of a mesh, "" for an unknown mesh or one without mTLS.
+func (c *cluster) mode(meshName string) mesh.MTLSMode {
 	v := c.cp.pipeline.Builder.View()
 	if v == nil {
-		return false
+		return ""
 	}
 	m := v.Mesh(meshName)
-	return m != nil && m.Spec.Mode() == mesh.ModeStrict
+	if m == nil {
+		return ""
+	}
+	return m.Spec.Mode()
 }
 
-// inUse returns how many pods and written Dataplanes belong to a mesh.
+// inUse returns how many pods and Dataplane objects belong to a mesh.
 func (c *cluster) inUse(meshName string) (int, error) {
 	v := c.cp.pipeline.Builder.View()
 	if v == nil {
@@ -115,7 +119,7 @@ func (c *cluster) podExists(namespace, name string) (bool, error) {
 	return c.controller.Cluster.PodNamed(watch.Key{Namespace: namespace, Name: name}) != nil, nil
 }
 
-// serviceIPs returns the virtual addresses of a Service, none if there is no such Service.
+// serviceIPs returns the virtual addresses of a Service, empty if it does not exist.
 func (c *cluster) serviceIPs(namespace, name string) ([]string, error) {
 	if c.controller.Cluster.Missing() != nil {
 		return nil, errNotRead

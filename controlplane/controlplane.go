@@ -1,4 +1,4 @@
-// Package controlplane joins the stages of the control plane: a ControlPlane is all that a process runs.
+// Package controlplane connects the stages of the control plane: a ControlPlane is the whole program.
 package controlplane
 
 import (
@@ -50,36 +50,39 @@ type ControlPlane struct {
 	adminToken  string
 
 	pipeline *pipeline.Pipeline
-	peers    *replicas.Peers // nil for none
+	peers    *replicas.Peers // nil without replicas
 	agents   *agents.Server
 	admin    *admin.Server
 
 	listeners listeners
-	joined    chan struct{}         // closed once the stages above are there
-	waiting   atomic.Pointer[error] // why they are not, nil if that is not known
-	draining  chan struct{}         // closed once Run is to end
+	joined    chan struct{}         // closed when the stages above exist
+	waiting   atomic.Pointer[error] // why they do not exist, nil if unknown
+	draining  chan struct{}         // closed when Run begins to end
 
-	clockWrong atomic.Bool // it was logged
+	clockWrong atomic.Bool // it has been logged
 }
 
-// New returns a control plane. With a directory of files it claims the state directory until Run returns, so Run has to be called.
-// Errors about options are those of Options.Validate.
+// New returns a control plane. With a directory of files it claims the state directory until Run returns, so the caller
+// must call Run. It returns the errors of Options.Validate.
 func New(o Options) (*ControlPlane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	o = o.withDefaults()
 	cp := &ControlPlane{
-		o: o, started: o.now(), registry: prometheus.NewRegistry(), joined: make(chan struct{}), draining: make(chan struct{}),
+		o: o, started: o.now(), registry: prometheus.NewRegistry(), joined: make(chan struct{}),
+		draining: make(chan struct{}),
 	}
 	var err error
 	if cp.places, err = cp.o.shareDescriptors(); err != nil {
 		return nil, err
 	}
-	cp.registry.MustRegister(buildinfo.Metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	cp.registry.MustRegister(buildinfo.Metric(), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	cp.checks = health.New(health.Options{Logger: o.Logger, Registerer: cp.registry, OwnAddress: localpeer.Is})
 	cp.loops = loops{
-		view: cp.loop("view"), agents: cp.requestingLoop("agents"), authority: cp.requestingLoop("authority"), servingCA: cp.requestingLoop("serving-ca"),
+		view: cp.loop("view"), agents: cp.requestingLoop("agents"), authority: cp.requestingLoop("authority"),
+		servingCA: cp.requestingLoop("serving-ca"),
 	}
 	cp.addChecks()
 	if err := cp.choosePlatform(); err != nil {
@@ -97,7 +100,7 @@ func (cp *ControlPlane) choosePlatform() (err error) {
 	return err
 }
 
-// join makes the stages and connects them.
+// join creates the stages and connects them.
 func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	log, m := cp.o.Logger, cp.platform.means()
 	if err := cp.openIdentity(ctx, m.identity, m.names); err != nil {
@@ -105,8 +108,9 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	}
 	cp.pipeline = pipeline.New(pipeline.Options{
 		View: meshview.Options{
-			TrustDomain: cp.o.TrustDomain, Sources: m.sources, ExplicitMeshes: m.explicitMeshes, RequireJoin: true, ServicesChecked: m.servicesChecked,
-			Applied: func(c meshview.Change) { cp.agents.Changed(c) }, Loop: cp.loops.view,
+			TrustDomain: cp.o.TrustDomain, Sources: m.sources, ExplicitMeshes: m.explicitMeshes, RequireJoin: true,
+			ServicesChecked: m.servicesChecked,
+			Applied:         func(c meshview.Change) { cp.agents.Changed(c) }, Loop: cp.loops.view,
 		},
 		XDS: xds.Options{
 			Logger: log, Describe: describe, Registerer: cp.registry, Listeners: cp.observeListeners,
@@ -123,11 +127,16 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	if cp.connection, err = cp.platform.connect(); err != nil {
 		return err
 	}
-	builder := cp.pipeline.Builder
+	builder, events := cp.pipeline.Builder, cp.connection.events
 	cp.agents, err = agents.New(agents.Options{
-		Authority: cp.authority, Tokens: cp.connection.tokens, Storage: m.storage, View: builder.View, Bootstrap: cp.bootstrap,
-		Observe: builder.Observe, Replica: cp.platform.replica(), Peers: cp.peers, Streams: cp.streams, Leads: cp.platform.leads, Refused: cp.connection.events.Refused, Absent: cp.connection.events.Absent, ProbeFailed: cp.connection.events.ProbeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
-		ServingCA: cp.serving, ServingWaits: cp.connection.servingWaits, Restarts: cp.connection.restarts, Decisions: cp.connection.decisions, Frozen: cp.connection.frozen, Loop: cp.loops.agents,
+		Authority: cp.authority, Tokens: cp.connection.tokens, Storage: m.storage, View: builder.View,
+		Observe:   builder.Observe,
+		Bootstrap: cp.bootstrap, Streams: cp.streams, Peers: cp.peers, Replica: cp.platform.replica(),
+		Leads:   cp.platform.leads,
+		Refused: events.Refused, Absent: events.Absent, ProbeFailed: events.ProbeFailed, CallsRefused: events.CallsRefused,
+		Restarts: cp.connection.restarts, Frozen: cp.connection.frozen,
+		ServingCA: cp.serving, ServingWaits: cp.connection.servingWaits,
+		Version: cp.o.Version, Logger: log, Registerer: cp.registry, Loop: cp.loops.agents,
 	})
 	if err != nil {
 		return err
@@ -137,10 +146,11 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	return err
 }
 
-// openIdentity opens the keys, and which certificates proxies have.
+// openIdentity opens the keys, and the records of proxies' certificates.
 func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, names []string) (err error) {
 	cp.serving, err = serving.Open(ctx, serving.Options{
-		Storage: o.Secrets, Names: names, Logger: cp.o.Logger, Registerer: cp.registry, Loop: cp.loops.servingCA, Now: cp.o.now,
+		Storage: o.Secrets, Names: names, Logger: cp.o.Logger, Registerer: cp.registry, Loop: cp.loops.servingCA,
+		Now: cp.o.now,
 	})
 	if err != nil {
 		return err
@@ -155,19 +165,22 @@ func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, na
 		cp.agents.Followed(meshName)
 		cp.pipeline.Follow(meshName)
 	}
-	o.TrustDomain, o.Logger, o.Registerer, o.Loop, o.Now = cp.o.TrustDomain, cp.o.Logger, cp.registry, cp.loops.authority, cp.o.now
+	o.TrustDomain, o.Logger, o.Registerer, o.Loop, o.Now = cp.o.TrustDomain, cp.o.Logger, cp.registry, cp.loops.authority,
+		cp.o.now
 	if cp.authority, err = identity.New(ctx, o); err != nil {
 		return err
 	}
 	cp.credentials, err = mtls.New(mtls.Options{
-		TLS: cp.serving.TLS(), Verifier: cp.authority, Joins: agents.Joins, Logger: cp.o.Logger, Registerer: cp.registry, Now: cp.o.now,
+		TLS: cp.serving.TLS(), Verifier: cp.authority, Joins: agents.Joins, Logger: cp.o.Logger, Registerer: cp.registry,
+		Now:    cp.o.now,
 		Memory: cp.o.Memory, Serves: func() error { return cp.peers.Stale() },
 		Places: mtls.Places{Arrivals: cp.places[usesArrivals], Joins: cp.places[usesJoins], Proxies: cp.places[usesProxies]},
 	})
 	return err
 }
 
-// describe names a node as all other lines of the log do. It may be what an unauthenticated client says.
+// describe returns log attributes for a node, in the form of all other logs. An unauthenticated client may have chosen
+// the node.
 func describe(node string) []any {
 	meshName, name := mesh.SplitID(node)
 	if name == "" {
@@ -176,9 +189,10 @@ func describe(node string) []any {
 	return []any{"mesh", meshName, "proxy", name}
 }
 
-// observeListeners passes on which listeners an Envoy has accepted.
+// observeListeners passes on which listeners an Envoy has accepted and rejected.
 func (cp *ControlPlane) observeListeners(node string, s xds.ListenerStatus) {
-	l := observed.Listeners{Since: s.Since, Accepted: s.Accepted, Outbounds: s.Outbounds, Refused: map[netip.AddrPort]string{}}
+	l := observed.Listeners{Since: s.Since, Accepted: s.Accepted, Outbounds: s.Outbounds,
+		Refused: map[netip.AddrPort]string{}}
 	before := cp.agents.RefusedListeners(node)
 	for _, n := range s.Refused {
 		l.Refused[n.Address] = n.Reason
@@ -187,7 +201,7 @@ func (cp *ControlPlane) observeListeners(node string, s xds.ListenerStatus) {
 	needed := cp.pipeline.Builder.View().Dataplane(node).OutboundListeners()
 	for _, n := range s.Refused {
 		if n.Outbound && !slices.Contains(needed, n.Address) {
-			continue // of an IP family that the proxy does not use
+			continue // its IP family is not used by the proxy
 		}
 		if _, known := before[n.Address]; !known {
 			cp.connection.events.ListenerRefused(node, n.Name, n.Reason)
@@ -195,13 +209,13 @@ func (cp *ControlPlane) observeListeners(node string, s xds.ListenerStatus) {
 	}
 }
 
-// Run runs the control plane until ctx ends, and then returns nil. A port that cannot be listened on is a *mesh.FieldError that
-// names a field of Options. An API server that does not answer is waited for: the control plane is alive meanwhile, and not ready. Run
-// can be called once.
+// Run runs the control plane until ctx ends, and then returns nil. If a port is unavailable, the error is a
+// *mesh.FieldError with a field of Options. While the API server does not answer, Run waits: the control plane is
+// alive, but not ready. Run can be called once.
 func (cp *ControlPlane) Run(ctx context.Context) error {
 	defer func() {
 		if err := cp.platform.close(); err != nil {
-			cp.o.Logger.ErrorContext(ctx, "state not kept", "err", err)
+			cp.o.Logger.ErrorContext(ctx, "failed to close the state directory", "err", err)
 		}
 	}()
 	if err := cp.listen(ctx); err != nil {
@@ -212,17 +226,18 @@ func (cp *ControlPlane) Run(ctx context.Context) error {
 	if cp.listeners.webhook != nil {
 		log = log.With("webhook", cp.listeners.webhook.Addr().String())
 	}
-	log.InfoContext(ctx, "control plane starts", "version", cp.o.Version, "store", cp.o.Store)
+	log.InfoContext(ctx, "starting control plane", "version", cp.o.Version, "store", cp.o.Store)
 	err := cp.serve(ctx)
 	if err != nil {
-		cp.o.Logger.ErrorContext(ctx, "control plane ends", "err", err)
+		cp.o.Logger.ErrorContext(ctx, "control plane failed", "err", err)
 		return err
 	}
-	cp.o.Logger.InfoContext(ctx, "control plane ends")
+	cp.o.Logger.InfoContext(ctx, "control plane stopped")
 	return nil
 }
 
-// Reconfigure changes options while the control plane runs. It waits until the control plane has started; the error is that of ctx.
+// Reconfigure changes options of a running control plane. It waits until the control plane has started, or returns the
+// error of ctx.
 func (cp *ControlPlane) Reconfigure(ctx context.Context, l Live) error {
 	select {
 	case <-cp.joined:
@@ -233,8 +248,8 @@ func (cp *ControlPlane) Reconfigure(ctx context.Context, l Live) error {
 	}
 }
 
-// serve runs every stage until ctx ends or one of them fails. Health is served for longer than all others, so that callers are told
-// that the control plane ends.
+// serve runs every stage until ctx ends or one of them fails. Health is served for longer than all others, so that
+// callers learn of the end.
 func (cp *ControlPlane) serve(ctx context.Context) error {
 	group, stages := errgroup.WithContext(context.WithoutCancel(ctx))
 	stages, endStages := context.WithCancel(stages)
@@ -262,17 +277,17 @@ func (cp *ControlPlane) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// drain makes the control plane unready, and waits until clients know that, unless it has never been ready.
+// drain makes the control plane unready, and waits until clients have noticed, unless it was never ready.
 func (cp *ControlPlane) drain(ctx context.Context) {
 	close(cp.draining)
 	if cp.starting() != nil {
 		return
 	}
-	cp.o.Logger.InfoContext(ctx, "control plane drains", "delay", cp.o.ShutdownDelay)
-	_ = run.Sleep(ctx, cp.o.ShutdownDelay) // what follows ends with ctx
+	cp.o.Logger.InfoContext(ctx, "draining control plane", "delay", cp.o.ShutdownDelay)
+	_ = run.Sleep(ctx, cp.o.ShutdownDelay) // the following steps check ctx
 }
 
-// serveStages makes the stages and runs them until ctx ends or one of them fails.
+// serveStages creates the stages and runs them until ctx ends or one of them fails.
 func (cp *ControlPlane) serveStages(ctx context.Context) error {
 	err := cp.platform.reach(ctx)
 	if err == nil {
@@ -283,12 +298,12 @@ func (cp *ControlPlane) serveStages(ctx context.Context) error {
 		return cp.run(ctx)
 	}
 	if ctx.Err() != nil {
-		err = nil // that is why
+		err = nil // the reason for the error
 	}
 	return errors.Join(err, cp.listeners.closeUnserved())
 }
 
-// run runs the stages that join has made.
+// run runs the stages that join created.
 func (cp *ControlPlane) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, task := range cp.connection.tasks {

@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// local returns options for free ports of a network in memory, and for empty directories, which are scanned every ten seconds.
+// local returns options for free ports of a network in memory, and for empty directories, which are scanned every ten
+// seconds.
 func local(t *testing.T) Options {
 	t.Helper()
 	n := virtual.NewNetwork()

@@ -17,10 +17,10 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// sourceStore is the name of the directory of files for the builder.
+// sourceStore is the builder's name for the directory of files.
 const sourceStore = "store"
 
-// files is a mesh from a directory of files, with a directory for keys and records.
+// files is the platform with a directory of files for objects, and a directory for keys and records.
 type files struct {
 	cp      *ControlPlane
 	state   *store.State
@@ -39,22 +39,25 @@ func newFiles(cp *ControlPlane) (*files, error) {
 	}
 	exposed, err := state.Exposed()
 	if err != nil {
-		cp.o.Logger.Warn("failed to look at the modes of the state directory", "err", err)
+		cp.o.Logger.Warn("failed to check the modes of the state directory", "err", err)
 	}
 	if len(exposed) > 0 {
-		cp.o.Logger.Warn("files of the state directory belong to others or are readable by them, their secrets may be known", "directory", cp.o.StateDir, "files", exposed)
+		cp.o.Logger.Warn("other users own or can read files of the state directory, its secrets may be exposed",
+			"directory", cp.o.StateDir, "files", exposed)
 	}
 	records, err := store.NewRecords(state, cp.o.Logger, cp.registry)
 	if err != nil {
 		return nil, errors.Join(err, state.Close())
 	}
 	cp.ready(health.Check{Name: "state", Run: func(context.Context) error { return records.Check() }})
-	cp.ready(health.Check{Name: "ca-files", Informational: true, Run: func(ctx context.Context) error { return cp.authority.CheckKept(ctx) }})
+	cp.ready(health.Check{Name: "ca-files", Informational: true,
+		Run: func(ctx context.Context) error { return cp.authority.CheckKept(ctx) }})
 	return &files{cp: cp, state: state, records: records, loop: cp.loop("store")}, nil
 }
 
 func (f *files) means() means {
-	return means{sources: []string{sourceStore}, identity: identity.Options{Secrets: f.state.Secrets(), Records: f.records}, storage: f.records}
+	return means{sources: []string{sourceStore}, identity: identity.Options{Secrets: f.state.Secrets(),
+		Records: f.records}, storage: f.records}
 }
 
 func (f *files) reach(context.Context) error { return nil }
@@ -62,7 +65,8 @@ func (f *files) reach(context.Context) error { return nil }
 func (f *files) connect() (connection, error) {
 	f.store = store.NewDir(store.DirOptions{
 		Path: f.cp.o.storeDirectory(), Builder: f.cp.pipeline.Builder, Source: sourceStore, ProbesMode: f.cp.o.ProbesMode,
-		Logger: f.cp.o.Logger, Registerer: f.cp.registry, LastGood: f.records, Recorded: f.cp.authority.Recorded, Loop: f.loop, Watcher: f.cp.o.watcher,
+		Logger: f.cp.o.Logger, Registerer: f.cp.registry, LastGood: f.records, Recorded: f.cp.authority.Recorded,
+		Loop: f.loop, Watcher: f.cp.o.watcher,
 	})
 	return connection{tokens: f.cp.tokens, tasks: []func(context.Context) error{f.runStore}}, nil
 }
@@ -78,7 +82,8 @@ func (f *files) problems() []*adminv1.Problem {
 	var problems []*adminv1.Problem
 	for _, p := range f.store.Problems() {
 		problems = append(problems, &adminv1.Problem{
-			File: p.File, Document: uint32(p.Document), Line: uint32(p.Line), Warning: p.Severity == store.Warning, Text: p.Err.Error(),
+			File: p.File, Document: uint32(p.Document), Line: uint32(p.Line), Warning: p.Severity == store.Warning,
+			Text:   p.Err.Error(),
 			Object: describeKey(p.Object), Mesh: p.Object.Mesh, Since: timestamppb.New(p.Since),
 		})
 	}
@@ -99,7 +104,7 @@ func (*files) replica() string { return "" }
 
 func (*files) leads() bool { return true }
 
-func (*files) reconfigure(Live) {} // there are no nodes, and no pods that restart
+func (*files) reconfigure(Live) {} // without Kubernetes there are no nodes or pods
 
 func (f *files) missing() error { return f.store.Missing() }
 

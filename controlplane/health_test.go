@@ -140,7 +140,7 @@ func writeMesh(t *testing.T, o *Options, text string) {
 	}
 }
 
-// The fan-out waits for a lock that nobody releases: livez fails, names it, and the log says once where it stands.
+// The fan-out waits for a lock that is never released: livez fails, names it, and the log says once where it stands.
 func TestDeadlockOfTheFanOut(t *testing.T) {
 	tests := map[string]struct {
 		limit time.Duration // of a turn of the fan-out
@@ -151,7 +151,7 @@ func TestDeadlockOfTheFanOut(t *testing.T) {
 	}
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
-			pipe := &brokenPipe{Handler: slog.DiscardHandler, text: "view published", mended: make(chan struct{})}
+			pipe := &brokenPipe{Handler: slog.DiscardHandler, text: "published view", mended: make(chan struct{})}
 			o := local(t)
 			o.Logger, o.loopLimit = slog.New(pipe), tc.limit
 			r := startPlane(t, o)
@@ -172,9 +172,9 @@ func TestDeadlockOfTheFanOut(t *testing.T) {
 			}
 			r.want("/livez", http.StatusServiceUnavailable, `[-]loop-view failed: loop "view" has made no progress since `)
 			r.want("/livez/loop-agents", http.StatusOK, "ok")
-			r.want("/livez/loop-view", http.StatusServiceUnavailable, "its limit is 1s")
+			r.want("/livez/loop-view", http.StatusServiceUnavailable, "limit 1s")
 			if told := pipe.told(); len(told) != 1 || !strings.Contains(told[0], "(*Pipeline).apply") {
-				t.Errorf("the log has the stacks %q, want that of the fan-out, once", told)
+				t.Errorf("the log has the stacks %q, want the fan-out's, once", told)
 			}
 		})
 	}
@@ -196,7 +196,7 @@ func TestUnreadableStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(scanned)
-		r.want("/readyz?verbose", http.StatusOK, "[!]store warning: not heard for ")
+		r.want("/readyz?verbose", http.StatusOK, "[!]store warning: unreachable for ")
 		r.want("/livez", http.StatusOK, "ok")
 		r.want("/readyz", http.StatusOK, "ok")
 		if _, body := r.get("/metrics"); strings.Contains(body, "\nsonde_store_staleness_seconds 0\n") {
@@ -242,7 +242,8 @@ mtls:
 // strictMesh is the Mesh default in mode STRICT.
 const strictMesh = "type: Mesh\nname: default\nmtls: {enabledBackend: ca, backends: [{name: ca, type: builtin, mode: STRICT}]}\n"
 
-// A clock that was set back makes certificates of the control plane invalid for it alone: it serves on, and says so until the clock is right.
+// A clock that was set back makes certificates of the control plane invalid for it alone: it serves on, and says so
+// until the clock is right.
 func TestClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Int64
@@ -286,7 +287,7 @@ func TestPortBlockedForOneFamily(t *testing.T) {
 		for host, address := range map[string]string{"127.0.0.1": "127.0.0.1:", "::1": "[::1]:"} {
 			n.SetCut("10.0.0.1", host, true)
 			time.Sleep(keepXDS)
-			r.want("/readyz?verbose", http.StatusServiceUnavailable, "[-]xds failed: it has not returned within 3s: connect as an agent: dial tcp "+address)
+			r.want("/readyz?verbose", http.StatusServiceUnavailable, "[-]xds failed: no result within 3s: connect as an agent: dial tcp "+address)
 			n.SetCut("10.0.0.1", host, false)
 			time.Sleep(keepXDS)
 			r.want("/readyz", http.StatusOK, "ok")
@@ -305,7 +306,7 @@ func TestDraining(t *testing.T) {
 		r.stop()
 		time.Sleep(keepDraining)
 		r.want("/readyz", http.StatusServiceUnavailable, "[-]draining failed: ")
-		r.want("/healthz", http.StatusServiceUnavailable, "[-]draining failed: the control plane was asked to end")
+		r.want("/healthz", http.StatusServiceUnavailable, "[-]draining failed: the control plane is stopping")
 		r.want("/readyz?exclude=draining", http.StatusOK, "ok")
 		r.want("/readyz/xds", http.StatusOK, "ok")
 		r.want("/livez", http.StatusOK, "ok")
@@ -372,7 +373,8 @@ func TestManyProbes(t *testing.T) {
 	})
 }
 
-// A CA whose file is removed is still used, and the next start would make another one: a warning says so until the file is back.
+// A CA whose file is removed is still used, and the next start would make another one: a warning says so until the file
+// is back.
 func TestRemovedCA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := local(t)
@@ -385,7 +387,7 @@ func TestRemovedCA(t *testing.T) {
 		}
 		await(t, "the warning", func() bool {
 			code, body := r.get("/readyz?verbose")
-			return code == http.StatusOK && strings.Contains(body, "[!]ca-files warning: meshes/default/ca.json was removed, and the CA is in use from memory")
+			return code == http.StatusOK && strings.Contains(body, "[!]ca-files warning: meshes/default/ca.json was removed, the CA in memory remains in use")
 		})
 		if err := os.Rename(file+".bak", file); err != nil {
 			t.Fatal(err)

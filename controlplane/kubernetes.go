@@ -4,24 +4,23 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"path"
 	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
-	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	authenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sonde-mesh/sonde/admin"
 	"github.com/sonde-mesh/sonde/agents/join"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
+	"github.com/sonde-mesh/sonde/controller/access"
 	"github.com/sonde-mesh/sonde/controller/freeze"
 	"github.com/sonde-mesh/sonde/controller/podevents"
 	"github.com/sonde-mesh/sonde/controller/restarts"
@@ -38,21 +37,20 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// injectingWebhooks ends the names of the webhooks of the chart that inject pods.
+// injectingWebhooks is the suffix of the names of the chart's webhooks that inject pods.
 const injectingWebhooks = ".inject." + mesh.Group
 
-// requests is how many requests per second the control plane may send to the API server, and how many at once. Those about tokens are
-// counted apart: others cause them.
+// Requests per second to the API server; bursts may be twice as large. Requests for agents and for callers of the admin
+// API have limits of their own, since clients cause them, and neither must delay the other.
 const (
 	requestsPerSecond = 50
-	requestsBurst     = 100
 	reviewsPerSecond  = 200
-	reviewsBurst      = 400
-	// What an admission names and is not known is read again. Any client of the webhook may name what does not exist.
+	accessPerSecond   = 80
+	// Admission reads unknown names again. Any client of the webhook may name objects that do not exist.
 	anewPerSecond = 20
 )
 
-// cluster is a mesh on Kubernetes.
+// cluster is the platform for a mesh on Kubernetes.
 type cluster struct {
 	cp         *ControlPlane
 	config     *rest.Config
@@ -62,7 +60,7 @@ type cluster struct {
 	// webhookFiles watches the files of the webhook's certificate.
 	webhookFiles *heartbeat.Loop
 	webhook      webhookconfig.Check
-	anew         *rate.Limiter // of what the webhook reads anew
+	anew         *rate.Limiter // limits the webhook's reads
 }
 
 var _ platform = (*cluster)(nil)
@@ -72,15 +70,26 @@ func newCluster(cp *ControlPlane) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestsBurst, "sonde-cp/"+cp.o.Version
-	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, 2*requestsPerSecond, "sonde-cp/"+cp.o.Version
+	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf",
+		"application/vnd.kubernetes.protobuf,application/json"
+	c := &cluster{cp: cp, config: config, anew: rate.NewLimiter(anewPerSecond, anewPerSecond)}
+	if c.client, err = c.clientFor(requestsPerSecond); err != nil {
+		return nil, err
+	}
+	c.addChecks()
+	return c, nil
+}
+
+// clientFor returns a client of the API server with a rate limit of its own.
+func (c *cluster) clientFor(perSecond int) (kubernetes.Interface, error) {
+	config := rest.CopyConfig(c.config)
+	config.QPS, config.Burst = float32(perSecond), 2*perSecond
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make client of the API server: %w", err)
 	}
-	c := &cluster{cp: cp, config: config, client: client, anew: rate.NewLimiter(anewPerSecond, anewPerSecond)}
-	c.addChecks()
-	return c, nil
+	return client, nil
 }
 
 func (c *cluster) means() means {
@@ -93,31 +102,34 @@ func (c *cluster) means() means {
 	}
 }
 
-// secrets has the keys, and what else the replicas share.
+// secrets returns the store of keys, and of other secrets that the replicas share.
 func (c *cluster) secrets() *secrets.Store {
 	return secrets.New(c.client.CoreV1().Secrets(c.cp.o.Kubernetes.Namespace))
 }
 
-func (*cluster) emptied() bool { return false } // pods of a mesh that does not exist are not served
+func (*cluster) emptied() bool { return false } // without a Mesh, its pods are not served
 
 func (c *cluster) missing() error { return c.controller.Missing() }
 
-func (*cluster) listened([]byte) error { return nil } // the ports are those of the Service
+func (*cluster) listened([]byte) error { return nil } // the Service defines the ports
 
 func (*cluster) close() error { return nil }
 
-// addChecks adds what only a control plane on Kubernetes has.
+// addChecks adds the checks of a control plane on Kubernetes.
 func (c *cluster) addChecks() {
 	c.loops = controller.Loops{
 		Derive: c.cp.loop("cluster"), Status: c.cp.requestingLoop("status"), Warnings: c.cp.requestingLoop("warnings"),
-		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"), PublishedCA: c.cp.requestingLoop("published-ca"), Restarts: c.cp.loop("restarts"),
-		RestartWrites: c.cp.requestingLoop("restart-writes"), Freeze: c.cp.requestingLoop("freeze"),
+		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"),
+		PublishedCA: c.cp.requestingLoop("published-ca"),
+		Restarts:    c.cp.loop("restarts"), RestartWrites: c.cp.requestingLoop("restart-writes"),
+		Freeze: c.cp.requestingLoop("freeze"),
 	}
 	c.webhookFiles = c.cp.loop("webhook-certificate")
 	c.checkPeers()
 	c.checkStale()
 	c.cp.ready(health.Check{
-		Name: "webhook-certificate", Keep: keepWebhook, Timeout: askTimeout, Run: func(ctx context.Context) error { return c.webhook.Run(ctx) },
+		Name: "webhook-certificate", Keep: keepWebhook, Timeout: askTimeout,
+		Run: func(ctx context.Context) error { return c.webhook.Run(ctx) },
 	})
 }
 
@@ -126,7 +138,7 @@ func (c *cluster) lost() (time.Time, error) {
 	return loss.Since, loss.Err
 }
 
-// Config returns how to reach the API server.
+// Config returns the client configuration for the API server.
 func (k *Kubernetes) Config() (*rest.Config, error) {
 	if k.Kubeconfig == "" {
 		config, err := rest.InClusterConfig()
@@ -137,34 +149,21 @@ func (k *Kubernetes) Config() (*rest.Config, error) {
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", k.Kubeconfig)
 	if err != nil {
-		return nil, &mesh.FieldError{Field: "Kubernetes.Kubeconfig", Value: k.Kubeconfig, Err: kubeconfig.Explain(err, k.Kubeconfig)}
+		return nil, &mesh.FieldError{Field: "Kubernetes.Kubeconfig", Value: k.Kubeconfig,
+			Err: kubeconfig.Explain(err, k.Kubeconfig)}
 	}
 	return config, nil
 }
 
-// problems lists the objects that are not valid. Their status says it, too.
-func (c *cluster) problems() []*adminv1.Problem {
-	var problems []*adminv1.Problem
-	for _, p := range c.controller.Objects.Problems() {
-		problem := &adminv1.Problem{File: path.Join(p.Resource, p.Namespace, p.Name), Text: p.Text, Object: "mesh/" + p.Name}
-		if p.Namespace != "" {
-			problem.Object = "dataplane/" + mesh.ObjectDataplane(p.Namespace, p.Name)
-		}
-		if !p.Since.IsZero() {
-			problem.Since = timestamppb.New(p.Since)
-		}
-		problems = append(problems, problem)
-	}
-	return problems
-}
+func (c *cluster) problems() []*adminv1.Problem { return c.controller.Objects.Shown() }
 
-// serviceNames returns the names by which clients reach a Service.
+// serviceNames returns the names under which clients reach a Service.
 func serviceNames(service, namespace string) []string {
 	inNamespace := service + "." + namespace
 	return []string{inNamespace, inNamespace + ".svc", inNamespace + ".svc.cluster.local"}
 }
 
-// connect makes what reads and writes the cluster. The webhook answers from what was read.
+// connect creates the readers and writers of the cluster. The webhook answers from their caches.
 func (c *cluster) connect() (connection, error) {
 	o := c.cp.o
 	certificate, err := c.webhookCertificate()
@@ -173,14 +172,19 @@ func (c *cluster) connect() (connection, error) {
 	}
 	c.webhook = c.webhookCheck(certificate)
 	c.controller, err = controller.New(controller.Options{
-		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder, Recorded: c.cp.authority.Recorded,
-		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
-		ServingCA: c.cp.serving.CA, ServingCAChanged: c.cp.serving.Changed(),
-		Peers: c.cp.peers, Election: o.Kubernetes.Election, Agents: func() controller.Agents { return c.cp.agents }, Streams: c.streams,
-		FreezeMode: o.Kubernetes.FreezeMode, WhyNotInjected: c.whyNotInjected, InjectionLabels: c.injection().InjectionKeys(),
-		GuardedLiveness: o.Kubernetes.GuardedLiveness, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry, Memory: o.Memory,
+		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Election: o.Kubernetes.Election,
+		Secrets: c.secrets(), Builder: c.cp.pipeline.Builder, Recorded: c.cp.authority.Recorded, ProbesMode: o.ProbesMode,
+		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks,
+		CA: certificate.ca, CAChanged: certificate.changed, ServingCA: c.cp.serving.CA,
+		ServingCAChanged: c.cp.serving.Changed(),
+		Peers:            c.cp.peers, Agents: func() controller.Agents { return c.cp.agents }, Streams: c.streams,
+		WhyNotInjected: c.whyNotInjected, InjectionLabels: c.injection().InjectionKeys(),
+		GuardedLiveness: o.Kubernetes.GuardedLiveness, LivenessHold: o.Kubernetes.LivenessHold,
+		FreezeMode: o.Kubernetes.FreezeMode,
+		Loops:      c.loops, Logger: o.Logger, Registerer: c.cp.registry, Memory: o.Memory,
 		Drains: source.Drains{
-			Taints: o.Kubernetes.Drain.Taints, Conditions: o.Kubernetes.Drain.Conditions, MinServing: o.Kubernetes.Drain.MinServing,
+			Taints: o.Kubernetes.Drain.Taints, Conditions: o.Kubernetes.Drain.Conditions,
+			MinServing:  o.Kubernetes.Drain.MinServing,
 			IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes,
 		},
 	})
@@ -188,7 +192,9 @@ func (c *cluster) connect() (connection, error) {
 		return connection{}, err
 	}
 	c.cp.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
+		Name: "sonde_store_problems",
+		Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are invalid Meshes and " +
+			"Dataplanes. Services that only outbounds name are not counted.",
 		ConstLabels: prometheus.Labels{"severity": "error"},
 	}, func() float64 { return float64(len(c.problems())) }))
 	c.cp.peers.ConnectFreeze(c.controller.Freeze)
@@ -202,20 +208,24 @@ func (c *cluster) connect() (connection, error) {
 		return connection{}, err
 	}
 	server, err := webhook.NewServer(webhook.ServerOptions{
-		Injection: *c.injection(), ControlPlaneCA: c.cp.serving.CA, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists,
-		ServiceIPs: c.serviceIPs, Connections: c.cp.places[usesWebhook], Log: o.Logger, Registerer: c.cp.registry,
+		Injection: *c.injection(), ControlPlaneCA: c.cp.serving.CA, Hold: c.controller.Restarts.Hold, TLS: certificate.tls,
+		Connections: c.cp.places[usesWebhook],
+		Namespace:   c.namespace, Meshes: c.meshes, Mode: c.mode, InUse: c.inUse, PodExists: c.podExists,
+		ServiceIPs: c.serviceIPs,
+		Log:        o.Logger, Registerer: c.cp.registry,
 	})
 	if err != nil {
 		return connection{}, err
 	}
 	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
-	answers := &restarts.Answers{Restarts: c.controller.Restarts, Replica: c.replica(), Others: c.cp.peers}
 	tasks := slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})
 	return connection{
-		tokens: authenticator, access: access, tasks: tasks, servingWaits: c.servingWaits(), restarts: c.controller.Restarts,
-		decisions: answers.Decisions, restartAnswers: answers,
-		frozen: c.controller.Freeze.Held, freeze: &freeze.Answers{Freeze: c.controller.Freeze, Others: c.cp.peers}, events: &podevents.Events{Pod: c.controller.Cluster.PodNamed, Record: c.controller.Events.Record},
-		podsAt: strict.Pods{Client: c.client, Logger: o.Logger}.At,
+		tokens: authenticator, access: access, tasks: tasks, servingWaits: c.servingWaits(),
+		restarts: &restarts.Answers{Restarts: c.controller.Restarts, Replica: c.replica(), Others: c.cp.peers},
+		frozen:   c.controller.Freeze.Held,
+		freeze:   &freeze.Answers{Freeze: c.controller.Freeze, Others: c.cp.peers},
+		events:   &podevents.Events{Pod: c.controller.Cluster.PodNamed, Record: c.controller.Events.Record},
+		podsAt:   strict.Pods{Client: c.client, Logger: o.Logger}.At,
 	}, nil
 }
 
@@ -228,29 +238,38 @@ func (c *cluster) streams() []mesh.ID {
 	return all
 }
 
-// authenticator returns what knows the tokens of agents.
+// authenticator returns the authenticator of agents' tokens.
 func (c *cluster) authenticator() (join.Authenticator, error) {
-	config := rest.CopyConfig(c.config)
-	config.QPS, config.Burst = reviewsPerSecond, reviewsBurst
-	reviews, err := authenticationv1.NewForConfig(config)
+	client, err := c.clientFor(reviewsPerSecond)
 	if err != nil {
-		return nil, fmt.Errorf("make client for TokenReviews: %w", err)
+		return nil, err
 	}
-	ofPods, err := tokenreview.New(tokenreview.Options{Reviews: reviews.TokenReviews(), Pods: pods{c.controller.Cluster}})
+	ofPods, err := tokenreview.New(tokenreview.Options{Reviews: client.AuthenticationV1().TokenReviews(),
+		Pods: pods{c.controller.Cluster}})
 	if err != nil {
 		return nil, err
 	}
 	return tokens{own: c.cp.tokens, pods: ofPods}, nil
 }
 
+// access returns the authorizer for callers of the admin API with service-account tokens.
+func (c *cluster) access() (admin.Access, error) {
+	client, err := c.clientFor(accessPerSecond)
+	if err != nil {
+		return nil, err
+	}
+	return access.New(access.Options{Tokens: client.AuthenticationV1().TokenReviews(),
+		Rights: client.AuthorizationV1().SubjectAccessReviews()})
+}
+
 func (c *cluster) reconfigure(l Live) {
 	c.controller.Cluster.IgnoreNodes(l.IgnoreNodes)
-	c.controller.Restarts.Configure(l.GuardedLiveness)
+	c.controller.Restarts.Configure(l.GuardedLiveness, l.LivenessHold)
 	c.controller.Freeze.Configure(l.FreezeMode)
 }
 
-// tokens authenticates agents: those in pods by service-account tokens, others by tokens of the control plane's own. These name no
-// service account and no UID, so none is good for a pod.
+// tokens authenticates agents: in pods by service-account tokens, elsewhere by tokens of the control plane. The latter
+// have no service account and no UID, so they are never valid for a pod.
 type tokens struct {
 	own  *token.Issuer
 	pods *tokenreview.Authenticator
@@ -264,15 +283,15 @@ func (t tokens) Authenticate(ctx context.Context, text string) (identity.Subject
 	return t.pods.Authenticate(ctx, text)
 }
 
-// proxies is an identity.Options.Proxies.
+// proxies implements identity.Options.Proxies.
 func (c *cluster) proxies(meshName string) (iter.Seq2[string, string], bool) {
 	return c.cp.pipeline.Builder.View().Instances(meshName)
 }
 
-// pods is the cache of pods for TokenReviews.
+// pods is the pod cache for TokenReviews.
 type pods struct{ cluster *source.Source }
 
-// Pod implements tokenreview.Pods. A pod whose namespace is not read yet is not known either.
+// Pod implements tokenreview.Pods. A pod is unknown until its namespace has been read.
 func (p pods) Pod(uid string) (tokenreview.Pod, bool) {
 	key, record := p.cluster.Pod(types.UID(uid))
 	if record == nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// addressesFile in the state directory says where the control plane listens.
+// addressesFile in the state directory has the listening addresses of the control plane.
 const addressesFile = "addresses.json"
 
 // listeners of the control plane.
 type listeners struct{ agents, admin, health, webhook, peers net.Listener }
 
-// closeUnserved closes those that only stages serve.
+// closeUnserved closes the listeners that only stages serve.
 func (l *listeners) closeUnserved() (err error) {
 	for _, one := range []net.Listener{l.agents, l.admin, l.webhook, l.peers} {
 		if one != nil {
@@ -32,11 +32,11 @@ func (l *listeners) closeUnserved() (err error) {
 func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 	type port struct {
 		name, field    string
-		value, address string // of the field, and what it stands for
+		value, address string // of the field, and the resulting address
 		ip             mesh.FieldError
 		listener       *net.Listener
 	}
-	host := strings.TrimPrefix(cp.o.BindAddress, DefaultBindAddress) // to Go, no address means all
+	host := strings.TrimPrefix(cp.o.BindAddress, DefaultBindAddress) // for Go, an empty address means all
 	bound := mesh.FieldError{Field: "BindAddress", Value: cp.o.BindAddress, Allowed: mesh.AllowedOwnAddress}
 	at := func(name, field string, number uint16, listener *net.Listener) port {
 		value := strconv.Itoa(int(number))
@@ -49,10 +49,12 @@ func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 	}
 	if a := cp.o.HealthAddress; a != "" {
 		own := mesh.FieldError{Field: "HealthAddress", Value: a, Allowed: mesh.AllowedOwnHostPort}
-		ports[len(ports)-1] = port{"health", own.Field, a, strings.TrimPrefix(a, DefaultBindAddress), own, &cp.listeners.health}
+		ports[len(ports)-1] = port{"health", own.Field, a, strings.TrimPrefix(a, DefaultBindAddress), own,
+			&cp.listeners.health}
 	}
 	if cp.o.onKubernetes() {
-		ports = append(ports, at("webhook", "WebhookPort", cp.o.WebhookPort, &cp.listeners.webhook), at("peers", "PeerPort", cp.o.PeerPort, &cp.listeners.peers))
+		ports = append(ports, at("webhook", "WebhookPort", cp.o.WebhookPort, &cp.listeners.webhook),
+			at("peers", "PeerPort", cp.o.PeerPort, &cp.listeners.peers))
 	}
 	var open []net.Listener
 	defer func() {

@@ -27,16 +27,17 @@ import (
 // DefaultBindAddress stands for all addresses of the host, IPv4 and IPv6.
 const DefaultBindAddress = "*"
 
-// MaxShutdownDelay is less than what Kubernetes gives a pod to end.
+// MaxShutdownDelay is shorter than the time that Kubernetes gives a pod to stop.
 const MaxShutdownDelay = 20 * time.Second
 
-// DefaultConnectionAge and its limits. A shorter age would cost more than it spreads: each connection is a handshake, and lasts for up to ageGrace longer.
-// A longer one would have streams stay where a restart has put them for more than a day; the certificates of most proxies end before.
+// DefaultConnectionAge and its limits. A shorter age would cost more than it helps: each connection is a handshake, and
+// lasts for up to ageGrace longer. With a longer age, streams would stay for more than a day where a restart has put
+// them; the certificates of most proxies expire earlier.
 const (
 	DefaultConnectionAge = 30 * time.Minute
 	MinConnectionAge     = time.Minute
 	MaxConnectionAge     = 24 * time.Hour
-	// AllowedConnectionAge is for errors.
+	// AllowedConnectionAge describes the allowed values in errors.
 	AllowedConnectionAge = "must be from 1m to 24h"
 )
 
@@ -48,10 +49,10 @@ const (
 
 // Options of a ControlPlane.
 type Options struct {
-	// Store is where objects come from: "dir:PATH", a directory of YAML files, or "kubernetes". Required.
+	// Store is the source of objects: "dir:PATH", a directory of YAML files, or "kubernetes". Required.
 	Store string
-	// StateDir is the directory for keys, tokens, records of certificates and of drains. It is made with mode 0700. Required for a
-	// directory of files; on Kubernetes keys and tokens are in Secrets, and nothing is recorded.
+	// StateDir is the directory for keys, tokens, and records of certificates and drains, created with mode 0700. Required
+	// for a directory of files. On Kubernetes, keys and tokens are in Secrets, and there are no records.
 	StateDir string
 	// Kubernetes has the options of Store "kubernetes".
 	Kubernetes Kubernetes
@@ -59,29 +60,30 @@ type Options struct {
 	TrustDomain string
 	// BindAddress is the IP address of all listeners, or DefaultBindAddress, the default.
 	BindAddress string
-	// AgentsPort is for agents and ADS, AdminPort for sondectl, HealthPort for health and metrics. 0 means a free port, which
-	// is then in the file addresses.json in StateDir.
+	// AgentsPort is for agents and ADS, AdminPort for sondectl, HealthPort for health and metrics. 0 means a free port,
+	// which the file addresses.json in StateDir has.
 	AgentsPort, AdminPort, HealthPort uint16
-	// HealthAddress is host:port for health and metrics, where that is not BindAddress and HealthPort. The host may be empty or
-	// DefaultBindAddress for all addresses. Default: these.
+	// HealthAddress is host:port for health and metrics, if it differs from BindAddress and HealthPort. An empty host or
+	// DefaultBindAddress means all addresses. Default: BindAddress and HealthPort.
 	HealthAddress string
-	// ShutdownDelay is how long the control plane, not ready any more, still serves once it is to end: clients take a while to hear
-	// of it. Default 0; at most MaxShutdownDelay.
+	// ShutdownDelay is how long the control plane serves after a request to stop, while it is not Ready: clients need a
+	// while to notice. Default 0; at most MaxShutdownDelay.
 	ShutdownDelay time.Duration
-	// ConnectionAge is how old a connection of an agent or an Envoy may become, give or take a tenth: then the client opens another one, perhaps to
-	// another replica. Default DefaultConnectionAge; from MinConnectionAge to MaxConnectionAge.
+	// ConnectionAge is the maximum age of a connection of an agent or an Envoy, plus or minus a tenth. Then the client
+	// opens another one, perhaps to another replica. Default DefaultConnectionAge; from MinConnectionAge to
+	// MaxConnectionAge.
 	ConnectionAge time.Duration
-	// WebhookPort is for the API server, with Store "kubernetes" alone. 0 means a free port.
+	// WebhookPort is for the API server, only with Store "kubernetes". 0 means a free port.
 	WebhookPort uint16
-	// PeerPort is for the other replicas, with Store "kubernetes" alone. 0 means a free port.
+	// PeerPort is for the other replicas, only with Store "kubernetes". 0 means a free port.
 	PeerPort uint16
-	// ProbesMode of pods and Dataplanes where they and their namespace name none. Default unified.
+	// ProbesMode of pods and Dataplanes if neither they nor their namespace set it. Default unified.
 	ProbesMode mesh.ProbesMode
-	// Memory is how many bytes the process may use: it limits how many unauthenticated clients may be connected. Default 512 MiB.
+	// Memory is the memory limit of the process in bytes. It also limits unauthenticated connections. Default 512 MiB.
 	Memory uint64
-	// OpenFiles is how many file descriptors the process may open, which its ports share. Default: no limit.
+	// OpenFiles is the limit of file descriptors of the process, which its ports share. Default: no limit.
 	OpenFiles int
-	// Version of the program, to tell agents.
+	// Version of the program, for agents.
 	Version string
 	// Logger, default none.
 	Logger *slog.Logger
@@ -90,7 +92,7 @@ type Options struct {
 	// Dial connects to the listener for agents, for readiness. Default: net.Dialer.DialContext.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// loopLimit is how long a turn of a loop may take. Default defaultLoopLimit.
+	// loopLimit is the limit of a loop's turn. Default defaultLoopLimit.
 	loopLimit time.Duration
 	// now is the clock of certificates. Default time.Now.
 	now func() time.Time
@@ -102,7 +104,7 @@ type Options struct {
 
 // Kubernetes has the options of a control plane on Kubernetes.
 type Kubernetes struct {
-	// Kubeconfig is a file with the address of the API server. Default: the control plane is a pod.
+	// Kubeconfig is a file with the address of the API server. Default: the configuration of a pod.
 	Kubeconfig string
 	// Namespace of the control plane, for its Secrets and its Lease. Default webhook.DefaultNamespace.
 	Namespace string
@@ -110,48 +112,58 @@ type Kubernetes struct {
 	Service string
 	// Replica is the name of this replica, such as its pod's. Default the name of the host.
 	Replica string
-	// WebhookConfiguration is the name of the webhook configurations into which the CA is written. Default: into none.
+	// WebhookConfiguration is the name of the MutatingWebhookConfiguration and of the ValidatingWebhookConfiguration
+	// whose caBundle the control plane writes. Default: it writes none.
 	WebhookConfiguration string
-	// WebhookCertDir is a directory with tls.crt, tls.key and ca.crt of the webhook, which another program renews. ca.crt is what is
-	// written into the webhook configurations, and need not be there if nothing is. Default: the control plane's own CA signs it.
+	// WebhookCertDir is a directory with tls.crt, tls.key and ca.crt of the webhook, which another program renews. The
+	// webhook configurations get ca.crt, which is optional without WebhookConfiguration. Default: the control plane signs
+	// the certificate.
 	WebhookCertDir string
-	// Election has the times after which another replica leads.
+	// Election has the times of the leader election.
 	Election leader.Times
-	// Drain says which proxies should get no new traffic.
+	// Drain decides which proxies should get no new traffic.
 	Drain Drain
-	// GuardedLiveness says which containers may restart whose guarded liveness probes fail. It is that of Live, at the start.
+	// GuardedLiveness decides which containers with failing guarded liveness probes may restart. It is the initial value
+	// of Live.GuardedLiveness.
 	GuardedLiveness restartbudget.Settings
-	// FreezeMode says what becomes of verdicts about the sight of the mesh. Default freeze.Enforce. It is that of Live, at the start.
+	// LivenessHold is the kubelet's answer in place of a held failure of a liveness probe. Default mesh.HoldErrored. It is
+	// the initial value of Live.LivenessHold.
+	LivenessHold mesh.LivenessHold
+	// FreezeMode is what verdicts about unreachable nodes and proxies do. Default freeze.Enforce. It is the initial value
+	// of Live.FreezeMode.
 	FreezeMode freeze.Mode
-	// Injection says what pods get; errors name its fields. Its ProbesMode, ControlPlaneCA and ControlPlaneNamespace are set by the
-	// control plane.
+	// Injection has the options of injection; errors name its fields. The control plane sets its ProbesMode,
+	// ControlPlaneCA and ControlPlaneNamespace.
 	Injection webhook.Options
 }
 
-// Drain says which proxies should get no new traffic. The zero value is usable.
+// Drain decides which proxies should get no new traffic. The zero value is usable.
 type Drain struct {
-	// Taints are keys of taints of nodes that go, beside source.DefaultTaints.
+	// Taints are keys of taints that announce a node's removal, beside source.DefaultTaints.
 	Taints []string
-	// Conditions are types of conditions of nodes that go, beside source.DefaultConditions.
+	// Conditions are types of node conditions that announce it, beside source.DefaultConditions.
 	Conditions []string
-	// MinServing is how many proxies of a Service with a port for load balancers must be left, see source.Drains. Default 0, no limit.
+	// MinServing is the minimum number of serving proxies of a Service with a port for load balancers, see source.Drains.
+	// Default 0, no minimum.
 	MinServing int
-	// IgnoreNodes is that of Live, at the start.
+	// IgnoreNodes is the initial value of Live.IgnoreNodes.
 	IgnoreNodes bool
 }
 
 // Live has the options that may change while the control plane runs, see ControlPlane.Reconfigure.
 type Live struct {
-	// IgnoreNodes says that a node that goes is no reason to drain its proxies.
+	// IgnoreNodes says that the removal of a node does not drain its proxies.
 	IgnoreNodes bool
-	// GuardedLiveness and FreezeMode must be valid.
+	// These three must be valid.
 	GuardedLiveness restartbudget.Settings
+	LivenessHold    mesh.LivenessHold
 	FreezeMode      freeze.Mode
 }
 
 // Equal reports whether two Live are the same.
 func (l Live) Equal(o Live) bool {
-	return l.IgnoreNodes == o.IgnoreNodes && l.FreezeMode == o.FreezeMode && l.GuardedLiveness.Equal(o.GuardedLiveness)
+	return l.IgnoreNodes == o.IgnoreNodes && l.FreezeMode == o.FreezeMode && l.LivenessHold == o.LivenessHold &&
+		l.GuardedLiveness.Equal(o.GuardedLiveness)
 }
 
 // DefaultService is the default of Kubernetes.Service.
@@ -185,7 +197,7 @@ func (o Options) withDefaults() Options {
 	k.Injection.ControlPlane = cmp.Or(k.Injection.ControlPlane,
 		net.JoinHostPort(k.Service+"."+k.Namespace+".svc", strconv.Itoa(mesh.PortAgents)))
 	if k.Replica == "" {
-		k.Replica, _ = os.Hostname() // New reports an empty one
+		k.Replica, _ = os.Hostname() // Validate reports an empty name
 	}
 	return o
 }
@@ -209,7 +221,8 @@ func (o *Options) Validate() error {
 	if o.StateDir == "" && !o.onKubernetes() {
 		refuse("StateDir", o.StateDir, "must be a directory")
 	}
-	errs = append(errs, o.Kubernetes.validate()) // with another store, too: what is wrong in a configuration should not wait
+	// also with another store, so that mistakes show early
+	errs = append(errs, o.Kubernetes.validate())
 	if _, err := mesh.ParseProbesMode(string(o.ProbesMode)); o.ProbesMode != "" && err != nil {
 		refuse("ProbesMode", string(o.ProbesMode), err.Error())
 	}
@@ -222,7 +235,8 @@ func (o *Options) Validate() error {
 	return errors.Join(append(errs, o.validateHealthAddress(), o.validateShutdownDelay(), o.validateConnectionAge())...)
 }
 
-// validateHealthAddress checks the address, and that no other listener has its port: the system would say only that it is in use.
+// validateHealthAddress checks the address, and that no other listener has its port: the system's error would only say
+// that the port is in use.
 func (o *Options) validateHealthAddress() error {
 	if o.HealthAddress == "" {
 		return nil
@@ -235,9 +249,10 @@ func (o *Options) validateHealthAddress() error {
 	if err != nil || portErr != nil || host != "" && host != DefaultBindAddress && net.ParseIP(host) == nil {
 		return refuse("must be host:port, with an IP address or * for the host, and a port from 0 to 65535")
 	}
-	for name, other := range map[string]uint16{"agents": o.AgentsPort, "admin": o.AdminPort, "the webhook": o.WebhookPort, "replicas": o.PeerPort} {
+	for name, other := range map[string]uint16{"agents": o.AgentsPort, "admin": o.AdminPort, "the webhook": o.WebhookPort,
+		"replicas": o.PeerPort} {
 		if number != 0 && number == uint64(other) && (name != "the webhook" && name != "replicas" || o.onKubernetes()) {
-			return refuse("must have another port than that for " + name)
+			return refuse("must not have the port for " + name)
 		}
 	}
 	return nil
@@ -245,7 +260,8 @@ func (o *Options) validateHealthAddress() error {
 
 func (o *Options) validateShutdownDelay() error {
 	if d := o.ShutdownDelay; d < 0 || d > MaxShutdownDelay {
-		return &mesh.FieldError{Field: "ShutdownDelay", Value: d.String(), Allowed: "must be from 0s to " + MaxShutdownDelay.String()}
+		return &mesh.FieldError{Field: "ShutdownDelay", Value: d.String(),
+			Allowed: "must be from 0s to " + MaxShutdownDelay.String()}
 	}
 	return nil
 }
@@ -267,34 +283,42 @@ func (k *Kubernetes) validate() error {
 	if m := k.FreezeMode; m != "" && !slices.Contains(freeze.Modes(), m) {
 		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.FreezeMode", Value: string(m), Allowed: freeze.AllowedMode})
 	}
-	return errors.Join(append(errs, k.Drain.validate(), validateGuardedLiveness(k.GuardedLiveness), k.validateReplica(), k.Injection.Validate())...)
+	if _, err := mesh.ParseLivenessHold(string(k.LivenessHold)); k.LivenessHold != "" && err != nil {
+		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.LivenessHold", Value: string(k.LivenessHold),
+			Allowed: mesh.AllowedLivenessHold})
+	}
+	return errors.Join(append(errs, k.Drain.validate(), validateGuardedLiveness(k.GuardedLiveness), k.validateReplica(),
+		k.Injection.Validate())...)
 }
 
 func (d *Drain) validate() error {
 	var errs []error
 	for _, key := range d.Taints {
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-			errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.Taints", Value: key, Allowed: "must be keys of taints: " + strings.Join(problems, "; ")})
+			errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.Taints", Value: key,
+				Allowed: "must be keys of taints: " + strings.Join(problems, "; ")})
 		}
 	}
 	for _, kind := range d.Conditions {
 		problems := validation.IsQualifiedName(kind)
 		if kind == string(corev1.NodeReady) {
-			problems = []string{"Ready is True of each node that is well"}
+			problems = []string{"Ready is True for each healthy node"}
 		}
 		if len(problems) > 0 {
 			errs = append(errs, &mesh.FieldError{
-				Field: "Kubernetes.Drain.Conditions", Value: kind, Allowed: "must be types of conditions of nodes: " + strings.Join(problems, "; "),
+				Field: "Kubernetes.Drain.Conditions", Value: kind, Allowed: "must be types of conditions of nodes: " +
+					strings.Join(problems, "; "),
 			})
 		}
 	}
 	if n := d.MinServing; n < 0 {
-		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.MinServing", Value: strconv.Itoa(n), Allowed: "must be 0, for no limit, or more"})
+		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.MinServing", Value: strconv.Itoa(n),
+			Allowed: "must be 0, for no limit, or more"})
 	}
 	return errors.Join(errs...)
 }
 
-// validateGuardedLiveness returns the errors of s as those of fields of Options.
+// validateGuardedLiveness returns the errors of s as errors of fields of Options.
 func validateGuardedLiveness(s restartbudget.Settings) error {
 	joined, _ := s.Validate().(interface{ Unwrap() []error })
 	if joined == nil {
@@ -303,7 +327,8 @@ func validateGuardedLiveness(s restartbudget.Settings) error {
 	var errs []error
 	for _, err := range joined.Unwrap() {
 		if wrong, ok := errors.AsType[*restartbudget.SettingError](err); ok {
-			err = &mesh.FieldError{Field: "Kubernetes.GuardedLiveness." + wrong.Setting, Value: wrong.Value, Allowed: wrong.Allowed}
+			err = &mesh.FieldError{Field: "Kubernetes.GuardedLiveness." + wrong.Setting, Value: wrong.Value,
+				Allowed: wrong.Allowed}
 		}
 		errs = append(errs, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// Uses of descriptors. Those of usesOwn are files, and connections to the API server, to replicas and to this process.
+// Uses of file descriptors. usesOwn covers files, and connections to the API server, to replicas and to this process.
 const (
 	usesOwn      = "files and own connections"
 	usesArrivals = "clients before their handshake"
@@ -24,7 +24,8 @@ const (
 	usesPeers    = "replicas"
 )
 
-// shareDescriptors returns how many connections each port may have, so that a flood of one port leaves descriptors to all others.
+// shareDescriptors returns the maximum of connections per port, so that a flood of one port leaves descriptors for all
+// others.
 func (o *Options) shareDescriptors() (descriptors.Shares, error) {
 	uses := []descriptors.Use{
 		{Name: usesOwn, Least: 96, Most: 1024},
@@ -35,7 +36,8 @@ func (o *Options) shareDescriptors() (descriptors.Shares, error) {
 		{Name: usesProxies, Least: 64},
 	}
 	if o.onKubernetes() {
-		uses = append(uses, descriptors.Use{Name: usesWebhook, Least: 32, Most: webhook.MaxConnections}, descriptors.Use{Name: usesPeers, Least: 16, Most: replicas.MaxConnections})
+		uses = append(uses, descriptors.Use{Name: usesWebhook, Least: 32, Most: webhook.MaxConnections},
+			descriptors.Use{Name: usesPeers, Least: 16, Most: replicas.MaxConnections})
 	}
 	limit := cmp.Or(o.OpenFiles, math.MaxInt32)
 	shares, err := descriptors.Share(limit, uses...)

@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/admin"
+	"github.com/sonde-mesh/sonde/agents"
 	"github.com/sonde-mesh/sonde/agents/join"
-	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
-	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/controller/podevents"
 	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/identity"
@@ -18,73 +17,73 @@ import (
 	"github.com/sonde-mesh/sonde/strict"
 )
 
-// platform is where the objects of a mesh come from, and its keys and records are kept: files, or a cluster.
+// platform provides the objects of a mesh, and storage for keys and records: files, or a cluster.
 type platform interface {
-	// means are what the stages are made from.
+	// means returns the parts that exist before connect.
 	means() means
-	// reach waits until what keeps the objects and the keys can be reached. Its error is that of ctx.
+	// reach waits until the platform's storage is reachable. It returns the error of ctx.
 	reach(ctx context.Context) error
-	// connect makes what feeds the pipeline, which is there by then. It is called once, before the methods that follow.
+	// connect creates the parts that feed the existing pipeline. It is called once, before the methods that follow.
 	connect() (connection, error)
-	// peers returns the other replicas, which are known once the platform is connected; nil where there are none.
+	// peers returns the other replicas, whose names are known after connect, or nil.
 	peers() (*replicas.Peers, error)
-	// replica returns the name of this replica, "" where there are none.
+	// replica returns the name of this replica, "" if the control plane has only one.
 	replica() string
-	// leads reports whether this replica does what only one of them does.
+	// leads reports whether this replica is the leader.
 	leads() bool
-	// reconfigure gets options that have changed.
+	// reconfigure receives changed options.
 	reconfigure(Live)
-	// problems lists what is wrong with objects.
+	// problems lists the problems of objects.
 	problems() []*adminv1.Problem
-	// missing returns what has not been read yet, and why; nil once all has.
+	// missing returns which kinds have not been read yet, and why; nil once all have been read.
 	missing() error
-	// lost returns since when what keeps the objects is not heard, and why; no error while it is.
+	// lost returns since when the source of objects is disconnected, and why; no error while it is connected.
 	lost() (since time.Time, err error)
-	// emptied is passed on to pipeline.Options.Emptied.
+	// emptied is pipeline.Options.Emptied.
 	emptied() bool
-	// listened gets the addresses of the listeners, JSON.
+	// listened receives the addresses of the listeners as JSON.
 	listened(addresses []byte) error
-	// close ends the use of the platform, connected or not.
+	// close releases the platform, connected or not.
 	close() error
 }
 
-// means are what a platform has before it is connected.
+// means are the parts of a platform that exist before connect.
 type means struct {
-	// sources are the names of the sources of objects for the builder, the one that wins first. explicitMeshes is
+	// sources are the builder's names for the sources of objects, by precedence. explicitMeshes is
 	// meshview.Options.ExplicitMeshes.
 	sources        []string
 	explicitMeshes bool
-	// servicesChecked is passed on to meshview.Options.
+	// servicesChecked is meshview.Options.ServicesChecked.
 	servicesChecked bool
-	// identity has where the CAs are kept, and what is known of proxies.
+	// identity has the storage of the CAs, and the records of proxies.
 	identity identity.Options
 	// names are DNS names of the serving certificate, besides mesh.ServingName.
 	names []string
-	// storage keeps what agents have said. It is nil if nothing of it is kept.
+	// storage keeps the agents' reports, nil for memory only.
 	storage facts.Storage
 }
 
-// connection is what a platform has once it is connected.
+// connection are the parts of a platform that exist after connect.
 type connection struct {
 	// tokens authenticates agents.
 	tokens join.Authenticator
-	// access knows who may call the admin API without the admin token, nil if nobody may.
+	// access authorizes callers of the admin API without the admin token, nil if that token is always required.
 	access admin.Access
 	// tasks run as long as the control plane.
 	tasks []func(context.Context) error
-	// restarts says what agents are told of restarts, nil if none are granted.
-	restarts session.Restarts
-	// decisions are what this replica has decided about restarts, for the others; restartAnswers answers sondectl. Both
-	// are nil if none are granted.
-	decisions      func(*peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart
-	restartAnswers admin.Restarts
-	// frozen says why nothing may follow from silence, freeze freezes and thaws zones for sondectl. Both are nil where there are no zones.
+	// restarts grants restarts, and answers agents, other replicas and sondectl about them. It is nil without Kubernetes.
+	restarts interface {
+		agents.Restarts
+		admin.Restarts
+	}
+	// frozen returns why silence must have no effect, freeze freezes and thaws zones for sondectl. Both are nil without
+	// zones.
 	frozen func() string
 	freeze admin.Freeze
-	// events are about pods, nil where there are no pods: the log and sondectl get proxies say what they would.
+	// events are about pods, nil without Kubernetes: then only the log and sondectl get proxies report the problems.
 	events *podevents.Events
-	// podsAt returns which pods have had addresses at some time, nil where there are no pods.
+	// podsAt returns which pods had addresses at some time, nil without Kubernetes.
 	podsAt func(ctx context.Context, last map[netip.Addr]time.Time) map[netip.Addr]strict.Pod
-	// servingWaits are what else a rotation of the serving CA waits for, see rotation.Options.
+	// servingWaits describe for whom else a rotation of the serving CA waits, see rotation.Options.
 	servingWaits []func(context.Context, serving.Rotation) []string
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// How often an API server is asked that does not answer: after a second, then twice as late each time up to longestPause.
+// Pauses between requests to an API server that does not answer: first a second, then each time twice as long, up to
+// longestPause.
 const (
 	firstPause   = time.Second
 	longestPause = 15 * time.Second
@@ -21,7 +22,7 @@ const (
 	reachTimeout = 10 * time.Second
 )
 
-// reach waits until the API server answers. What it answers, such as that something is forbidden, is for the caller.
+// reach waits until the API server answers. The caller handles the answer, such as a forbidden request.
 func (c *cluster) reach(ctx context.Context) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := c.ask(ctx)
@@ -33,11 +34,11 @@ func (c *cluster) reach(ctx context.Context) error {
 		}
 		c.cp.waiting.Store(&err)
 		c.cp.o.Logger.WarnContext(ctx, "API server does not answer, retrying", "err", err, "pause", pause)
-		_ = run.Sleep(ctx, pause) // ask fails once ctx has ended
+		_ = run.Sleep(ctx, pause) // ask fails after ctx has ended
 	}
 }
 
-// ask returns why the API server gives no answer about Secrets, nil if it does.
+// ask returns why the API server does not answer a request for Secrets, nil if it answers.
 func (c *cluster) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
@@ -48,7 +49,7 @@ func (c *cluster) ask(ctx context.Context) error {
 	return fmt.Errorf("no answer of the API server: %w", err)
 }
 
-// answered reports whether an error, or nil, is an answer of an API server that works.
+// answered reports whether an error, or nil, comes from a working API server.
 func answered(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok {

@@ -10,7 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/replicas"
 )
 
-// sourcePeers has no objects. It is synced once the other replicas have said what they know, so that the first view has it.
+// sourcePeers is a source without objects. It is synced after the other replicas have reported their state, so that the
+// first view includes it.
 const sourcePeers = "peers"
 
 // peers returns the other replicas of a control plane on Kubernetes.
@@ -18,7 +19,8 @@ func (c *cluster) peers() (*replicas.Peers, error) {
 	cp := c.cp
 	certificate := cp.serving.Replica(cp.o.TrustDomain, cp.o.Kubernetes.Replica)
 	p, err := replicas.New(replicas.Options{
-		Name: cp.o.Kubernetes.Replica, Version: cp.o.Version, Server: certificate.Server(), Client: certificate.Client(), NameOf: certificate.NameOf,
+		Name: cp.o.Kubernetes.Replica, Version: cp.o.Version, Server: certificate.Server(), Client: certificate.Client(),
+		NameOf:      certificate.NameOf,
 		Connections: cp.places[usesPeers], Registerer: cp.registry, Logger: cp.o.Logger, Now: cp.o.now,
 	})
 	if err != nil {
@@ -29,10 +31,10 @@ func (c *cluster) peers() (*replicas.Peers, error) {
 
 func (c *cluster) replica() string { return c.cp.o.Kubernetes.Replica }
 
-// leads reports whether this replica leads.
+// leads reports whether this replica is the leader.
 func (c *cluster) leads() bool { return c.controller.Leads() }
 
-// peerTasks are what runs for the sake of the other replicas.
+// peerTasks are the tasks for the exchange with other replicas.
 func (c *cluster) peerTasks() []func(context.Context) error {
 	cp := c.cp
 	return []func(context.Context) error{
@@ -48,18 +50,20 @@ func (c *cluster) peerTasks() []func(context.Context) error {
 	}
 }
 
-// checkPeers adds a check that keeps no replica from being ready: without the others it serves what it knows.
+// checkPeers adds a check that never makes a replica unready: without the others, it serves its own state.
 func (c *cluster) checkPeers() {
-	c.cp.ready(health.Check{Name: "peers", Informational: true, Run: func(context.Context) error { return c.cp.peers.Check() }})
+	c.cp.ready(health.Check{Name: "peers", Informational: true,
+		Run: func(context.Context) error { return c.cp.peers.Check() }})
 }
 
-// maxReplica is that of the name of a pod.
+// maxReplica is the maximum length of a pod's name.
 const maxReplica = 253
 
-// validateReplica refuses a name that no certificate could have.
+// validateReplica rejects a name that cannot be in a certificate.
 func (k *Kubernetes) validateReplica() error {
 	if len(k.Replica) > maxReplica || strings.ContainsAny(k.Replica, "/ \t\n") {
-		return &mesh.FieldError{Field: "Kubernetes.Replica", Value: k.Replica, Allowed: fmt.Sprintf("must be a name of at most %d characters without / and spaces", maxReplica)}
+		allowed := fmt.Sprintf("must be a name of at most %d characters without / and spaces", maxReplica)
+		return &mesh.FieldError{Field: "Kubernetes.Replica", Value: k.Replica, Allowed: allowed}
 	}
 	return nil
 }

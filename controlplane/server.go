@@ -13,29 +13,30 @@ import (
 )
 
 const (
-	// streamsPerConnection is enough for one agent or one Envoy: an ADS stream or a session, and a call. More calls wait in the client.
-	// Each may have most of a message, for which the server waits.
+	// streamsPerConnection is enough for one agent or one Envoy: an ADS stream or a session, and a call. The client queues
+	// further calls. Each stream may buffer almost a whole message.
 	streamsPerConnection = 4
-	// maxHeaderBytes of a call, decoded: a few bytes can refer to kilobytes again and again (RFC 7541 §7.3).
+	// maxHeaderBytes of a call, decoded: in HPACK, a few bytes can repeat kilobytes (RFC 7541 §7.3).
 	maxHeaderBytes = 16 << 10
-	// What a client may send that is not read yet: a message that is waited for may be larger.
+	// Unread bytes that a client may send; a message that the server waits for may be larger.
 	streamWindow     = 64 << 10
 	connectionWindow = 256 << 10
 	// readBuffer of a connection. gRPC's default is 32 KiB.
 	readBuffer = 8 << 10
 	// leastPingInterval is how often clients may ping; Envoy does so every 30 s.
 	leastPingInterval = 10 * time.Second
-	// A client that has vanished is detected after the sum of the two.
+	// The server detects a vanished client after the sum of both.
 	pingInterval = 30 * time.Second
 	pingTimeout  = 10 * time.Second
-	// ageGrace is how long a connection that has reached its age may still be used: an agent takes the next one at once, an Envoy's stream ends with it.
+	// ageGrace is how long a connection at its maximum age may still be used: an agent reconnects at once, an Envoy's
+	// stream ends with it.
 	ageGrace = 10 * time.Second
-	// endTimeout is how long calls may still take when the control plane ends; streams end at once.
+	// endTimeout bounds calls when the control plane stops; streams end at once.
 	endTimeout = 2 * time.Second
 )
 
-// NewServer returns a gRPC server for agents and ADS with these credentials. Clients are asked to open another connection when one is age old, give or
-// take a tenth, which gRPC chooses for each; 0 means never. For ADS, more has xds.ServerOptions.
+// NewServer returns a gRPC server for agents and ADS with these credentials. Clients must reconnect after age, plus or
+// minus a tenth, which gRPC draws per connection; 0 means never. For ADS, more must have xds.ServerOptions.
 func NewServer(c *mtls.Credentials, age time.Duration, more ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append(append(c.ServerOptions(),
 		grpc.MaxConcurrentStreams(streamsPerConnection),

@@ -14,15 +14,16 @@ import (
 	"github.com/sonde-mesh/sonde/replicas"
 )
 
-// A replica whose watch hangs serves endpoints that are no more, and a new pod whose agent or Envoy comes to it never gets ready. As long as another
-// replica has seen more, it is not ready, serves no proxies and does not lead (docs/decisions/064-stale-replica.md).
+// A replica with a hanging watch serves outdated endpoints, and new pods that connect to it never become ready. While
+// another replica has seen more, it is not ready, serves no proxies and does not lead
+// (docs/decisions/064-stale-replica.md).
 
 const (
-	// compareInterval is how often a replica compares how far it has read with what the others say.
+	// compareInterval is how often a replica compares how far it has read with the other replicas.
 	compareInterval = time.Second
-	// latestTimeout is how long the API server may take to say how far there is something to read.
+	// latestTimeout bounds the API server's answer with its latest revision.
 	latestTimeout = 2 * time.Second
-	// checkCurrent is the name of the check that keeps new connections away.
+	// checkCurrent is the name of the check that prevents new connections.
 	checkCurrent = "current"
 )
 
@@ -30,14 +31,15 @@ func (c *cluster) checkStale() {
 	c.cp.ready(health.Check{Name: checkCurrent, Run: func(context.Context) error { return c.cp.peers.Stale() }})
 }
 
-// revisions says how far this replica has read the pods of the mesh.
+// revisions reports how far this replica has read the pods of the mesh.
 type revisions struct{ *cluster }
 
 var _ replicas.Revisions = revisions{}
 
 // Read implements replicas.Revisions.
 func (r revisions) Read(ctx context.Context) (newest, seen uint64) {
-	ctx, cancel := context.WithTimeout(ctx, compareInterval/2) // a check that waits for the API server says what it has said last
+	// a check that waits for the API server returns its last result
+	ctx, cancel := context.WithTimeout(ctx, compareInterval/2)
 	defer cancel()
 	read := r.controller.Cluster.PodRevision()
 	for _, check := range r.cp.checks.Results(ctx, health.Readyz) {
@@ -52,7 +54,8 @@ func (r revisions) Read(ctx context.Context) (newest, seen uint64) {
 func (r revisions) Latest(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, latestTimeout)
 	defer cancel()
-	list, err := r.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: mesh.LabelMesh, Limit: 1})
+	list, err := r.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx,
+		metav1.ListOptions{LabelSelector: mesh.LabelMesh, Limit: 1})
 	if err != nil {
 		return 0, fmt.Errorf("list a pod: %w", err)
 	}
@@ -70,9 +73,9 @@ func (c *cluster) followOthers(ctx context.Context) error {
 		switch {
 		case changed && err != nil:
 			c.cp.o.Logger.WarnContext(ctx, "this replica is stale, proxies connect to others", "err", err)
-			c.cp.credentials.CloseAll() // it is not ready, and refuses calls by now
+			c.cp.credentials.CloseAll() // by now it is not ready, and rejects calls
 		case changed:
-			c.cp.o.Logger.InfoContext(ctx, "this replica is not stale any more")
+			c.cp.o.Logger.InfoContext(ctx, "this replica is no longer stale")
 		}
 	}
 	return nil

@@ -10,7 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/identity/serving"
 )
 
-// webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that another program keeps in files.
+// webhookCertificate is the certificate of the webhook, signed by the control plane's CA, or from files of another
+// program.
 type webhookCertificate struct {
 	tls     *tls.Config
 	ca      func() []byte
@@ -30,7 +31,8 @@ func (c *cluster) webhookCertificate() (webhookCertificate, error) {
 	if err != nil {
 		return webhookCertificate{}, &mesh.FieldError{Field: "Kubernetes.WebhookCertDir", Value: k.WebhookCertDir, Err: err}
 	}
-	return webhookCertificate{tls: files.TLS(), ca: files.CA, changed: files.Changed(), tasks: []func(context.Context) error{files.Run}}, nil
+	return webhookCertificate{tls: files.TLS(), ca: files.CA, changed: files.Changed(),
+		tasks: []func(context.Context) error{files.Run}}, nil
 }
 
 // webhookCheck returns the check of a certificate.
@@ -49,30 +51,21 @@ func (c *cluster) webhookCheck(certificate webhookCertificate) webhookconfig.Che
 	return w
 }
 
-// webhookBundles returns the CA bundle of each webhook that the API server has.
+// webhookBundles returns the CA bundle of each webhook in the API server.
 func (c *cluster) webhookBundles(ctx context.Context) ([][]byte, error) {
 	return webhookconfig.Bundles(ctx, c.client, c.cp.o.Kubernetes.WebhookConfiguration)
 }
 
-// servingWaits returns what a rotation of the serving CA waits for on Kubernetes: that clients find the CAs, and that API servers have them, unless
-// another program signs the certificate of the webhook, or keeps its configurations.
+// servingWaits describes for whom a rotation of the serving CA waits on Kubernetes: clients must find the CAs, and API
+// servers must have them, unless another program signs the webhook's certificate or manages its configurations.
 func (c *cluster) servingWaits() []func(context.Context, serving.Rotation) []string {
 	k := c.cp.o.Kubernetes
-	if k.WebhookCertDir != "" || k.WebhookConfiguration == "" {
-		return []func(context.Context, serving.Rotation) []string{c.awaitPublished}
+	waits := []func(context.Context, serving.Rotation) []string{func(ctx context.Context, _ serving.Rotation) []string {
+		return servingca.Waits(ctx, c.client, k.Namespace, c.cp.serving.CA())
+	}}
+	if k.WebhookCertDir == "" && k.WebhookConfiguration != "" {
+		w := &webhookconfig.Trust{CA: c.cp.serving.CA, Now: c.cp.o.now, Bundles: c.webhookBundles}
+		waits = append(waits, w.Waits)
 	}
-	w := &webhookconfig.Trust{CA: c.cp.serving.CA, Now: c.cp.o.now, Bundles: c.webhookBundles}
-	return []func(context.Context, serving.Rotation) []string{c.awaitPublished, w.Waits}
-}
-
-// awaitPublished implements rotation.Options.ServingWaits: a client reads the CAs before each call, so that it needs those of this step alone.
-func (c *cluster) awaitPublished(ctx context.Context, _ serving.Rotation) []string {
-	is, err := servingca.Published(ctx, c.client, c.cp.o.Kubernetes.Namespace)
-	switch {
-	case err != nil:
-		return []string{"ConfigMap " + mesh.ServingCAConfigMap + ": " + err.Error()}
-	case is != string(c.cp.serving.CA()):
-		return []string{"ConfigMap " + mesh.ServingCAConfigMap + " does not have the CAs of this step yet"}
-	}
-	return nil
+	return waits
 }

@@ -1,5 +1,5 @@
-// Package dpagent is the agent beside each Envoy: it joins the mesh, runs Envoy with the identity that it gets, keeps a
-// session with the control plane, answers the probes of the pod, and drains at the end.
+// Package dpagent is the agent beside each Envoy: it joins the mesh, runs Envoy with the issued identity, keeps a
+// session with the control plane, answers the probes of the pod, and drains Envoy before it exits.
 package dpagent
 
 import (
@@ -28,6 +28,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/perport"
 	"github.com/sonde-mesh/sonde/dpagent/plaintext"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/dpagent/refused"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/scrape"
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
@@ -41,7 +42,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// drainNoticeTimeout is how long the control plane may take to record a drain, before the drain begins without it.
+// drainNoticeTimeout bounds the wait for the control plane to record a drain, before the drain begins without it.
 const drainNoticeTimeout = 2 * time.Second
 
 // Agent runs beside one Envoy.
@@ -49,11 +50,11 @@ type Agent struct {
 	o       Options
 	logger  *slog.Logger
 	metrics *prometheus.Registry
-	path    string // of the Envoy binary
+	path    string // path of the Envoy binary
 
 	dir      *workdir.Dir
 	identity *identity.Identity
-	// servingCA is by which CAs the control plane is verified, by the client and by Envoy.
+	// servingCA has the CAs with which the client and Envoy verify the control plane.
 	servingCA *identity.ServingCA
 	client    *controlplane.Client
 	token     *token.File
@@ -63,32 +64,34 @@ type Agent struct {
 	joinErr atomic.Pointer[error] // why the agent has not joined yet
 	// inboundsErr says why Envoy has not accepted all inbound listeners.
 	inboundsErr atomic.Pointer[error]
-	// endpointsErr says why other proxies may not know that the endpoints of this one are ready.
+	// endpointsErr says why other proxies may not treat this proxy's endpoints as ready.
 	endpointsErr atomic.Pointer[error]
-	// outboundsErr says why Envoy has not accepted all listeners at which the application calls others.
+	// outboundsErr says why Envoy has not accepted all listeners for outbound calls.
 	outboundsErr atomic.Pointer[error]
-	settled      chan struct{} // closed when it is known whether this agent goes on where another one has died
-	instance     string        // tells this process from another one of its proxy
-	started      time.Time     // of this process
+	settled      chan struct{} // closed once it is known whether this agent resumes a previous one
+	instance     string        // distinguishes this process from another one of its proxy
+	started      time.Time     // start of this process
 	duplicates   duplicates
-	rejoins      retry.Reporter // of the renewer: why it has to join again
+	rejoins      retry.Reporter // reports why the renewer has to join again
 
 	probes  *probe.Handler // nil if there are no probes to answer
 	perPort *perport.Server
-	// liveness holds failures of guarded liveness probes back, nil if there are none.
+	// liveness holds back failures of guarded liveness probes. It is nil if the pod has none.
 	liveness *held.Liveness
 	failures *session.Failures
-	// serviceProbes ask the applications, and readiness is what they have found.
+	// serviceProbes probes the applications; readiness holds the results.
 	serviceProbes *serviceprobe.Server
 	readiness     *session.Readiness
 	envoyState    *session.EnvoyState
 	plaintext     *plaintext.Counter
-	// inbounds are those that can take traffic if the check of their application passes. Nil: another one may, whatever they answer.
+	refused       *refused.Counter
+	// inbounds are the inbounds that can take traffic if their application's check passes. Nil means that at least one
+	// inbound can take traffic whatever the results.
 	inbounds atomic.Pointer[[]netip.AddrPort]
-	lb       *lb.Server // nil if no load balancer asks
-	// told is what was stored last of what the control plane has said, by file.
+	lb       *lb.Server // nil if no port for load balancers is configured
+	// told holds the last stored messages of the control plane, by file name.
 	told   map[string][]byte
-	toldMu sync.Mutex // of told, and of what is stored
+	toldMu sync.Mutex // guards told, and the stored files
 	loops  loops
 	limits limits
 	places descriptors.Shares
@@ -96,12 +99,12 @@ type Agent struct {
 	queries    chan *agentv1.Query
 	draining   chan struct{} // closed by Drain
 	startDrain func()
-	deleted    chan struct{} // closed when the control plane says that the pod is being deleted
+	deleted    chan struct{} // closed when the control plane reports that the pod is being deleted
 	setDeleted func()
 }
 
-// New returns an agent that does not run yet. It returns an error if an option or the probe table is wrong, or if there is
-// no Envoy binary.
+// New returns an agent that does not run yet. It returns an error if an option or the probe table is invalid, or if no
+// Envoy binary is found.
 func New(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 	return newAgent(ctx, o, logger, limits{})
 }
@@ -114,8 +117,10 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 	a := &Agent{
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
 		metrics: prometheus.NewRegistry(), instance: rand.Text(), started: time.Now(),
-		queries: make(chan *agentv1.Query, 4), draining: make(chan struct{}), deleted: make(chan struct{}), settled: make(chan struct{}),
-		failures: session.NewFailures(), readiness: session.NewReadiness(), envoyState: session.NewEnvoyState(), told: map[string][]byte{}, limits: l,
+		queries: make(chan *agentv1.Query, 4), draining: make(chan struct{}), deleted: make(chan struct{}),
+		settled:  make(chan struct{}),
+		failures: session.NewFailures(), readiness: session.NewReadiness(), envoyState: session.NewEnvoyState(),
+		told: map[string][]byte{}, limits: l,
 	}
 	a.metrics.MustRegister(buildinfo.Metric())
 	var err error
@@ -150,8 +155,8 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 	return a, nil
 }
 
-// setEnvoyVersion returns whether the version is another than before. One that is not supported is only a warning: it may be
-// a build of the operator's own, and may work.
+// setEnvoyVersion reports whether the version has changed. It only warns about an unsupported version, which may be the
+// operator's own working build.
 func (a *Agent) setEnvoyVersion(version string) bool {
 	before := a.version.Load()
 	if before.GetEnvoy() == version {
@@ -159,16 +164,17 @@ func (a *Agent) setEnvoyVersion(version string) bool {
 	}
 	a.version.Store(&agentv1.Version{Sonde: a.o.Version, Envoy: version})
 	if !mesh.SupportsEnvoy(version) {
-		a.logger.Warn("this version of Envoy is not supported", "envoyVersion", version, "supported", mesh.SupportedEnvoys(), "path", a.path)
+		a.logger.Warn("unsupported version of envoy", "envoyVersion", version, "supported", mesh.SupportedEnvoys(),
+			"path", a.path)
 	}
 	return true
 }
 
-// Drain starts to drain: Run then returns when no request or connection is open any more, at the latest after the drain
-// time. It returns at once.
+// Drain starts a drain and returns at once. Run then returns when no request or connection is open, at the latest after
+// the drain time.
 func (a *Agent) Drain() { a.startDrain() }
 
-// Run runs the agent until ctx ends, or until a drain is complete. Envoy has ended when it returns.
+// Run runs the agent until ctx ends or a drain is complete. It returns after Envoy has exited.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.dir, err = workdir.Open(a.o.WorkDir); err != nil {
 		return &mesh.FieldError{Field: "WorkDir", Value: a.o.WorkDir, Err: err}
@@ -178,11 +184,15 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.servingCA = identity.NewServingCA(identity.ServingCAOptions{
 		Files: a.dir, Given: a.o.CAFile, ControlPlane: a.o.ControlPlane, Logger: a.logger, Registerer: a.metrics,
 	})
-	a.client = &controlplane.Client{Address: a.o.ControlPlane, Roots: a.servingCA.Roots, Certificate: a.identity.Certificate, Dial: a.o.dialControlPlane()}
+	a.client = &controlplane.Client{Address: a.o.ControlPlane, Roots: a.servingCA.Roots,
+		Certificate: a.identity.Certificate, Dial: a.o.dialControlPlane()}
 	proxy := a.newEnvoy()
-	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(), Connections: a.places[usesProbePorts] / 2, Loop: a.loops.perPort})
-	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: a.readiness, Logger: a.logger, Registerer: a.metrics, Loop: a.loops.serviceProbes})
+	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(),
+		Connections: a.places[usesProbePorts] / 2, Loop: a.loops.perPort})
+	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: a.readiness, Logger: a.logger, Registerer: a.metrics,
+		Loop: a.loops.serviceProbes})
 	a.plaintext = plaintext.New(plaintext.Options{Logger: a.logger, Registerer: a.metrics})
+	a.refused = refused.New(a.logger, a.metrics)
 	a.addChecks(proxy)
 	a.resumeTold()
 
@@ -200,11 +210,15 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return nil
 	})
 	group.Go(func() error {
+		a.refused.Run(ctx, proxy)
+		return nil
+	})
+	group.Go(func() error {
 		a.token.Watch(ctx)
 		return nil
 	})
 	group.Go(func() error {
-		defer cancel() // the end of the data plane is the end of the agent
+		defer cancel() // the agent ends with its data plane
 		return a.runDataPlane(ctx, proxy)
 	})
 	return group.Wait()
@@ -218,13 +232,14 @@ func (a *Agent) newEnvoy() *envoy.Envoy {
 	})
 }
 
-// keepsEnvoy says whether Envoy goes on if this agent dies: another one comes, and finds it in the same directory.
+// keepsEnvoy reports whether Envoy keeps running if this agent dies, so that the next agent in this directory can adopt
+// it.
 func (a *Agent) keepsEnvoy() bool {
 	_, guarded := worker.Guarded()
 	return guarded && a.probes != nil && a.o.WorkDir != ""
 }
 
-// runDataPlane joins the mesh, runs Envoy, the session and the renewal of the certificate, and drains when Drain is called.
+// runDataPlane joins the mesh, then runs Envoy, the session and certificate renewal, and drains after a call of Drain.
 // It returns nil after a drain, or if ctx ends.
 func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	resumed := a.resume(proxy)
@@ -275,8 +290,8 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	return ignoreContextError(running, group.Wait())
 }
 
-// beginDrain has Envoy tell clients to go elsewhere as soon as the pod is being deleted: the hook of the kubelet, which does the same, starts a
-// process first, and an application may be gone by then.
+// beginDrain makes Envoy send clients to other endpoints as soon as the pod is being deleted. The kubelet's hook does
+// the same, but first starts a process, so the application may have exited by then.
 func (a *Agent) beginDrain(ctx context.Context, proxy *envoy.Envoy) {
 	select {
 	case <-ctx.Done():
@@ -286,12 +301,12 @@ func (a *Agent) beginDrain(ctx context.Context, proxy *envoy.Envoy) {
 	ctx, cancel := context.WithTimeout(ctx, drain.BeginTimeout)
 	defer cancel()
 	if err := drain.Begin(ctx, proxy, a.logger); err != nil {
-		a.logger.Warn("clients are not told that the pod is being deleted", "err", err)
+		a.logger.Warn("failed to tell clients that the pod is being deleted", "err", err)
 	}
 }
 
-// quietTime is how long nothing must be open before a drain closes the listeners: clients that do not know of the drain yet may
-// still connect.
+// quietTime is how long the inbound must be idle before a drain closes the listeners. Until then, clients that have not
+// noticed the drain may still connect.
 func (a *Agent) quietTime() time.Duration {
 	if a.o.LastToEnd {
 		return 0
@@ -299,8 +314,8 @@ func (a *Agent) quietTime() time.Duration {
 	return time.Second
 }
 
-// drainProxy tells the control plane, serves on until load balancers know, and drains Envoy, at most for the drain time. Errors are only
-// logged, since the agent ends in any case.
+// drainProxy reports the drain to the control plane, keeps serving until load balancers have noticed, and drains Envoy
+// for at most the drain time. It only logs errors, since the agent exits in any case.
 func (a *Agent) drainProxy(ctx context.Context, proxy *envoy.Envoy, sess *session.Session) {
 	started := time.Now()
 	until := a.servesUntil(started)
@@ -310,7 +325,7 @@ func (a *Agent) drainProxy(ctx context.Context, proxy *envoy.Envoy, sess *sessio
 	told, done := context.WithTimeout(ctx, drainNoticeTimeout)
 	defer done()
 	if err := sess.Drain(told); err != nil {
-		a.logger.Warn("drain notice not acknowledged by the control plane", "err", err)
+		a.logger.Warn("control plane did not acknowledge the drain notice", "err", err)
 	}
 	if run.Sleep(ctx, time.Until(until)) != nil {
 		return // the agent ends at once
@@ -326,7 +341,7 @@ func (a *Agent) drainProxy(ctx context.Context, proxy *envoy.Envoy, sess *sessio
 	a.logger.Info("drain done", "took", time.Since(started))
 }
 
-// ignoreContextError returns nil if err only says that ctx has ended.
+// ignoreContextError returns nil if err only reports the end of ctx.
 func ignoreContextError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
@@ -351,8 +366,9 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.E
 	page := scrape.NewPage(a.metrics, proxy)
 	err = errors.Join(a.serveLB(ctx, group, proxy), a.serveMetrics(ctx, group, page))
 	if err == nil {
-		// After all ports that may be taken: a guard that has the probes tries for ever, and no container ends that would say why. Before the agent says
-		// that it is ready: then other containers start and are probed.
+		// Open the ports for probes last, since another process may use one of the other ports: with a guard the agent would
+		// retry forever, and no container would exit with the reason. Open them before the agent reports ready, since other
+		// containers then start and are probed.
 		err = a.serveProbes(ctx, group)
 	}
 	if err != nil {
@@ -360,17 +376,17 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.E
 	}
 	a.logger.Info("metrics and health", "address", admin.Addr().String())
 	group.Go(func() error {
-		a.checks.Watch(ctx, a.settled) // it joins after that, which may take as long as the control plane is away
+		a.checks.Watch(ctx, a.settled) // joining may wait until the control plane is reachable
 		return nil
 	})
 	handler := health.Handler(a.checks, page.Local())
 	group.Go(func() error {
-		return health.ServeLimited(ctx, admin, handler, health.Limits{Connections: a.places[usesHealth]})
+		return health.Serve(ctx, admin, handler, health.Limits{Connections: a.places[usesHealth]})
 	})
 	group.Go(func() error { return a.plaintext.Serve(ctx, records) })
 	asked := readinessRequests{loop: a.loops.redirection}
 	group.Go(func() error {
-		return health.ServeLimited(ctx, own, a.whenSettled(asked.through(handler)), health.Limits{Connections: a.places[usesEnvoy]})
+		return health.Serve(ctx, own, a.whenSettled(asked.through(handler)), health.Limits{Connections: a.places[usesEnvoy]})
 	})
 	group.Go(func() error {
 		asked.watch(ctx, proxy.Ready, a.failures.Add)

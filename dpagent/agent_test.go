@@ -25,7 +25,7 @@ import (
 
 type agentMessage = agentv1.AgentMessage
 
-// world is what an agent lives in: a control plane and Envoys on a virtual network.
+// world is the environment of an agent: a control plane and Envoys on a virtual network.
 type world struct {
 	*controlplanetest.ControlPlane
 
@@ -34,14 +34,14 @@ type world struct {
 	envoys  *envoytest.Launcher
 }
 
-// newWorld returns a world whose control plane has not started.
+// newWorld returns a world whose control plane is not started yet.
 func newWorld(t *testing.T, features ...string) *world {
 	t.Helper()
 	n := virtual.NewNetwork()
 	return &world{t: t, network: n, envoys: envoytest.New(n), ControlPlane: newControlPlane(t, n, "10.0.0.1:5678", features...)}
 }
 
-// newControlPlane returns a control plane that gives Envoys its CAs as a file.
+// newControlPlane returns a control plane whose agents write its CAs to a file for Envoy.
 func newControlPlane(t *testing.T, n *virtual.Network, address string, features ...string) *controlplanetest.ControlPlane {
 	t.Helper()
 	cp := controlplanetest.New(t, controlplanetest.Options{
@@ -51,7 +51,7 @@ func newControlPlane(t *testing.T, n *virtual.Network, address string, features 
 	return cp
 }
 
-// options returns those of an agent of this world.
+// options returns the options of an agent of this world.
 func (w *world) options() dpagent.Options {
 	w.t.Helper()
 	token := filepath.Join(w.t.TempDir(), "token")
@@ -65,7 +65,7 @@ func (w *world) options() dpagent.Options {
 	}
 }
 
-// memoryDir returns a directory in memory where the system has such: an agent flushes each file.
+// memoryDir returns a directory in memory if the system has one, since an agent flushes each file.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "dpagent-test-") //nolint:usetesting // TempDir is on the disk
@@ -86,7 +86,7 @@ func newAgent(t *testing.T, o dpagent.Options) (*dpagent.Agent, error) {
 	return dpagent.New(t.Context(), o, slog.New(slog.DiscardHandler))
 }
 
-// running is an agent that runs.
+// running is a running agent.
 type running struct {
 	*world
 
@@ -123,7 +123,7 @@ func (w *world) run(o dpagent.Options) *running {
 	return r
 }
 
-// start starts the control plane, and runs an agent with these changes of its options until it has a session and is ready.
+// start starts the control plane, and runs an agent with changed options until it has a session and is ready.
 func (w *world) start(changes ...func(*dpagent.Options)) *running {
 	w.t.Helper()
 	w.Start()
@@ -137,7 +137,7 @@ func (w *world) start(changes ...func(*dpagent.Options)) *running {
 	return r
 }
 
-// get asks a port of the pod, from the pod itself.
+// get sends a request to a port of the pod, from the pod itself.
 func (w *world) get(port int, path string) (int, string) {
 	w.t.Helper()
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: w.network.DialFrom("127.0.0.1")}}
@@ -153,7 +153,7 @@ func (w *world) get(port int, path string) (int, string) {
 	return answer.StatusCode, string(body)
 }
 
-// get asks the agent's admin address.
+// get sends a request to the agent's admin address.
 func (r *running) get(path string) (int, string) {
 	r.t.Helper()
 	return r.world.get(mesh.PortMetrics, path)
@@ -169,7 +169,7 @@ func (r *running) waitReady() {
 	})
 }
 
-// eventually waits until check returns "". It checks ten times a second, since each question is a connection.
+// eventually waits until check returns "". It checks only ten times a second, since each check opens a connection.
 func eventually(t *testing.T, check func() string) {
 	t.Helper()
 	for ended := wait.Context(t); ; {
@@ -233,9 +233,9 @@ func TestAgentJoinsAndIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		r := w.run(w.options())
-		r.logged("not joined yet")
+		r.logged("failed to join, retrying")
 		if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "connection refused") {
-			t.Errorf("/readyz while the control plane is away = %d %q, want 503 that says why", code, body)
+			t.Errorf("/readyz while the control plane is down = %d %q, want 503 with the reason", code, body)
 		}
 		if code, _ := r.get("/livez"); code != http.StatusOK {
 			t.Errorf("/livez = %d, want 200", code)
@@ -244,7 +244,7 @@ func TestAgentJoinsAndIsReady(t *testing.T) {
 		r.waitReady()
 		hello := w.ExpectHello()
 		if hello.GetVersion().GetSonde() != "test" || hello.GetVersion().GetEnvoy() != "1.40.0" || hello.GetInUse().GetLeafSerial() == "" {
-			t.Errorf("Hello = %v, want versions and what is in use", hello)
+			t.Errorf("Hello = %v, want versions and InUse", hello)
 		}
 	})
 }

@@ -14,12 +14,13 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// What the agent asks of Envoy during a drain, in this order. The first two begin it.
+// drainPosts are the requests that the agent sends to Envoy during a drain, in this order. The first two begin the
+// drain.
 var drainPosts = []string{
 	"/drain_listeners?graceful&inboundonly&skip_exit", "/runtime_modify?" + mesh.RuntimeEnding + "=100", "/drain_listeners?inboundonly", "/drain_listeners",
 }
 
-// posted fails the test unless these are the requests to Envoy so far.
+// posted fails the test unless the requests sent to Envoy so far equal want.
 func (r *running) posted(when string, want []string) {
 	r.t.Helper()
 	synctest.Wait()
@@ -28,13 +29,13 @@ func (r *running) posted(when string, want []string) {
 	}
 }
 
-// Gauges of open work.
+// Gauges of open requests and connections.
 const (
 	openRequest  = "cluster.inbound_8080.upstream_rq_active: 1\n"
 	openOutbound = "http.outbound_db.downstream_rq_active: 1\n"
 )
 
-// quietTime is how long nothing may be open before the listeners close, and poll between two looks.
+// quietTime is how long nothing may be open before the listeners close; poll is the interval of checks.
 const (
 	quietTime = time.Second
 	poll      = 100 * time.Millisecond
@@ -43,7 +44,7 @@ const (
 func TestDrainWaits(t *testing.T) {
 	tests := map[string]struct {
 		gauges string
-		posts  int // of drainPosts, while it is open
+		posts  int // number of drainPosts sent while work is open
 	}{
 		"request":        {openRequest, 2},
 		"connection":     {"listener.inbound_5432.downstream_cx_active: 1\n", 2},
@@ -58,14 +59,14 @@ func TestDrainWaits(t *testing.T) {
 			r.agent.Drain()
 			w.Expect(func(m *agentMessage) bool { return m.GetDraining() != nil })
 			time.Sleep(30 * time.Second)
-			if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "drains") {
-				t.Errorf("/readyz = %d %s, want 503 that says why", code, body)
+			if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "is draining") {
+				t.Errorf("/readyz = %d %s, want 503 with the reason", code, body)
 			}
 			r.stillRuns()
 			r.posted("while it is open", drainPosts[:tc.posts])
 			w.envoys.Last().SetGauges("")
 			if took := r.waitEnd(); took > quietTime+poll {
-				t.Errorf("the agent has ended %s after all was done, want %s", took, quietTime)
+				t.Errorf("the agent ended %s after all work, want %s", took, quietTime)
 			}
 			r.posted("at the end", drainPosts)
 			r.logged("drain done")
@@ -101,7 +102,8 @@ func TestDrainEndsAtItsLimit(t *testing.T) {
 	})
 }
 
-// TestDrainOfAnOlderBootstrap drains an Envoy whose runtime cannot be changed: an older control plane has configured it.
+// TestDrainOfAnOlderBootstrap drains an Envoy whose runtime cannot be changed, since an older control plane configured
+// it.
 func TestDrainOfAnOlderBootstrap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -111,7 +113,7 @@ func TestDrainOfAnOlderBootstrap(t *testing.T) {
 		if took := r.waitEnd(); took > quietTime+poll {
 			t.Errorf("the drain took %s, want %s", took, quietTime)
 		}
-		r.logged("requests that find no application are not held")
+		r.logged("requests without an application are not held")
 		r.logged("drain done")
 	})
 }
@@ -123,14 +125,14 @@ func TestDrainWithoutControlPlane(t *testing.T) {
 		w.Stop()
 		r.logged("session with the control plane ended")
 		if code, body := r.get("/readyz"); code != http.StatusOK {
-			t.Errorf("/readyz without a control plane = %d %s, want 200: the data plane goes on", code, body)
+			t.Errorf("/readyz without a control plane = %d %s, want 200: the data plane still works", code, body)
 		}
-		const notice = 2 * time.Second // until the drain begins without it
+		const notice = 2 * time.Second // timeout after which the drain begins without an acknowledgement
 		r.agent.Drain()
 		if took := r.waitEnd(); took < notice+quietTime || took > notice+quietTime+poll {
 			t.Errorf("the drain took %s, want %s", took, notice+quietTime)
 		}
-		r.logged("drain notice not acknowledged by the control plane")
+		r.logged("control plane did not acknowledge the drain notice")
 		r.logged("drain done")
 	})
 }
@@ -155,10 +157,10 @@ func TestDrainBeforeJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		r := w.run(w.options())
-		r.logged("not joined yet")
+		r.logged("failed to join, retrying")
 		r.agent.Drain()
 		if took := r.waitEnd(); took != 0 {
-			t.Errorf("the agent has ended after %s, want at once", took)
+			t.Errorf("the agent ended after %s, want at once", took)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/controlplanetest"
 )
 
-// setEpoch has the control plane issue identities with bundles of an epoch.
+// setEpoch makes the control plane issue identities with bundles of an epoch.
 func (w *world) setEpoch(n int64) {
 	w.Set(func(s *controlplanetest.State) { s.Spoil = func(id *agentv1.Identity) { id.Bundle.Epoch = n } })
 }
@@ -25,7 +25,7 @@ func bundleOf(epoch int64, cas ...*controlplanetest.Authority) *agentv1.Bundle {
 	return b
 }
 
-// TestBundlesInOrder has a control plane with replicas that have not all heard of the last change of a mesh's CAs.
+// TestBundlesInOrder runs a control plane with replicas that have not all received the last change of a mesh's CAs.
 func TestBundlesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -45,9 +45,9 @@ func TestBundlesInOrder(t *testing.T) {
 		w.Expect(func(m *agentMessage) bool { return m.GetInUse().GetBundleEpoch() == 20 })
 		r.trusts("after epoch 20", oldCA, newCA)
 		w.SendBundle(bundleOf(19, oldCA))
-		r.logged("after epoch 20: it is older than the one in use")
-		w.SendRenewNow() // from a replica that lags, too
-		r.logged("certificate renewal failed")
+		r.logged("after epoch 20: older than the one in use")
+		w.SendRenewNow() // also from a replica that lags behind
+		r.logged("failed to renew certificate")
 		r.trusts("after an older bundle", oldCA, newCA)
 		_, metrics := r.get("/metrics")
 		count := regexp.MustCompile(`(?m)^sonde_dpagent_identity_older_bundles_total (\d+)$`).FindStringSubmatch(metrics)
@@ -55,26 +55,27 @@ func TestBundlesInOrder(t *testing.T) {
 			t.Errorf("older bundles are not counted: %q", count)
 		}
 
-		// The next start knows the epoch, and a replica that has heard of the change lets it join.
+		// The next agent loads the epoch from the work directory, and can only join at a replica that has received the
+		// change.
 		r.end()
 		r = w.run(o)
-		r.logged("after epoch 20: it is older than the one in use")
+		r.logged("after epoch 20: older than the one in use")
 		if code, _ := r.get("/readyz"); code != http.StatusServiceUnavailable {
-			t.Errorf("/readyz = %d with an older bundle alone", code)
+			t.Errorf("/readyz = %d with only an older bundle", code)
 		}
 		w.Set(func(s *controlplanetest.State) { s.Trusted = []*controlplanetest.Authority{oldCA, newCA} })
 		w.setEpoch(20)
 		r.waitReady()
 		r.trusts("after the next start", oldCA, newCA)
 
-		// One of a release without epochs is served as it always was.
+		// A control plane of a release without epochs still works.
 		w.setEpoch(0)
 		w.SendRenewNow()
-		r.logged("certificate renewed")
+		r.logged("renewed certificate")
 	})
 }
 
-// TestOtherMeshHasOtherEpochs moves a host to a mesh whose CA is older, with the work directory that it has.
+// TestOtherMeshHasOtherEpochs moves a host to a mesh with an older CA, and keeps its work directory.
 func TestOtherMeshHasOtherEpochs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -22,12 +22,12 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// inline is what a field of a secret file has, in PEM.
+// inline is the value of a field in a secret file, in PEM.
 type inline struct {
 	PEM string `json:"inline_string"`
 }
 
-// secret is a file that Envoy reads its identity or its CAs from.
+// secret is a file from which Envoy reads its identity or its CAs.
 type secret struct {
 	Resources []struct {
 		Certificate struct {
@@ -74,18 +74,18 @@ func parsePEM(t *testing.T, text string) (all []*x509.Certificate) {
 	}
 }
 
-// leaf returns the certificate that Envoy shows.
+// leaf returns the certificate in Envoy's secret.
 func (r *running) leaf() *x509.Certificate {
 	r.t.Helper()
 	return parsePEM(r.t, parseSecret(r.t, r.readFile(mesh.FileIdentity)).Resources[0].Certificate.Chain.PEM)[0]
 }
 
-// trusts fails the test unless Envoy trusts these CAs alone.
+// trusts fails the test unless Envoy trusts exactly these CAs.
 func (r *running) trusts(when string, want ...*controlplanetest.Authority) {
 	r.t.Helper()
 	got := parsePEM(r.t, parseSecret(r.t, r.readFile(mesh.FileCA)).Resources[0].Validation.CA.PEM)
 	if !slices.EqualFunc(got, want, func(c *x509.Certificate, a *controlplanetest.Authority) bool { return c.Equal(a.Cert) }) {
-		r.t.Errorf("%s: Envoy trusts %d CAs, not the %d that it should", when, len(got), len(want))
+		r.t.Errorf("%s: Envoy trusts %d CAs, want these %d", when, len(got), len(want))
 	}
 }
 
@@ -100,7 +100,7 @@ func TestRotation(t *testing.T) {
 			w.Set(func(s *controlplanetest.State) { s.Trusted = cas })
 			w.SendBundle(b)
 			w.Expect(func(m *agentMessage) bool { return m.GetInUse().GetBundleId() == b.GetId() })
-			r.trusts("when the agent says so", cas...)
+			r.trusts("when the agent reports it", cas...)
 			return b.GetId()
 		}
 		trust(oldCA, newCA)
@@ -110,10 +110,10 @@ func TestRotation(t *testing.T) {
 		use := w.Expect(func(m *agentMessage) bool { return m.GetInUse() != nil }).GetInUse()
 		leaf := r.leaf()
 		if serial := leaf.SerialNumber.Text(16); serial != use.GetLeafSerial() || serial == before.SerialNumber.Text(16) || leaf.CheckSignatureFrom(newCA.Cert) != nil {
-			t.Errorf("InUse = %v, Envoy shows %s after %x, want a leaf of the new CA", use, serial, before.SerialNumber)
+			t.Errorf("InUse = %v, Envoy uses %s after %x, want a leaf of the new CA", use, serial, before.SerialNumber)
 		}
 		alone := trust(newCA)
-		// The next session shows the new certificate, else the control plane would refuse it.
+		// The next session uses the new certificate; otherwise the control plane would reject it.
 		w.Restart()
 		if got := w.ExpectHello().GetInUse(); got.GetLeafSerial() != use.GetLeafSerial() || got.GetBundleId() != alone {
 			t.Errorf("Hello has %v, want leaf %s and bundle %s", got, use.GetLeafSerial(), alone)
@@ -121,7 +121,7 @@ func TestRotation(t *testing.T) {
 	})
 }
 
-// TestSkippedProxyComesBack has a rotation go on without this proxy: its certificate counts nowhere any more.
+// TestSkippedProxyComesBack finishes a rotation without this proxy, so that its certificate is no longer accepted.
 func TestSkippedProxyComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -150,7 +150,7 @@ func TestBrokenIdentityIsNotWritten(t *testing.T) {
 				ca, key := controlplanetest.NewAuthority(t), controlplanetest.NewKey(t)
 				id.CertificateChain = [][]byte{ca.Sign(t, key.Public(), life, "web-1.default.proxy.sonde.internal", "spiffe://a/b")}
 			},
-			want: "it is for another key",
+			want: "wrong key",
 		},
 		"bundle of another CA": {
 			spoil: func(t *testing.T, _ controlplanetest.State, id *agentv1.Identity) {
@@ -198,9 +198,9 @@ func TestBrokenIdentityIsNotWritten(t *testing.T) {
 					t.Errorf("%s was changed", name)
 				}
 			}
-			// It is tried again until it works.
+			// The agent retries until it succeeds.
 			w.Set(func(s *controlplanetest.State) { s.Spoil = nil })
-			r.logged("certificate renewed")
+			r.logged("renewed certificate")
 			if code, body := r.get("/readyz"); code != http.StatusOK {
 				t.Errorf("/readyz = %d %s", code, body)
 			}
@@ -222,11 +222,11 @@ func TestRenewalInTime(t *testing.T) {
 			leaf := r.leaf()
 			leaves[leaf.SerialNumber.Text(16)] = true
 			if left := time.Until(leaf.NotAfter); left < life/4 {
-				t.Fatalf("Envoy shows a certificate that has %s left", left)
+				t.Fatalf("Envoy uses a certificate that has %s left", left)
 			}
 		}
 		if n := len(leaves); n < 11 || n > 20 {
-			t.Errorf("%d certificates in ten lives", n)
+			t.Errorf("%d certificates in ten validity periods", n)
 		}
 		if code, body := r.get("/readyz"); code != http.StatusOK {
 			t.Errorf("/readyz = %d %s", code, body)
@@ -237,7 +237,7 @@ func TestRenewalInTime(t *testing.T) {
 	})
 }
 
-// TestExpired has a control plane that is away for longer than the certificate lasts.
+// TestExpired stops the control plane for longer than the certificate is valid.
 func TestExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const life = time.Minute
@@ -252,12 +252,12 @@ func TestExpired(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "the certificate expired at") {
-			t.Errorf("/readyz = %d %s, want 503 that says why", code, body)
+			t.Errorf("/readyz = %d %s, want 503 with the reason", code, body)
 		}
 		w.Start()
 		r.waitReady()
 		if !r.leaf().NotAfter.After(end) {
-			t.Error("Envoy shows the old certificate")
+			t.Error("Envoy uses the old certificate")
 		}
 	})
 }
@@ -271,7 +271,7 @@ func TestUnknownMessagesAreCounted(t *testing.T) {
 		later := &agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}}
 		later.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
 		w.Send <- later
-		w.Expect(func(m *agentMessage) bool { return m.GetInUse() != nil }) // the session goes on
+		w.Expect(func(m *agentMessage) bool { return m.GetInUse() != nil }) // the session is still open
 		_, body := r.get("/metrics")
 		for _, want := range []string{"messages", "features", "fields"} {
 			if want := "sonde_dpagent_session_unknown_" + want + "_total 1"; !strings.Contains(body, want) {
@@ -281,7 +281,8 @@ func TestUnknownMessagesAreCounted(t *testing.T) {
 	})
 }
 
-// TestInboundsThatEnvoyRefuses make the agent not ready, with the reason, until they are accepted.
+// TestInboundsThatEnvoyRefuses checks that refused inbounds make the agent not ready, with the reason, until Envoy
+// accepts them.
 func TestInboundsThatEnvoyRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -301,7 +302,8 @@ func TestInboundsThatEnvoyRefuses(t *testing.T) {
 	})
 }
 
-// TestOutboundsThatEnvoyRefuses is a warning with the reason: callers of the proxy do not need its outbounds.
+// TestOutboundsThatEnvoyRefuses checks that refused outbounds cause only a warning with the reason, since callers of
+// the proxy do not need its outbounds.
 func TestOutboundsThatEnvoyRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, agentv1.FeatureOutbounds)
@@ -315,7 +317,7 @@ func TestOutboundsThatEnvoyRefuses(t *testing.T) {
 				return ""
 			})
 		}
-		says("[!]outbounds warning: the control plane has not said yet")
+		says("[!]outbounds warning: waiting for the control plane")
 		w.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Outbounds{Outbounds: &agentv1.Outbounds{Reason: "cannot bind"}}}
 		says("[!]outbounds warning: cannot bind")
 		w.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Outbounds{Outbounds: &agentv1.Outbounds{Accepted: true}}}

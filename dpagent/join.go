@@ -22,13 +22,14 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// refusedDelay is the shortest delay after the control plane has refused the agent, for instance because of its token.
+// refusedDelay is the minimum delay after the control plane has rejected the agent, for instance because of an invalid
+// token.
 const refusedDelay = 5 * time.Second
 
-// errDrained says that Drain was called before the agent had joined.
-var errDrained = errors.New("told to drain")
+// errDrained means that Drain was called before the agent had joined.
+var errDrained = errors.New("drain requested")
 
-// join tries to join until identity and bootstrap are in place, ctx ends, or a drain begins.
+// join retries until the agent has its identity and Envoy's bootstrap, ctx ends, or a drain begins.
 func (a *Agent) join(parent context.Context) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -57,10 +58,10 @@ func (a *Agent) join(parent context.Context) error {
 		}
 		a.joinErr.Store(&err)
 		wait := backoff.Next()
-		level, msg := slog.LevelWarn, "not joined yet, the agent keeps trying"
+		level, msg := slog.LevelWarn, "failed to join, retrying"
 		if isRefusal(err) {
 			wait = max(wait, refusedDelay)
-			level, msg = slog.LevelError, "control plane refuses this proxy, the agent keeps trying"
+			level, msg = slog.LevelError, "control plane rejects this proxy, retrying"
 		}
 		report.Failed(ctx, level, msg, err)
 		if run.Sleep(ctx, wait) != nil {
@@ -69,22 +70,23 @@ func (a *Agent) join(parent context.Context) error {
 	}
 }
 
-// resume goes on where an agent has died: with its Envoy, and its certificate. It returns false if the agent has to join.
+// resume continues the work of a dead agent, with its Envoy and certificate. It returns false if this agent has to
+// join.
 func (a *Agent) resume(proxy *envoy.Envoy) bool {
 	if !proxy.Adopt() {
-		if err := a.dir.Remove(fileInbounds); err != nil { // what is there was said of another Envoy
-			a.logger.Warn("state of the previous agent not removed", "err", err)
+		if err := a.dir.Remove(fileInbounds); err != nil { // the stored report is about another Envoy
+			a.logger.Warn("failed to remove the state of the previous agent", "err", err)
 		}
 		return false
 	}
 	if err := errors.Join(a.identity.Resume(), a.resumeInbounds()); err != nil {
-		a.logger.Warn("state of the previous agent not used, joining again", "err", err)
+		a.logger.Warn("state of the previous agent unusable, joining again", "err", err)
 		return false
 	}
 	return true
 }
 
-// logJoined also says when the token expires, which an operator who restarts the host needs to know.
+// logJoined also logs when the token expires: after that, an agent on a restarted host cannot join.
 func (a *Agent) logJoined() {
 	leaf := a.identity.Leaf()
 	log := a.logger.With("serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)
@@ -112,19 +114,21 @@ func (a *Agent) joinOnce(ctx context.Context, stored *tls.Certificate) error {
 	return a.dir.Write(workdir.Bootstrap, answer.GetBootstrap())
 }
 
-// storedCertificate returns the certificate that an agent of this proxy has left in the work directory, nil if none can be used.
+// storedCertificate returns the certificate of a previous agent from the work directory, or nil if no usable one is
+// stored.
 func (a *Agent) storedCertificate() *tls.Certificate {
 	stored, err := a.identity.Stored()
 	switch {
 	case err == nil:
 		return stored
 	case !errors.Is(err, fs.ErrNotExist):
-		a.logger.Warn("certificate in the work directory not used, joining with the token", "err", err)
+		a.logger.Warn("certificate in the work directory unusable, joining with the token", "err", err)
 	}
 	return nil
 }
 
-// askToJoin joins with the stored certificate while that is valid. If there is none, or if it is refused, the token decides.
+// askToJoin joins with the stored certificate while it is valid. If the certificate is missing or rejected by the
+// control plane, askToJoin uses the token.
 func (a *Agent) askToJoin(ctx context.Context, csr []byte, stored *tls.Certificate) (*agentv1.JoinResponse, error) {
 	if stored == nil || time.Now().After(stored.Leaf.NotAfter) {
 		return a.joinWithToken(ctx, csr)
@@ -137,7 +141,7 @@ func (a *Agent) askToJoin(ctx context.Context, csr []byte, stored *tls.Certifica
 	if err != nil {
 		return nil, fmt.Errorf("%w; with the certificate in the work directory: %w", err, refused)
 	}
-	a.logger.Warn("control plane refuses the certificate in the work directory, joined with the token", "err", refused)
+	a.logger.Warn("control plane rejected the certificate in the work directory, joined with the token", "err", refused)
 	return answer, nil
 }
 
@@ -152,10 +156,13 @@ func (a *Agent) joinWithToken(ctx context.Context, csr []byte) (*agentv1.JoinRes
 	return a.callJoin(ctx, csr, nil, text)
 }
 
-func (a *Agent) callJoin(ctx context.Context, csr []byte, certificate *tls.Certificate, token string) (*agentv1.JoinResponse, error) {
+func (a *Agent) callJoin(
+	ctx context.Context, csr []byte, certificate *tls.Certificate, token string,
+) (*agentv1.JoinResponse, error) {
 	answer, err := a.client.Join(ctx, certificate, &agentv1.JoinRequest{
-		Mesh: a.o.Mesh, Name: a.o.Name, Token: token, Csr: csr, Version: a.version.Load(), ControlPlaneAddress: a.o.ControlPlane,
-		DrainTime: durationpb.New(envoy.WholeSeconds(a.o.DrainTime)), MemoryBytes: a.memory(), Instance: a.instance,
+		Mesh: a.o.Mesh, Name: a.o.Name, Token: token, Csr: csr, Version: a.version.Load(),
+		ControlPlaneAddress: a.o.ControlPlane,
+		DrainTime:           durationpb.New(envoy.WholeSeconds(a.o.DrainTime)), MemoryBytes: a.memory(), Instance: a.instance,
 		Features: []string{agentv1.FeatureServingCA, agentv1.FeaturePlaintext},
 	})
 	if err != nil {
@@ -164,7 +171,8 @@ func (a *Agent) callJoin(ctx context.Context, csr []byte, certificate *tls.Certi
 	return answer, nil
 }
 
-// renew gets a new certificate: with the current one, or with the token if that is expired or refused.
+// renew requests a new certificate with the current one, or with the token if the current one has expired or is
+// rejected.
 func (a *Agent) renew(ctx context.Context, csr []byte) (*agentv1.Identity, error) {
 	invalid := a.identity.Valid(time.Now())
 	if invalid == nil {
@@ -178,12 +186,12 @@ func (a *Agent) renew(ctx context.Context, csr []byte) (*agentv1.Identity, error
 		}
 		invalid = err
 	}
-	a.rejoins.Failed(ctx, slog.LevelWarn, "certificate does not count any more, joining again", invalid)
+	a.rejoins.Failed(ctx, slog.LevelWarn, "certificate no longer accepted, joining again", invalid)
 	answer, err := a.joinWithToken(ctx, csr)
 	return answer.GetIdentity(), err
 }
 
-// isRefusal reports whether err is an answer that will not change by itself.
+// isRefusal reports whether err is a rejection that a retry cannot change.
 func isRefusal(err error) bool {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument:

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// TestEnvoyIsStartedAgain has each Envoy end, and its files harmed.
+// TestEnvoyIsStartedAgain ends each Envoy and damages its files.
 func TestEnvoyIsStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -59,7 +59,8 @@ func TestEnvoyIsStartedAgain(t *testing.T) {
 	})
 }
 
-// TestEnvoyRefusesItsBootstrap has an Envoy in back-off for minutes, which another agent would not mend.
+// TestEnvoyRefusesItsBootstrap checks that an Envoy in back-off for minutes does not fail /livez, since another agent
+// would not help.
 func TestEnvoyRefusesItsBootstrap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -76,11 +77,11 @@ func TestEnvoyRefusesItsBootstrap(t *testing.T) {
 		r := w.run(w.options())
 		r.logged("no_such_field")
 		for began := time.Now(); time.Since(began) < 5*time.Minute; time.Sleep(time.Second) {
-			if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "[-]envoy failed: run envoy: exit status 1; its last error: ") {
-				t.Fatalf("/readyz = %d %s, want 503 that says why", code, body)
+			if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "[-]envoy failed: run envoy: exit status 1; last error in its log: ") {
+				t.Fatalf("/readyz = %d %s, want 503 with the reason", code, body)
 			}
 			if code, body := r.get("/livez"); code != http.StatusOK {
-				t.Fatalf("/livez = %d %s, want 200: another agent would fare no better", code, body)
+				t.Fatalf("/livez = %d %s, want 200: a restart of the agent would not help", code, body)
 			}
 		}
 		if n := len(w.envoys.All()); n < 30 || n > 60 {
@@ -146,12 +147,12 @@ func TestTokenIsReplaced(t *testing.T) {
 	})
 }
 
-// becomesReadyWithAToken gives an agent that is refused a good token.
+// becomesReadyWithAToken gives a valid token to an agent that was rejected.
 func (r *running) becomesReadyWithAToken(o options) {
 	r.t.Helper()
-	r.logged("control plane refuses this proxy")
+	r.logged("control plane rejects this proxy")
 	if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "bad token") {
-		r.t.Errorf("/readyz = %d %q, want 503 that says why", code, body)
+		r.t.Errorf("/readyz = %d %q, want 503 with the reason", code, body)
 	}
 	writeToken(r.t, o, "good")
 	r.waitReady()

@@ -19,10 +19,10 @@ import (
 	"github.com/sonde-mesh/sonde/health"
 )
 
-// fileDrain has the drain state, for an agent that goes on where this one has died.
+// fileDrain stores the drain state for an agent that resumes after this one.
 const fileDrain = "drain.json"
 
-// newLB returns what answers load balancers, nil if there is no port for them.
+// newLB returns the server for load balancers, or nil if no port is configured for them.
 func (a *Agent) newLB() *lb.Server {
 	if a.o.LBHealthPort == 0 {
 		return nil
@@ -33,7 +33,8 @@ func (a *Agent) newLB() *lb.Server {
 	})
 }
 
-// servable returns why the proxy is not ready, nil if it is; warnings are no reason. That it drains is a reason of its own.
+// servable returns why the proxy is not ready, or nil. It ignores warnings, and the drain check, which load balancers
+// get as a separate reason.
 func (a *Agent) servable(ctx context.Context) error {
 	var errs []error
 	for _, r := range a.checks.Results(ctx, health.Readyz) {
@@ -55,7 +56,7 @@ func (a *Agent) serveLB(ctx context.Context, group *errgroup.Group, envoy lb.Adm
 		return &mesh.FieldError{Field: "LBHealthPort", Value: strconv.Itoa(a.o.LBHealthPort), Err: err}
 	}
 	a.logger.Info("health for load balancers", "address", l.Addr().String())
-	group.Go(func() error { return health.ServeLimited(ctx, l, a.lb, health.Limits{Connections: a.places[usesLB]}) })
+	group.Go(func() error { return health.Serve(ctx, l, a.lb, health.Limits{Connections: a.places[usesLB]}) })
 	group.Go(func() error {
 		a.lb.Follow(ctx, envoy)
 		return nil
@@ -63,8 +64,8 @@ func (a *Agent) serveLB(ctx context.Context, group *errgroup.Group, envoy lb.Adm
 	return nil
 }
 
-// setDrain records why the control plane wants the proxy to get no new traffic. It holds while there is no session, and for the next agent if
-// this one dies.
+// setDrain records why the control plane wants this proxy to get no new traffic. The state stays in effect without a
+// session, and for the next agent if this one dies.
 func (a *Agent) setDrain(d mesh.Drain) {
 	if d.Terminating {
 		a.setDeleted()
@@ -73,7 +74,7 @@ func (a *Agent) setDrain(d mesh.Drain) {
 		return
 	}
 	if err := a.storeDrain(); err != nil {
-		a.logger.Warn("drain state not stored", "err", err)
+		a.logger.Warn("failed to store the drain state", "err", err)
 	}
 	a.logger.Info("drain state", "draining", d.Applies(), "reason", d.String())
 }
@@ -89,30 +90,31 @@ func (a *Agent) storeDrain() error {
 	return a.dir.Write(fileDrain, text)
 }
 
-// resumeDrain takes what was said to an agent of this process' guard that has died.
+// resumeDrain loads the drain state of a dead agent of the same guard.
 func (a *Agent) resumeDrain() {
 	if starts, _ := worker.Guarded(); starts <= 1 {
-		if err := a.dir.Remove(fileDrain, workdir.FileEnding); err != nil { // it was said of a process long gone
-			a.logger.Warn("drain state of the previous agent not removed", "err", err)
+		if err := a.dir.Remove(fileDrain, workdir.FileEnding); err != nil { // the stored state is from an earlier guard
+			a.logger.Warn("failed to remove the drain state of the previous agent", "err", err)
 		}
 		return
 	}
 	text, err := a.dir.Read(fileDrain)
 	if errors.Is(err, fs.ErrNotExist) {
-		return // it was told nothing
+		return // the previous agent stored no drain state
 	}
 	var state lb.State
 	if err == nil && json.Unmarshal(text, &state) != nil {
 		err = mesh.ExplainJSON("", text, &state)
 	}
 	if err != nil {
-		a.logger.Warn("drain state of the previous agent not used", "err", err)
+		a.logger.Warn("drain state of the previous agent unusable", "err", err)
 		return
 	}
 	a.lb.Resume(state)
 }
 
-// servesUntil returns until when the proxy serves on, for load balancers that have to notice that it ends: now if no load balancer waits for that.
+// servesUntil returns how long the proxy keeps serving, so that load balancers notice its end. Without load balancers
+// it returns now.
 func (a *Agent) servesUntil(now time.Time) time.Time {
 	if a.lb == nil || a.o.LastToEnd {
 		return now

@@ -23,12 +23,12 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// lbPort is the port that load balancers ask.
+// lbPort is the port for load balancers.
 const lbPort = 8090
 
 func withLB(o *dpagent.Options) { o.LBHealthPort = lbPort }
 
-// askLB asks as a load balancer does. It returns the code, 0 if nobody answers, and the reasons.
+// askLB sends a request as a load balancer does. It returns the status code, 0 without a response, and the reasons.
 func (w *world) askLB(path string) (code int, reasons []string) {
 	w.t.Helper()
 	code, body := w.get(lbPort, path)
@@ -45,7 +45,7 @@ func (w *world) askLB(path string) (code int, reasons []string) {
 	return code, a.Reasons
 }
 
-// lbIs fails the test unless a load balancer is answered that: 200 without reasons, else 503.
+// lbIs fails the test unless a load balancer gets this response: 200 without reasons, or 503 with them.
 func (w *world) lbIs(when, path string, reasons ...string) {
 	w.t.Helper()
 	synctest.Wait()
@@ -89,9 +89,9 @@ func TestLoadBalancerSeesDrainStates(t *testing.T) {
 			w.lbIs(tc.state.String(), "/healthz", tc.reasons...)
 			time.Sleep(time.Minute)
 			w.lbIs("a minute after "+tc.state.String(), "/healthz", tc.reasons...)
-			w.lbIs("a drain is nothing to restart for", "/livez")
+			w.lbIs("a drain does not fail /livez", "/livez")
 			if code, body := r.get("/readyz"); code != http.StatusOK {
-				t.Errorf("%v: /readyz = %d %s, want 200: the supervisor is not asked that", tc.state, code, body)
+				t.Errorf("%v: /readyz = %d %s, want 200: a drain does not concern the supervisor", tc.state, code, body)
 			}
 		}
 		w.Stop()
@@ -99,11 +99,11 @@ func TestLoadBalancerSeesDrainStates(t *testing.T) {
 		w.lbIs("without a control plane", "/healthz", "terminating")
 		w.Start()
 		w.ExpectHello()
-		w.lbIs("the control plane has not said anything yet", "/healthz", "terminating")
+		w.lbIs("before the control plane's first message", "/healthz", "terminating")
 		w.Set(func(s *controlplanetest.State) { s.Features = nil })
 		w.Restart()
 		w.ExpectHello()
-		w.lbIs("a control plane that could not take it back", "/healthz")
+		w.lbIs("with a control plane that cannot withdraw the drain", "/healthz")
 		w.Stop()
 		if err := os.WriteFile(filepath.Join(o.WorkDir, workdir.FileEnding), nil, 0o600); err != nil { // as its preStop hook does
 			t.Fatal(err)
@@ -112,8 +112,8 @@ func TestLoadBalancerSeesDrainStates(t *testing.T) {
 	})
 }
 
-// TestWarningsKeepLoadBalancers shows that a proxy without a fault of its own stays in the load balancer: another agent has its name, too, and its
-// application has not answered the control plane.
+// TestWarningsKeepLoadBalancers checks that warnings do not remove a proxy from the load balancer: another agent uses
+// its name, and its endpoints are not reported ready.
 func TestWarningsKeepLoadBalancers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "drain-state", "endpoints")
@@ -121,7 +121,7 @@ func TestWarningsKeepLoadBalancers(t *testing.T) {
 		w.lbIs("ready", "/healthz")
 		w.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Duplicate{Duplicate: &agentv1.Duplicate{Address: "10.0.0.9"}}}
 		w.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Endpoints{Endpoints: &agentv1.Endpoints{Reason: "the application is not ready"}}}
-		time.Sleep(time.Second) // a check keeps its result for a moment
+		time.Sleep(time.Second) // results of checks are reused for a moment
 		code, body := r.get("/readyz?verbose")
 		if code != http.StatusOK || !strings.Contains(body, "10.0.0.9") || !strings.Contains(body, "the application is not ready") {
 			t.Errorf("/readyz = %d %s", code, body)
@@ -130,8 +130,8 @@ func TestWarningsKeepLoadBalancers(t *testing.T) {
 	})
 }
 
-// TestLoadBalancersAndSupervisorsHavePortsOfTheirOwn checks that neither can be asked what is for the other: a supervisor that asks /healthz
-// would restart what drains.
+// TestLoadBalancersAndSupervisorsHavePortsOfTheirOwn checks that neither port answers the other's requests: a
+// supervisor that called /healthz would restart a draining proxy.
 func TestLoadBalancersAndSupervisorsHavePortsOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -159,7 +159,7 @@ func TestLoadBalancersAndSupervisorsHavePortsOfTheirOwn(t *testing.T) {
 	})
 }
 
-// TestEnvoyHangs stops an Envoy: its agent starts another one, and is alive meanwhile.
+// TestEnvoyHangs hangs an Envoy: its agent starts another one, and stays alive meanwhile.
 func TestEnvoyHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -184,13 +184,13 @@ func TestDrainServesOnForLoadBalancers(t *testing.T) {
 	const serves = 3 * time.Second
 	tests := map[string]struct {
 		change  func(*dpagent.Options)
-		deleted time.Duration // so long before, the control plane says that the pod is deleted; 0: never
-		want    time.Duration // that the agent serves on
+		deleted time.Duration // how long before the end the control plane reports the pod deleted; 0: never
+		want    time.Duration // how long the agent keeps serving
 	}{
 		"told to end":    {want: serves},
 		"deleted before": {deleted: 2 * time.Second, want: serves - 2*time.Second},
 		"last to end":    {change: func(o *dpagent.Options) { o.LastToEnd = true }},
-		"nobody asks":    {change: func(o *dpagent.Options) { o.LBHealthPort = 0 }},
+		"never asked":    {change: func(o *dpagent.Options) { o.LBHealthPort = 0 }},
 		"no time":        {change: func(o *dpagent.Options) { o.LBDrainTime = 0 }},
 	}
 	for name, tc := range tests {
@@ -229,10 +229,10 @@ func TestDrainServesOnForLoadBalancers(t *testing.T) {
 				quiet = 0
 			}
 			if took := r.waitEnd(); took < quiet || took > quiet+poll {
-				t.Errorf("the agent has ended %s after it served on, want %s", took, quiet)
+				t.Errorf("the agent ended %s after it kept serving, want %s", took, quiet)
 			}
 			if got := r.servesOn(); got != tc.want {
-				t.Errorf("the log says that the agent serves on for %s, want %s", got, tc.want)
+				t.Errorf("logged servesOn = %s, want %s", got, tc.want)
 			}
 		})
 	}
@@ -240,12 +240,12 @@ func TestDrainServesOnForLoadBalancers(t *testing.T) {
 
 var servesOnField = regexp.MustCompile(`msg="drain begins" .*servesOn=(\S+)`)
 
-// servesOn is how long the agent has said that it serves on while it drains.
+// servesOn returns how long the agent keeps serving while it drains, according to the log.
 func (r *running) servesOn() time.Duration {
 	r.t.Helper()
 	m := servesOnField.FindStringSubmatch(r.logs.String())
 	if m == nil {
-		r.t.Fatal("the log does not say for how long the agent serves on")
+		r.t.Fatal("the log has no servesOn")
 	}
 	d, err := time.ParseDuration(m[1])
 	if err != nil {
@@ -254,7 +254,8 @@ func (r *running) servesOn() time.Duration {
 	return d
 }
 
-// TestSecondSignalWhileItServesOn has the control plane told at the beginning of that, and a second signal end it.
+// TestSecondSignalWhileItServesOn checks that the control plane gets the drain notice while the proxy keeps serving,
+// and that a second signal ends the agent.
 func TestSecondSignalWhileItServesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -265,7 +266,7 @@ func TestSecondSignalWhileItServesOn(t *testing.T) {
 		r.stillRuns()
 		r.cancel()
 		if took := r.waitEnd(); took != 0 {
-			t.Errorf("the agent has ended after %s, want at once", took)
+			t.Errorf("the agent ended after %s, want at once", took)
 		}
 	})
 }

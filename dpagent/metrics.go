@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/scrape"
 )
 
-// validateMetrics returns a *mesh.FieldError for each bad value.
+// validateMetrics returns a *mesh.FieldError for each invalid option of the metrics port.
 func (o *Options) validateMetrics() error {
 	err := mesh.CheckMetricPrefixes("MetricsInclude", o.MetricsInclude)
 	if o.MetricsAddress == "" {
@@ -22,17 +22,17 @@ func (o *Options) validateMetrics() error {
 		return errors.Join(err, &mesh.FieldError{Field: "MetricsAddress", Value: o.MetricsAddress, Allowed: allowed})
 	}
 	if !isAddress(o.MetricsAddress, 0) {
-		return refuse("must be host:port, with a port from 0 to 65535; without a host it is all addresses")
+		return refuse("must be host:port, with a port from 0 to 65535; an empty host means all addresses")
 	}
 	port, _ := portOf(o.MetricsAddress)
 	if port == 0 {
 		return err
 	}
 	if use := o.takenPort(port); use != "" {
-		return refuse("must not have " + use)
+		return refuse("must not use " + use)
 	}
 	if port == o.LBHealthPort {
-		return refuse("must not have the port that load balancers ask")
+		return refuse("must not use the port for load balancers")
 	}
 	return err
 }

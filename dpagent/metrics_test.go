@@ -13,7 +13,7 @@ import (
 )
 
 func TestValidateMetrics(t *testing.T) {
-	const field, malformed = `MetricsAddress: "`, `": must be host:port, with a port from 0 to 65535; without a host it is all addresses`
+	const field, malformed = `MetricsAddress: "`, `": must be host:port, with a port from 0 to 65535; an empty host means all addresses`
 	many := make([]string, 101)
 	for i := range many {
 		many[i] = "envoy_"
@@ -37,14 +37,14 @@ func TestValidateMetrics(t *testing.T) {
 		"IPv6, no brackets": {address: "fd00::1:5670", want: field + "fd00::1:5670" + malformed},
 		"a URL":             {address: "http://127.0.0.1:5670", want: field + "http://127.0.0.1:5670" + malformed},
 		"a path":            {address: ":5670/metrics", want: field + ":5670/metrics" + malformed},
-		"inbound":           {address: ":15006", want: field + `:15006": must not have the port of redirection`},
-		"outbound":          {address: ":15001", want: field + `:15001": must not have the port of redirection`},
-		"readiness":         {address: "10.0.0.1:15022", want: field + `10.0.0.1:15022": must not have the port of the sidecar's readiness`},
-		"supervisors":       {address: ":9902", want: field + `:9902": must not have the port that supervisors ask`},
-		"load balancers":    {address: ":9100", change: func(o *dpagent.Options) { o.LBHealthPort = 9100 }, want: field + `:9100": must not have the port that load balancers ask`},
+		"inbound":           {address: ":15006", want: field + `:15006": must not use the port of redirection`},
+		"outbound":          {address: ":15001", want: field + `:15001": must not use the port of redirection`},
+		"readiness":         {address: "10.0.0.1:15022", want: field + `10.0.0.1:15022": must not use the port of the sidecar's readiness`},
+		"supervisors":       {address: ":9902", want: field + `:9902": must not use the port for supervisors`},
+		"load balancers":    {address: ":9100", change: func(o *dpagent.Options) { o.LBHealthPort = 9100 }, want: field + `:9100": must not use the port for load balancers`},
 		"probes": {address: ":9000", change: func(o *dpagent.Options) {
 			o.Probes = sondeprobe.Environment{Port: 9000, Table: `[{"httpGet":{"port":80}}]`, InstanceIP: "127.0.0.1"}
-		}, want: field + `:9000": must not have the virtual port, on which probes are answered`},
+		}, want: field + `:9000": must not use the virtual port, on which probes are answered`},
 		"no probes":       {address: ":9000", change: func(o *dpagent.Options) { o.Probes.Port = 9000 }},
 		"all of Envoy's":  {address: ":5670", include: []string{"envoy_"}},
 		"not Envoy's":     {address: ":5670", include: []string{"envoy_a", "sonde_"}, want: `MetricsInclude: "sonde_": must be prefixes of Envoy's metrics with commas between them, such as envoy_server_,envoy_http_`},

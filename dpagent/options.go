@@ -24,57 +24,60 @@ type Options struct {
 	Name string
 	// Mesh of the Dataplane. Required.
 	Mesh string
-	// TokenFile holds the token to join with. It is read at each attempt that the certificate in WorkDir does not do for.
-	// Required.
+	// TokenFile holds the token to join with. The agent reads it whenever WorkDir has no usable certificate. Required.
 	TokenFile string
 	// AdminAddress serves /metrics, /livez and /readyz; port 0 takes a free one. Required.
 	AdminAddress string
 	// DrainTime is how long a drain may wait for open requests and connections, 1s to 1h.
 	DrainTime time.Duration
-	// LastToEnd says that all applications have ended before the agent is told to, as the kubelet does with native sidecars: a
-	// drain then waits for no more clients, since nothing could serve them.
+	// LastToEnd means that all applications exit before the agent has to exit, as with native sidecars. A drain then does
+	// not wait for clients, since no application could serve them.
 	LastToEnd bool
 	// EnvoyPath is the Envoy binary. Default: envoy beside this program, else on PATH.
 	EnvoyPath string
-	// WorkDir holds Envoy's bootstrap, secrets and sockets. While the certificate in it is valid, the agent joins with that.
-	// Default: a new directory under $TMPDIR, removed at the end; with Probes.Mode mesh.ProbesPerPort it is required.
+	// WorkDir holds Envoy's bootstrap, secrets and sockets. The agent joins with the certificate in WorkDir while that is
+	// valid. Default: a new directory under $TMPDIR, removed at the end. Required with Probes.Mode mesh.ProbesPerPort.
 	WorkDir string
-	// Concurrency is the number of Envoy's worker threads, 1 to 1024. Default: as many as its CPU limit has processors, rounded up, and
-	// mesh.DefaultConcurrency where there is none.
+	// Concurrency is the number of Envoy's worker threads, 1 to 1024. Default: the CPU limit in processors, rounded up, or
+	// mesh.DefaultConcurrency without a limit.
 	Concurrency int
-	// Level of the agent's log. Envoy's own log level is info if this is debug, error if it is error, else warning.
-	// Default info.
+	// Level of the agent's log. Envoy's log level is info if Level is debug, error if Level is error, and warning
+	// otherwise. Default info.
 	Level slog.Level
-	// LBHealthPort answers load balancers on all addresses, see package lb. Default 0: none.
+	// LBHealthPort is the port that answers load balancers on all addresses, see package lb. Default 0: disabled.
 	LBHealthPort int
-	// LBDrainTime is how long a proxy that ends serves on after it has told load balancers, before it drains, 0s to 1h. Without an
-	// LBHealthPort, or with LastToEnd, it does not.
+	// LBDrainTime is how long a proxy that exits keeps serving after load balancers see it draining, 0s to 1h. It has no
+	// effect without an LBHealthPort, or with LastToEnd.
 	LBDrainTime time.Duration
-	// MetricsAddress serves the agent's metrics and Envoy's to Prometheus, and nothing else; port 0 takes a free one. Default: none.
+	// MetricsAddress serves Prometheus the metrics of the agent and of Envoy, and nothing else; port 0 takes a free port.
+	// Default: disabled.
 	MetricsAddress string
-	// MetricsInclude are the prefixes of the names of Envoy's metrics that are served there. Default mesh.DefaultMetricFamilies.
+	// MetricsInclude are name prefixes: MetricsAddress serves only Envoy's metrics with one of them. Default
+	// mesh.DefaultMetricFamilies.
 	MetricsInclude []string
-	// Probes of the pod. With port 0, or with an empty table, no probes are answered.
+	// Probes of the pod. With port 0, or with an empty table, the agent answers no probes.
 	Probes probe.Environment
-	// OpenFiles is how many file descriptors the process may open, which its ports share. Default: no limit.
+	// OpenFiles limits the file descriptors of the process, which its ports share. Default: no limit.
 	OpenFiles int
-	// Version of the program, to tell the control plane.
+	// Version of the program, reported to the control plane.
 	Version string
 	// Listen opens AdminAddress, LBHealthPort and the agent's Unix sockets in WorkDir. Default: net.ListenConfig.Listen.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
-	// Dial connects to the control plane by tcp, and to Envoy's sockets in WorkDir by unix. Default: net.Dialer.DialContext, with TCP keepalive.
+	// Dial connects to the control plane by tcp, and to Envoy's sockets in WorkDir by unix. Default:
+	// net.Dialer.DialContext, with TCP keepalive.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Launcher runs Envoy. Default: envoy.ProcessLauncher.
 	Launcher envoy.Launcher
 }
 
-// DefaultAdminAddress is where supervisors ask an agent that names no other address.
+// DefaultAdminAddress is the default address for supervisors.
 const DefaultAdminAddress = "127.0.0.1:9902"
 
-// DefaultOptions returns options to which only what is required must be added.
+// DefaultOptions returns the default options. The caller adds the required ones.
 func DefaultOptions() Options {
 	return Options{
-		Mesh: mesh.DefaultMesh, AdminAddress: DefaultAdminAddress, DrainTime: mesh.DefaultDrainTime, LBDrainTime: mesh.DefaultLBDrainTime,
+		Mesh: mesh.DefaultMesh, AdminAddress: DefaultAdminAddress, DrainTime: mesh.DefaultDrainTime,
+		LBDrainTime: mesh.DefaultLBDrainTime,
 	}
 }
 
@@ -87,7 +90,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// dialControlPlane returns Dial for the control plane, nil for the default.
+// dialControlPlane returns the function that dials the control plane, or nil for the default.
 func (o *Options) dialControlPlane() func(ctx context.Context, address string) (net.Conn, error) {
 	if o.Dial == nil {
 		return nil
@@ -102,7 +105,8 @@ func (o *Options) Validate() error {
 		errs = append(errs, &mesh.FieldError{Field: field, Value: value, Allowed: allowed})
 	}
 	for _, required := range []struct{ field, value string }{
-		{"ControlPlane", o.ControlPlane}, {"CAFile", o.CAFile}, {"Name", o.Name}, {"Mesh", o.Mesh}, {"TokenFile", o.TokenFile},
+		{"ControlPlane", o.ControlPlane}, {"CAFile", o.CAFile}, {"Name", o.Name}, {"Mesh", o.Mesh},
+		{"TokenFile", o.TokenFile},
 		{"AdminAddress", o.AdminAddress},
 	} {
 		if required.value == "" {
@@ -125,7 +129,8 @@ func (o *Options) Validate() error {
 		refuse("DrainTime", o.DrainTime.String(), mesh.AllowedDrainTime)
 	}
 	if o.Concurrency < 0 || o.Concurrency > 1024 {
-		refuse("Concurrency", strconv.Itoa(o.Concurrency), "must be a number from 1 to 1024, or 0 for one for each processor of the CPU limit")
+		refuse("Concurrency", strconv.Itoa(o.Concurrency),
+			"must be a number from 1 to 1024, or 0 for one for each processor of the CPU limit")
 	}
 	return errors.Join(append(errs, o.validateProbes(), o.validateLB(), o.validateMetrics())...)
 }
@@ -151,13 +156,13 @@ func (o *Options) validateLB() error {
 	return errors.Join(errs...)
 }
 
-// takenPort says what a port is needed for that is to be for load balancers or Prometheus, "" for nothing.
+// takenPort returns who already uses a port that is configured for load balancers or Prometheus, or "".
 func (o *Options) takenPort(port int) string {
 	if use := reservedPorts[port]; use != "" {
 		return "the port of " + use
 	}
 	if admin, err := portOf(o.AdminAddress); err == nil && admin == port {
-		return "the port that supervisors ask"
+		return "the port for supervisors"
 	}
 	if answered, err := o.Probes.Needed(); err == nil && answered && o.Probes.Port == port {
 		return "the virtual port, on which probes are answered"
@@ -165,7 +170,7 @@ func (o *Options) takenPort(port int) string {
 	return ""
 }
 
-// reservedPorts are those of Envoy's in a pod, and for what it has them.
+// reservedPorts are Envoy's ports in a pod, with their purpose.
 var reservedPorts = map[int]string{
 	mesh.PortRedirectIn: "redirection", mesh.PortRedirectOut: "redirection", mesh.PortReadiness: "the sidecar's readiness",
 }
@@ -174,16 +179,17 @@ func (o *Options) validateProbes() error {
 	var errs []error
 	if o.Probes.Mode == mesh.ProbesPerPort && o.WorkDir == "" {
 		errs = append(errs, &mesh.FieldError{
-			Field: "WorkDir", Allowed: "is required in the mode per-port of probes: Envoy must find the socket of the next agent, too",
+			Field: "WorkDir", Allowed: "is required in the per-port mode of probes: Envoy must find the socket of the next agent, too",
 		})
 	}
 	if o.Probes.Port < 0 || o.Probes.Port > 65535 {
-		errs = append(errs, &mesh.FieldError{Field: "Probes.Port", Value: strconv.Itoa(o.Probes.Port), Allowed: mesh.AllowedPort + ", or 0 for none"})
+		errs = append(errs, &mesh.FieldError{Field: "Probes.Port", Value: strconv.Itoa(o.Probes.Port),
+			Allowed: mesh.AllowedPort + ", or 0 for none"})
 	}
 	return errors.Join(errs...)
 }
 
-// isAddress reports whether an address is host:port. With a lowest port of 0 it is one to listen on, which needs no host.
+// isAddress reports whether an address is host:port. If lowest is 0 it is a listening address, which needs no host.
 func isAddress(address string, lowest int) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" && lowest > 0 || strings.ContainsAny(host, "/ ") {

@@ -10,7 +10,7 @@ import (
 	sondeprobe "github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// minimal returns options with nothing but what is required.
+// minimal returns only the required options.
 func minimal() dpagent.Options {
 	o := dpagent.DefaultOptions()
 	o.ControlPlane, o.CAFile, o.Name, o.TokenFile = "cp:5678", "ca", "web-1", "token"

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/descriptors"
 )
 
-// Uses of descriptors. Those of usesOwn are files, checks of applications, and connections to the control plane and to Envoy.
+// Uses of descriptors. usesOwn covers files, checks of applications, and connections to the control plane and to Envoy.
 const (
 	usesOwn        = "files and own connections"
 	usesHealth     = "--admin-addr"
@@ -49,13 +49,15 @@ func (o *Options) shareDescriptors(log *slog.Logger) (descriptors.Shares, error)
 	return shares, nil
 }
 
-// probeUse is that of the probe table: a connection to the application for each caller. The callers' own are the guard's.
+// probeUse is the use of the probe table: one connection to the application for each caller. The callers' own
+// connections belong to the guard.
 var probeUse = descriptors.Use{Name: usesProbes, Least: 32, Most: probe.MaxConnections * 9 / 8}
 
-// probeConnections returns how many callers a share of probeUse is for, see probe.Options.Connections.
+// probeConnections returns how many callers a share of probeUse can serve, see probe.Options.Connections.
 func probeConnections(share int) int { return share - max(8, share/9) }
 
-// ProbeConnections returns how many callers probes are answered at once in a process that does nothing else and may open so many files.
+// ProbeConnections returns how many callers of probes a process can serve at once if it may open openFiles files and
+// does nothing else.
 func ProbeConnections(openFiles int) (int, error) {
 	shares, err := descriptors.Share(openFiles, descriptors.Use{Name: usesOwn, Least: 32, Most: 64}, probeUse)
 	return probeConnections(shares[usesProbes]), err

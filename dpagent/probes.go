@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -23,7 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/health"
 )
 
-// newProbes returns the handler of the virtual port, nil if there are no probes: then the port stays closed.
+// newProbes returns the handler of the virtual port, or nil if there are no probes; the port then stays closed.
 func (a *Agent) newProbes() (*probe.Handler, error) {
 	needed, err := a.o.Probes.Needed()
 	if err != nil || !needed {
@@ -36,14 +35,20 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 	o.Registerer, o.Failed, o.Connections = a.metrics, a.failures.Add, probeConnections(a.places[usesProbes])
 	o.Target = func(path string) (probe.Target, bool) { return a.perPort.TargetAt(a.virtualPort(), path) }
 	if slices.ContainsFunc(o.Table, func(p mesh.Probe) bool { return p.Guarded }) {
-		a.liveness = held.New(held.Options{Keep: func(m *agentv1.Restarts) { a.storeTold(fileRestarts, m) }, Logger: a.logger, Registerer: a.metrics})
+		a.liveness = held.New(held.Options{Keep: func(m *agentv1.Restarts) { a.storeTold(fileRestarts, m) }, Logger: a.logger,
+			Registerer: a.metrics})
 		o.Guarded = a.liveness
+	}
+	if slices.ContainsFunc(o.Table, func(p mesh.Probe) bool { return p.Exec != nil }) {
+		if err := copyProgram(mesh.ExecProgram, mesh.ExecHelperDir); err != nil {
+			return nil, fmt.Errorf("copy the helper for exec probes: %w", err)
+		}
 	}
 	a.countStarts()
 	return probe.New(o)
 }
 
-// virtualPort returns where HTTP probes of the table are answered; not valid if there is no table.
+// virtualPort returns the address that answers the table's HTTP probes; it is invalid if there is no table.
 func (a *Agent) virtualPort() netip.AddrPort {
 	if a.probes == nil {
 		return netip.AddrPort{}
@@ -51,15 +56,15 @@ func (a *Agent) virtualPort() netip.AddrPort {
 	return a.probes.Address()
 }
 
-// setProbes takes what the control plane says of the probes of a written Dataplane. It holds while there is no
-// session, and for the next agent if this one dies.
+// setProbes applies the control plane's probes of a written Dataplane. They stay in effect without a session, and for
+// the next agent if this one dies.
 func (a *Agent) setProbes(m *agentv1.Probes) {
 	c, err := perPortConfig(m)
 	if err != nil {
-		a.logger.Error("probes of the control plane not usable, the previous ones stay", "err", err)
+		a.logger.Error("invalid probes from the control plane, keeping the previous ones", "err", err)
 		return
 	}
-	a.storeTold(fileProbes, m) // before it is answered: the next agent is to answer what this one has
+	a.storeTold(fileProbes, m) // before answering: the next agent should answer the same probes
 	a.perPort.Set(c)
 }
 
@@ -80,7 +85,8 @@ func perPortConfig(m *agentv1.Probes) (perport.Config, error) {
 	for i, p := range m.GetPaths() {
 		field := fmt.Sprintf("paths[%d].", i)
 		c.Paths[p.GetPath()] = probe.Target{
-			Asked: parse(field+"asked", p.GetAsked()), Application: parse(field+"application", p.GetApplication()), Path: p.GetApplicationPath(),
+			Asked: parse(field+"asked", p.GetAsked()), Application: parse(field+"application", p.GetApplication()),
+			Path: p.GetApplicationPath(),
 		}
 	}
 	for i, p := range m.GetPorts() {
@@ -97,22 +103,47 @@ func perPortConfig(m *agentv1.Probes) (perport.Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// countStarts registers a metric with the number of times that the guard has started this agent: nothing else shows that
-// the agent has died.
+// setRestarts applies the control plane's state of guarded liveness probes; m is nil if the control plane is too old to
+// send it. The state stays in effect without a session, and for the next agent if this one dies.
+func (a *Agent) setRestarts(m *agentv1.Restarts) {
+	a.setHold(m.GetHold())
+	switch {
+	case a.liveness != nil:
+		a.liveness.Told(m)
+	case m != nil:
+		a.storeTold(fileRestarts, m)
+	}
+}
+
+// setHold sets how failures are held back. An unspecified value changes nothing.
+func (a *Agent) setHold(h agentv1.Restarts_Hold) {
+	hold := map[agentv1.Restarts_Hold]mesh.LivenessHold{agentv1.Restarts_ERRORED: mesh.HoldErrored,
+		agentv1.Restarts_WARNING: mesh.HoldWarning}[h]
+	if hold == "" || (hold == mesh.HoldWarning) == a.probes.Warns() {
+		return
+	}
+	a.probes.SetHold(hold)
+	worker.SetWarns(a.probes.Warns())
+	a.logger.Info("changed how failures of liveness probes are held back", "hold", hold)
+}
+
+// countStarts registers a metric with the number of times that the guard has started this agent. No other metric shows
+// that the agent has died.
 func (a *Agent) countStarts() {
 	starts, ok := worker.Guarded()
 	if !ok {
 		return
 	}
 	counter := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "sonde_dpagent_worker_starts_total", Help: "How often the agent was started in this container: more than 1 if it died.",
+		Name: "sonde_dpagent_worker_starts_total",
+		Help: "Number of starts of the agent in this container: more than 1 if it died.",
 	})
 	counter.Add(float64(starts))
 	a.metrics.MustRegister(counter)
 }
 
-// serveProbes opens the ports for probes and serves them in group until ctx ends. So probes are answered from the start of the
-// agent to its end, also while it joins and while it drains.
+// serveProbes opens the ports for probes and serves them in group until ctx ends: from the agent's start to its end,
+// including joining and draining.
 func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 	if a.probes == nil {
 		return nil
@@ -125,7 +156,9 @@ func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 		a.logger.Info("probes", "address", l.Addr().String())
 	}
 	if at := a.probes.Address(); at.Port() != 0 {
-		a.checks.Add(health.Livez, health.Check{Name: "probe-handler", Run: func(ctx context.Context) error { return probe.Answers(ctx, at, nil) }})
+		a.checks.Add(health.Livez, health.Check{Name: "probe-handler", Run: func(ctx context.Context) error {
+			return probe.Answers(ctx, at, nil)
+		}})
 	}
 	group.Go(func() error { return a.probes.Serve(ctx, all...) })
 	return nil
@@ -133,18 +166,21 @@ func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 
 // ListenProbes opens the ports of h, through the guard if there is one.
 func ListenProbes(ctx context.Context, h *probe.Handler) ([]net.Listener, error) {
-	var o worker.Options
+	o := worker.Options{Warns: h.Warns()}
 	for _, p := range h.Ports() {
-		o.Ports = append(o.Ports, wire.Port{Address: p.Address.String(), MaxHead: p.MaxHead, GRPC: p.GRPC, Timeout: p.Timeout})
+		o.Ports = append(o.Ports, wire.Port{Address: p.Address.String(), MaxHead: p.MaxHead, GRPC: p.GRPC,
+			Timeout: p.Timeout})
 	}
 	for _, p := range h.Table() {
 		o.Probes = append(o.Probes, wire.Limit{
-			ID: p.ID, Timeout: time.Duration(p.TimeoutSeconds) * time.Second, Hook: p.Type.IsHook(),
+			ID: p.ID, Timeout: probe.Longest(p), Hook: p.Type.IsHook(),
+			Liveness: p.Type == mesh.ProbeLiveness,
 		})
 	}
 	all, err := worker.Listen(ctx, o)
 	if err != nil {
-		ip := mesh.FieldError{Field: mesh.EnvInstanceIP, Value: h.Address().Addr().String(), Allowed: "must be an IP address of this machine"}
+		ip := mesh.FieldError{Field: mesh.EnvInstanceIP, Value: h.Address().Addr().String(),
+			Allowed: "must be an IP address of this machine"}
 		port := mesh.FieldError{Field: "Port", Value: strconv.Itoa(int(h.Address().Port()))}
 		return nil, mesh.ListenError(ip, port, fmt.Errorf("open the ports for probes at $%s: %w", mesh.EnvInstanceIP, err))
 	}

@@ -7,7 +7,7 @@ import (
 	sondeprobe "github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// An agent does not come up half: what is wrong with its probes is said before anything starts.
+// TestProbesBadInput checks that invalid probes are reported before anything starts.
 func TestProbesBadInput(t *testing.T) {
 	tests := map[string]struct {
 		probes sondeprobe.Environment
@@ -24,7 +24,7 @@ func TestProbesBadInput(t *testing.T) {
 			o.Probes = tc.probes
 			_, err := newAgent(t, o)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("New() error = %v, want one that says %q", err, tc.want)
+				t.Errorf("New() error = %v, want one with %q", err, tc.want)
 			}
 		})
 	}

@@ -11,28 +11,30 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Limits of the answer to a query.
+// Limits on the response to a query.
 const (
-	viewTimeout   = 30 * time.Second // of Envoy
-	answerTimeout = 35 * time.Second // more, so that the control plane learns which of the two took too long, and less than the control plane's
-	maxAnswerPart = 32 << 10         // bytes
+	viewTimeout = 30 * time.Second // for Envoy
+	// longer than viewTimeout, so that the control plane learns whether Envoy or the agent timed out; shorter than the
+	// control plane's own timeout
+	answerTimeout = 35 * time.Second
+	maxAnswerPart = 32 << 10 // bytes
 )
 
-// viewer shows what Envoy says of itself.
+// viewer shows Envoy's state.
 type viewer interface {
 	View(ctx context.Context, view mesh.EnvoyView, w io.Writer) error
 }
 
-// query takes a query of the control plane, which has one open at a time, and may have given up others.
+// query accepts a query from the control plane, which sends one at a time but may have given up on earlier ones.
 func (a *Agent) query(q *agentv1.Query) {
 	select {
 	case a.queries <- q:
 	default:
-		a.logger.Warn("query dropped, another one is being answered", "view", q.GetView())
+		a.logger.Warn("dropped a query, too many queries are in progress", "view", q.GetView())
 	}
 }
 
-// answerQueries answers queries until ctx ends.
+// answerQueries answers queued queries until ctx ends.
 func (a *Agent) answerQueries(ctx context.Context, envoy viewer) {
 	for {
 		select {
@@ -40,13 +42,13 @@ func (a *Agent) answerQueries(ctx context.Context, envoy viewer) {
 			return
 		case q := <-a.queries:
 			if err := a.answer(ctx, q, envoy); err != nil && ctx.Err() == nil {
-				a.logger.Warn("query not answered", "view", q.GetView(), "err", err)
+				a.logger.Warn("failed to answer a query", "view", q.GetView(), "err", err)
 			}
 		}
 	}
 }
 
-// answer sends the control plane what Envoy says, or why it says nothing.
+// answer sends the control plane Envoy's response, or the error that prevented it.
 func (a *Agent) answer(ctx context.Context, q *agentv1.Query, envoy viewer) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -56,7 +58,7 @@ func (a *Agent) answer(ctx context.Context, q *agentv1.Query, envoy viewer) erro
 			return parts.send(&agentv1.AnswerPart{Error: err.Error()})
 		}
 		if !parts.begun && !parts.broken {
-			return parts.send(&agentv1.AnswerPart{}) // Envoy has said nothing
+			return parts.send(&agentv1.AnswerPart{}) // Envoy's response is empty
 		}
 		return nil
 	})
@@ -72,7 +74,7 @@ func viewOf(ctx context.Context, envoy viewer, view mesh.EnvoyView, w io.Writer)
 	return err
 }
 
-// answerParts sends what is written to it.
+// answerParts sends the data written to it to the control plane, in parts.
 type answerParts struct {
 	stream        agentv1.AgentService_AnswerClient
 	query         string

@@ -16,7 +16,7 @@ type viewerFunc func(ctx context.Context, w io.Writer) error
 
 func (f viewerFunc) View(ctx context.Context, _ mesh.EnvoyView, w io.Writer) error { return f(ctx, w) }
 
-// TestViewOfAnEnvoyThatHangs checks that the agent gives it up while the control plane still waits for the agent.
+// TestViewOfAnEnvoyThatHangs checks that the agent gives up on Envoy while the control plane still waits for the agent.
 func TestViewOfAnEnvoyThatHangs(t *testing.T) {
 	tests := map[string]struct {
 		view viewerFunc
@@ -37,7 +37,7 @@ func TestViewOfAnEnvoyThatHangs(t *testing.T) {
 					t.Errorf("viewOf() = %v, want %s", err, tc.want)
 				}
 				if end, _ := ctx.Deadline(); time.Until(end) < time.Second {
-					t.Error("there is no time left to say so")
+					t.Error("no time is left to report the error")
 				}
 			})
 		})

@@ -10,23 +10,28 @@ import (
 	"github.com/sonde-mesh/sonde/health"
 )
 
-// errInboundsUnknown says that the control plane has not said yet what becomes of the inbound listeners.
-var errInboundsUnknown = errors.New("the control plane has not said yet that envoy has accepted the inbound listeners")
+// errInboundsUnknown means that the control plane has not reported the state of the inbound listeners yet.
+var errInboundsUnknown = errors.New(
+	"waiting for the control plane to report that envoy has accepted the inbound listeners")
 
-// errEndpointsUnknown says that the control plane has not said yet what other proxies know of this one's endpoints.
-var errEndpointsUnknown = errors.New("the control plane has not said yet that other proxies know of the endpoints")
+// errEndpointsUnknown means that the control plane has not reported yet whether other proxies know this proxy's
+// endpoints.
+var errEndpointsUnknown = errors.New("waiting for the control plane to report that other proxies know the endpoints")
 
-// setEndpoints records what the control plane says of the endpoints; nil if other proxies know that they are ready.
+// setEndpoints records the control plane's report on the endpoints; nil means that other proxies know that they are
+// ready.
 func (a *Agent) setEndpoints(err error) { a.endpointsErr.Store(&err) }
 
 // errOutboundsUnknown is the state before the first report of the outbound listeners.
-var errOutboundsUnknown = errors.New("the control plane has not said yet that envoy has accepted the outbound listeners")
+var errOutboundsUnknown = errors.New(
+	"waiting for the control plane to report that envoy has accepted the outbound listeners")
 
-// setOutbounds records the state of the outbound listeners; nil if Envoy has accepted all.
+// setOutbounds records the control plane's report on the outbound listeners; nil means that Envoy has accepted all of
+// them.
 func (a *Agent) setOutbounds(err error) { a.outboundsErr.Store(&err) }
 
-// setInbounds records what the control plane says of the inbounds; nil if Envoy has accepted all. It holds while there is no
-// session, and for the next agent if this one dies.
+// setInbounds records the control plane's report on the inbound listeners; nil means that Envoy has accepted all of
+// them. The report stays in effect without a session, and for the next agent if this one dies.
 func (a *Agent) setInbounds(err error) {
 	before := *a.inboundsErr.Swap(&err)
 	if !a.keepsEnvoy() || before == nil && err == nil || before != nil && err != nil && before.Error() == err.Error() {
@@ -37,17 +42,17 @@ func (a *Agent) setInbounds(err error) {
 		text = err.Error()
 	}
 	if err := a.dir.Write(fileInbounds, []byte(text)); err != nil {
-		a.logger.Warn("state of the inbounds not stored", "err", err)
+		a.logger.Warn("failed to store the state of the inbounds", "err", err)
 	}
 }
 
 const (
-	// fileInbounds has what the control plane has said of the inbounds, for an agent that goes on where this one has died.
+	// fileInbounds stores the control plane's report on the inbound listeners for an agent that resumes after this one.
 	fileInbounds     = "inbounds"
 	inboundsAccepted = "accepted"
 )
 
-// resumeInbounds takes what the control plane has said to an agent that has died.
+// resumeInbounds loads the report that a previous agent stored.
 func (a *Agent) resumeInbounds() error {
 	text, err := a.dir.Read(fileInbounds)
 	if err != nil {
@@ -61,10 +66,10 @@ func (a *Agent) resumeInbounds() error {
 	return nil
 }
 
-// settleTime is how long Envoy's question whether the agent is ready waits for an agent that has just started.
+// settleTime bounds how long Envoy's readiness request waits for an agent that has just started.
 const settleTime = time.Second
 
-// whenSettled answers when the agent knows whether it goes on where another one has died: that one's pod is ready.
+// whenSettled delays a request until the agent knows whether it resumes a previous agent, whose pod is already ready.
 func (a *Agent) whenSettled(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), settleTime)
@@ -77,19 +82,20 @@ func (a *Agent) whenSettled(h http.Handler) http.Handler {
 	})
 }
 
-// keepReady is for how long a result of readiness is good: the kubelet asks each second, and a pod that becomes ready is waited for.
+// keepReady is how long a readiness result is reused. It is short, since the kubelet asks each second and users wait
+// for the pod.
 const keepReady = 200 * time.Millisecond
 
-// CheckEnvoy is the check of readiness that every agent has.
+// CheckEnvoy is a readiness check that every agent has.
 const CheckEnvoy = "envoy"
 
-// CheckEndpoints is the check that warns while other proxies may not know that the endpoints of this one are ready.
+// CheckEndpoints is the check that warns while other proxies may not treat this proxy's endpoints as ready.
 const CheckEndpoints = "endpoints"
 
-// CheckOutbounds is the check that warns while Envoy has not accepted all listeners at which the application calls others.
+// CheckOutbounds is the check that warns while Envoy has not accepted all listeners for outbound calls.
 const CheckOutbounds = "outbounds"
 
-// checkDrain is the check of readiness that has a reason of its own for load balancers.
+// checkDrain is the readiness check that load balancers get as a separate reason.
 const checkDrain = "drain"
 
 func (a *Agent) addChecks(proxy *envoy.Envoy) {
@@ -106,25 +112,28 @@ func (a *Agent) addChecks(proxy *envoy.Envoy) {
 	})
 	ready(CheckEnvoy, proxy.Ready)
 	ready("inbounds", func(context.Context) error { return *a.inboundsErr.Load() })
-	// A warning alone: the proxy is ready, whatever its application is. sonde-dp wait waits for this, too.
+	// Only a warning: the proxy is ready, whatever its application's state. sonde-dp wait also waits for this check.
 	a.checks.Add(health.Readyz, health.Check{
-		Name: CheckEndpoints, Run: func(context.Context) error { return *a.endpointsErr.Load() }, Keep: keepReady, Informational: true,
+		Name: CheckEndpoints, Run: func(context.Context) error { return *a.endpointsErr.Load() }, Keep: keepReady,
+		Informational: true,
 	})
-	// A warning, too: callers of this proxy do not need its outbounds.
+	// Also only a warning: callers of this proxy do not need its outbounds.
 	a.checks.Add(health.Readyz, health.Check{
-		Name: CheckOutbounds, Run: func(context.Context) error { return *a.outboundsErr.Load() }, Keep: keepReady, Informational: true,
+		Name: CheckOutbounds, Run: func(context.Context) error { return *a.outboundsErr.Load() }, Keep: keepReady,
+		Informational: true,
 	})
 	ready("probes", a.perPort.Ready)
 	ready("name", a.duplicates.refusal)
 	a.checks.Add(health.Readyz, health.Check{Name: "duplicate", Run: a.duplicates.recent, Informational: true})
-	// A warning, since this clock may be wrong: others use the certificate then.
+	// Only a warning, since this host's clock may be wrong, and other proxies then still accept the certificate.
 	a.checks.Add(health.Readyz, health.Check{
-		Name: "clock", Run: func(context.Context) error { return a.identity.CheckClock(time.Now()) }, Keep: keepReady, Informational: true,
+		Name: "clock", Run: func(context.Context) error { return a.identity.CheckClock(time.Now()) }, Keep: keepReady,
+		Informational: true,
 	})
 	ready(checkDrain, func(context.Context) error {
 		select {
 		case <-a.draining:
-			return errors.New("this proxy drains")
+			return errors.New("this proxy is draining")
 		default:
 			return nil
 		}

@@ -13,26 +13,28 @@ import (
 )
 
 const (
-	// readinessSilence is how long the kubelet, which asks each second and waits 3 s for an answer, must not have asked.
+	// readinessSilence is how long readiness requests must be missing before they count as lost. The kubelet sends one
+	// each second, with a timeout of 3 s.
 	readinessSilence = 5 * time.Second
 	readinessLook    = time.Second
 )
 
-// redirectionLost is the class of a readiness that fails because the pod has lost its redirection.
+// redirectionLost is the class of a readiness probe that fails because the pod has lost its redirection.
 const redirectionLost probe.Class = "RedirectionLost"
 
-// readinessRequests notices when the kubelet's questions for readiness stop, although Envoy is ready: they come through the
-// redirection of the pod, whose rules the agent may not read.
+// readinessRequests detects that the kubelet's readiness requests stop although Envoy is ready. They arrive through the
+// pod's redirection, whose rules the agent may not read.
 //
-// It is told as an event, and is no check: the silence of a kubelet that is restarted looks the same, and a check that failed for it would
-// have load balancers avoid all pods of the node. Nor would the kubelet read it: what it asks no longer comes here.
+// It reports an event rather than fail a check: a restarting kubelet sends no requests either, and a failing check
+// would make load balancers avoid all pods of the node. The kubelet would not see the check, since its requests no
+// longer arrive.
 type readinessRequests struct {
-	loop *heartbeat.Loop // told of each look; may be nil
-	last atomic.Int64    // when the last one came, as UnixNano; 0 before the first
-	lost bool            // it has been told
+	loop *heartbeat.Loop // watches the loop; may be nil
+	last atomic.Int64    // time of the last request, as UnixNano; 0 before the first
+	lost bool            // already reported
 }
 
-// through counts the requests to a handler.
+// through records when readiness requests reach a handler.
 func (r *readinessRequests) through(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		if request.URL.Path == mesh.PathReady {
@@ -42,8 +44,10 @@ func (r *readinessRequests) through(h http.Handler) http.Handler {
 	})
 }
 
-// watch looks again and again until ctx ends.
-func (r *readinessRequests) watch(ctx context.Context, envoyReady func(context.Context) error, tell func(probe.Failure)) {
+// watch checks periodically until ctx ends.
+func (r *readinessRequests) watch(
+	ctx context.Context, envoyReady func(context.Context) error, tell func(probe.Failure),
+) {
 	for range run.Ticks(ctx, readinessLook) {
 		r.loop.Begin()
 		r.look(ctx, envoyReady, tell)
@@ -51,8 +55,10 @@ func (r *readinessRequests) watch(ctx context.Context, envoyReady func(context.C
 	}
 }
 
-// look tells once of each time that the requests stop.
-func (r *readinessRequests) look(ctx context.Context, envoyReady func(context.Context) error, tell func(probe.Failure)) {
+// look reports a failure once each time that the requests stop.
+func (r *readinessRequests) look(
+	ctx context.Context, envoyReady func(context.Context) error, tell func(probe.Failure),
+) {
 	last := r.last.Load()
 	silent := last != 0 && time.Since(time.Unix(0, last)) > readinessSilence
 	switch {
@@ -62,7 +68,7 @@ func (r *readinessRequests) look(ctx context.Context, envoyReady func(context.Co
 		r.lost = true
 		tell(probe.Failure{
 			Container: mesh.ContainerSidecar, Probe: string(mesh.ProbeReadiness), Verdict: "failure", Class: redirectionLost,
-			Reason: "Envoy is ready, and the kubelet has not asked it for 5 s: the kubelet is away, or the redirection of the pod's connections is gone",
+			Reason: "Envoy is ready, but the kubelet has sent no readiness request for 5 s: the kubelet is down, or the redirection of the pod's connections is missing",
 		})
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// TestRedirectionLost lets the kubelet ask each second, and stop.
+// TestRedirectionLost makes the kubelet send a readiness request each second, and then stop.
 func TestRedirectionLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r readinessRequests
@@ -39,17 +39,17 @@ func TestRedirectionLost(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if got := len(told); got != want {
-				t.Errorf("%s: told %d times, want %d", when, got, want)
+				t.Errorf("%s: reported %d times, want %d", when, got, want)
 			}
 		}
 		<-time.After(time.Minute)
-		expect("nobody has ever asked", 0)
+		expect("never asked", 0)
 		ask(mesh.PathReady, 10)
 		expect("the kubelet asks", 0)
 		ask("/metrics", 10)
 		expect("only others ask", 1)
 		<-time.After(time.Minute)
-		expect("and it stays so", 1)
+		expect("still only others ask", 1)
 		ask(mesh.PathReady, 2)
 		<-time.After(3 * time.Second)
 		expect("a short silence", 1)
@@ -61,7 +61,7 @@ func TestRedirectionLost(t *testing.T) {
 		<-time.After(2 * time.Second)
 		expect("Envoy is ready again", 2)
 		if f := <-told; f.Container != mesh.ContainerSidecar || f.Class != redirectionLost {
-			t.Errorf("told %+v", f)
+			t.Errorf("reported %+v", f)
 		}
 	})
 }

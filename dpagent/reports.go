@@ -5,10 +5,11 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/session"
 )
 
-// reports returns all that the agent reports in a session, beside which certificate and versions are in use.
+// reports returns everything that the agent reports in a session, besides the certificate and versions in use.
 func (a *Agent) reports() []session.Report {
 	reports := []session.Report{
 		a.failures.Report(), a.readiness.Report(), a.envoyState.Report(), session.PlaintextReport(a.plaintext),
+		session.RefusalsReport(a.refused),
 	}
 	if a.liveness != nil {
 		reports = append(reports, session.LivenessReport(a.liveness))
@@ -23,14 +24,17 @@ func (a *Agent) newSession(renew func()) *session.Session {
 		Inbounds: a.setInbounds, Endpoints: a.setEndpoints, Outbounds: a.setOutbounds, Probes: a.setProbes,
 		ServiceProbes: func(m *agentv1.ServiceProbes) {
 			a.setServiceProbes(m)
-			a.readiness.All() // the control plane may have forgotten what it was told
+			a.readiness.All() // the control plane may have lost earlier reports
 		},
 		Drain: a.setDrain, Query: a.query, Reports: a.reports(), Plaintext: a.plaintext.Report, Version: a.version.Load,
 		Instance: a.instance, Started: a.started, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
 		Logger: a.logger, Registerer: a.metrics,
 	}
+	if a.probes != nil {
+		o.Restarts = a.setRestarts
+	}
 	if a.liveness != nil {
-		o.Restarts, o.Connected = a.liveness.Told, a.liveness.Connected
+		o.Connected = a.liveness.Connected
 	}
 	return session.New(o)
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 )
 
-// setServiceProbes takes how the control plane wants the applications to be asked. It holds while there is no session, and for the next
-// agent if this one dies.
+// setServiceProbes applies the control plane's probes of the applications. They stay in effect without a session, and
+// for the next agent if this one dies.
 func (a *Agent) setServiceProbes(m *agentv1.ServiceProbes) {
 	probes, err := serviceProbes(m)
 	if err != nil {
-		a.logger.Error("service probes of the control plane not usable, the previous ones stay", "err", err)
+		a.logger.Error("invalid service probes from the control plane, keeping the previous ones", "err", err)
 		return
 	}
-	a.storeTold(fileServiceProbes, m) // before it is asked: the next agent is to ask what this one has
+	a.storeTold(fileServiceProbes, m) // before probing: the next agent should use the same probes
 	a.serviceProbes.Set(probes)
 	a.setInboundsOf(m, probes)
 }
@@ -41,21 +41,21 @@ func (a *Agent) setInboundsOf(m *agentv1.ServiceProbes, probes []serviceprobe.Pr
 	a.inbounds.Store(&served)
 }
 
-// serves returns an error if no inbound can take traffic: by what the Dataplane says of it, or by the last check of its application. The
-// control plane need not be there.
+// serves returns an error if no inbound can take traffic, according to the Dataplane or the last check of its
+// application. It works without the control plane.
 func (a *Agent) serves() error {
 	inbounds := a.inbounds.Load()
 	if inbounds == nil {
 		return nil
 	}
 	if len(*inbounds) == 0 {
-		return errors.New("the Dataplane says that none of its inbounds is ready")
+		return errors.New("the Dataplane declares all its inbounds not ready")
 	}
 	var errs []error
 	for _, at := range *inbounds {
-		switch s, known := a.readiness.Of(at); {
-		case !known:
-			errs = append(errs, fmt.Errorf("inbound %s: its application has not been asked yet", at))
+		switch s, ok := a.readiness.Of(at); {
+		case !ok:
+			errs = append(errs, fmt.Errorf("inbound %s: its application has not been probed yet", at))
 		case !s.Ready:
 			errs = append(errs, fmt.Errorf("inbound %s: %s", at, s.Reason))
 		default:
@@ -107,7 +107,7 @@ func serviceProbe(path string, m *agentv1.ServiceProbe) (serviceprobe.Probe, err
 	}
 	var known bool
 	if p.Check, known = m.Check(int32(p.Application.Port())); !known {
-		wrong("handler", "", "must be one that this agent knows")
+		wrong("handler", "", "must be of a type that this agent supports")
 	}
 	return p, errors.Join(errs...)
 }

@@ -21,7 +21,7 @@ func TestServiceProbesThatAreWrong(t *testing.T) {
 		"timeout":     {func(p *agentv1.ServiceProbe) { p.Timeout = durationpb.New(-1) }, `probes[0].timeout: \"-1ns\": must be longer than 0`},
 		"failures":    {func(p *agentv1.ServiceProbe) { p.FailureThreshold = 0 }, `probes[0].failure_threshold: \"0\": must be at least 1`},
 		"successes":   {func(p *agentv1.ServiceProbe) { p.SuccessThreshold = 0 }, `probes[0].success_threshold: \"0\": must be at least 1`},
-		"no handler":  {func(p *agentv1.ServiceProbe) { p.Handler = nil }, `probes[0].handler: must be one that this agent knows`},
+		"no handler":  {func(p *agentv1.ServiceProbe) { p.Handler = nil }, `probes[0].handler: must be of a type that this agent supports`},
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "service-probes")

@@ -9,21 +9,23 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 )
 
-// restoreSecrets writes all that Envoy reads, for one that starts.
+// restoreSecrets writes all files that a starting Envoy reads.
 func (a *Agent) restoreSecrets() error {
 	return errors.Join(a.identity.Restore(), a.servingCA.Restore())
 }
 
-// sessionServingCA returns what the session takes the control plane's CAs for, nil if Envoy does not read them from the agent's file: then its
-// bootstrap is of an earlier control plane, or of an earlier agent whose Envoy runs on.
+// sessionServingCA returns the receiver of the control plane's CAs for the session. It returns nil if Envoy does not
+// read them from the agent's file, because its bootstrap is from an earlier control plane, or from an earlier agent
+// whose Envoy still runs.
 func (a *Agent) sessionServingCA() session.ServingCA {
 	if err := a.servingCA.Restore(); err != nil {
-		a.logger.Error("CAs of the control plane not written for Envoy", "err", err)
+		a.logger.Error("failed to write the control plane's CAs for envoy", "err", err)
 	}
 	bootstrap, err := a.dir.Read(workdir.Bootstrap)
 	if err == nil && bytes.Contains(bootstrap, []byte(mesh.FileServingCA)) {
 		return a.servingCA
 	}
-	a.logger.Info("Envoy has the control plane's CA in its bootstrap: this proxy has to be restarted before that CA is rotated", "err", err)
+	a.logger.Info("envoy's bootstrap contains the control plane's CA, restart this proxy before rotating that CA",
+		"err", err)
 	return nil
 }

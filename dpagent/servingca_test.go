@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// tell sends the CAs of the control plane, and waits until the agent says that it uses them.
+// tell sends the CAs of the control plane, and waits until the agent reports that it uses them.
 func (w *world) tell(epoch int64, cas ...*controlplanetest.Authority) {
 	w.t.Helper()
 	b := bundleOf(epoch, cas...)
@@ -27,7 +27,7 @@ func (w *world) tell(epoch int64, cas ...*controlplanetest.Authority) {
 	})
 }
 
-// servedBy has the control plane show a certificate of another CA from now on. All connections break.
+// servedBy makes the control plane use a certificate of another CA from now on. All connections break.
 func (w *world) servedBy(ca *controlplanetest.Authority) {
 	w.t.Helper()
 	w.Set(func(s *controlplanetest.State) { s.Serving = ca })
@@ -50,21 +50,21 @@ func TestServingCARotation(t *testing.T) {
 		}
 		w.tell(20, oldCA, newCA)
 		if file := r.readFile(mesh.FileServingCA); bytes.Count(file, []byte("BEGIN CERTIFICATE")) != 2 {
-			t.Errorf("Envoy's file when the agent says that both CAs are in use: %s", file)
+			t.Errorf("Envoy's file when the agent reports that both CAs are in use: %s", file)
 		}
 		w.servedBy(newCA)
 		if use := w.ExpectHello().GetInUse(); use.GetServingCaEpoch() != 20 {
 			t.Errorf("InUse = %v, want epoch 20", use)
 		}
 
-		w.SendServingCA(bundleOf(19, oldCA)) // by another replica, which lags
-		r.logged("CAs of a control plane that has not heard of the last change not used")
+		w.SendServingCA(bundleOf(19, oldCA)) // by another replica, which lags behind
+		r.logged("ignoring CAs of a control plane replica that has missed the last change")
 		if _, metrics := r.get("/metrics"); !strings.Contains(metrics, "sonde_dpagent_serving_ca_older_total 1\n") || !strings.Contains(metrics, "sonde_dpagent_serving_ca_epoch 20\n") {
-			t.Error("the metrics do not say the epoch, and that older CAs were refused")
+			t.Error("the metrics lack the epoch, or the rejected older CAs")
 		}
 
 		w.tell(30, newCA)
-		// The next start has the annotation of before the rotation.
+		// The next agent still has the annotation from before the rotation.
 		r.end()
 		r = w.run(o)
 		if use := w.ExpectHello().GetInUse(); use.GetServingCaEpoch() != 30 || use.GetServingCaId() != controlplanetest.BundleOf(newCA).GetId() {
@@ -72,10 +72,10 @@ func TestServingCARotation(t *testing.T) {
 		}
 		r.waitReady()
 
-		// Whoever has the old key is no control plane any more, although the file has the old CA.
+		// A server with the old key is no longer accepted, although the file has the old CA.
 		w.servedBy(oldCA)
 		r.logged("certificate signed by unknown authority")
-		// Given a newer file than what it was told: both count.
+		// The configured file is newer than the received CAs, so both are trusted.
 		third := controlplanetest.NewAuthority(t)
 		w.Give(third)
 		w.servedBy(third)
@@ -85,7 +85,7 @@ func TestServingCARotation(t *testing.T) {
 	})
 }
 
-// TestAgentMissesARotation is told nothing, and goes on once it is given another file.
+// TestAgentMissesARotation sends the agent no CAs, and checks that it recovers with another file.
 func TestAgentMissesARotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -103,10 +103,10 @@ func TestKeptServingCANotUsed(t *testing.T) {
 	const kept = "serving-ca.json"
 	tests := map[string]struct {
 		harm func(map[string]any, *dpagent.Options)
-		raw  string // instead
+		raw  string // replaces the content of the file
 		log  string // "" for none
 	}{
-		"garbage":                  {raw: "secret", log: "read serving-ca.json: it is not what this agent writes"},
+		"garbage":                  {raw: "secret", log: "read serving-ca.json: not written by this agent"},
 		"epoch 0":                  {harm: func(f map[string]any, _ *dpagent.Options) { f["epoch"] = 0 }, log: "epoch: 0: must be from 1 to 9007199254740992"},
 		"epoch -1":                 {harm: func(f map[string]any, _ *dpagent.Options) { f["epoch"] = -1 }, log: "epoch: -1: must be from 1 to"},
 		"no CA":                    {harm: func(f map[string]any, _ *dpagent.Options) { f["trusted"] = "" }, log: "trusted: read bundle"},
@@ -120,7 +120,7 @@ func TestKeptServingCANotUsed(t *testing.T) {
 			o := w.options()
 			r := w.run(o)
 			w.ExpectHello()
-			w.tell(20, controlplanetest.NewAuthority(t)) // what was given is replaced
+			w.tell(20, controlplanetest.NewAuthority(t)) // replaces the configured CAs
 			r.end()
 			data := []byte(tc.raw)
 			if tc.raw == "" {
@@ -141,15 +141,16 @@ func TestKeptServingCANotUsed(t *testing.T) {
 			if use := w.ExpectHello().GetInUse(); use.GetServingCaEpoch() != 0 {
 				t.Errorf("InUse = %v, want nothing of the file", use)
 			}
-			said := strings.Contains(r.logs.String(), "kept CAs of the control plane not used, those that were given are")
+			said := strings.Contains(r.logs.String(), "ignoring cached control plane CAs, using --ca-cert-file")
 			if said != (tc.log != "") || !strings.Contains(r.logs.String(), tc.log) || strings.Contains(r.logs.String(), "secret") {
-				t.Errorf("the log does not say %q:\n%s", tc.log, r.logs)
+				t.Errorf("no %q in the log:\n%s", tc.log, r.logs)
 			}
 		})
 	}
 }
 
-// TestEnvoyWithInlineCA has a bootstrap of an earlier control plane: the agent does not say that it could follow a rotation.
+// TestEnvoyWithInlineCA has the bootstrap of an earlier control plane: the agent must not announce that it could follow
+// a rotation.
 func TestEnvoyWithInlineCA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

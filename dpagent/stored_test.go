@@ -43,7 +43,7 @@ func keyOf(t *testing.T, text []byte) string {
 	return parseSecret(t, text).Resources[0].Certificate.Key.PEM
 }
 
-// TestJoinsWithStoredCertificate restarts an agent whose token is no longer good. Each start has a key of its own.
+// TestJoinsWithStoredCertificate restarts an agent whose token is no longer valid. Each start uses a new key.
 func TestJoinsWithStoredCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -59,14 +59,14 @@ func TestJoinsWithStoredCertificate(t *testing.T) {
 			}
 			after := w.joinOnce(o)
 			if keyOf(t, before) == keyOf(t, after) {
-				t.Errorf("token %s: the key is the one of the start before", name)
+				t.Errorf("token %s: the key is from the previous start", name)
 			}
 			before = after
 		}
 	})
 }
 
-// spoilSecret changes the secret of an agent that has ended.
+// spoilSecret changes the secret of an ended agent.
 func spoilSecret(t *testing.T, o options, spoil func([]byte) []byte) {
 	t.Helper()
 	path := filepath.Join(o.WorkDir, mesh.FileIdentity)
@@ -76,7 +76,7 @@ func spoilSecret(t *testing.T, o options, spoil func([]byte) []byte) {
 	}
 }
 
-// expire puts a certificate that has expired into the secret of an agent that has ended.
+// expire puts an expired certificate into the secret of an ended agent.
 func (w *world) expire(o options) {
 	w.t.Helper()
 	spoilSecret(w.t, o, func(text []byte) []byte {
@@ -89,18 +89,18 @@ func (w *world) expire(o options) {
 		was, errWas := json.Marshal(parts.Chain)
 		is, errIs := json.Marshal(inline{string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf}))})
 		if err := errors.Join(errWas, errIs); err != nil || bytes.Count(text, was) != 1 {
-			w.t.Fatalf("the certificate is %d times in the secret, %v", bytes.Count(text, was), err)
+			w.t.Fatalf("the secret has the certificate %d times, %v", bytes.Count(text, was), err)
 		}
 		return bytes.Replace(text, was, is, 1)
 	})
 }
 
-// setCA replaces the CA, and trusts no other.
+// setCA replaces the CA, and trusts only the new one.
 func (w *world) setCA(ca *controlplanetest.Authority) {
 	w.Set(func(s *controlplanetest.State) { s.CA, s.Trusted = ca, []*controlplanetest.Authority{ca} })
 }
 
-// TestStoredCertificateNotUsed restarts an agent with a certificate that is not good any more: the token decides.
+// TestStoredCertificateNotUsed restarts an agent whose certificate is no longer valid, so that it uses the token.
 func TestStoredCertificateNotUsed(t *testing.T) {
 	tests := map[string]struct {
 		harm func(w *world, o *options)
@@ -108,7 +108,7 @@ func TestStoredCertificateNotUsed(t *testing.T) {
 	}{
 		"refused by the control plane": {
 			func(w *world, _ *options) { w.setCA(controlplanetest.NewAuthority(w.t)) },
-			"control plane refuses the certificate in the work directory, joined with the token",
+			"control plane rejected the certificate in the work directory, joined with the token",
 		},
 		"of another dataplane": {func(_ *world, o *options) { o.Name = "web-2" }, "its DNS names are"},
 		"of another CA than the one beside it": {func(w *world, o *options) {
@@ -123,7 +123,7 @@ func TestStoredCertificateNotUsed(t *testing.T) {
 		}, "certificate signed by unknown authority"},
 		"cut": {func(w *world, o *options) {
 			spoilSecret(w.t, *o, func(text []byte) []byte { return text[:len(text)-5] })
-		}, "it is not what this agent writes"},
+		}, "not written by this agent"},
 		"without its key": {func(w *world, o *options) {
 			spoilSecret(w.t, *o, func(text []byte) []byte {
 				return bytes.ReplaceAll(text, []byte("PRIVATE KEY"), []byte("SECRET KEY"))
@@ -145,16 +145,17 @@ func TestStoredCertificateNotUsed(t *testing.T) {
 			r := w.run(o)
 			r.waitReady()
 			if log := r.logs.String(); !strings.Contains(log, tc.log) {
-				t.Errorf("the log does not say %q:\n%s", tc.log, log)
+				t.Errorf("no %q in the log:\n%s", tc.log, log)
 			}
 			if line := strings.Split(keyOf(t, text), "\n")[1]; strings.Contains(r.logs.String(), line) {
-				t.Error("the log has the key in it")
+				t.Error("the log contains the key")
 			}
 		})
 	}
 }
 
-// TestStoredCertificateExpires restarts an agent after its certificate has expired, with a bad token: it waits for a good one.
+// TestStoredCertificateExpires restarts an agent after its certificate has expired, with an invalid token: the agent
+// waits for a valid one.
 func TestStoredCertificateExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -164,13 +165,13 @@ func TestStoredCertificateExpires(t *testing.T) {
 		w.expire(o)
 		writeToken(t, o, "bad")
 		r := w.run(o)
-		r.logged("certificate in the work directory not used, joining with the token")
+		r.logged("certificate in the work directory unusable, joining with the token")
 		r.logged("certificate has expired")
 		r.becomesReadyWithAToken(o)
 	})
 }
 
-// TestBothAreRefused shows both reasons.
+// TestBothAreRefused checks that the error has both reasons.
 func TestBothAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -11,14 +11,15 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 )
 
-// Files with what the control plane has said of the probes of a written Dataplane, and of guarded liveness probes, for an agent that goes on where this one has died.
+// Files that store the control plane's probes of a written Dataplane and its state of guarded liveness probes, for an
+// agent that resumes after this one.
 const (
 	fileProbes        = "probes.pb"
 	fileServiceProbes = "service-probes.pb"
 	fileRestarts      = "restarts.pb"
 )
 
-// storeTold stores what the control plane has said, unless it is what it said before. No file is as one that names nothing.
+// storeTold stores a message of the control plane if it has changed. A missing file means an empty message.
 func (a *Agent) storeTold(file string, m proto.Message) {
 	if !a.keepsEnvoy() {
 		return
@@ -33,21 +34,22 @@ func (a *Agent) storeTold(file string, m proto.Message) {
 		err = a.dir.Write(file, data)
 	}
 	if err != nil {
-		a.logger.Warn("probes not stored, the next agent has the previous ones until it has a session", "file", file, "err", err)
+		a.logger.Warn("failed to store what the control plane sent, an agent that restarts uses the previous version until it connects",
+			"file", file, "err", err)
 		return
 	}
 	a.told[file] = data
 }
 
-// resumeTold takes what was said to an agent of this process' guard that has died, also if its Envoy has died with it: probes are asked
-// meanwhile.
+// resumeTold loads the messages that a dead agent of the same guard stored. It does so even if Envoy has died too,
+// since probes already arrive.
 func (a *Agent) resumeTold() {
 	if !a.keepsEnvoy() {
 		return
 	}
 	if starts, _ := worker.Guarded(); starts <= 1 {
-		if err := a.dir.Remove(fileProbes, fileServiceProbes, fileRestarts); err != nil { // they are of a process long gone
-			a.logger.Warn("probes of the previous agent not removed", "err", err)
+		if err := a.dir.Remove(fileProbes, fileServiceProbes, fileRestarts); err != nil { // from an earlier guard
+			a.logger.Warn("failed to remove the probes of the previous agent", "err", err)
 		}
 		return
 	}
@@ -57,15 +59,18 @@ func (a *Agent) resumeTold() {
 		a.setProbes(&probes)
 	}
 	var restarts agentv1.Restarts
-	if a.liveness != nil && a.readTold(fileRestarts, &restarts) {
-		a.liveness.Told(&restarts)
+	if a.probes != nil && a.readTold(fileRestarts, &restarts) {
+		a.setHold(restarts.GetHold())
+		if a.liveness != nil {
+			a.liveness.Told(&restarts)
+		}
 	}
 	if a.readTold(fileServiceProbes, &serviceProbes) {
 		a.setServiceProbes(&serviceProbes)
 	}
 }
 
-// readTold returns false if nothing was said that can be used.
+// readTold returns false if the file holds no usable message.
 func (a *Agent) readTold(file string, to proto.Message) bool {
 	data, err := a.dir.Read(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +80,7 @@ func (a *Agent) readTold(file string, to proto.Message) bool {
 		err = proto.Unmarshal(data, to)
 	}
 	if err != nil {
-		a.logger.Warn("probes of the previous agent not used, waiting for the control plane", "file", file, "err", err)
+		a.logger.Warn("probes of the previous agent unusable, waiting for the control plane", "file", file, "err", err)
 		return false
 	}
 	a.told[file] = data

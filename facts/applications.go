@@ -15,8 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// Applications are the inbounds whose application cannot take traffic, with the reason. All others count as those that can. They are stored, since
-// agents only say what changes.
+// Applications are the inbounds whose application cannot take traffic, with the reason. All others count as able. They
+// are stored, since agents only report changes.
 var Applications = Kind[*peerv1.Applications]{
 	Name:  "applications",
 	Field: func(m *peerv1.Proxy) **peerv1.Applications { return &m.Applications },
@@ -45,7 +45,8 @@ var Applications = Kind[*peerv1.Applications]{
 			return &peerv1.Applications{Order: Order{}.Proto(), NotServing: Texts(reasons)}, nil
 		},
 		Unread: func(log *slog.Logger, err error) {
-			log.Warn("record of applications not read, the proxy's inbounds count as ready until its agent reports them", "err", err)
+			log.Warn("failed to read the stored state of a proxy's applications, its inbounds count as ready until its agent reports",
+				"err", err)
 		},
 	},
 }
@@ -70,7 +71,7 @@ func Texts(reasons map[netip.AddrPort]string) map[string]string {
 	return all
 }
 
-// cutReasons has each reason be one that other replicas take.
+// cutReasons shortens reasons to what other replicas accept.
 func cutReasons(reasons map[string]string) map[string]string {
 	all := make(map[string]string, len(reasons))
 	for at, reason := range reasons {
@@ -79,7 +80,7 @@ func cutReasons(reasons map[string]string) map[string]string {
 	return all
 }
 
-// addressesOf parses addresses. There may be thousands, which are seldom others than before.
+// addressesOf parses addresses. There may be thousands, which rarely differ from before.
 func addressesOf(texts []string, before mesh.Addresses) mesh.Addresses {
 	if strings.Join(texts, ",") == string(before) {
 		return before

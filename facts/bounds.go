@@ -13,15 +13,15 @@ import (
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 )
 
-// Limits of what a replica says of one proxy.
+// Limits on a replica's report of one proxy.
 const (
-	// MaxText of a text, in bytes.
+	// MaxText limits a text, in bytes.
 	MaxText     = 512
 	maxInbounds = 10_000 // as many as a Dataplane may have
 	maxFeatures = 32
 )
 
-// CheckProxy returns an error that names a field of what a replica says of a proxy, if that is out of bounds.
+// CheckProxy returns an error that names the first field of a replica's report that is out of bounds.
 func CheckProxy(m *peerv1.Proxy) error {
 	var b Bounds
 	b.ID("proxy.id", m.GetId())
@@ -40,7 +40,7 @@ func CheckProxy(m *peerv1.Proxy) error {
 // Bounds keeps the first field that is out of bounds.
 type Bounds struct{ Err error }
 
-// Refuse notes a value, and which are allowed.
+// Refuse records a rejected value and what is allowed.
 func (b *Bounds) Refuse(field string, value any, allowed string) {
 	if b.Err == nil {
 		b.Err = fmt.Errorf("%s: %v: %s", field, value, allowed)
@@ -71,7 +71,7 @@ func (b *Bounds) Count(field string, n, most int) {
 	}
 }
 
-// Time checks a time; nil is one.
+// Time checks a time; nil is valid.
 func (b *Bounds) Time(field string, t *timestamppb.Timestamp) {
 	if t != nil && !t.IsValid() {
 		b.Refuse(field, t, "must be a time")
@@ -101,7 +101,7 @@ func (b *Bounds) reasons(field string, reasons map[string]string) {
 	}
 }
 
-// reason checks a text of which the beginning is the control plane's own.
+// reason checks a text with a prefix of the control plane's own.
 func (b *Bounds) reason(field, reason string) {
 	if len(reason) > agentv1.MaxReason+MaxText {
 		b.Refuse(field, fmt.Sprintf("%d bytes", len(reason)), fmt.Sprintf("must have at most %d", agentv1.MaxReason+MaxText))

@@ -8,9 +8,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Storage keeps sets of proxies, and what is known of them. Names are slash-separated paths. Write is atomic, and durable as soon as the disk
-// takes it, for which it does not wait long. List returns the names in a directory; one that does not exist is empty. *store.Records
-// implements it.
+// Storage keeps sets of proxies with data. Names are slash-separated paths. Write is atomic, and durable as soon as the
+// disk takes it, for which it does not wait long. List returns the names in a directory, none if it does not exist.
+// *store.Records implements it.
 type Storage interface {
 	Read(name string) ([]byte, error)
 	Write(name string, data []byte) error
@@ -18,8 +18,8 @@ type Storage interface {
 	List(directory string) ([]string, error)
 }
 
-// Directory is a set of proxies in the storage: it has a file for each, whose path is its ID, <mesh>/<dataplane>. Without a storage
-// nothing is kept.
+// Directory is a stored set of proxies, with a file for each, whose path is its ID, <mesh>/<dataplane>. Without a
+// storage nothing is kept.
 type Directory struct {
 	Name    string
 	Storage Storage
@@ -40,7 +40,7 @@ func (f Directory) Write(id mesh.ID, data []byte) error {
 	return f.Storage.Write(f.path(id), data)
 }
 
-// Read returns what is in the file of a proxy.
+// Read returns the content of a proxy's file.
 func (f Directory) Read(id mesh.ID) ([]byte, error) { return f.Storage.Read(f.path(id)) }
 
 // Remove removes a proxy from the set.

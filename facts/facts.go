@@ -1,5 +1,6 @@
-// Package facts keeps what agents and Envoys report of each proxy, to any replica of the control plane: a register for each kind. Each fact has the
-// Order of the session or stream that reported it, and the newest wins. Together they make one mesh.Observation.
+// Package facts keeps what agents and Envoys report of each proxy, to any replica of the control plane: a register for
+// each kind. Each fact has the Order of the session or stream that reported it, and the newest wins. Together they make
+// one mesh.Observation.
 package facts
 
 import (
@@ -20,13 +21,13 @@ var kinds = []interface {
 	check(*Bounds, *peerv1.Proxy)
 }{Session, Applications, Listeners, Liveness, Plaintext}
 
-// Said is what another replica has said of a proxy.
+// Said is what another replica reports of a proxy.
 type Said struct {
 	Replica string
 	Proxy   *peerv1.Proxy // must not be changed
-	// At is when it was heard, by the clock of this process.
+	// At is when it was received, by the clock of this process.
 	At time.Time
-	// Lost is since when the replica is not heard, zero while it is.
+	// Lost is since when the replica has been disconnected, zero while it is connected.
 	Lost time.Time
 }
 
@@ -45,12 +46,12 @@ func Superseded(m *peerv1.Proxy, others []*peerv1.Proxy) bool {
 
 // Options of Facts. All are required but Storage.
 type Options struct {
-	// Dataplane returns that of a proxy in the view, nil if there is none.
+	// Dataplane returns the Dataplane of a proxy in the view, nil if it does not exist.
 	Dataplane func(mesh.ID) *mesh.Dataplane
-	// Heard returns what other replicas have said of a proxy.
+	// Heard returns what other replicas report of a proxy.
 	Heard func(mesh.ID) []Said
-	// Changed is called when other replicas have to be told about a proxy, Observe when its Observation changes. They return at once, and must not call
-	// the Facts.
+	// Changed is called to tell other replicas about a proxy, Observe when its Observation changes. They must return at
+	// once, and must not call the Facts.
 	Changed func(mesh.ID)
 	Observe func(mesh.ID, mesh.Observation)
 	// Storage keeps what agents do not report again. Default: nothing is kept.
@@ -85,7 +86,7 @@ type Facts struct {
 	}
 
 	mu sync.Mutex
-	// own has what this replica knows, known the merged Observations.
+	// own has this replica's own state, known the merged Observations.
 	own   map[mesh.ID]Own
 	known map[mesh.ID]mesh.Observation
 }
@@ -109,7 +110,7 @@ func (f *Facts) Load() error {
 	return errors.Join(errs...)
 }
 
-// Said returns what other replicas say of a proxy. If the view has the proxy, other instances of it are left out.
+// Said returns the reports of other replicas on a proxy. If the view has the proxy, other instances of it are left out.
 func (f *Facts) Said(id mesh.ID) []Said {
 	all := f.o.Heard(id)
 	d := f.o.Dataplane(id)
@@ -139,7 +140,7 @@ func (f *Facts) Update(id mesh.ID, change func(*Own)) {
 	}
 }
 
-// Heard updates a proxy after other replicas have said something about it, or it has entered or left the view.
+// Heard updates a proxy after a report of another replica, or after it has entered or left the view.
 func (f *Facts) Heard(id mesh.ID) {
 	f.mu.Lock()
 	f.remerge(id)
@@ -149,12 +150,14 @@ func (f *Facts) Heard(id mesh.ID) {
 	}
 }
 
-// remerge passes the Observation on if it is another one. It needs mu.
+// remerge passes on a changed Observation. The caller holds mu.
 func (f *Facts) remerge(id mesh.ID) {
 	own, said := f.own[id], f.Said(id)
 	now := f.known[id]
-	now.Joined, now.Draining, now.Expired, now.Path, now.Administrator = own.Joined, own.Draining, own.Expired, own.Path, own.Administrator
-	if newest, found := Session.Newest(said); found && OrderOf(newest.Proxy.GetSession().GetOrder()).Compare(own.Session) > 0 {
+	now.Joined, now.Draining, now.Expired, now.Path, now.Administrator = own.Joined, own.Draining, own.Expired, own.Path,
+		own.Administrator
+	if newest, found := Session.Newest(said); found &&
+		OrderOf(newest.Proxy.GetSession().GetOrder()).Compare(own.Session) > 0 {
 		now.Draining = newest.Proxy.GetSession().GetDraining()
 	}
 	for _, r := range f.registers {
@@ -198,7 +201,7 @@ func (f *Facts) Which(matches func(Own) bool) []mesh.ID {
 	return ids
 }
 
-// Tell adds this replica's own facts of a proxy to m, and returns false if there are none.
+// Tell adds this replica's own facts of a proxy to m, and returns false without any.
 func (f *Facts) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	known := false
 	for _, r := range f.registers {
@@ -227,7 +230,7 @@ func (f *Facts) Drop(id mesh.ID) error {
 	return errors.Join(errs...)
 }
 
-// Forget drops the proxies that are gone.
+// Forget drops the proxies for which gone returns true.
 func (f *Facts) Forget(gone func(mesh.ID) bool) (forgotten []mesh.ID, err error) {
 	var errs []error
 	for _, id := range f.Told() {

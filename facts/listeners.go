@@ -9,7 +9,7 @@ import (
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 )
 
-// Listeners are those that Envoy has accepted, and why it refuses others. Their order is that of the ADS stream.
+// Listeners are the listeners that Envoy has accepted, and the reasons of rejected ones, ordered by ADS stream.
 var Listeners = Kind[*peerv1.Listeners]{
 	Name:  "listeners",
 	Field: func(m *peerv1.Proxy) **peerv1.Listeners { return &m.Listeners },
@@ -20,10 +20,12 @@ var Listeners = Kind[*peerv1.Listeners]{
 	},
 	Same: func(a, b *peerv1.Listeners) bool {
 		return slices.Equal(a.GetAccepted(), b.GetAccepted()) && maps.Equal(a.GetRefused(), b.GetRefused()) &&
-			(a.GetOutbounds() == nil) == (b.GetOutbounds() == nil) && slices.Equal(a.GetOutbounds().GetAccepted(), b.GetOutbounds().GetAccepted())
+			(a.GetOutbounds() == nil) == (b.GetOutbounds() == nil) &&
+			slices.Equal(a.GetOutbounds().GetAccepted(), b.GetOutbounds().GetAccepted())
 	},
 	Tell: func(m *peerv1.Listeners, _ time.Duration) *peerv1.Listeners {
-		return &peerv1.Listeners{Order: m.GetOrder(), Accepted: m.GetAccepted(), Refused: cutReasons(m.GetRefused()), Outbounds: m.GetOutbounds()}
+		return &peerv1.Listeners{Order: m.GetOrder(), Accepted: m.GetAccepted(), Refused: cutReasons(m.GetRefused()),
+			Outbounds: m.GetOutbounds()}
 	},
 	Observe: func(o *mesh.Observation, m *peerv1.Listeners) {
 		o.ListenersKnown, o.Listeners = m != nil, addressesOf(m.GetAccepted(), o.Listeners)

@@ -8,7 +8,7 @@ import (
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 )
 
-// Liveness says which guarded liveness probes of a pod fail. Agents say all of it in each session.
+// Liveness says which guarded liveness probes of a pod fail. Agents report all of them in each session.
 var Liveness = Kind[*peerv1.Liveness]{
 	Name:  "liveness",
 	Field: func(m *peerv1.Proxy) **peerv1.Liveness { return &m.Liveness },

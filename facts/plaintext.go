@@ -10,15 +10,15 @@ import (
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 )
 
-// Plaintext is what mode STRICT would refuse. Agents say all of it in each session, and when they are asked: two reports are never the same, since it
-// counts when something was seen.
+// Plaintext is the traffic that mode STRICT would reject. Agents report all of it in each session, and on request. Two
+// reports always differ, since their times are relative to the report.
 var Plaintext = Kind[*peerv1.Plaintext]{
 	Name:  "plaintext",
 	Field: func(m *peerv1.Proxy) **peerv1.Plaintext { return &m.Plaintext },
 	Check: func(b *Bounds, m *peerv1.Plaintext) {
 		b.Text("proxy.plaintext.process", m.GetProcess())
 		if err := agentv1.CheckPlaintext(m.GetSaid()); err != nil {
-			b.Refuse("proxy.plaintext.said", err, "must be as an agent says it")
+			b.Refuse("proxy.plaintext.said", err, "must be as an agent reports it")
 		}
 	},
 	PerInstance: true,
@@ -27,7 +27,7 @@ var Plaintext = Kind[*peerv1.Plaintext]{
 	},
 }
 
-// aged returns m as it would be said now, which was said that long ago.
+// aged returns m as it would be reported now, by later.
 func aged(m *agentv1.Plaintext, by time.Duration) *agentv1.Plaintext {
 	ago := func(d *durationpb.Duration) *durationpb.Duration {
 		return durationpb.New(min(d.AsDuration()+by, agentv1.MaxAgo))

@@ -34,7 +34,8 @@ type Kind[T Message] struct {
 	Same func(a, b T) bool
 	// Tell returns the message for other replicas, some time after it was reported. Default: the message itself.
 	Tell func(m T, after time.Duration) T
-	// Observe writes the newest message, nil without one, into the Observation, which has the values before. Default: it writes nothing.
+	// Observe writes the newest message, nil without one, into the Observation, which has the values before. Default: it
+	// writes nothing.
 	Observe func(o *mesh.Observation, m T)
 	// Keep stores it. Default: it is in memory only, since agents report it again.
 	Keep *Format[T]
@@ -70,10 +71,10 @@ func (f Fact[T]) Order() Order { return OrderOf(f.Said.GetOrder()) }
 // Newest returns the replica's statement with the newest fact of a kind, and false without one.
 func (k Kind[T]) Newest(all []Said) (newest Said, found bool) {
 	var order Order
-	for _, said := range all {
-		fact := k.of(said)
+	for _, ok := range all {
+		fact := k.of(ok)
 		if fact.Known() && (!found || fact.Order().Compare(order) > 0) {
-			newest, order, found = said, fact.Order(), true
+			newest, order, found = ok, fact.Order(), true
 		}
 	}
 	return newest, found
@@ -84,7 +85,7 @@ func (k Kind[T]) of(said Said) Fact[T] {
 	return Fact[T]{Said: *k.Field(said.Proxy), At: said.At, Instance: said.Proxy.GetInstance()}
 }
 
-// order returns nil if m, which may be nil, says nothing of the kind.
+// order returns nil if m, which may be nil, has no fact of the kind.
 func (k Kind[T]) order(m *peerv1.Proxy) *peerv1.Order {
 	if m == nil {
 		return nil
@@ -114,22 +115,24 @@ type Register[T Message] struct {
 	// Guarded by Facts.mu, which is not held while something is written, since endpoints change under it:
 	// own has what was reported to this replica.
 	own map[mesh.ID]Fact[T]
-	// newest has the newest of all replicas for proxies in the view, if changed is set. Messages that equal nil are left out.
+	// newest has the newest of all replicas for proxies in the view, if changed is set. Messages that equal nil are left
+	// out.
 	newest map[mesh.ID]Fact[T]
 }
 
 func newRegister[T Message](f *Facts, k Kind[T]) *Register[T] {
-	r := &Register[T]{kind: k, facts: f, records: Directory{k.Name, f.o.Storage}, own: map[mesh.ID]Fact[T]{}, newest: map[mesh.ID]Fact[T]{}}
+	r := &Register[T]{kind: k, facts: f, records: Directory{k.Name, f.o.Storage}, own: map[mesh.ID]Fact[T]{},
+		newest: map[mesh.ID]Fact[T]{}}
 	f.registers = append(f.registers, r)
 	return r
 }
 
-// OnChange sets a function that is called when the newest fact of a proxy in the view changes, or the proxy leaves the view. It must return at once.
-// OnChange must be called before all other methods.
+// OnChange sets a function that is called when the newest fact of a proxy in the view changes, or the proxy leaves the
+// view. It must return at once. OnChange must be called before all other methods.
 func (r *Register[T]) OnChange(changed func(mesh.ID)) { r.changed = changed }
 
-// Update replaces this replica's own fact of a proxy. change gets that fact and the newest of all replicas, and must not call the Facts. After an error the
-// new fact holds, but is not stored.
+// Update replaces this replica's own fact of a proxy. change gets that fact and the newest of all replicas, and must
+// not call the Facts. After an error the new fact is in effect, but not stored.
 func (r *Register[T]) Update(id mesh.ID, change func(own, newest Fact[T]) Fact[T]) error {
 	r.facts.mu.Lock()
 	own := r.own[id]
@@ -148,8 +151,8 @@ func (r *Register[T]) Update(id mesh.ID, change func(own, newest Fact[T]) Fact[T
 	return r.keep(id)
 }
 
-// Say replaces this replica's own fact of a proxy, for a kind that is not stored, and returns the newest of all replicas before. It returns false and
-// changes nothing if the view has another instance of the proxy.
+// Say replaces this replica's own fact of a proxy, for a kind that is not stored, and returns the newest of all
+// replicas before. It returns false and changes nothing if the view has another instance of the proxy.
 func (r *Register[T]) Say(id mesh.ID, now Fact[T]) (before Fact[T], taken bool) {
 	_ = r.Update(id, func(own, newest Fact[T]) Fact[T] {
 		before, taken = newest, r.isOf(id, now) // with the lock: a later view calls Heard
@@ -188,7 +191,8 @@ func (r *Register[T]) Newest(id mesh.ID) Fact[T] {
 	return r.newestOf(id, r.facts.Said(id))
 }
 
-// All returns the newest facts of all proxies in the view, for a kind with OnChange. Messages that equal nil are left out.
+// All returns the newest facts of all proxies in the view, for a kind with OnChange. Messages that equal nil are left
+// out.
 func (r *Register[T]) All() map[mesh.ID]Fact[T] {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
@@ -201,7 +205,7 @@ func (r *Register[T]) isOf(id mesh.ID, f Fact[T]) bool {
 	return !r.kind.PerInstance || d == nil || d.Identity.Instance == f.Instance
 }
 
-// ownOf needs Facts.mu.
+// ownOf returns this replica's own fact. The caller holds Facts.mu.
 func (r *Register[T]) ownOf(id mesh.ID) Fact[T] {
 	if own := r.own[id]; r.isOf(id, own) {
 		return own
@@ -209,7 +213,7 @@ func (r *Register[T]) ownOf(id mesh.ID) Fact[T] {
 	return Fact[T]{}
 }
 
-// newestOf needs Facts.mu.
+// newestOf returns the newest fact. The caller holds Facts.mu.
 func (r *Register[T]) newestOf(id mesh.ID, said []Said) Fact[T] {
 	own := r.ownOf(id)
 	if other, found := r.kind.Newest(said); found {
@@ -259,7 +263,7 @@ func (r *Register[T]) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	return true
 }
 
-// ids adds the proxies with an own fact. It needs Facts.mu.
+// ids adds the proxies with an own fact. The caller holds Facts.mu.
 func (r *Register[T]) ids(all map[mesh.ID]bool) {
 	for id := range r.own {
 		all[id] = true

@@ -48,7 +48,7 @@ func (f files) Write(name string, data []byte) error {
 func (f files) List(directory string) ([]string, error) {
 	all := map[string]bool{}
 	for name := range f {
-		if below, is := strings.CutPrefix(name, directory+"/"); is {
+		if below, ok := strings.CutPrefix(name, directory+"/"); ok {
 			first, _, _ := strings.Cut(below, "/")
 			all[first] = true
 		}
@@ -231,7 +231,7 @@ func TestKept(t *testing.T) {
 		t.Error("what was kept is newer than what another replica knows")
 	}
 	set(nil)
-	if _, there := kept["applications/"+web]; there || len(kept) != 1 {
+	if _, ok := kept["applications/"+web]; ok || len(kept) != 1 {
 		t.Errorf("kept is %v", kept)
 	}
 }

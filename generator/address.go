@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Numbers of a socket option on Linux, see mesh.SocketPriority.
+// Values of a socket option on Linux, see mesh.SocketPriority.
 const (
 	solSocket  = 1
 	soPriority = 12
@@ -30,7 +30,7 @@ func pipeAddress(path string, mode uint32) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
 }
 
-// bypassRedirection makes a cluster connect straight to the application.
+// bypassRedirection makes a cluster connect directly to the application.
 func bypassRedirection() *corev3.BindConfig {
 	return &corev3.BindConfig{SocketOptions: []*corev3.SocketOption{{
 		Description: "SO_PRIORITY: not to be redirected",
@@ -41,7 +41,7 @@ func bypassRedirection() *corev3.BindConfig {
 	}}}
 }
 
-// tcpKeepalive detects within a minute that a peer has vanished. There are no idle timeouts that would.
+// tcpKeepalive detects a dead peer within a minute. No idle timeout would detect it.
 func tcpKeepalive() *corev3.TcpKeepalive {
 	return &corev3.TcpKeepalive{
 		KeepaliveTime:     wrapperspb.UInt32(30),

@@ -25,20 +25,21 @@ import (
 const (
 	// memoryToRelease is how many bytes of freed memory Envoy returns to the system each second.
 	memoryToRelease = 1 << 20
-	// A stream to a control plane that has vanished ends after the sum of the two. The server must allow pings that often.
+	// A stream to a dead control plane ends after the sum of the two. The server must allow pings this often.
 	adsPingInterval = 30 * time.Second
 	adsPingTimeout  = 10 * time.Second
-	// A broken stream is opened again after a random delay with an upper bound that doubles each time. Only a response
-	// resets the bound, and a proxy that reconnects and lacks nothing gets none: with Envoy's default maximum of 30 s, a
-	// proxy that had reconnected a few times would be late after a restart of the control plane.
+	// Envoy reopens a broken stream after a random delay, with an upper bound that doubles each time. Only a response
+	// resets the bound, and a reconnected proxy that is up to date gets no response. With Envoy's default maximum of 30 s,
+	// such a proxy would be late after a restart of the control plane.
 	adsRetryFirst = 500 * time.Millisecond
 	adsRetryMax   = 4 * time.Second
-	// workerHangLimit is the watchdog timeout after which Envoy kills itself because a worker hangs, so that its agent restarts it. The agent watches the
-	// main thread.
+	// workerHangLimit is the watchdog timeout after which Envoy kills itself because a worker thread hangs, so that the
+	// agent restarts Envoy. The agent monitors the main thread.
 	workerHangLimit = 20 * time.Second
 )
 
-// BootstrapOptions describe how a proxy reaches its control plane, and what it may use. Fields without a default are required.
+// BootstrapOptions configure how a proxy reaches its control plane, and which resources it may use. Fields without a
+// default are required.
 type BootstrapOptions struct {
 	// Node is the proxy's mesh.ID.
 	Node string
@@ -46,21 +47,21 @@ type BootstrapOptions struct {
 	Cluster string
 	// ControlPlane is the address of ADS, host:port; the host may be a name or an IP address.
 	ControlPlane string
-	// ServingCA has the CAs by which the control plane is verified, PEM, for an agent that writes no mesh.FileServingCA. Default: Envoy reads
-	// that file.
+	// ServingCA has the CAs (PEM) that verify the control plane, for an agent that does not write mesh.FileServingCA.
+	// Default: Envoy reads that file.
 	ServingCA []byte
-	// ServingName is a DNS SAN of that certificate.
+	// ServingName is a DNS SAN of the control plane's certificate.
 	ServingName string
 	// DrainTime is Envoy's --drain-time-s. Default mesh.DefaultDrainTime.
 	DrainTime time.Duration
-	// Records says that the agent takes records of plain text. Default: Envoy makes none.
+	// Records means that the agent reads access log records of plaintext traffic. Default: Envoy sends none.
 	Records bool
 	// Memory is how many bytes Envoy and its agent may use together. Default mesh.DefaultSidecarMemory.
 	Memory uint64
 }
 
-// Bootstrap returns the configuration with which Envoy starts: it holds no secrets, and gets everything else over ADS. It
-// returns an error if ControlPlane is not host:port.
+// Bootstrap returns the configuration with which Envoy starts. It contains no secrets; Envoy gets everything else over
+// ADS. It returns an error if ControlPlane is not host:port.
 func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 	cluster, err := controlPlane(o)
 	if err != nil {
@@ -98,22 +99,26 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// baseBootstrap is common to all Envoys of the mesh, with dynamic and static configuration. memory is in bytes, see BootstrapOptions.
+// baseBootstrap returns the bootstrap that all Envoys of the mesh share, with dynamic or static configuration. memory
+// is in bytes, see BootstrapOptions.
 func baseBootstrap(node, cluster string, memory uint64) *bootstrapv3.Bootstrap {
 	return &bootstrapv3.Bootstrap{
 		Node: &corev3.Node{Id: node, Cluster: cluster},
-		// The agent asks it how Envoy is, and how to drain, whatever others do.
-		Admin:           &bootstrapv3.Admin{Address: pipeAddress(mesh.SocketAdmin, pipeModePrivate), IgnoreGlobalConnLimit: true},
+		// The agent must be able to check and drain Envoy, whatever other clients do.
+		Admin: &bootstrapv3.Admin{Address: pipeAddress(mesh.SocketAdmin, pipeModePrivate),
+			IgnoreGlobalConnLimit: true},
 		OverloadManager: overloadManager(cmp.Or(memory, mesh.DefaultSidecarMemory)),
 		MemoryAllocatorManager: &bootstrapv3.MemoryAllocatorManager{
 			BytesToRelease:        memoryToRelease,
 			MemoryReleaseInterval: durationpb.New(time.Second),
 		},
 		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{ // the agent sets mesh.RuntimeEnding
-			Name: "agent", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}},
+			Name: "agent", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{
+				AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}},
 		}}},
 		StatsConfig: statsConfig(),
-		Watchdogs:   &bootstrapv3.Watchdogs{WorkerWatchdog: &bootstrapv3.Watchdog{KillTimeout: durationpb.New(workerHangLimit)}},
+		Watchdogs: &bootstrapv3.Watchdogs{
+			WorkerWatchdog: &bootstrapv3.Watchdog{KillTimeout: durationpb.New(workerHangLimit)}},
 	}
 }
 
@@ -134,7 +139,7 @@ func controlPlane(o BootstrapOptions) (*clusterv3.Cluster, error) {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
 		c.TypedDnsResolverConfig = systemResolver()
 	}
-	http := explicitHTTP2(outbound())
+	http := explicitHTTP2(toServices())
 	http.GetExplicitHttpConfig().GetHttp2ProtocolOptions().ConnectionKeepalive = &corev3.KeepaliveSettings{
 		Interval: durationpb.New(adsPingInterval),
 		Timeout:  durationpb.New(adsPingTimeout),
@@ -143,17 +148,18 @@ func controlPlane(o BootstrapOptions) (*clusterv3.Cluster, error) {
 	return c, nil
 }
 
-// systemResolver resolves as the agent does. Envoy's own, c-ares, gives up at the first SERVFAIL, which a DNS server without a way out of
-// the cluster answers to the name as it is: with ndots below 3 that is asked before the search domains.
+// systemResolver resolves names as the agent does. Envoy's own resolver, c-ares, gives up at the first SERVFAIL. A DNS
+// server that cannot reach outside the cluster answers SERVFAIL to the unchanged name, which is queried before the
+// search domains if ndots is below 3.
 func systemResolver() *corev3.TypedExtensionConfig {
 	return &corev3.TypedExtensionConfig{
 		Name: "envoy.network.dns_resolver.getaddrinfo",
-		// Without a limit it tries again at once and for ever; the cluster tries again after seconds.
+		// Without a limit it would retry at once and forever; the cluster itself retries after seconds.
 		TypedConfig: resource.Any(&getaddrinfov3.GetAddrInfoDnsResolverConfig{NumRetries: wrapperspb.UInt32(1)}),
 	}
 }
 
-// controlPlaneSocket trusts only the control plane's serving CA, which is not the CA of the mesh.
+// controlPlaneSocket trusts only the control plane's serving CAs, which differ from the CA of the mesh.
 func controlPlaneSocket(o BootstrapOptions) *corev3.TransportSocket {
 	tls := commonTLS(dynamic, []string{alpnHTTP2}, &tlsv3.SubjectAltNameMatcher{
 		SanType: tlsv3.SubjectAltNameMatcher_DNS,
@@ -163,7 +169,8 @@ func controlPlaneSocket(o BootstrapOptions) *corev3.TransportSocket {
 	context.ValidationContextSdsSecretConfig = sdsSecret(dynamic, mesh.SecretServingCA, mesh.FileServingCA)
 	if len(o.ServingCA) > 0 {
 		context.GetDefaultValidationContext().TrustedCa = inlineData(o.ServingCA)
-		tls.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: context.GetDefaultValidationContext()}
+		tls.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{
+			ValidationContext: context.GetDefaultValidationContext()}
 	}
 	return tlsSocket(&tlsv3.UpstreamTlsContext{Sni: o.ServingName, CommonTlsContext: tls})
 }
@@ -172,7 +179,7 @@ func inlineData(data []byte) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: string(data)}}
 }
 
-// splitHostPort does the work of net.SplitHostPort, since this package does not import net.
+// splitHostPort replaces net.SplitHostPort, since this package does not import net.
 func splitHostPort(address string) (host string, port uint32, err error) {
 	if at, err := netip.ParseAddrPort(address); err == nil && at.Port() != 0 {
 		return at.Addr().String(), uint32(at.Port()), nil

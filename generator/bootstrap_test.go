@@ -61,7 +61,8 @@ func TestBootstrapControlPlane(t *testing.T) {
 	}
 }
 
-// TestServingCA has agents that write the CAs of the control plane into a file, and those of earlier releases.
+// TestServingCA checks the bootstrap for agents that write the CAs of the control plane to a file, and for agents of
+// earlier releases.
 func TestServingCA(t *testing.T) {
 	ca := pem(t, "serving-ca.pem")
 	for name, given := range map[string][]byte{"file": nil, "inline": ca} {
@@ -79,7 +80,7 @@ func TestServingCA(t *testing.T) {
 			inline, combined := socket.GetCommonTlsContext().GetValidationContext(), socket.GetCommonTlsContext().GetCombinedValidationContext()
 			names := cmp.Or(inline, combined.GetDefaultValidationContext()).GetMatchTypedSubjectAltNames()
 			if len(names) != 1 || names[0].GetMatcher().GetExact() != mesh.ServingName {
-				t.Errorf("accepted names = %v, want the control plane's alone", names)
+				t.Errorf("accepted names = %v, want only the control plane's", names)
 			}
 			file := combined.GetValidationContextSdsSecretConfig().GetSdsConfig().GetPathConfigSource().GetPath()
 			if got := inline.GetTrustedCa().GetInlineString(); got != string(given) || (file == mesh.FileServingCA) != (given == nil) {

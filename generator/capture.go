@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// family is an IP family. Each has a capture listener of its own, so that the one of IPv4 works on a host without IPv6.
+// family is an IP family. Each has its own capture listener, so that IPv4 works on a host without IPv6.
 type family struct {
 	suffix string
 	any    netip.Addr
@@ -44,7 +44,7 @@ func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.L
 		b.addInboundChains(l)
 		if passesInbound(b.mode, b.dataplane) {
 			p := tcpProxy(mesh.InboundStats+"passthrough", nameInboundPassthrough, 1)
-			if b.dataplane.Spec.Networking.Gateway == nil { // that of a gateway is the same in mode STRICT
+			if b.dataplane.Spec.Networking.Gateway == nil { // a gateway has the same chain in mode STRICT
 				b.recordConnections(p, mesh.RecordsNoInbound, nil)
 			}
 			l.DefaultFilterChain = &listenerv3.FilterChain{Name: "passthrough", Filters: []*listenerv3.Filter{tcpFilter(p)}}
@@ -54,17 +54,17 @@ func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.L
 	return listeners
 }
 
-// passesInbound reports whether redirected connections to ports without an inbound go to the application: in STRICT mode only to that of
-// a gateway, which takes connections from outside the mesh.
+// passesInbound reports whether redirected connections to ports without an inbound reach the application. In STRICT
+// mode only a gateway allows this, since it accepts connections from outside the mesh.
 func passesInbound(mode mesh.MTLSMode, d *mesh.Dataplane) bool {
 	return mode != mesh.ModeStrict || d.Spec.Networking.Gateway != nil
 }
 
-// addInboundChains adds the chains of each inbound. They match the port of the original destination. An inbound that comes or goes
-// changes nothing else: Envoy then updates the listener in place, and connections of other chains live on, while any other
-// difference would drain the whole listener (Envoy: configuration/listeners/lds). So the TLS inspector is not disabled for
-// ports without an inbound, although it delays a protocol there in which the server speaks first; only serverFirst disables
-// it.
+// addInboundChains adds the chains of each inbound. They match the port of the original destination. Adding or removing
+// an inbound changes only filter chains, so Envoy updates the listener in place, and connections of other chains
+// survive. Any other difference would drain the whole listener (Envoy: configuration/listeners/lds). So the TLS
+// inspector stays enabled for ports without an inbound, although it delays server-first protocols there; only
+// serverFirst disables it.
 func (b *inbound) addInboundChains(l *listenerv3.Listener) {
 	net := &b.dataplane.Spec.Networking
 	onPort := map[uint32]int{}
@@ -87,8 +87,8 @@ func (b *inbound) addInboundChains(l *listenerv3.Listener) {
 	}
 }
 
-// loopChains returns chains that close connections to the capture ports themselves, which would otherwise be passed
-// through to the capture ports again and again.
+// loopChains returns chains that close connections to the capture ports themselves, which passthrough would otherwise
+// send to the capture ports again and again.
 func loopChains(tp *mesh.TransparentProxying) []*listenerv3.FilterChain {
 	var chains []*listenerv3.FilterChain
 	for _, port := range []uint32{tp.RedirectPortInbound, tp.RedirectPortOutbound} {
@@ -101,15 +101,15 @@ func loopChains(tp *mesh.TransparentProxying) []*listenerv3.FilterChain {
 	return chains
 }
 
-// readinessChain forwards to the agent's readiness from a port on which nothing listens, so that an answer also proves
-// that redirection works. An agent that has died is back in a part of a second: until then the question is asked again.
+// readinessChain forwards to the agent's readiness from a port on which nothing listens, so that a response also proves
+// that redirection works. A dead agent restarts within a fraction of a second; until then the request is retried.
 func readinessChain() *listenerv3.FilterChain {
 	path := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: mesh.PathReady}}
 	return &listenerv3.FilterChain{
 		Name:             nameReadiness,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortReadiness)},
 		Filters: []*listenerv3.Filter{withRoutes(serverProxy(mesh.InboundStats+"readiness", ""),
-			routeConfiguration(nameReadiness, path, &routev3.RouteAction{
+			routeConfiguration(nameReadiness, &routev3.RouteAction{
 				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameAgentReadiness},
 				Timeout:          durationpb.New(readinessTimeout),
 				RetryPolicy: &routev3.RetryPolicy{
@@ -118,21 +118,21 @@ func readinessChain() *listenerv3.FilterChain {
 						BaseInterval: durationpb.New(readinessPause), MaxInterval: durationpb.New(readinessPause),
 					},
 				},
-			}))},
+			}, path))},
 	}
 }
 
 const (
-	// readinessTimeout is shorter than that of the kubelet's probe, so that it sees why.
+	// readinessTimeout is shorter than the timeout of the kubelet's probe, so that the kubelet sees the reason.
 	readinessTimeout = 2 * time.Second
-	// readinessPause is the longest between two of readinessRetries; Envoy waits half of it on average.
+	// readinessPause is the longest pause between two of readinessRetries; Envoy waits half of it on average.
 	readinessPause   = 200 * time.Millisecond
 	readinessRetries = 15
 )
 
-// outboundCaptureListeners returns the listeners to which the kernel redirects the application's connections. They hand a
-// connection over to the listener of its original destination, if there is one; else the mesh says what becomes of it (Envoy: api-v3/config/listener/v3/listener.proto,
-// use_original_dst).
+// outboundCaptureListeners returns the listeners to which the kernel redirects the application's connections. They hand
+// a connection over to the listener of its original destination, if there is one; otherwise the mesh decides between
+// passthrough and closing (Envoy: api-v3/config/listener/v3/listener.proto, use_original_dst).
 func outboundCaptureListeners(m *meshview.Mesh, p *meshview.Proxy) []*listenerv3.Listener {
 	tp := p.Dataplane.Spec.Networking.TransparentProxying
 	if tp == nil {
@@ -152,7 +152,7 @@ func outboundCaptureListeners(m *meshview.Mesh, p *meshview.Proxy) []*listenerv3
 			Address:    tcpAddress(f.any.String(), tp.RedirectPortOutbound),
 			StatPrefix: "outbound_capture" + f.suffix,
 
-			IgnoreGlobalConnLimit: true, // as outboundListener
+			IgnoreGlobalConnLimit: true, // as in outboundListener
 			TrafficDirection:      corev3.TrafficDirection_OUTBOUND,
 			UseOriginalDst:        wrapperspb.Bool(true),
 			FilterChains:          loopChains(tp),

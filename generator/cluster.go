@@ -15,7 +15,7 @@ import (
 
 const connectTimeout = 5 * time.Second
 
-// OutboundCluster returns the Cluster of a service. It is the same for all clients.
+// OutboundCluster returns the Cluster of a service, which is the same for all clients.
 func OutboundCluster(m *meshview.Mesh, s *meshview.Service) *clusterv3.Cluster {
 	return outboundCluster(dynamic, m, s)
 }
@@ -32,7 +32,7 @@ func outboundCluster(src source, m *meshview.Mesh, s *meshview.Service) *cluster
 		TypedExtensionProtocolOptions: outboundHTTP(s.Protocol),
 	}
 	if s.Headless {
-		c.LbSubsetConfig = subsetByAddress() // and nothing is ejected: no other endpoint could take its place
+		c.LbSubsetConfig = subsetByAddress() // no outlier detection: no other endpoint could replace an ejected one
 	} else {
 		c.OutlierDetection = outlierDetection()
 	}
@@ -49,8 +49,8 @@ func outboundCluster(src source, m *meshview.Mesh, s *meshview.Service) *cluster
 	return c
 }
 
-// socketMatches selects mTLS for the endpoints whose metadata say so; the others get plain text, the default. The first match
-// counts (Envoy: api-v3/config/cluster/v3/cluster.proto, transport_socket_matches).
+// socketMatches selects mTLS for endpoints whose metadata requires it; other endpoints get plaintext, the default. The
+// first match applies (Envoy: api-v3/config/cluster/v3/cluster.proto, transport_socket_matches).
 func socketMatches(src source, m *meshview.Mesh, s *meshview.Service) []*clusterv3.Cluster_TransportSocketMatch {
 	mtls := []string{matchMTLS}
 	if m.Spec.Mode() == mesh.ModeStrict {
@@ -68,16 +68,16 @@ func socketMatches(src source, m *meshview.Mesh, s *meshview.Service) []*cluster
 	return matches
 }
 
-// outlierDetection ejects endpoints that are dead (no connection, or a gateway's 502, 503, 504), not those that answer
-// 500. The panic threshold keeps Envoy's default: assignments have no unready endpoints, so panic can only bring back
-// ejected ones, and only if most of the others have left since (Envoy: intro/arch_overview/upstream/outlier,
+// outlierDetection ejects dead endpoints (no connection, or a gateway's 502, 503, 504), but not endpoints that respond
+// with 500. It keeps Envoy's default panic threshold: assignments contain no unready endpoints, so panic can only bring
+// back ejected ones, and only if most of the others have left since (Envoy: intro/arch_overview/upstream/outlier,
 // intro/arch_overview/upstream/load_balancing/panic_threshold).
 func outlierDetection() *clusterv3.OutlierDetection {
 	on, off := wrapperspb.UInt32(100), wrapperspb.UInt32(0)
 	return &clusterv3.OutlierDetection{
 		Interval:                       durationpb.New(2 * time.Second),
 		BaseEjectionTime:               durationpb.New(10 * time.Second),
-		MaxEjectionTime:                durationpb.New(10 * time.Second), // or each ejection lasts longer than the one before
+		MaxEjectionTime:                durationpb.New(10 * time.Second), // by default each one lasts longer
 		MaxEjectionPercent:             wrapperspb.UInt32(50),
 		SplitExternalLocalOriginErrors: true,
 
@@ -92,9 +92,9 @@ func outlierDetection() *clusterv3.OutlierDetection {
 	}
 }
 
-// noCircuitBreakers lifts Envoy's default limits (1,024 connections, requests and pending requests, 3 concurrent retries),
-// which would answer load with 503. Connections are limited for the whole proxy, see Bootstrap
-// (Envoy: intro/arch_overview/upstream/circuit_breaking).
+// noCircuitBreakers lifts Envoy's default limits (1,024 connections, requests and pending requests, 3 concurrent
+// retries), with which Envoy would respond to load with 503. Bootstrap limits connections for the whole proxy (Envoy:
+// intro/arch_overview/upstream/circuit_breaking).
 func noCircuitBreakers() *clusterv3.CircuitBreakers {
 	limit := wrapperspb.UInt32(math.MaxUint32)
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
@@ -105,8 +105,9 @@ func noCircuitBreakers() *clusterv3.CircuitBreakers {
 	}}}
 }
 
-// InboundClusters returns the clusters of the application of p, one for each inbound; with transparentProxying also that
-// of the agent's readiness and, where passesInbound, that of the ports without an inbound; and those for probes.
+// InboundClusters returns the clusters of p's application, one for each inbound, and clusters for probes. With
+// transparentProxying it adds a cluster for the agent's readiness and, if passesInbound, one for ports without an
+// inbound.
 func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 	net := &p.Dataplane.Spec.Networking
 	redirected := net.TransparentProxying != nil
@@ -146,11 +147,18 @@ func inboundCluster(d *mesh.Dataplane, in *mesh.Inbound) *clusterv3.Cluster {
 	return c
 }
 
-// inboundEndpoint is the application behind an inbound. What differs between replicas is here, and in no larger resource.
+// inboundEndpoint is the application behind an inbound. Differences between replicas are in this endpoint, and in no
+// larger resource. An application may listen on only one of the pod's addresses: if the first address refuses, Envoy
+// connects to the second one (Envoy: intro/arch_overview/upstream/connection_pooling, happy eyeballs).
 func inboundEndpoint(d *mesh.Dataplane, in *mesh.Inbound) *endpointv3.LbEndpoint {
 	e := lbEndpoint(socketAddress(mesh.AddrPort(in.ServiceAddress, in.ServicePort)), nil)
 	if in.AppProtocol().IsHTTP() {
 		e.GetEndpoint().Hostname = d.InboundAddress(in).String() // see inboundRoute
+	}
+	if d.SecondAddress != "" && in.ServiceAddress == d.Spec.Networking.Address {
+		e.GetEndpoint().AdditionalAddresses = []*endpointv3.Endpoint_AdditionalAddress{{
+			Address: socketAddress(mesh.AddrPort(d.SecondAddress, in.ServicePort)),
+		}}
 	}
 	return e
 }
@@ -165,8 +173,8 @@ func agentReadinessCluster() *clusterv3.Cluster {
 	}
 }
 
-// OutboundPassthrough returns the cluster of connections to destinations outside the mesh, nil without
-// transparentProxying, and where the mesh does not let them through.
+// OutboundPassthrough returns the cluster of connections to destinations outside the mesh. It is nil without
+// transparentProxying, and if the mesh forbids passthrough.
 func OutboundPassthrough(m *meshview.Mesh, p *meshview.Proxy) *clusterv3.Cluster {
 	if p.Dataplane.Spec.Networking.TransparentProxying == nil || !m.Spec.Passthrough() {
 		return nil
@@ -176,8 +184,8 @@ func OutboundPassthrough(m *meshview.Mesh, p *meshview.Proxy) *clusterv3.Cluster
 	return c
 }
 
-// passthroughCluster connects to where the kernel says that a redirected connection was going
-// (Envoy: intro/arch_overview/upstream/service_discovery, original destination).
+// passthroughCluster connects to the original destination of a redirected connection, which the kernel reports (Envoy:
+// intro/arch_overview/upstream/service_discovery, original destination).
 func passthroughCluster(name, stat string) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,

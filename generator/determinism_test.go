@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// The version of a resource is the hash of its bytes, so the same view must give the same bytes.
+// The version of a resource is the hash of its bytes, so equal views must give equal bytes.
 func TestSameViewSameBytes(t *testing.T) {
 	first, second := readCases(t), readCases(t)
 	for i := range first {
@@ -19,7 +19,7 @@ func TestSameViewSameBytes(t *testing.T) {
 			for name, messages := range messagesOf(t, m, p) {
 				for j, message := range messages {
 					if string(resource.Any(message).GetValue()) != string(resource.Any(was[name][j]).GetValue()) {
-						t.Errorf("case %s: resource %d of %s/%s is not the same again", first[i].name, j, id, name)
+						t.Errorf("case %s: resource %d of %s/%s differs the second time", first[i].name, j, id, name)
 					}
 				}
 			}
@@ -37,7 +37,7 @@ func TestNamesAreUnique(t *testing.T) {
 				for _, message := range messages {
 					name := nameOf(message)
 					if name != "" && seen[name] {
-						t.Errorf("case %s: %s has two of the name %s", c.name, file, name)
+						t.Errorf("case %s: %s has two resources with the name %s", c.name, file, name)
 					}
 					seen[name] = true
 				}

@@ -8,17 +8,18 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Endpoint metadata for the Cluster's transport_socket_matches. It says what answers at the address, not what to speak to
-// it: that depends on the mode of the mesh, and so a changed mode changes no assignment.
+// Endpoint metadata for the Cluster's transport_socket_matches. It describes the endpoint, not which protocol to use:
+// that depends on the mode of the mesh, so a changed mode changes no assignment.
 const (
 	socketMatchFilter = "envoy.transport_socket_match"
 	socketMatchKey    = "sonde"
 	matchMTLS         = "mtls"         // a sidecar
-	matchServerFirst  = "server-first" // a sidecar that only takes plain text in PERMISSIVE, see mesh.Inbound.ServerFirst
+	matchServerFirst  = "server-first" // a sidecar that only accepts plaintext in PERMISSIVE, see mesh.Inbound.ServerFirst
 )
 
-// LoadAssignment returns the endpoints that get traffic, perhaps none. The others are left out, not marked unhealthy:
-// Envoy sends to unhealthy ones if there is no other (Envoy: intro/arch_overview/upstream/load_balancing/panic_threshold).
+// LoadAssignment returns the endpoints that get traffic, possibly none. Other endpoints are left out instead of marked
+// unhealthy, since Envoy sends to unhealthy endpoints if there is no other (Envoy:
+// intro/arch_overview/upstream/load_balancing/panic_threshold).
 func LoadAssignment(s *meshview.Service) *endpointv3.ClusterLoadAssignment {
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: s.Name}
 	serving := s.Serving()
@@ -62,7 +63,7 @@ func lbEndpoint(address *corev3.Address, metadata *corev3.Metadata) *endpointv3.
 	}
 }
 
-// assignment returns the endpoints of a cluster that has one.
+// assignment returns the assignment of a cluster with one endpoint.
 func assignment(cluster string, e *endpointv3.LbEndpoint) *endpointv3.ClusterLoadAssignment {
 	return &endpointv3.ClusterLoadAssignment{
 		ClusterName: cluster,

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Objects become a view, and a change of the view becomes the resources of the proxies that it touches.
+// Objects become a view, and a change of the view becomes changed resources of the affected proxies.
 func ExampleTranslator() {
 	builder := meshview.NewBuilder(meshview.Options{})
 	translator := generator.NewTranslator(generator.TranslatorOptions{})
@@ -39,7 +39,7 @@ func ExampleTranslator() {
 		before = now
 	}
 
-	translator.Attach("default/web", resource.Metadata{}) // its Envoy has connected before there is anything to send
+	translator.Attach("default/web", resource.Metadata{}) // its Envoy connects before any resource exists
 	fmt.Println("both start:")
 	builder.Set("files", dataplane("api", "10.0.0.1"))
 	builder.Set("files", dataplane("web", "10.0.0.2", mesh.Outbound{Port: 10001, Tags: mesh.Tags{mesh.TagService: "api"}}))

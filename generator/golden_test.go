@@ -139,7 +139,7 @@ func bootstrap(t *testing.T, p *meshview.Proxy) proto.Message {
 	return b
 }
 
-// toYAML validates m, as everything is validated before it is sent. It sorts the keys, because the output of protojson is
+// toYAML validates m, as everything is validated before it is sent. It sorts the keys, since the output of protojson is
 // not stable.
 func toYAML(t *testing.T, m proto.Message) []byte {
 	t.Helper()
@@ -177,7 +177,7 @@ func toYAMLList(t *testing.T, list []proto.Message) []byte {
 }
 
 // testCase is a directory of testdata with a mesh.yaml. Comments at the top of that file name the proxies to compare
-// ("# proxies: a b") and those that drain.
+// ("# proxies: a b") and the draining ones.
 type testCase struct {
 	name    string
 	proxies []mesh.ID

@@ -8,23 +8,25 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 const (
-	// headerClient is the header by which the application knows the client. Envoy removes and sets it.
+	// headerClient is the header that names the client to the application. Envoy removes and sets it.
 	headerClient = "x-forwarded-client-cert"
-	// prefixEnvoy is that of the headers by which Envoy is told what to do, and tells others what it did.
+	// prefixEnvoy is the prefix of headers that control Envoy, or report what Envoy did.
 	prefixEnvoy = "x-envoy-"
 )
 
-// serverProxy returns the connection manager of a port that others reach. Before it does anything, it drops what a client could pass for
-// Envoy's own words. Servers that make variables of headers, as CGI does, take an underscore for a hyphen: those spellings are dropped, too.
-// All other headers with underscores are the application's, and pass
-// (Envoy: api-v3/extensions/http/early_header_mutation/header_mutation/v3/header_mutation.proto).
+// serverProxy returns the connection manager of a port that other clients reach. It first drops headers with which a
+// client could impersonate Envoy. CGI-like servers treat an underscore as a hyphen, so those spellings are dropped,
+// too. All other headers with underscores belong to the application, and pass (Envoy:
+// api-v3/extensions/http/early_header_mutation/header_mutation/v3/header_mutation.proto).
 func serverProxy(stat, defaultHost string) *hcmv3.HttpConnectionManager {
 	h := httpProxy(stat, defaultHost, fromClients())
+	h.CommonHttpProtocolOptions.MaxHeadersCount = wrapperspb.UInt32(maxClientHeaders)
 	mutations := &earlyv3.HeaderMutation{}
 	for _, name := range spellings(headerClient) {
 		mutations.Mutations = append(mutations.Mutations, removeHeaders(&matcherv3.StringMatcher{
@@ -43,7 +45,7 @@ func serverProxy(stat, defaultHost string) *hcmv3.HttpConnectionManager {
 	return h
 }
 
-// spellings returns a name with each of its hyphens as it is, and as an underscore.
+// spellings returns all spellings of a name with each hyphen kept or replaced by an underscore.
 func spellings(name string) []string {
 	head, tail, found := strings.Cut(name, "-")
 	if !found {

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// A headless service has one cluster, in which the address of each endpoint is a subset of its own. The listener at an endpoint's
-// address selects it (Envoy: intro/arch_overview/upstream/load_balancing/subsets).
+// A headless service has one cluster, in which each endpoint's address is a separate subset. The listener at an
+// endpoint's address selects it (Envoy: intro/arch_overview/upstream/load_balancing/subsets).
 const (
 	subsetFilter = "envoy.lb"
 	subsetKey    = "address"
@@ -19,12 +19,12 @@ func subsetOf(at netip.AddrPort) *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{subsetKey: structpb.NewStringValue(at.String())}}
 }
 
-// selectEndpoint is the metadata by which a route or TCP proxy selects one endpoint.
+// selectEndpoint returns the metadata by which a route or TCP proxy selects one endpoint.
 func selectEndpoint(at netip.AddrPort) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{subsetFilter: subsetOf(at)}}
 }
 
-// subsetByAddress has no fallback: a request for one endpoint must not get another one.
+// subsetByAddress has no fallback: a request for one endpoint must not reach another one.
 func subsetByAddress() *clusterv3.Cluster_LbSubsetConfig {
 	return &clusterv3.Cluster_LbSubsetConfig{
 		FallbackPolicy:  clusterv3.Cluster_LbSubsetConfig_NO_FALLBACK,

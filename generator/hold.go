@@ -15,17 +15,19 @@ import (
 )
 
 const (
-	// holdPause is the longest time between two attempts of a request that is held; Envoy waits half of it on average.
+	// holdPause is the longest pause between two attempts of a held request; Envoy waits half of it on average.
 	holdPause = 50 * time.Millisecond
-	// holdAttempts last for some 5 s: longer than it takes from the end of the last container until the sidecar gets its SIGTERM.
+	// holdAttempts last for about 5 s. This is longer than the time between the end of the last container and the
+	// sidecar's SIGTERM.
 	holdAttempts = 200
 )
 
-// holdRoutes returns the routes that take the place of r once the agent says that the proxy ends (mesh.RuntimeEnding): requests that find no
-// application any more wait for the end of Envoy, which closes their connection, as the application's end would have done. Envoy itself
-// cannot close a connection in the place of an answer, and callers outside the mesh take its 503 for the application's
-// (Envoy: api-v3/config/route/v3/route_components.proto, runtime_fraction). What an application may have seen is only sent again if its method
-// is safe, as clients do whose connection is closed (RFC 9110, section 9.2.2).
+// holdRoutes returns the routes that replace r once the agent reports that the proxy ends (mesh.RuntimeEnding).
+// Requests whose application has exited wait for the end of Envoy, which closes their connection, as the application's
+// exit would have done without Envoy. Envoy itself cannot close a connection instead of responding, and callers outside
+// the mesh would mistake its 503 for the application's (Envoy: api-v3/config/route/v3/route_components.proto,
+// runtime_fraction). A request that an application may have seen is only retried if its method is safe, like clients do
+// on a closed connection (RFC 9110, section 9.2.2).
 func holdRoutes(r *routev3.Route) []*routev3.Route {
 	safe := held(r, "connect-failure,reset-before-request,reset")
 	safe.Match.Headers = []*routev3.HeaderMatcher{{
@@ -44,7 +46,8 @@ func held(r *routev3.Route, on string) *routev3.Route {
 	}
 	h.GetRoute().RetryPolicy = &routev3.RetryPolicy{
 		RetryOn: on, NumRetries: wrapperspb.UInt32(holdAttempts),
-		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(holdPause), MaxInterval: durationpb.New(holdPause)},
+		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(holdPause),
+			MaxInterval: durationpb.New(holdPause)},
 	}
 	return h
 }

@@ -19,30 +19,35 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Limits of the headers of one message: generous, since applications have limits of their own.
+// Limits of the headers of one message. They are generous, since applications have their own limits.
 const (
-	maxHeaders   = 1000
-	maxHeadersKB = 256
-	// maxRequestHeadersKB is less, since clients decide how many requests wait: Envoy holds their headers until they are answered.
+	maxHeaders = 1000
+	// maxClientHeaders is for requests from other proxies: each stream of fromClients may have this many.
+	maxClientHeaders = 100
+	maxHeadersKB     = 256
+	// maxResponseHeaders equals curl's limit.
+	maxResponseHeaders = 5000
+	// maxRequestHeadersKB is smaller, since clients decide how many requests wait, and Envoy holds their headers until
+	// they are answered.
 	maxRequestHeadersKB = 96
 )
 
 const (
-	// idleOutbound is less than the hour after which an inbound listener closes an idle connection, so that no request
-	// is sent on a connection that is being closed.
+	// idleOutbound is shorter than the hour after which an inbound listener closes an idle connection, so that no request
+	// is sent on a closing connection.
 	idleOutbound = 5 * time.Minute
-	// idleInbound is less than the keep-alive time of all common servers, for the same reason. A new local connection
-	// costs less than the rare request that meets a closing one.
+	// idleInbound is shorter than the keep-alive time of all common servers, for the same reason. A new local connection
+	// costs less than the rare request on a closing one.
 	idleInbound = time.Second
-	// headersTimeout is the longest time from the first to the last byte of a request's headers.
+	// headersTimeout is the maximum time from the first to the last byte of a request's headers.
 	headersTimeout = time.Minute
 )
 
-// httpProxy returns the connection manager of one port. It changes nothing that an application could notice: no timeouts,
-// none of Envoy's headers, the same path and host (Envoy: faq/configuration/timeouts, configuration/http/http_conn_man/headers,
-// intro/arch_overview/http/upgrades).
+// httpProxy returns the connection manager of one port. It changes nothing that an application could notice: it sets no
+// timeouts, adds none of Envoy's headers, and keeps path and host (Envoy: faq/configuration/timeouts,
+// configuration/http/http_conn_man/headers, intro/arch_overview/http/upgrades).
 //
-// defaultHost is the host of a request of HTTP/1.0 that names none; such requests are refused if it is empty.
+// defaultHost is the host for HTTP/1.0 requests without a Host header; if it is empty, such requests are refused.
 func httpProxy(stat, defaultHost string, f flow) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
 		StatPrefix: stat,
@@ -59,7 +64,7 @@ func httpProxy(stat, defaultHost string, f flow) *hcmv3.HttpConnectionManager {
 		GenerateRequestId:          wrapperspb.Bool(false),
 		NormalizePath:              wrapperspb.Bool(false),
 		Proxy_100Continue:          true,
-		UpgradeConfigs:             []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
+		UpgradeConfigs:             upgradeConfigs(),
 		HttpFilters: []*hcmv3.HttpFilter{{
 			Name: "envoy.filters.http.router",
 			ConfigType: &hcmv3.HttpFilter_TypedConfig{
@@ -75,14 +80,18 @@ func withRoutes(h *hcmv3.HttpConnectionManager, r *routev3.RouteConfiguration) *
 }
 
 func withRDS(h *hcmv3.HttpConnectionManager, name string) *listenerv3.Filter {
-	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsConfigSource(), RouteConfigName: name}}
+	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsConfigSource(),
+		RouteConfigName: name}}
 	return filter("envoy.filters.network.http_connection_manager", h)
 }
 
-// http1Server returns the options of connections from clients. Clients that offer TLS by an upgrade (RFC 2817), as Apache's HttpClient
-// does with each request, would get a 403: the offer is dropped, as any server may do.
+// http1Server returns the options of connections from clients. Some clients, such as Apache's HttpClient, offer TLS by
+// an upgrade with each request (RFC 2817), which Envoy would answer with 403. The offer is dropped, as any server may
+// do.
 func http1Server(defaultHost string) *corev3.Http1ProtocolOptions {
 	o := http1()
+	// for methods such as WebDAV's and Vault's; Envoy warns that the field is work in progress, but has no alternative
+	o.AllowCustomMethods = true
 	o.AcceptHttp_10, o.DefaultHostForHttp_10 = defaultHost != "", defaultHost
 	o.IgnoreHttp_11Upgrade = []*matcherv3.StringMatcher{{
 		MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "TLS/"},
@@ -91,8 +100,8 @@ func http1Server(defaultHost string) *corev3.Http1ProtocolOptions {
 	return o
 }
 
-// http1 preserves what a connection without a proxy has: the case of header names, trailers
-// (Envoy: configuration/http/http_conn_man/header_casing).
+// http1 keeps properties of a connection without a proxy: the case of header names, and trailers (Envoy:
+// configuration/http/http_conn_man/header_casing).
 func http1() *corev3.Http1ProtocolOptions {
 	return &corev3.Http1ProtocolOptions{
 		EnableTrailers: true,
@@ -107,32 +116,34 @@ func http1() *corev3.Http1ProtocolOptions {
 	}
 }
 
-// outboundHTTP returns the options of connections to the endpoints of a service, in its protocol; nil for TCP.
+// http1Client returns the options of connections to servers. If a response has both Content-Length and chunks, clients
+// use the chunks. Envoy does the same, and drops Content-Length. Envoy rejects such a request from a client, since a
+// server behind a proxy could interpret it differently (RFC 9112, section 6.1).
+func http1Client() *corev3.Http1ProtocolOptions {
+	o := http1()
+	o.AllowChunkedLength = true
+	return o
+}
+
+// outboundHTTP returns the options of connections to the endpoints of a service, by its protocol; nil for TCP.
 func outboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 	switch p {
 	case mesh.ProtocolHTTP:
-		return protocolOptions(idleOutbound, explicitHTTP1())
+		return protocolOptions(idleOutbound, asDownstream(toServices()))
 	case mesh.ProtocolHTTP2, mesh.ProtocolGRPC:
-		return protocolOptions(idleOutbound, explicitHTTP2(outbound()))
+		return protocolOptions(idleOutbound, explicitHTTP2(toServices()))
 	default:
 		return nil
 	}
 }
 
 // inboundHTTP returns the options of connections to the application; nil for TCP. With protocol "http" they use the
-// version that the client used, since the application may well support HTTP/2 without TLS
-// (Envoy: api-v3/extensions/upstreams/http/v3/http_protocol_options.proto).
+// client's HTTP version, since the application may support HTTP/2 without TLS (Envoy:
+// api-v3/extensions/upstreams/http/v3/http_protocol_options.proto).
 func inboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 	switch p {
 	case mesh.ProtocolHTTP:
-		return protocolOptions(idleInbound, &httpv3.HttpProtocolOptions{
-			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
-				UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
-					HttpProtocolOptions:  http1(),
-					Http2ProtocolOptions: http2(toApplication()),
-				},
-			},
-		})
+		return protocolOptions(idleInbound, asDownstream(toApplication()))
 	case mesh.ProtocolHTTP2, mesh.ProtocolGRPC:
 		return protocolOptions(idleInbound, explicitHTTP2(toApplication()))
 	default:
@@ -143,7 +154,7 @@ func inboundHTTP(p mesh.Protocol) map[string]*anypb.Any {
 func protocolOptions(idle time.Duration, o *httpv3.HttpProtocolOptions) map[string]*anypb.Any {
 	o.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{
 		IdleTimeout:          durationpb.New(idle),
-		MaxHeadersCount:      wrapperspb.UInt32(maxHeaders),
+		MaxHeadersCount:      wrapperspb.UInt32(maxResponseHeaders),
 		MaxResponseHeadersKb: wrapperspb.UInt32(maxHeadersKB),
 	}
 	return httpOptions(o)
@@ -153,13 +164,15 @@ func httpOptions(o *httpv3.HttpProtocolOptions) map[string]*anypb.Any {
 	return map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": resource.Any(o)}
 }
 
-func explicitHTTP1() *httpv3.HttpProtocolOptions {
+// asDownstream uses the client's HTTP version towards the server: a client that sends HTTP/2 without TLS knows that the
+// application accepts it (Envoy: api-v3/extensions/upstreams/http/v3/http_protocol_options.proto,
+// use_downstream_protocol_config).
+func asDownstream(f flow) *httpv3.HttpProtocolOptions {
 	return &httpv3.HttpProtocolOptions{
-		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
-			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
-					HttpProtocolOptions: http1(),
-				},
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
+			UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
+				HttpProtocolOptions:  http1Client(),
+				Http2ProtocolOptions: http2(f),
 			},
 		},
 	}

@@ -16,15 +16,17 @@ import (
 
 const (
 	// inspectTimeout is how long a PERMISSIVE port waits for the client's first bytes before it treats the connection as
-	// plain text in which the server speaks first.
+	// plaintext of a server-first protocol. An HTTP port waits as long as a handshake may take: its client always sends
+	// first, and a busy Envoy may read these bytes late.
 	inspectTimeout = time.Second
-	// handshakeTimeout is the longest time that a client may take for its TLS handshake.
-	handshakeTimeout = 3 * time.Second
+	// handshakeTimeout is the maximum duration of a client's TLS handshake. It starts when Envoy accepts the connection:
+	// in a burst, the last connections wait for the processor. A client gives up by itself after connectTimeout.
+	handshakeTimeout = 10 * time.Second
 )
 
-// InboundListeners returns the listeners through which others reach the application of p: one for each inbound, or with
-// transparentProxying the capture listeners; and the readiness listener. trustDomain is the suffix of all trust domains, and records says
-// whether the agent takes records of what STRICT would refuse.
+// InboundListeners returns the listeners through which other proxies reach p's application: one for each inbound, or
+// with transparentProxying the capture listeners; and the readiness listener. trustDomain is the suffix of all trust
+// domains. records means that the agent reads records of traffic that STRICT would refuse.
 func InboundListeners(m *meshview.Mesh, p *meshview.Proxy, trustDomain string, records bool) []*listenerv3.Listener {
 	b := newInbound(dynamic, m, p, trustDomain)
 	b.records = records && b.mode == mesh.ModePermissive
@@ -36,9 +38,10 @@ type inbound struct {
 	src       source
 	mode      mesh.MTLSMode
 	dataplane *mesh.Dataplane
-	// socket is the transport socket of mTLS, nil where it is off.
+	// socket is the transport socket of mTLS, or nil if mTLS is off.
 	socket *corev3.TransportSocket
-	// records says whether what STRICT would refuse is recorded. A static configuration has no agent that takes it.
+	// records means that traffic that STRICT would refuse is recorded. A static configuration has no agent to read the
+	// records.
 	records bool
 }
 
@@ -76,11 +79,14 @@ func (b *inbound) listener(in *mesh.Inbound) *listenerv3.Listener {
 		StatPrefix:       inboundStat(in),
 		TrafficDirection: corev3.TrafficDirection_INBOUND,
 		TcpKeepalive:     tcpKeepalive(),
-		EnableReusePort:  wrapperspb.Bool(false), // else another Envoy on this port would silently share it
+		EnableReusePort:  wrapperspb.Bool(false), // otherwise another Envoy would silently share this port
 		FilterChains:     b.chains(in, nil),
 	}
 	if b.needsInspector(in) {
 		inspectTLS(l, nil)
+		if in.AppProtocol().IsHTTP() {
+			l.ListenerFiltersTimeout = durationpb.New(handshakeTimeout)
+		}
 	}
 	return l
 }
@@ -90,21 +96,22 @@ func (b *inbound) needsInspector(in *mesh.Inbound) bool {
 	return b.mode == mesh.ModePermissive && !in.ServerFirst
 }
 
-// chains returns the filter chains of one inbound; match says which connections are for it, nil for all.
+// chains returns the filter chains of one inbound; match selects its connections, nil selects all.
 func (b *inbound) chains(in *mesh.Inbound, match *listenerv3.FilterChainMatch) []*listenerv3.FilterChain {
 	switch {
 	case b.mode == mesh.ModeStrict:
 		return []*listenerv3.FilterChain{b.chain(in, match, b.socket)}
 	case b.needsInspector(in):
-		return []*listenerv3.FilterChain{b.chain(in, meshTLS(match), b.socket), b.applicationTLSChain(in, match), b.chain(in, match, nil)}
+		return []*listenerv3.FilterChain{b.chain(in, meshTLS(match), b.socket), b.applicationTLSChain(in, match),
+			b.chain(in, match, nil)}
 	default:
 		return []*listenerv3.FilterChain{b.chain(in, match, nil)}
 	}
 }
 
-// applicationTLSChain passes the application's own TLS through to it. It needs a chain of its own: once a chain names a
-// transport protocol, Envoy only considers chains that name it (Envoy: api-v3/config/listener/v3/listener_components.proto,
-// FilterChainMatch).
+// applicationTLSChain passes the application's own TLS through. It needs a separate chain: once a chain matches a
+// transport protocol, Envoy only considers chains that match it (Envoy:
+// api-v3/config/listener/v3/listener_components.proto, FilterChainMatch).
 func (b *inbound) applicationTLSChain(in *mesh.Inbound, match *listenerv3.FilterChainMatch) *listenerv3.FilterChain {
 	cluster := inboundClusterName(b.dataplane, in)
 	own := meshTLS(match)
@@ -118,7 +125,9 @@ func (b *inbound) applicationTLSChain(in *mesh.Inbound, match *listenerv3.Filter
 	}
 }
 
-func (b *inbound) chain(in *mesh.Inbound, match *listenerv3.FilterChainMatch, socket *corev3.TransportSocket) *listenerv3.FilterChain {
+func (b *inbound) chain(
+	in *mesh.Inbound, match *listenerv3.FilterChainMatch, socket *corev3.TransportSocket,
+) *listenerv3.FilterChain {
 	c := &listenerv3.FilterChain{
 		Name:             inboundClusterName(b.dataplane, in) + ":plain",
 		FilterChainMatch: match,
@@ -154,7 +163,8 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 	} else {
 		b.recordRequests(h, in)
 	}
-	// A client in the mesh sends to another endpoint what is marked as unsent: nothing is held for it.
+	// Envoy holds no request of a client in the mesh, since the client sends requests marked as unsent to another
+	// endpoint.
 	return withRoutes(h, inboundRoute(cluster, !tls && b.mode != ""))
 }
 
@@ -168,9 +178,9 @@ func meshTLS(match *listenerv3.FilterChainMatch) *listenerv3.FilterChainMatch {
 	}
 }
 
-// inspectTLS adds the TLS inspector, which waits for the client's first bytes. After inspectTimeout a connection continues
-// as plain text. disabled says for which connections it does not wait, nil for none
-// (Envoy: configuration/listeners/listener_filters/tls_inspector).
+// inspectTLS adds the TLS inspector, which waits for the client's first bytes. After inspectTimeout a connection
+// continues as plaintext. disabled matches the connections that it does not wait for; nil matches none (Envoy:
+// configuration/listeners/listener_filters/tls_inspector).
 func inspectTLS(l *listenerv3.Listener, disabled *listenerv3.ListenerFilterChainMatchPredicate) {
 	f := listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
 	f.FilterDisabled = disabled

@@ -7,6 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// OutboundListeners returns the outbound listeners that are p's own: one for each outbound, and with transparentProxying
-// the capture listeners.
+// OutboundListeners returns the outbound listeners that belong to p alone: one for each outbound, and with
+// transparentProxying the capture listeners.
 func OutboundListeners(m *meshview.Mesh, p *meshview.Proxy) []*listenerv3.Listener {
 	return outboundListeners(dynamic, m, p)
 }
@@ -31,9 +32,9 @@ func outboundListeners(src source, m *meshview.Mesh, p *meshview.Proxy) []*liste
 	return append(listeners, outboundCaptureListeners(m, p)...)
 }
 
-// ServiceListener returns the listener of an address of the service, see meshview.Service.Listeners, the same for all proxies
-// with transparentProxying, of a service that is Local those of one node. A proxy's own outbound on that address has the same name and
-// takes precedence.
+// ServiceListener returns the listener of an address of the service, see meshview.Service.Listeners. All proxies with
+// transparentProxying share it; for a Local service, the proxies of one node share it. A proxy's own outbound on the
+// same address has the same name and takes precedence.
 func ServiceListener(s *meshview.Service, at netip.AddrPort) *listenerv3.Listener {
 	return serviceListener(dynamic, s, at)
 }
@@ -46,14 +47,17 @@ func serviceListener(src source, s *meshview.Service, at netip.AddrPort) *listen
 	return l
 }
 
-// outboundListener returns the listener of a service at an address. caller is the proxy that alone has it, empty for one of all proxies.
-func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound bool, caller string) *listenerv3.Listener {
+// outboundListener returns the listener of a service at an address. caller is the only proxy that uses this listener,
+// or empty if all proxies share it.
+func outboundListener(
+	src source, s *meshview.Service, at netip.AddrPort, bound bool, caller string,
+) *listenerv3.Listener {
 	l := &listenerv3.Listener{
 		Name:             outboundListenerName(at),
 		Address:          socketAddress(at),
 		StatPrefix:       outboundStat(s.Name),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-		// Connections that others make take no place of the application's own.
+		// Connections from other proxies must not use up the limit for the application's own.
 		IgnoreGlobalConnLimit: true,
 		FilterChains: []*listenerv3.FilterChain{{
 			Name:    s.Name,
@@ -64,7 +68,7 @@ func outboundListener(src source, s *meshview.Service, at netip.AddrPort, bound 
 		l.FilterChains = append(l.FilterChains, closingChain(at))
 	}
 	if bound {
-		l.EnableReusePort = wrapperspb.Bool(false) // else another Envoy on this port would silently share it
+		l.EnableReusePort = wrapperspb.Bool(false) // otherwise another Envoy would silently share this port
 	} else {
 		l.BindToPort = wrapperspb.Bool(false)
 	}
@@ -75,7 +79,7 @@ func outboundFilters(src source, s *meshview.Service, caller string) []*listener
 	if !s.Protocol.IsHTTP() {
 		return outboundTCP(s, caller)
 	}
-	h := httpProxy(outboundStat(s.Name), s.Name, outbound())
+	h := clientProxy(s)
 	var filters []*listenerv3.Filter
 	if s.Affinity {
 		filters = append(filters, nameCaller(cmp.Or(caller, callerAddress)))
@@ -86,9 +90,19 @@ func outboundFilters(src source, s *meshview.Service, caller string) []*listener
 	return append(filters, withRDS(h, s.Name))
 }
 
-// closingChain takes all new connections to a port, and closes them: Kubernetes drops what is for a service that is Local and has no
-// endpoint on the node, and a 503 would be an answer. It comes beside the chain that serves, which stays as it is, and with it the open
-// connections (Envoy: configuration/listeners/lds, in place filter chain update).
+// clientProxy returns the connection manager of requests to a service.
+func clientProxy(s *meshview.Service) *hcmv3.HttpConnectionManager {
+	h := httpProxy(outboundStat(s.Name), s.Name, outbound())
+	if s.Protocol == mesh.ProtocolHTTP {
+		h.HttpFilters = append([]*hcmv3.HttpFilter{offerHTTP2()}, h.HttpFilters...)
+	}
+	return h
+}
+
+// closingChain accepts all new connections to a port and closes them. Kubernetes drops connections to a Local service
+// without an endpoint on the node, whereas a 503 would be a response. The chain is added beside the serving chain,
+// which stays unchanged, so its open connections survive (Envoy: configuration/listeners/lds, in place filter chain
+// update).
 func closingChain(at netip.AddrPort) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name:             "closing",
@@ -97,22 +111,22 @@ func closingChain(at netip.AddrPort) *listenerv3.FilterChain {
 	}
 }
 
-// endpointFilter forwards to one endpoint of a headless service. Its route is its own, since it selects that endpoint.
+// endpointFilter forwards to one endpoint of a headless service. It has its own route, which selects the endpoint.
 func endpointFilter(s *meshview.Service, at netip.AddrPort) *listenerv3.Filter {
 	if !s.Protocol.IsHTTP() {
 		p := tcpProxy(outboundStat(s.Name), s.Name, 1)
 		p.MetadataMatch = selectEndpoint(at)
 		return tcpFilter(p)
 	}
-	return withRoutes(httpProxy(outboundStat(s.Name), s.Name, outbound()), hideUnsent(routeConfiguration(s.Name, anyPath(), &routev3.RouteAction{
+	return withRoutes(clientProxy(s), hideUnsent(routeConfiguration(s.Name, &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Name},
 		MetadataMatch:    selectEndpoint(at),
 		Timeout:          durationpb.New(0),
-	})))
+	}, anyRequest()...)))
 }
 
-// serviceOf never returns nil. Connections to a service that is not in the view are accepted and closed, since there is no
-// cluster for it.
+// serviceOf never returns nil. Connections to a service that is not in the view are accepted and closed, since the
+// service has no cluster.
 func serviceOf(m *meshview.Mesh, name string) *meshview.Service {
 	if s := m.Services.Get(name); s != nil {
 		return s

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// meshOf returns a Mesh with that mode; "" means no mTLS.
+// meshOf returns a Mesh with an mTLS mode; "" means no mTLS.
 func meshOf(mode mesh.MTLSMode) *meshview.Mesh {
 	spec := &mesh.Mesh{Name: mesh.DefaultMesh}
 	if mode != "" {
@@ -25,8 +25,8 @@ func meshOf(mode mesh.MTLSMode) *meshview.Mesh {
 	return &meshview.Mesh{Spec: spec}
 }
 
-// socketFor returns the name of the transport socket match that Envoy uses for e: the first one whose labels e has. "" is
-// plain text.
+// socketFor returns the name of the transport socket match that Envoy uses for e: the first match whose labels e has.
+// "" means plaintext.
 func socketFor(c *clusterv3.Cluster, e meshview.Endpoint) string {
 	a := generator.LoadAssignment(&meshview.Service{Name: c.GetName(), Endpoints: []meshview.Endpoint{e}})
 	labels := a.GetEndpoints()[0].GetLbEndpoints()[0].GetMetadata().GetFilterMetadata()["envoy.transport_socket_match"].GetFields()
@@ -70,8 +70,8 @@ func TestWhatIsSpokenToAnEndpoint(t *testing.T) {
 func TestAcceptedIdentities(t *testing.T) {
 	tests := map[string]struct{ identities, want []string }{
 		"the service's": {identities: []string{"spiffe://a/b", "spiffe://a/c"}, want: []string{"spiffe://a/b", "spiffe://a/c"}},
-		// No matcher at all would accept everybody.
-		"nobody's": {want: []string{"spiffe://nobody"}},
+		// An empty list of matchers would accept every identity.
+		"no service's": {want: []string{"spiffe://nobody"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestAcceptedIdentities(t *testing.T) {
 	}
 }
 
-// In STRICT no chain accepts plain text, except those that do not lead to an application.
+// In STRICT no chain accepts plaintext, except chains that do not lead to an application.
 func TestStrictTakesNoPlainText(t *testing.T) {
 	harmless := []string{"loop:15006", "loop:15001", "readiness"}
 	for _, redirected := range []bool{false, true} {
@@ -124,14 +124,14 @@ func TestStrictTakesNoPlainText(t *testing.T) {
 			}
 			for _, c := range l.GetFilterChains() {
 				if c.GetTransportSocket() == nil && !slices.Contains(harmless, c.GetName()) {
-					t.Errorf("%s: chain %s takes plain text", l.GetName(), c.GetName())
+					t.Errorf("%s: chain %s accepts plaintext", l.GetName(), c.GetName())
 				}
 			}
 		}
 	}
 }
 
-// Envoy updates a listener in place, and cuts no connection of another port, if only filter chains differ.
+// Envoy updates a listener in place, and closes no connection of another port, if only filter chains differ.
 func TestInboundChangesOnlyFilterChains(t *testing.T) {
 	for _, mode := range []mesh.MTLSMode{"", mesh.ModeStrict, mesh.ModePermissive} {
 		listeners := func(ports ...uint32) (clipped []*listenerv3.Listener) {

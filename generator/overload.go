@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// agentMemory is what the agent uses of the memory that it shares with Envoy, and the stacks of both.
+	// agentMemory is the memory of the agent, which shares the limit with Envoy, and of both programs' stacks.
 	agentMemory = 64 << 20
-	// kernelShare is the part of the memory that is left to the kernel: buffers of sockets, and pages of the programs.
+	// kernelShare is the share of the memory for the kernel: socket buffers, and pages of the programs.
 	kernelShare = 8
-	// connectionMemory is more than a connection costs Envoy's heap at most that is not of HTTP/2: 150 KB, when a side does not read. Nothing
-	// else limits those of TCP: no action of the overload manager resets them.
+	// connectionMemory is more than a connection without HTTP/2 uses in Envoy's heap: 150 KB, when a side does not read.
+	// No other limit applies to TCP connections: no overload action resets them.
 	connectionMemory = 3 * inboundBuffer
-	// maxConnections is the most downstream connections of all listeners together, however much memory there is.
+	// maxConnections is the maximum number of downstream connections of all listeners together, even with more memory.
 	maxConnections = 50000
-	// overloadIdle is how long a stream or connection of HTTP may be idle while the heap is almost full.
+	// overloadIdle is how long an HTTP stream or connection may be idle while the heap is almost full.
 	overloadIdle = time.Second
-	// overloadInterval is how often Envoy looks how large its heap is.
+	// overloadInterval is how often Envoy checks the size of its heap.
 	overloadInterval = 10 * time.Millisecond
-	// trackedStreams is the exponent of the size in bytes from which on a stream may be reset.
+	// trackedStreams is the exponent (base 2) of the minimum size in bytes of a stream that may be reset.
 	trackedStreams = 11
 )
 
@@ -35,31 +35,33 @@ const (
 	monitorConnections = "envoy.resource_monitors.global_downstream_max_connections"
 )
 
-// Shares of the heap at which Envoy does something. What frees memory comes first, and takes what is largest or idle; what refuses comes
-// last. The largest streams are reset from shareFree on, and smaller ones the nearer the heap is to shareFreeAll. That is the whole heap:
-// Envoy resets some only when the share changes, which it does not any more above it.
+// Shares of the heap at which Envoy acts. Actions that free memory come first, and take the largest or idle streams and
+// connections; actions that refuse work come last. From shareFree on, Envoy resets the largest streams, and smaller
+// ones the nearer the heap is to shareFreeAll. shareFreeAll is the whole heap: Envoy resets streams only when the share
+// changes, and above the whole heap it stays the same.
 const (
 	shareRelease  = 0.5
 	shareFree     = 0.4
-	shareIdle     = 0.8
+	shareIdle     = 0.65
 	shareFreeAll  = 1
-	shareRequests = 0.95
+	shareRequests = 0.9
 	shareAccept   = 0.98
 )
 
-// heapOf returns how many of the bytes that Envoy and its agent may use together Envoy's heap may have.
+// heapOf returns the size of Envoy's heap, given the bytes that Envoy and its agent may use together.
 func heapOf(memory uint64) uint64 {
 	others := agentMemory + memory/kernelShare
 	if memory < 2*others {
-		return memory / 2 // the agent has to live on less than usual, too
+		return memory / 2 // the agent gets less than usual, too
 	}
 	return memory - others
 }
 
-// connectionsOf returns how many downstream connections a heap of that many bytes has room for.
+// connectionsOf returns how many downstream connections a heap of this size can hold.
 func connectionsOf(heap uint64) uint64 { return max(1, min(heap/connectionMemory, maxConnections)) }
 
-// overloadManager keeps Envoy within its memory (Envoy: configuration/operations/overload_manager/overload_manager).
+// overloadManager keeps Envoy within its memory limit (Envoy:
+// configuration/operations/overload_manager/overload_manager).
 func overloadManager(memory uint64) *overloadv3.OverloadManager {
 	heap := heapOf(memory)
 	return &overloadv3.OverloadManager{
@@ -81,7 +83,7 @@ func overloadManager(memory uint64) *overloadv3.OverloadManager {
 	}
 }
 
-// reducedTimeouts ends streams and connections on which nothing happens.
+// reducedTimeouts ends idle streams and connections.
 func reducedTimeouts() *overloadv3.OverloadAction {
 	a := action("envoy.overload_actions.reduce_timeouts", above(shareIdle))
 	timers := &overloadv3.ScaleTimersOverloadActionConfig{}
@@ -111,7 +113,7 @@ func action(name string, trigger *overloadv3.Trigger) *overloadv3.OverloadAction
 	return &overloadv3.OverloadAction{Name: name, Triggers: []*overloadv3.Trigger{trigger}}
 }
 
-// above is a trigger for more than a share of the heap.
+// above is a trigger at more than a share of the heap.
 func above(share float64) *overloadv3.Trigger {
 	return &overloadv3.Trigger{
 		Name:         monitorHeap,
@@ -119,7 +121,7 @@ func above(share float64) *overloadv3.Trigger {
 	}
 }
 
-// between is a trigger that has effect from a share of the heap on, and all of it at another.
+// between is a trigger that starts at one share of the heap and has its full effect at another.
 func between(begin, all float64) *overloadv3.Trigger {
 	return &overloadv3.Trigger{
 		Name: monitorHeap,

@@ -20,20 +20,22 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// In mode PERMISSIVE Envoy tells the agent of what mode STRICT would refuse, by its access log (decision 060). All of it is on the filter
-// chains of that traffic alone: mTLS costs nothing more, and in mode STRICT there are no such chains. An Envoy whose bootstrap does not say
-// that its agent takes records has none: its filter chains would change with an upgrade of the control plane, and connections end.
+// In mode PERMISSIVE Envoy reports traffic that mode STRICT would refuse to the agent, by its access log (decision
+// 060). Only the filter chains of this traffic have the access log: mTLS costs nothing more, and mode STRICT has no
+// such chains. If Envoy's bootstrap does not declare that its agent reads records, no chain has the log. Otherwise an
+// upgrade of the control plane would change filter chains and end connections.
 
 const (
-	// recordsInFlight bounds what Envoy keeps for an agent that does not read: that many batches for all workers, and one for each worker and
-	// filter chain. It drops the rest, and counts that. A batch has 16 KiB: Envoy 1.40 does not heed buffer_size_bytes.
+	// recordsInFlight bounds what Envoy buffers for an agent that does not read: this many batches for all workers, and
+	// one for each worker and filter chain. Envoy drops and counts the rest. A batch has 16 KiB, since Envoy 1.40 ignores
+	// buffer_size_bytes.
 	recordsInFlight = 16
-	// recordsWindow is the least that HTTP/2 has, in bytes.
+	// recordsWindow is the minimum window of HTTP/2, in bytes.
 	recordsWindow = 64<<10 - 1
 )
 
-// RecordsCluster returns the cluster of the agent that takes the access log, nil if there is nothing to record. records says whether the
-// agent takes it.
+// RecordsCluster returns the cluster of the agent that reads the access log, or nil if nothing is recorded. records
+// means that the agent reads it.
 func RecordsCluster(m *meshview.Mesh, records bool) *clusterv3.Cluster {
 	if !records || m.Spec.Mode() != mesh.ModePermissive {
 		return nil
@@ -55,17 +57,18 @@ func RecordsCluster(m *meshview.Mesh, records bool) *clusterv3.Cluster {
 	}
 }
 
-// recordConnections has connections recorded when they end, and while they are open each mesh.RecordsInterval. in is nil for ports without
-// an inbound.
+// recordConnections records connections when they end, and while they are open each mesh.RecordsInterval. in is nil for
+// ports without an inbound.
 func (b *inbound) recordConnections(p *tcpproxyv3.TcpProxy, log string, in *mesh.Inbound) {
 	if !b.records {
 		return
 	}
-	p.AccessLogOptions = &tcpproxyv3.TcpProxy_TcpAccessLogOptions{AccessLogFlushInterval: durationpb.New(mesh.RecordsInterval)}
+	p.AccessLogOptions = &tcpproxyv3.TcpProxy_TcpAccessLogOptions{
+		AccessLogFlushInterval: durationpb.New(mesh.RecordsInterval)}
 	p.AccessLog = recordsOf(log, in, datav3.AccessLogType_TcpConnectionEnd, datav3.AccessLogType_TcpPeriodic)
 }
 
-// recordRequests has requests recorded when they begin, and while they last each mesh.RecordsInterval.
+// recordRequests records requests when they begin, and while they last each mesh.RecordsInterval.
 func (b *inbound) recordRequests(h *hcmv3.HttpConnectionManager, in *mesh.Inbound) {
 	if !b.records {
 		return
@@ -73,11 +76,12 @@ func (b *inbound) recordRequests(h *hcmv3.HttpConnectionManager, in *mesh.Inboun
 	h.AccessLogOptions = &hcmv3.HttpConnectionManager_HcmAccessLogOptions{
 		FlushAccessLogOnNewRequest: true, AccessLogFlushInterval: durationpb.New(mesh.RecordsInterval),
 	}
-	h.AccessLog = recordsOf(mesh.RecordsRequests, in, datav3.AccessLogType_DownstreamStart, datav3.AccessLogType_DownstreamPeriodic)
+	h.AccessLog = recordsOf(mesh.RecordsRequests, in, datav3.AccessLogType_DownstreamStart,
+		datav3.AccessLogType_DownstreamPeriodic)
 }
 
-// recordsOf returns an access log of records of these types. Of Envoy's loggers it is the one that holds no more for a reader that hangs, also
-// for TCP, and that counts for each filter chain.
+// recordsOf returns an access log of records of these types. Of Envoy's loggers, only this one buffers a bounded amount
+// for a hanging reader, also for TCP, and counts drops for each filter chain.
 func recordsOf(log string, in *mesh.Inbound, types ...datav3.AccessLogType) []*accesslogv3.AccessLog {
 	stat := log
 	if in != nil {
@@ -85,13 +89,14 @@ func recordsOf(log string, in *mesh.Inbound, types ...datav3.AccessLogType) []*a
 	}
 	attributes := []*commonv1.KeyValue{
 		attribute(mesh.RecordType, "%ACCESS_LOG_TYPE%"),
-		// of the connection, whatever the headers of a request say
+		// the address of the connection, whatever the headers of a request claim
 		attribute(mesh.RecordSource, "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"),
 		attribute(mesh.RecordPort, "%DOWNSTREAM_LOCAL_PORT%"),
 		attribute(mesh.RecordConnection, "%CONNECTION_ID%"),
 	}
 	if log == mesh.RecordsRequests {
-		attributes = append(attributes, attribute(mesh.RecordAgent, "%REQ(USER-AGENT):"+strconv.Itoa(len(mesh.KubeletAgent))+"%"))
+		attributes = append(attributes, attribute(mesh.RecordAgent,
+			"%REQ(USER-AGENT):"+strconv.Itoa(len(mesh.KubeletAgent))+"%"))
 	} else {
 		attributes = append(attributes, attribute(mesh.RecordReceived, "%BYTES_RECEIVED%"))
 	}
@@ -102,7 +107,8 @@ func recordsOf(log string, in *mesh.Inbound, types ...datav3.AccessLogType) []*a
 		}},
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: resource.Any(&otelv3.OpenTelemetryAccessLogConfig{
 			GrpcService: &corev3.GrpcService{
-				TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: nameAgentRecords}},
+				TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: nameAgentRecords}},
 			},
 			LogName: log, StatPrefix: stat, DisableBuiltinLabels: true,
 			ResourceAttributes: &commonv1.KeyValueList{Values: []*commonv1.KeyValue{attribute(mesh.RecordsLog, log)}},
@@ -112,5 +118,6 @@ func recordsOf(log string, in *mesh.Inbound, types ...datav3.AccessLogType) []*a
 }
 
 func attribute(key, value string) *commonv1.KeyValue {
-	return &commonv1.KeyValue{Key: key, Value: &commonv1.AnyValue{Value: &commonv1.AnyValue_StringValue{StringValue: value}}}
+	return &commonv1.KeyValue{Key: key,
+		Value: &commonv1.AnyValue{Value: &commonv1.AnyValue_StringValue{StringValue: value}}}
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// An Envoy whose bootstrap does not ask for records has the listeners of the golden files without their access logs, and nothing else is
-// another: an upgrade of the control plane does not change filter chains of Envoys that run, and ends no connection.
+// An Envoy whose bootstrap does not request records gets the listeners of the golden files without their access logs,
+// and no other difference. So an upgrade of the control plane changes no filter chains of running Envoys, and ends no
+// connection.
 func TestRecordsAreAllThatTheBootstrapAdds(t *testing.T) {
 	recorded := 0
 	for _, c := range readCases(t) {
@@ -23,15 +24,15 @@ func TestRecordsAreAllThatTheBootstrapAdds(t *testing.T) {
 				with, without := inboundListeners(t, m, p, true), inboundListeners(t, m, p, false)
 				removed := withoutAccessLogs(with)
 				if diff := cmp.Diff(with, without); diff != "" {
-					t.Errorf("without records (-with their access logs taken away +now):\n%s", diff)
+					t.Errorf("without records (-access logs removed +now):\n%s", diff)
 				}
 				if n := withoutAccessLogs(without); n > 0 {
-					t.Errorf("without records there are %d access logs", n)
+					t.Errorf("%d access logs without records", n)
 				}
 				if permissive := m.Spec.Mode() == mesh.ModePermissive; !permissive && removed > 0 {
-					t.Errorf("there are %d access logs in mode %q", removed, m.Spec.Mode())
+					t.Errorf("%d access logs in mode %q", removed, m.Spec.Mode())
 				} else if permissive && generator.RecordsCluster(m, true) == nil || generator.RecordsCluster(m, false) != nil {
-					t.Error("the cluster of the records is not there with them, or there without them")
+					t.Error("the cluster of the records is missing with records, or present without them")
 				}
 				recorded += removed
 			})
@@ -54,7 +55,7 @@ func inboundListeners(t *testing.T, m *meshview.Mesh, p *meshview.Proxy, records
 	return listeners
 }
 
-// withoutAccessLogs takes access logs and their options away, wherever they are, and returns how many logs there were.
+// withoutAccessLogs removes all access logs and their options, and returns the number of logs.
 func withoutAccessLogs(in any) (logs int) {
 	switch in := in.(type) {
 	case []any:

@@ -5,7 +5,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 )
 
-// predicate says for which connections a listener filter is disabled.
+// predicate matches connections for which a listener filter is disabled.
 type predicate = listenerv3.ListenerFilterChainMatchPredicate
 
 func destinationPort(port uint32) *predicate {
@@ -14,7 +14,7 @@ func destinationPort(port uint32) *predicate {
 	}}
 }
 
-// anyOf matches if one of p does. It returns nil if p is empty; Envoy's OrMatch takes at least two.
+// anyOf matches if one of p matches. It returns nil if p is empty; Envoy's OrMatch needs at least two rules.
 func anyOf(p []*predicate) *predicate {
 	switch len(p) {
 	case 0:

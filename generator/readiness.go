@@ -7,8 +7,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// readinessListener answers 200. It is sent together with all other listeners, so an answer means that they are in place.
-// It has no traffic direction, so that draining the inbound listeners leaves it alone.
+// readinessListener responds with 200. It is sent together with all other listeners, so a response means that they are
+// installed. It has no traffic direction, so that draining the inbound listeners does not affect it.
 func readinessListener() *listenerv3.Listener {
 	const ok = 200
 	return answersAlways(&listenerv3.Listener{

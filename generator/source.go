@@ -4,13 +4,13 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// source says where Envoy gets the parts of a resource that change often.
+// source is where Envoy gets the frequently changing parts of a resource.
 type source uint8
 
 const (
 	// dynamic means secrets from the agent's files, endpoints and routes over ADS.
 	dynamic source = iota
-	// static means that all of it is in one static configuration.
+	// static means that everything is in one static configuration.
 	static
 )
 

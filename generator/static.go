@@ -16,16 +16,16 @@ import (
 type StaticOptions struct {
 	Mesh  *meshview.Mesh
 	Proxy *meshview.Proxy
-	// Memory as in BootstrapOptions.
+	// Memory is as in BootstrapOptions.
 	Memory uint64
 	// TrustDomain is the suffix of all trust domains.
 	TrustDomain string
-	// Certificate (the chain, leaf first), Key and CA are PEM. They are not needed where mTLS is off.
+	// Certificate (the chain, leaf first), Key and CA are PEM. They are not needed if mTLS is off.
 	Certificate, Key, CA []byte
 }
 
-// Static returns the whole configuration of one proxy as one bootstrap, including endpoints, routes and secrets. It needs
-// neither a control plane nor files.
+// Static returns the whole configuration of one proxy as one bootstrap, including endpoints, routes and secrets. It
+// needs neither a control plane nor files.
 func Static(o StaticOptions) *bootstrapv3.Bootstrap {
 	b := baseBootstrap(o.Proxy.ID(), mesh.WorkloadText(o.Proxy.Dataplane.SPIFFEPath()), o.Memory)
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{

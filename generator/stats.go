@@ -5,8 +5,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// statsConfig keeps the statistics that operators and the agent read. Envoy makes about 200 for each cluster, and each costs
-// memory in each proxy. docs/naming.md lists those that are kept.
+// statsConfig keeps the statistics that operators and the agent read. Envoy creates about 200 for each cluster, which
+// cost memory in each proxy. docs/naming.md lists the kept ones.
 func statsConfig() *metricsv3.StatsConfig {
 	patterns := make([]*matcherv3.StringMatcher, 0, len(statPrefixes)+len(statPatterns))
 	for _, p := range statPrefixes {
@@ -35,6 +35,8 @@ var statPatterns = [...]string{
 	`^(listener\..*|cluster\.control_plane)\.ssl\.certificate\..*\.expiration_unix_time_seconds$`,
 	`^http\..*\.downstream_(rq_(total|active|completed|[1-5]xx|time|rx_reset|tx_reset|too_large)|cx_(total|active|protocol_error))$`,
 	`^http\.inbound_.*\.downstream_cx_tx_bytes_buffered$`,
+	`^http\..*\.downstream_rq_(ws_on_non_ws_route|non_relative_path)$`,
+	`^cluster\.inbound_.*\.upstream_cx_protocol_error$`,
 	`^tcp\..*\.downstream_cx_(total|no_route|rx_bytes_total|tx_bytes_total)$`,
 	`^cluster\..*\.upstream_rq_(total|active|pending_active|pending_failure_eject|completed|[1-5]xx|time|timeout|retry|retry_success|rx_reset|tx_reset)$`,
 	`^cluster\..*\.upstream_cx_(total|active|connect_fail|connect_timeout|connect_attempts_exceeded|none_healthy|rx_bytes_total|tx_bytes_total)$`,

@@ -11,11 +11,12 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// connectAttempts is how often a connection to a service is attempted: as many times as outlier detection needs to eject a
-// dead endpoint. Nothing is lost with a connection that was never made.
+// connectAttempts is how often Envoy tries to connect to a service: as often as outlier detection needs to eject a dead
+// endpoint. A failed connection attempt loses no data.
 const connectAttempts = 5
 
-// maxEarlyData is how many bytes of a client are buffered until the application is connected; the rest waits in the kernel.
+// maxEarlyData is how many bytes of a client are buffered until the application is connected. Further data waits in the
+// kernel.
 const maxEarlyData = 64 << 10
 
 func filter(name string, config proto.Message) *listenerv3.Filter {
@@ -35,9 +36,9 @@ func tcpProxy(stat, cluster string, attempts uint32) *tcpproxyv3.TcpProxy {
 	}
 }
 
-// connectAfterHandshake makes the proxy connect to the application only once the client is authenticated. By default Envoy
-// connects at once, so that any client that reaches the port could open connections to the application
-// (Envoy: api-v3/extensions/filters/network/tcp_proxy/v3/tcp_proxy.proto, upstream_connect_mode).
+// connectAfterHandshake makes the proxy connect to the application only after the client is authenticated. By default
+// Envoy connects at once, so any client that reaches the port could open connections to the application (Envoy:
+// api-v3/extensions/filters/network/tcp_proxy/v3/tcp_proxy.proto, upstream_connect_mode).
 func connectAfterHandshake(p *tcpproxyv3.TcpProxy) *tcpproxyv3.TcpProxy {
 	p.UpstreamConnectMode = tcpproxyv3.UpstreamConnectMode_ON_DOWNSTREAM_TLS_HANDSHAKE
 	p.MaxEarlyDataBytes = wrapperspb.UInt32(maxEarlyData)
@@ -48,7 +49,7 @@ func tcpFilter(p *tcpproxyv3.TcpProxy) *listenerv3.Filter {
 	return filter("envoy.filters.network.tcp_proxy", p)
 }
 
-// closeConnection closes the connection.
+// closeConnection returns the filter that closes a connection at once.
 func closeConnection() *listenerv3.Filter {
 	return filter("envoy.filters.network.direct_response", &directresponsev3.Config{})
 }

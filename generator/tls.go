@@ -12,7 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// alpnMesh is offered by every client of the mesh, so that a listener can tell the mesh's TLS from the application's.
+// alpnMesh is offered by every client of the mesh, so that a listener can distinguish the mesh's TLS from the
+// application's.
 const alpnMesh = "sonde"
 
 const (
@@ -23,10 +24,10 @@ const (
 // noPeer is a SAN that no certificate has.
 const noPeer = "spiffe://nobody"
 
-// mutualTLS reports whether the proxies of the mesh speak mTLS.
+// mutualTLS reports whether the proxies of the mesh use mTLS.
 func mutualTLS(m *meshview.Mesh) bool { return m.Spec.Backend() != nil }
 
-// serverSocket accepts any workload of the mesh, by a certificate that the CA of the mesh signed, and no other client.
+// serverSocket accepts only workloads of the mesh, by a certificate that the CA of the mesh has signed.
 func serverSocket(src source, trustDomain string) *corev3.TransportSocket {
 	return tlsSocket(&tlsv3.DownstreamTlsContext{
 		CommonTlsContext: commonTLS(src, []string{alpnHTTP2, alpnHTTP1, alpnMesh}, uriSAN(&matcherv3.StringMatcher{
@@ -36,7 +37,7 @@ func serverSocket(src source, trustDomain string) *corev3.TransportSocket {
 	})
 }
 
-// clientSocket accepts only the identities of the service; if it has none, no server.
+// clientSocket accepts only servers with the identities of the service; if it has no identities, no server.
 func clientSocket(src source, s *meshview.Service) *corev3.TransportSocket {
 	identities := s.Identities
 	if len(identities) == 0 {
@@ -55,7 +56,8 @@ func clientSocket(src source, s *meshview.Service) *corev3.TransportSocket {
 	})
 }
 
-// offeredALPN returns the ALPN protocols of a client: alpnMesh, and the one for HTTP, which the server picks.
+// offeredALPN returns the ALPN protocols that a client offers: alpnMesh, and the HTTP protocol for the server to
+// select.
 func offeredALPN(p mesh.Protocol) []string {
 	switch p {
 	case mesh.ProtocolHTTP:
@@ -67,8 +69,8 @@ func offeredALPN(p mesh.Protocol) []string {
 	}
 }
 
-// commonTLS combines the names that are accepted, which this package knows, with the roots, which come as a secret
-// (Envoy: api-v3/extensions/transport_sockets/tls/v3/tls.proto, combined_validation_context).
+// commonTLS combines the accepted names, which this package sets, with the roots, which come as a secret (Envoy:
+// api-v3/extensions/transport_sockets/tls/v3/tls.proto, combined_validation_context).
 func commonTLS(src source, alpn []string, peers ...*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
 		TlsParams:                      tls13Params(),
@@ -83,7 +85,7 @@ func commonTLS(src source, alpn []string, peers ...*tlsv3.SubjectAltNameMatcher)
 	}
 }
 
-// tls13Params allow TLS 1.3 only: both ends are our own.
+// tls13Params allow only TLS 1.3, since both ends are Sonde's proxies.
 func tls13Params() *tlsv3.TlsParameters {
 	return &tlsv3.TlsParameters{
 		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
@@ -91,8 +93,8 @@ func tls13Params() *tlsv3.TlsParameters {
 	}
 }
 
-// sdsSecret refers to a secret by name: to the agent's file, which Envoy watches, or to a secret of the same static
-// configuration (Envoy: configuration/security/secret).
+// sdsSecret refers to a secret by name: in the agent's file, which Envoy watches, or in the same static configuration
+// (Envoy: configuration/security/secret).
 func sdsSecret(src source, name, path string) *tlsv3.SdsSecretConfig {
 	if src == static {
 		return &tlsv3.SdsSecretConfig{Name: name}

@@ -1,7 +1,8 @@
 // Package generator turns the mesh view into Envoy's configuration. A pure function makes each kind of resource; the
-// Translator calls them for what changed, and keeps what each attached proxy should have.
+// Translator calls these functions for changes, and keeps the resources that each attached proxy should have.
 //
-// Where a setting is not obvious, "Envoy:" names the page about it, below https://www.envoyproxy.io/docs/envoy/latest/.
+// For settings that are not obvious, "Envoy:" names the page about them, below
+// https://www.envoyproxy.io/docs/envoy/latest/.
 package generator
 
 import (
@@ -22,40 +23,40 @@ import (
 type TranslatorOptions struct {
 	// TrustDomain is the suffix of all trust domains. Default mesh.DefaultTrustDomain.
 	TrustDomain string
-	// Report receives the errors of Attach and Resources; Apply returns its own. It may be called from several goroutines
-	// at once. Default: the errors are dropped.
+	// Report receives the errors of Attach and Resources; Apply returns its own. Several goroutines may call it at once.
+	// Default: errors are dropped.
 	Report func(error)
 }
 
 // Translator turns changes of the view into the resources that each attached proxy should have. The cost of a change is
-// proportional to what changed: a resource of a service is encoded once for all proxies, proxies that see the same
-// services share one set, and nothing is made for proxies that are not attached. Equal resources that are proxies' own are kept
-// once. All methods may be called from any goroutine.
+// proportional to what changed: a service's resources are encoded once for all proxies, proxies that see the same
+// services share one set, and proxies that are not attached cost nothing. Equal resources in proxies' own sets are
+// stored once. Any goroutine may call the methods.
 //
-// A resource that cannot be encoded affects nothing else: its last good version stays, if there is one.
+// A resource that cannot be encoded affects no other: its last good version, if any, stays.
 type Translator struct {
 	trustDomain string
 	report      func(error)
-	encode      func(name string, m proto.Message) (*resource.Resource, error) // resource.Encode; tests count the calls
+	encode      func(name string, m proto.Message) (*resource.Resource, error) // resource.Encode, or a test
 
 	mu       sync.Mutex // guards the fields below
 	view     *meshview.View
-	services map[mesh.ID]*serviceResources  // those in a shared set
-	shared   map[*meshview.Scope]*sharedSet // those of attached proxies
+	services map[mesh.ID]*serviceResources  // services with resources in a shared set
+	shared   map[*meshview.Scope]*sharedSet // shared sets of attached proxies
 	attached map[mesh.ID]*attachment
 	own      map[ownKey]ownUse // the resources of their own sets
-	errs     []error           // of the resources that could not be encoded, see takeErrors
+	errs     []error           // errors of resources that could not be encoded, see takeErrors
 }
 
 // attachment is a proxy with at least one stream.
 type attachment struct {
 	id        mesh.ID
-	says      resource.Metadata // of the newest stream
+	says      resource.Metadata // metadata of the newest stream
 	streams   int
 	desired   resource.Desired
 	shared    *sharedSet // nil while the proxy is not in the view
-	node      *nodeSet   // of shared, as long as that
-	outbounds bool       // it has outbound listeners of its own
+	node      *nodeSet   // part of shared, with the same lifetime
+	outbounds bool       // it has its own outbound listeners
 }
 
 // NewTranslator returns a Translator without a view.
@@ -77,8 +78,9 @@ func NewTranslator(o TranslatorOptions) *Translator {
 	}
 }
 
-// Attach starts to keep the resources of a proxy up to date, by what its Envoy says, and returns them; the zero Desired if the proxy
-// is not in the view yet. Each Attach needs one Detach: a proxy that reconnects has two streams for a moment.
+// Attach starts to keep the resources of a proxy up to date, for its Envoy's metadata, and returns them. It returns the
+// zero Desired if the proxy is not in the view yet. Each Attach needs one Detach: a proxy that reconnects has two
+// streams for a moment.
 func (t *Translator) Attach(proxy mesh.ID, says resource.Metadata) resource.Desired {
 	t.mu.Lock()
 	desired, err := t.attach(proxy, says)
@@ -107,7 +109,7 @@ func (t *Translator) attach(proxy mesh.ID, says resource.Metadata) (resource.Des
 	return a.desired, t.takeErrors()
 }
 
-// Detach ends one Attach. With the last one, resources that only this proxy had are forgotten.
+// Detach ends one Attach. The last Detach drops resources that only this proxy used.
 func (t *Translator) Detach(proxy mesh.ID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,8 +128,9 @@ func (t *Translator) detach(proxy mesh.ID) {
 	}
 }
 
-// Resources returns what the proxy should have, attached or not, and false if there is no such proxy. One that is not attached has said
-// nothing of itself. It is for the admin API: each call makes the resources of a proxy that is not attached again.
+// Resources returns the resources that the proxy should have, attached or not, and false if there is no such proxy. A
+// proxy that is not attached has no metadata. Resources is for the admin API: each call makes the resources of an
+// unattached proxy again.
 func (t *Translator) Resources(proxy mesh.ID) (resource.Desired, bool) {
 	t.mu.Lock()
 	var says resource.Metadata
@@ -143,10 +146,10 @@ func (t *Translator) Resources(proxy mesh.ID) (resource.Desired, bool) {
 	return desired, desired.Known()
 }
 
-// Apply takes the next change and returns the attached proxies whose resources changed. Sets and resources that did not
-// change are the same pointers as before. The error joins one error for each resource that cannot be encoded, and names
-// it; the result is valid nevertheless. An attached proxy that has left the view keeps what it has and is not in the
-// result: a file that vanishes must not empty a running Envoy (docs/decisions/002-proxy-without-dataplane.md).
+// Apply applies the next change and returns the attached proxies whose resources changed. Unchanged sets and resources
+// are the same pointers as before. The error joins one error for each resource that cannot be encoded, and names the
+// resource; the result is valid nevertheless. An attached proxy that has left the view keeps its resources and is not
+// in the result, since a deleted file must not empty a running Envoy (docs/decisions/002-proxy-without-dataplane.md).
 func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,13 +186,16 @@ func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, err
 	return changed, t.takeErrors()
 }
 
-// affectedProxies are the attached proxies whose resources may differ. The value says whether the proxy's own set may, too.
+// affectedProxies are the attached proxies whose resources may differ. The value is true if the proxy's own set may
+// differ, too.
 type affectedProxies map[mesh.ID]bool
 
 func (a affectedProxies) add(id mesh.ID, own bool) { a[id] = a[id] || own }
 
-// encodeOrKeep encodes m. It returns old if m is the same, or if m cannot be encoded; old may be nil.
-func (t *Translator) encodeOrKeep(old *resource.Resource, name string, m proto.Message, whose string) *resource.Resource {
+// encodeOrKeep encodes m. It returns old if m is unchanged, or if m cannot be encoded; old may be nil.
+func (t *Translator) encodeOrKeep(
+	old *resource.Resource, name string, m proto.Message, whose string,
+) *resource.Resource {
 	r, err := t.encode(name, m)
 	switch {
 	case err != nil:

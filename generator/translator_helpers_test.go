@@ -14,13 +14,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// bench is a Builder and a Translator, joined as in the control plane.
+// bench is a Builder and a Translator, connected as in the control plane.
 type bench struct {
 	t          testing.TB
 	builder    *meshview.Builder
 	translator *Translator
-	encoded    []string // since the last apply
-	refused    string   // encoding fails for names that contain it
+	encoded    []string // names encoded since the last apply
+	refused    string   // encoding fails for names that contain this text
 	reported   []string
 	last       error
 }
@@ -54,7 +54,7 @@ func (b *bench) delete(objects ...mesh.Object) {
 	}
 }
 
-// apply builds a view and translates its change, if there is one.
+// apply builds a view and translates its change, if any.
 func (b *bench) apply() map[mesh.ID]resource.Desired {
 	b.t.Helper()
 	b.encoded, b.reported, b.last = nil, nil, nil
@@ -70,7 +70,7 @@ func (b *bench) apply() map[mesh.ID]resource.Desired {
 	return changed
 }
 
-// names returns type and name of all resources of a Desired, such as "cluster api".
+// names returns the type and name of each resource of a Desired, such as "cluster api".
 func names(d resource.Desired) []string {
 	var all []string
 	for _, typ := range resource.Types() {
@@ -165,12 +165,12 @@ func service(name string, protocol mesh.Protocol, addresses ...string) *mesh.Ser
 	}
 }
 
-// closedOutbound lets nothing out of the mesh.
+// closedOutbound forbids connections out of the mesh.
 func closedOutbound() *mesh.MeshNetworking {
 	return &mesh.MeshNetworking{Outbound: &mesh.MeshOutbound{Passthrough: new(bool)}}
 }
 
-// meshService returns a MeshService of port 80 that selects the Dataplanes with the tag of its name.
+// meshService returns a MeshService on port 80 that selects the Dataplanes with a tag of its name.
 func meshService(name string, p mesh.Protocol) *mesh.MeshService {
 	s := &mesh.MeshService{Meta: mesh.Meta{Name: name}}
 	s.Spec.Selector.DataplaneTags = mesh.Tags{mesh.TagService: name}

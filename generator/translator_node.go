@@ -8,23 +8,24 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// nodeSet holds what of a scope differs between nodes: endpoints and listeners of its services that are Local. It exists while a proxy of
-// the node is attached.
+// nodeSet holds the part of a scope that differs between nodes: endpoints and listeners of its Local services. It
+// exists while a proxy of the node is attached.
 type nodeSet struct {
-	name    string        // of the node, empty for proxies of which nothing says it
+	name    string        // name of the node; empty for proxies with an unknown node
 	set     *resource.Set // nil if no service of the scope ever was Local
 	proxies int
 }
 
-// nodeResources are the resources of a service that is Local, as callers on one node have them. They are encoded once for all of these.
+// nodeResources are the resources of a Local service, as callers on one node get them. They are encoded once for all
+// these callers.
 type nodeResources struct {
-	of        []meshview.Endpoint // those of the service on the node
+	of        []meshview.Endpoint // endpoints of the service on the node
 	endpoints *resource.Resource
 	listeners []*resource.Resource
 }
 
-// encodeNodes encodes what differs between nodes, for those whose callers have it: all of them, or those whose endpoints differ. It returns
-// which.
+// encodeNodes encodes the resources that differ between nodes, for nodes with callers: for all of them, or only for
+// nodes whose endpoints differ. It returns the names of these nodes.
 func (t *Translator) encodeNodes(r *serviceResources, s *meshview.Service, all bool) (nodes []string) {
 	byNode := s.ByNode()
 	for node, on := range r.nodes {
@@ -42,7 +43,7 @@ func (t *Translator) encodeNode(on *nodeResources, s *meshview.Service) {
 	on.listeners, _ = t.encodeListeners(on.listeners, s)
 }
 
-// joinNode returns the node set, and counts one more proxy of it. A new one is derived from the set that the proxy had.
+// joinNode returns the node set, and counts one more proxy of it. A new set is derived from the proxy's previous set.
 func (t *Translator) joinNode(s *sharedSet, node string, from *resource.Set) *nodeSet {
 	n := s.nodes[node]
 	if n == nil {
@@ -53,7 +54,7 @@ func (t *Translator) joinNode(s *sharedSet, node string, from *resource.Set) *no
 	return n
 }
 
-// leaveNode counts one proxy less. What only its node set had is forgotten.
+// leaveNode counts one proxy less. It drops resources that only this node set used.
 func (t *Translator) leaveNode(s *sharedSet, n *nodeSet) {
 	if n.proxies--; n.proxies > 0 {
 		return
@@ -67,7 +68,7 @@ func (t *Translator) leaveNode(s *sharedSet, n *nodeSet) {
 	}
 }
 
-// findLocal finds the services of a shared set that are Local.
+// findLocal finds the Local services of a shared set.
 func (t *Translator) findLocal(s *sharedSet) {
 	s.local = nil
 	for _, name := range s.scope.Services {
@@ -77,7 +78,7 @@ func (t *Translator) findLocal(s *sharedSet) {
 	}
 }
 
-// updateNodes makes the sets of these nodes anew.
+// updateNodes rebuilds the sets of these nodes.
 func (t *Translator) updateNodes(s *sharedSet, nodes map[string]struct{}) {
 	for node := range nodes {
 		if n := s.nodes[node]; n != nil {
@@ -94,8 +95,8 @@ func (t *Translator) replaceNode(s *sharedSet, node string, from *resource.Set) 
 	return replace(from, t.nodeResourcesOf(s, node))
 }
 
-// nodeResourcesOf returns the resources of all services that are Local. Of an address that another service has, too, there is no
-// listener, or only that of the first by name.
+// nodeResourcesOf returns the resources of all Local services. An address of several services gets only the listener of
+// the first service by name, or none.
 func (t *Translator) nodeResourcesOf(s *sharedSet, node string) []*resource.Resource {
 	var want []*resource.Resource
 	taken := map[string]bool{}
@@ -117,7 +118,7 @@ func (t *Translator) nodeResourcesOf(s *sharedSet, node string) []*resource.Reso
 	return want
 }
 
-// onNode returns the resources of a service for a node. They are encoded if no proxy has had them.
+// onNode returns the resources of a service for a node. It encodes them if no proxy has them yet.
 func (t *Translator) onNode(id mesh.ID, node string) *nodeResources {
 	r := t.services[id]
 	if on := r.nodes[node]; on != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// localService returns a service that is Local, with endpoints on these nodes.
+// localService returns a Local service with endpoints on these nodes.
 func localService(nodes ...string) *mesh.Service {
 	s := service("api", mesh.ProtocolHTTP, "240.0.0.1:80")
 	s.Spec.InternalTrafficPolicy = mesh.TrafficLocal
@@ -20,7 +20,8 @@ func localService(nodes ...string) *mesh.Service {
 	return s
 }
 
-// TestProxiesOfANodeShareASet checks that an endpoint of a service that is Local is encoded once for a node, and concerns no other.
+// TestProxiesOfANodeShareASet checks that an endpoint of a Local service is encoded once per node, and affects no other
+// node.
 func TestProxiesOfANodeShareASet(t *testing.T) {
 	b := newBench(t, localService("n1", "n2"), service("web", mesh.ProtocolHTTP, "240.0.0.2:80"),
 		dataplane("a", "10.0.0.1", "", workload("w"), transparent, onNode("n1")), dataplane("b", "10.0.0.2", "", workload("w"), transparent, onNode("n1")),
@@ -35,13 +36,13 @@ func TestProxiesOfANodeShareASet(t *testing.T) {
 	}
 	api := resource.Name{Type: resource.Endpoint, Name: "api"}
 	if had["a"].Shared.Get(api) != nil || had["a"].Node.Get(api) == nil || had["d"].Node.Get(api) == nil {
-		t.Error("the endpoints of api are not in the node sets alone")
+		t.Error("the endpoints of api are not only in the node sets")
 	}
 
 	b.set(localService("n1", "n2", "n2"))
 	changed := b.apply()
 	if _, told := changed["default/c"]; !told || len(changed) != 1 {
-		t.Errorf("an endpoint on n2 concerns %v", changed)
+		t.Errorf("an endpoint on n2 affects %v", changed)
 	}
 	put, remove := difference(had["c"], changed["default/c"])
 	if diff := cmp.Diff([]string{"endpoint api"}, put); diff != "" || len(remove) > 0 {
@@ -59,7 +60,7 @@ func TestProxiesOfANodeShareASet(t *testing.T) {
 	checkEmpty(t, b.translator)
 }
 
-// TestLocalServiceWithTheAddressOfAnother checks who gets the listener.
+// TestLocalServiceWithTheAddressOfAnother checks which service gets the listener.
 func TestLocalServiceWithTheAddressOfAnother(t *testing.T) {
 	b := newBench(t, localService("n1"), service("web", mesh.ProtocolTCP, "240.0.0.1:80"),
 		dataplane("a", "10.0.0.1", "", workload("w"), transparent, onNode("n1")))
@@ -71,17 +72,17 @@ func TestLocalServiceWithTheAddressOfAnother(t *testing.T) {
 		return d.Shared.Get(name) != nil, d.Node.Get(name) != nil
 	}
 	if shared, node := in(); !shared || node {
-		t.Errorf("the listener is in the shared set: %t, in that of the node: %t", shared, node)
+		t.Errorf("the listener is in the shared set: %t, in the node's: %t", shared, node)
 	}
 	b.set(service("web", mesh.ProtocolTCP, "240.0.0.2:80"))
 	b.apply()
 	if shared, node := in(); shared || !node {
-		t.Errorf("once web has left the address, the listener is in the shared set: %t, in that of the node: %t", shared, node)
+		t.Errorf("once web has left the address, the listener is in the shared set: %t, in the node's: %t", shared, node)
 	}
 }
 
-// BenchmarkTranslatorLocalEndpointChange changes one endpoint of a service that is Local, as that of a DaemonSet: 1,000 nodes have one each, and a
-// proxy that is attached.
+// BenchmarkTranslatorLocalEndpointChange changes one endpoint of a Local service, such as a DaemonSet's: each of 1,000
+// nodes has an endpoint and an attached proxy.
 func BenchmarkTranslatorLocalEndpointChange(b *testing.B) {
 	bench := newBench(b)
 	bench.translator.encode = resource.Encode

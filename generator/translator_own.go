@@ -7,14 +7,14 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// ownDiffers reports whether the proxy's own set may differ from before. Most proxies in a Change only see other services
-// than before, such as a new one with a virtual address. updateShared handles the changed protocol of an outbound.
+// ownDiffers reports whether the proxy's own set may differ from before. Most proxies in a Change only see different
+// services, such as a new one with a virtual address. updateShared handles a changed protocol of an outbound.
 func ownDiffers(before *meshview.View, m *meshview.Mesh, p *meshview.Proxy) bool {
 	oldMesh, old := before.Proxy(p.ID())
 	return old == nil || old.Dataplane != p.Dataplane || !oldMesh.SameResources(m)
 }
 
-// ownSet makes the set that is the proxy's alone. Resources that did not change stay the same pointers.
+// ownSet makes the set that only this proxy uses. Unchanged resources stay the same pointers.
 func (t *Translator) ownSet(m *meshview.Mesh, p *meshview.Proxy, a *attachment) *resource.Set {
 	old := a.desired.Own
 	var want []*resource.Resource
@@ -56,14 +56,14 @@ type ownKey struct {
 
 func ownKeyOf(r *resource.Resource) ownKey { return ownKey{r.Key(), r.Version} }
 
-// ownUse is a resource of proxies' own sets, and in how many of them it is. Replicas of a workload differ in little but their
-// addresses, and many resources are the same for all workloads.
+// ownUse is a resource of proxies' own sets, and the number of sets that contain it. Replicas of a workload differ in
+// little but their addresses, and many resources are the same for all workloads.
 type ownUse struct {
 	resource *resource.Resource
 	sets     int
 }
 
-// countOwn records that one proxy's own set is now instead of before.
+// countOwn updates the counts when one proxy's own set changes from before to now.
 func (t *Translator) countOwn(before, now *resource.Set) {
 	for _, c := range resource.Diff(before, now) {
 		if c.New != nil {

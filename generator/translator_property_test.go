@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// randomStep sets or deletes an object. There are so few names that objects often refer to each other.
+// randomStep sets or deletes an object. It uses few names, so that objects often refer to each other.
 func randomStep(r *rand.Rand, b *bench) {
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
 	services := []string{"api", "web", "db", "cache"}
@@ -93,7 +93,7 @@ func TestIncrementalResourcesEqualFreshOnes(t *testing.T) {
 	}
 }
 
-// check compares the resources of each attached proxy with those of a new Translator.
+// check compares the resources of each attached proxy with a new Translator's.
 func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]resource.Desired) {
 	t.Helper()
 	fresh := NewTranslator(TranslatorOptions{})
@@ -106,12 +106,12 @@ func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]r
 			now = old
 		}
 		if current, _ := tr.Resources(id); current != now {
-			t.Fatalf("%s: %s has other sets than Apply told", when, id)
+			t.Fatalf("%s: %s has other sets than Apply returned", when, id)
 		}
 		want := fresh.Attach(id, now.For)
-		if !want.Known() { // without a Dataplane it keeps what it has
+		if !want.Known() { // without a Dataplane it keeps its resources
 			if told {
-				t.Fatalf("%s: %s has no Dataplane and is told something", when, id)
+				t.Fatalf("%s: %s has no Dataplane but is in the result", when, id)
 			}
 			continue
 		}
@@ -119,27 +119,28 @@ func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]r
 			t.Fatalf("%s: %s (-fresh +incremental):\n%s", when, id, diff)
 		}
 		if told && old.Known() && cmp.Equal(versions(old), versions(now)) && old.Shared == now.Shared && old.Node == now.Node {
-			t.Fatalf("%s: %s is told that nothing changed", when, id)
+			t.Fatalf("%s: %s is in the result without a change", when, id)
 		}
 		checkPointers(t, when, tr, old, now)
 	}
 	for id := range changed {
 		if _, attached := had[id]; !attached {
-			t.Fatalf("%s: %s is not attached and in the result", when, id)
+			t.Fatalf("%s: %s is in the result but not attached", when, id)
 		}
 	}
 }
 
-// checkPointers checks that equal resources of proxies' own are the same pointer and stay it, and that no name is in two sets.
+// checkPointers checks that equal resources of proxies' own sets are and stay the same pointer, and that no name is in
+// two sets.
 func checkPointers(t *testing.T, when string, tr *Translator, old, now resource.Desired) {
 	t.Helper()
 	if old.Own != now.Own && cmp.Equal(versions(resource.Desired{Own: old.Own}), versions(resource.Desired{Own: now.Own})) {
-		t.Fatalf("%s: an own set that is equal is another pointer", when)
+		t.Fatalf("%s: an equal own set has another pointer", when)
 	}
 	for _, typ := range resource.Types() {
 		for _, r := range now.Own.Of(typ) {
 			if was := old.Own.Get(r.Key()); was != nil && was.Version == r.Version && was != r || tr.own[ownKeyOf(r)].resource != r {
-				t.Fatalf("%s: %s %s is equal and another pointer", when, typ.Short(), r.Name)
+				t.Fatalf("%s: %s %s is equal but has another pointer", when, typ.Short(), r.Name)
 			}
 			if now.Shared.Get(r.Key()) != nil || now.Node.Get(r.Key()) != nil {
 				t.Fatalf("%s: %s %s is in two sets", when, typ.Short(), r.Name)

@@ -10,28 +10,29 @@ import (
 
 // serviceResources are the resources of one service, encoded once for all proxies that see it.
 type serviceResources struct {
-	sets      []*sharedSet // those that hold them
+	sets      []*sharedSet // shared sets that contain these resources
 	cluster   *resource.Resource
 	endpoints *resource.Resource
 	route     *resource.Resource   // nil for TCP
-	listeners []*resource.Resource // of meshview.Service.Listeners, for redirected proxies
-	// local says that endpoints and listeners are not the same for all proxies: nodes has them.
+	listeners []*resource.Resource // listeners of meshview.Service.Listeners, for redirected proxies
+	// local means that endpoints and listeners differ between nodes: nodes has them.
 	local bool
 	nodes map[string]*nodeResources
 }
 
-// changedService is a service whose resources were encoded again, and what may differ besides its cluster, endpoints and route.
+// changedService is a service whose resources were encoded again, and what else may differ besides its cluster,
+// endpoints and route.
 type changedService struct {
 	id        mesh.ID
 	resources *serviceResources
-	own       bool // proxies' own outbound listeners
+	own       bool // proxies' own outbound listeners may differ
 	listeners bool
-	flipped   bool     // it is Local and was not, or the reverse
-	nodes     []string // those for which something was encoded again
+	flipped   bool     // Local has changed
+	nodes     []string // nodes whose resources were encoded again
 }
 
-// encodeChanged encodes the services that the change names and an attached proxy sees. A service that was removed is
-// handled with the proxies, which no longer see it.
+// encodeChanged encodes the services in the change that an attached proxy sees. A removed service is handled with the
+// proxies, which no longer see it.
 func (t *Translator) encodeChanged(c meshview.Change) []changedService {
 	var changed []changedService
 	for _, id := range c.Services {
@@ -55,9 +56,11 @@ func (t *Translator) encodeChanged(c meshview.Change) []changedService {
 	return changed
 }
 
-// encodeService encodes everything but the endpoints, and reports whether a listener differs that is the same on all nodes, and for which
-// nodes something was encoded.
-func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *meshview.Service) (differ bool, nodes []string) {
+// encodeService encodes everything but the endpoints. It reports whether a listener that is the same on all nodes
+// differs, and returns the nodes whose resources were encoded.
+func (t *Translator) encodeService(
+	r *serviceResources, m *meshview.Mesh, s *meshview.Service,
+) (differ bool, nodes []string) {
 	whose := "service " + s.ID()
 	before := r.cluster
 	r.cluster = t.encodeOrKeep(before, s.Name, OutboundCluster(m, s), whose)
@@ -81,7 +84,9 @@ func (t *Translator) encodeService(r *serviceResources, m *meshview.Mesh, s *mes
 }
 
 // encodeListeners encodes the listeners of all addresses, and reports whether one differs from before.
-func (t *Translator) encodeListeners(before []*resource.Resource, s *meshview.Service) (now []*resource.Resource, differ bool) {
+func (t *Translator) encodeListeners(
+	before []*resource.Resource, s *meshview.Service,
+) (now []*resource.Resource, differ bool) {
 	old := map[string]*resource.Resource{}
 	for _, l := range before {
 		old[l.Name] = l
@@ -99,7 +104,7 @@ func (t *Translator) encodeListeners(before []*resource.Resource, s *meshview.Se
 	return now, differ
 }
 
-// encodeEndpoints returns for which nodes something was encoded, none if they are the same on all.
+// encodeEndpoints returns the nodes whose resources were encoded; none if the endpoints are the same on all nodes.
 func (t *Translator) encodeEndpoints(r *serviceResources, s *meshview.Service) (nodes []string) {
 	if s.Local {
 		r.endpoints = nil
@@ -109,8 +114,8 @@ func (t *Translator) encodeEndpoints(r *serviceResources, s *meshview.Service) (
 	return nil
 }
 
-// acquire returns the resources of a service for one more shared set. They are empty if s is nil, which a view of a
-// Builder never needs.
+// acquire returns the resources of a service for one more shared set. They are empty if s is nil, which never happens
+// with a Builder's view.
 func (t *Translator) acquire(m *meshview.Mesh, id mesh.ID, s *meshview.Service, set *sharedSet) *serviceResources {
 	r := t.services[id]
 	if r == nil {
@@ -133,7 +138,7 @@ func (t *Translator) release(id mesh.ID, set *sharedSet) {
 	}
 }
 
-// allButListeners returns the cluster, the endpoints and the route, as far as they are the same on all nodes.
+// allButListeners returns the cluster, the endpoints and the route, if they are the same on all nodes.
 func (r *serviceResources) allButListeners() []*resource.Resource {
 	var there []*resource.Resource
 	for _, one := range []*resource.Resource{r.cluster, r.endpoints, r.route} {

@@ -6,17 +6,17 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// sharedSet holds the resources that all proxies with one scope have. It exists while one of them is attached.
+// sharedSet holds the resources that all proxies with one scope have. It exists while one of these proxies is attached.
 type sharedSet struct {
 	scope   *meshview.Scope
 	set     *resource.Set
 	proxies map[mesh.ID]*attachment
-	local   []mesh.ID           // the services that are Local, by name
-	nodes   map[string]*nodeSet // of the nodes of the proxies
+	local   []mesh.ID           // the Local services, by name
+	nodes   map[string]*nodeSet // node sets of the proxies' nodes
 }
 
-// joinShared gives the proxy the shared set of what it can reach now. A new set is derived from the one that the proxy had,
-// so that the difference is known and need not be searched for.
+// joinShared gives the proxy the shared set of its current scope. A new set is derived from the proxy's previous set,
+// so that their difference is known without a search.
 func (t *Translator) joinShared(a *attachment, m *meshview.Mesh, p *meshview.Proxy) {
 	a.outbounds = len(p.Dataplane.Spec.Networking.Outbound) > 0
 	s, node := t.shared[p.Scope], p.Dataplane.Node()
@@ -37,8 +37,8 @@ func (t *Translator) joinShared(a *attachment, m *meshview.Mesh, p *meshview.Pro
 	s.proxies[a.id], a.shared, a.node = a, s, joined
 }
 
-// leaveShared takes the proxy out of its shared set, if it is in one. A set without proxies is forgotten. The resources of
-// the proxy stay as they are.
+// leaveShared removes the proxy from its shared set, if it is in one, and drops a set without proxies. The resources of
+// the proxy do not change.
 func (t *Translator) leaveShared(a *attachment) {
 	s := a.shared
 	if s == nil {
@@ -66,8 +66,8 @@ func (t *Translator) fillShared(s *sharedSet, m *meshview.Mesh, from *resource.S
 	t.findLocal(s)
 }
 
-// virtualListeners returns the listeners of virtual addresses that are the same on all nodes. If two services have the same address,
-// the first by name gets it; those that are Local come last, see nodeResourcesOf.
+// virtualListeners returns the listeners of virtual addresses that are the same on all nodes. If several services have
+// the same address, the first by name gets it; Local services come last, see nodeResourcesOf.
 func (t *Translator) virtualListeners(s *sharedSet) []*resource.Resource {
 	if !s.scope.Redirected {
 		return nil
@@ -88,7 +88,7 @@ func (t *Translator) virtualListeners(s *sharedSet) []*resource.Resource {
 	return listeners
 }
 
-// replace returns a set with the resources want and no others, as the successor of from.
+// replace returns a set with exactly the resources in want, as the successor of from.
 func replace(from *resource.Set, want []*resource.Resource) *resource.Set {
 	if from == nil {
 		return resource.NewSet(want...)
@@ -96,7 +96,7 @@ func replace(from *resource.Set, want []*resource.Resource) *resource.Set {
 	return from.With(want, obsolete(from, want, resource.Types()...))
 }
 
-// obsolete returns the names of resources of these types that are in the set and not in want.
+// obsolete returns the names of resources of these types that are in the set but not in want.
 func obsolete(s *resource.Set, want []*resource.Resource, types ...resource.Type) []resource.Name {
 	wanted := make(map[resource.Name]bool, len(want))
 	for _, r := range want {
@@ -113,8 +113,8 @@ func obsolete(s *resource.Set, want []*resource.Resource, types ...resource.Type
 	return names
 }
 
-// updateShared puts the resources of changed services into the shared sets that hold them. It adds the proxies of these sets
-// to affected, with their own set if their own listeners may differ.
+// updateShared puts the resources of changed services into the shared sets that contain them. It adds the proxies of
+// these sets to affected, together with their own sets if their own listeners may differ.
 func (t *Translator) updateShared(changed []changedService, affected affectedProxies) {
 	bySet := map[*sharedSet][]changedService{}
 	for _, c := range changed {
@@ -135,8 +135,9 @@ func (t *Translator) updateShared(changed []changedService, affected affectedPro
 	}
 }
 
-// updateSet puts the resources of changed services into one shared set and its node sets. It returns whether the shared set differs, whether
-// listeners of all proxies' own may, and the nodes for whose proxies either may be.
+// updateSet puts the resources of changed services into one shared set and its node sets. It reports whether the shared
+// set differs and whether own listeners of all its proxies may differ. It also returns the nodes whose proxies may have
+// different resources.
 func (t *Translator) updateSet(s *sharedSet, services []changedService) (differs, own bool, nodes map[string]struct{}) {
 	var put []*resource.Resource
 	var remove []resource.Name
@@ -166,7 +167,7 @@ func (t *Translator) updateSet(s *sharedSet, services []changedService) (differs
 	if flipped {
 		t.findLocal(s)
 	}
-	if flipped || listeners && len(s.local) > 0 { // an address may be another service's now
+	if flipped || listeners && len(s.local) > 0 { // an address may now belong to another service
 		for node := range s.nodes {
 			nodes[node] = struct{}{}
 		}

@@ -18,9 +18,9 @@ func TestApplySendsWhatChanged(t *testing.T) {
 	tests := map[string]struct {
 		objects []mesh.Object
 		step    func(b *bench)
-		put     []string // of web-1
+		put     []string // resources of web-1
 		remove  []string
-		encoded []string // everything that is encoded, if that is more than put
+		encoded []string // everything encoded, if that is more than put
 	}{
 		"an endpoint turns unready": {
 			objects: []mesh.Object{dataplane("api-1", "10.0.0.1", "api"), dataplane("api-2", "10.0.0.2", "api")},
@@ -35,7 +35,7 @@ func TestApplySendsWhatChanged(t *testing.T) {
 		"a called service comes, with HTTP": {
 			step: func(b *bench) { b.set(dataplane("api-1", "10.0.0.1", "api", speaks(mesh.ProtocolHTTP))) },
 			put:  []string{"cluster api", "endpoint api", "listener outbound:240.0.0.1:80", "route api"},
-			encoded: []string{ // its own listeners and clusters are compared with what it has
+			encoded: []string{ // its own listeners and clusters are encoded for comparison
 				"api", "api", "api", "inbound:10.0.0.9:80", "inbound:80", "outbound:240.0.0.1:80", "outbound:240.0.0.2:80", "readiness",
 			},
 		},
@@ -64,7 +64,7 @@ func TestApplySendsWhatChanged(t *testing.T) {
 			remove:  []string{"cluster db", "endpoint db", "listener outbound:240.0.0.2:80"},
 			encoded: []string{"inbound:10.0.0.9:80", "inbound:80", "outbound:240.0.0.1:80", "readiness"},
 		},
-		"a service that nobody attached sees": {
+		"a service that no attached proxy sees": {
 			step:    func(b *bench) { b.set(dataplane("x-1", "10.0.0.3", "x"), service("y", "", "240.0.0.9:80")) },
 			encoded: []string{},
 		},
@@ -93,7 +93,7 @@ func TestApplySendsWhatChanged(t *testing.T) {
 				return
 			}
 			if !ok || len(changed) != 1 {
-				t.Fatalf("Apply() = %v, want web-1 alone", changed)
+				t.Fatalf("Apply() = %v, want only web-1", changed)
 			}
 			put, remove := difference(before, now)
 			if diff := cmp.Diff(tc.put, put); diff != "" {
@@ -106,7 +106,8 @@ func TestApplySendsWhatChanged(t *testing.T) {
 	}
 }
 
-// A mesh that lets nothing out any more closes what its redirected proxies passed through, and changes nothing else.
+// A mesh that forbids passthrough closes the passthrough connections of its redirected proxies, and changes nothing
+// else.
 func TestPassthroughOfAMesh(t *testing.T) {
 	closed := meshWith("")
 	closed.Spec.Networking = closedOutbound()
@@ -152,7 +153,7 @@ func TestOneEndpointOfAThousandEncodesOneResource(t *testing.T) {
 		shared[b.translator.Attach(fmt.Sprintf("default/s%03d-1", i), resource.Metadata{}).Shared] = true
 	}
 	if len(shared) != 1 {
-		t.Errorf("%d shared sets for proxies that see the same", len(shared))
+		t.Errorf("%d shared sets for proxies that see the same services", len(shared))
 	}
 	b.set(dataplane("s500-1", "10.0.2.0", "s500", transparent, unready))
 	changed := b.apply()
@@ -160,7 +161,7 @@ func TestOneEndpointOfAThousandEncodesOneResource(t *testing.T) {
 		t.Errorf("encoded (-want +got):\n%s", diff)
 	}
 	if len(changed) != 1000 {
-		t.Errorf("%d proxies are told, want all", len(changed))
+		t.Errorf("%d proxies changed, want all", len(changed))
 	}
 
 	b.set(service("one-more", mesh.ProtocolTCP, "240.1.0.1:80"))
@@ -169,7 +170,7 @@ func TestOneEndpointOfAThousandEncodesOneResource(t *testing.T) {
 		t.Errorf("encoded for a new service (-want +got):\n%s", diff)
 	}
 	if len(changed) != 1000 {
-		t.Errorf("%d proxies are told of a new service, want all", len(changed))
+		t.Errorf("%d proxies changed for a new service, want all", len(changed))
 	}
 	for i := range 1000 {
 		b.translator.Detach(fmt.Sprintf("default/s%03d-1", i))
@@ -180,7 +181,7 @@ func TestOneEndpointOfAThousandEncodesOneResource(t *testing.T) {
 func checkEmpty(t *testing.T, tr *Translator) {
 	t.Helper()
 	if len(tr.attached)+len(tr.shared)+len(tr.services)+len(tr.own) > 0 {
-		t.Errorf("kept without any stream: %d proxies, %d shared sets, %d services, %d resources of own sets",
+		t.Errorf("kept without a stream: %d proxies, %d shared sets, %d services, %d resources of own sets",
 			len(tr.attached), len(tr.shared), len(tr.services), len(tr.own))
 	}
 }
@@ -209,13 +210,13 @@ func TestAttachBeforeTheDataplane(t *testing.T) {
 	b.translator.Detach("default/web-1")
 	b.set(dataplane("web-1", "10.0.0.8", "web"))
 	if changed := b.apply(); len(changed) != 1 {
-		t.Error("the first Detach of two ended both")
+		t.Error("the first of two Detach calls ended both")
 	}
 	b.translator.Detach("default/web-1")
 	b.translator.Detach("default/web-1") // an additional Detach has no effect
 	b.set(dataplane("web-1", "10.0.0.7", "web"))
 	if changed := b.apply(); len(changed) != 0 {
-		t.Error("a detached proxy is still told")
+		t.Error("a detached proxy is still updated")
 	}
 	checkEmpty(t, b.translator)
 }
@@ -236,14 +237,14 @@ func TestProxyWithoutDataplaneKeepsWhatItHas(t *testing.T) {
 		}
 	}
 	if now := b.translator.Attach("default/web-1", resource.Metadata{}); now != had {
-		t.Error("a second stream gets something else")
+		t.Error("a second stream gets different resources")
 	}
 	b.translator.Detach("default/web-1")
 	if now, ok := b.translator.Resources("default/web-1"); !ok || now != had {
-		t.Error("Resources() shows something else")
+		t.Error("Resources() returns different resources")
 	}
 	if len(b.translator.shared)+len(b.translator.services) > 0 {
-		t.Error("what it has is still kept up to date")
+		t.Error("its resources are still updated")
 	}
 	b.set(meshWith(mesh.ModeStrict), dataplane("api-1", "10.0.0.1", "api"), web("10.0.0.8"))
 	put, remove := difference(had, b.apply()["default/web-1"])
@@ -255,7 +256,7 @@ func TestProxyWithoutDataplaneKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-// The own set is that of what the newest stream says, and changes are made for that.
+// The own set depends on the newest stream, and changes are translated for its metadata.
 func TestNewestStreamSaysWhetherThereAreRecords(t *testing.T) {
 	web := func(address string) *mesh.Dataplane { return dataplane("web-1", address, "web") }
 	records, none := resource.Metadata{Records: true}, resource.Metadata{}
@@ -272,17 +273,17 @@ func TestNewestStreamSaysWhetherThereAreRecords(t *testing.T) {
 		t.Errorf("put for %+v: %s; removed: %q", now.For, diff, remove)
 	}
 	if again := b.translator.Attach("default/web-1", records); again != now {
-		t.Error("a stream that says the same gets something else")
+		t.Error("a stream with the same metadata gets different resources")
 	}
 	if d, _ := b.translator.Resources("default/web-1"); d != now {
-		t.Error("Resources() shows something else")
+		t.Error("Resources() returns different resources")
 	}
 	b.set(web("10.0.0.8"))
 	if d := b.apply()["default/web-1"]; d.Get(cluster) == nil || d.For != records {
-		t.Error("a change takes the records away")
+		t.Error("a change removes the records")
 	}
 	if d := b.translator.Attach("default/web-1", none); d.Get(cluster) != nil || d.For != none {
-		t.Error("a stream that says that there are none gets records")
+		t.Error("a stream without records gets records")
 	}
 	for range 4 {
 		b.translator.Detach("default/web-1")
@@ -335,7 +336,7 @@ func TestReplicasShareAllButTheirAddress(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff([]string{"cluster inbound:80"}, differ); diff != "" {
-				t.Errorf("resources that are not shared, -want +got:\n%s", diff)
+				t.Errorf("resources that are not shared (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -7,12 +7,13 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
 
-// headerUnsent is in the answer of a server's Envoy that could not connect to the application: no byte of the request has reached it, so
-// that the client's Envoy may send it to another endpoint. Without it that one could not tell such a 503 from the application's own.
+// headerUnsent is in the response of a server's Envoy that could not connect to the application. The application has
+// received no byte of the request, so the client's Envoy may send it to another endpoint. Without the header the
+// client's Envoy could not distinguish this 503 from the application's own.
 const headerUnsent = "x-sonde-unsent"
 
-// markUnsent adds headerUnsent where Envoy answers itself, since it could not connect
-// (Envoy: configuration/http/http_conn_man/local_reply, configuration/observability/access_log/usage, response flag UF).
+// markUnsent adds headerUnsent to Envoy's own responses when it could not connect (Envoy:
+// configuration/http/http_conn_man/local_reply, configuration/observability/access_log/usage, response flag UF).
 func markUnsent() *hcmv3.LocalReplyConfig {
 	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{{
 		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
@@ -25,8 +26,8 @@ func markUnsent() *hcmv3.LocalReplyConfig {
 	}}}
 }
 
-// hideUnsent removes headerUnsent from what an application answers, or gets as an answer: it is between Envoys alone. The mark of
-// markUnsent comes later, and stays.
+// hideUnsent removes headerUnsent from responses that an application sends or receives, since it is only for Envoys.
+// markUnsent adds the header later, so that one stays.
 func hideUnsent(r *routev3.RouteConfiguration) *routev3.RouteConfiguration {
 	r.ResponseHeadersToRemove = []string{headerUnsent}
 	return r

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
-// maxChanges is how many changes of a check are kept.
+// maxChanges limits the kept changes of a check.
 const maxChanges = 8
 
 // check is a Check with its last result.
@@ -24,18 +24,18 @@ type check struct {
 	metrics *metrics
 
 	mu   sync.Mutex
-	last Result // At is zero before the first
-	run  *run   // that goes on, nil if none does
+	last Result // At is zero before the first run
+	run  *run   // run in progress, or nil
 }
 
 // run is one run of a check.
 type run struct {
 	began   time.Time
-	done    chan struct{} // closed when it has returned
-	overdue bool          // it was counted as failed
+	done    chan struct{} // closed on return
+	overdue bool          // already counted as failed
 }
 
-// kept returns the last result while it is good.
+// kept returns the last result while it is fresh.
 func (c *check) kept() (Result, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,8 +46,9 @@ func (c *check) kept() (Result, bool) {
 	return c.last.clone(), !c.last.At.IsZero() && time.Since(c.last.At) < keep
 }
 
-// result returns a result that is good: the last one, that of the run that goes on, or of a new one. A run that does not heed its context
-// has failed, and there is no other one until it returns. A caller that does not wait so long gets the last result, if there is one.
+// result returns a fresh result: the last one if it is fresh, or the result of the current or a new run. A run that
+// ignores the end of its context has failed, and no other run starts until it returns. A caller that does not wait long
+// enough gets the last result, if any.
 func (c *check) result(ctx context.Context) Result {
 	if kept, ok := c.kept(); ok {
 		return kept
@@ -70,9 +71,9 @@ func (c *check) result(ctx context.Context) Result {
 // graceTime is how long a check may take to return after its context has ended.
 const graceTime = 100 * time.Millisecond
 
-func errOverdue(limit time.Duration) error { return fmt.Errorf("it has not returned within %s", limit) }
+func errOverdue(limit time.Duration) error { return fmt.Errorf("no result within %s", limit) }
 
-// join returns the run that goes on, or begins one.
+// join returns the run in progress, or begins one.
 func (c *check) join() *run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,14 +92,15 @@ func (c *check) join() *run {
 	return c.run
 }
 
-// safely runs the check, for which a panic is a failure: it must not end what it watches.
+// safely runs the check and turns a panic into a failure, since a check must not end the program.
 func (c *check) safely() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
-			c.log.Error("health check panics", "group", string(c.group), "check", c.Name, "panic", p, "stack", string(debug.Stack()))
-			err = fmt.Errorf("it panics: %v", p)
+			c.log.Error("health check panicked", "group", string(c.group), "check", c.Name, "panic", p,
+				"stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
 	err = c.Run(ctx)
@@ -108,15 +110,16 @@ func (c *check) safely() (err error) {
 	case errors.Unwrap(err) == nil:
 		return errOverdue(c.Timeout)
 	}
-	return fmt.Errorf("%w: %w", errOverdue(c.Timeout), err) // what it was doing says where to look
+	return fmt.Errorf("%w: %w", errOverdue(c.Timeout), err) // err has the step that takes so long
 }
 
-// fail records that a run, if it still goes on, has failed. Without a run, it records that there is no result yet.
+// fail records that a run has failed, if it is still in progress. Without a run, it records that there is no result
+// yet.
 func (c *check) fail(r *run, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case r != nil && c.run == r && r.overdue: // others have waited for it, too
+	case r != nil && c.run == r && r.overdue: // other waiting callers have recorded it
 		c.last.At = time.Now()
 	case r != nil && c.run == r:
 		r.overdue = true
@@ -126,7 +129,7 @@ func (c *check) fail(r *run, err error) {
 	}
 }
 
-// record needs mu.
+// record stores a result. The caller holds mu.
 func (c *check) record(err error, began time.Time) {
 	now := time.Now()
 	first, failedBefore := c.last.At.IsZero(), c.last.Err != nil
@@ -137,12 +140,13 @@ func (c *check) record(err error, began time.Time) {
 		c.tell(first, err)
 	}
 	c.last = Result{
-		Group: c.group, Name: c.Name, Err: err, Informational: c.Informational, At: now, Took: now.Sub(began), Changes: changes,
+		Group: c.group, Name: c.Name, Err: err, Informational: c.Informational, At: now, Took: now.Sub(began),
+		Changes: changes,
 	}
 	c.metrics.record(&c.last)
 }
 
-// tell logs a change. Programs start with checks that do not pass yet, which is nothing to warn of.
+// tell logs a change. At the start, checks that do not pass yet cause no warning.
 func (c *check) tell(first bool, err error) {
 	attributes := []any{"group", string(c.group), "check", c.Name}
 	switch {
@@ -166,7 +170,7 @@ type loopWatch struct {
 	loop *heartbeat.Loop
 	log  *slog.Logger
 
-	told time.Time // the beat since which the loop was told to be stuck; checks never run at once
+	told time.Time // the beat whose stall was logged; checks never run concurrently
 }
 
 func (w *loopWatch) check(context.Context) error {

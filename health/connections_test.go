@@ -20,7 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// open opens a connection to the server of a bubble.
+// open opens a connection to the server in the bubble.
 func open(t *testing.T, n *virtual.Network, host string) net.Conn {
 	t.Helper()
 	c, err := n.DialFrom(host)(t.Context(), "tcp", address)
@@ -30,12 +30,12 @@ func open(t *testing.T, n *virtual.Network, host string) net.Conn {
 	return c
 }
 
-// write ignores errors: the server may have closed the connection.
+// write returns a function that writes text. It ignores errors, since the server may have closed the connection.
 func write(text string) func(*testing.T, net.Conn) {
 	return func(_ *testing.T, c net.Conn) { _, _ = c.Write([]byte(text)) }
 }
 
-// keepAlive has one question answered, and leaves the connection open.
+// keepAlive sends one request, reads the response, and leaves the connection open.
 func keepAlive(t *testing.T, c net.Conn) {
 	write("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")(t, c)
 	if response, err := http.ReadResponse(bufio.NewReader(c), nil); err == nil {
@@ -64,7 +64,7 @@ func openCall(method, body string) func(*testing.T, net.Conn) {
 	}
 }
 
-// TestServeAnswersWhileConnectionsAreHeld holds more connections than there may be, and goes on to open others.
+// TestServeAnswersWhileConnectionsAreHeld holds more connections than the limit, and keeps opening others.
 func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T, net.Conn){
 		"no request":          write(""),
@@ -102,7 +102,7 @@ func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
 	}
 }
 
-// lacking is a listener that lacks file descriptors for some calls of Accept.
+// lacking is a listener for which some calls of Accept lack file descriptors.
 type lacking struct {
 	net.Listener
 	left int
@@ -116,7 +116,7 @@ func (l *lacking) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// TestServeWaitsForDescriptors has none for a while: the server tries again, later each time.
+// TestServeWaitsForDescriptors lacks descriptors for a while: the server retries, with growing delays.
 func TestServeWaitsForDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -127,13 +127,13 @@ func TestServeWaitsForDescriptors(t *testing.T) {
 		}
 		_ = response.Body.Close()
 		if took := time.Since(began); took < time.Second || took > 5*time.Second {
-			t.Errorf("after ten failures it accepts again after %s, want some seconds", took)
+			t.Errorf("after ten failures the next Accept comes after %s, want some seconds", took)
 		}
 	})
 }
 
-// TestServeAnswersEachNewConnection has one caller that asks on a new connection each time, several at once, and leaves each open: what makes room
-// are those that have been answered.
+// TestServeAnswersEachNewConnection has one caller that opens a new connection for each request, several at once, and
+// leaves them open: answered connections are evicted.
 func TestServeAnswersEachNewConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 64
@@ -170,12 +170,12 @@ func TestServeAnswersEachNewConnection(t *testing.T) {
 			_ = c.Close()
 		}
 		if held != most {
-			t.Errorf("%d connections are held, want %d", held, most)
+			t.Errorf("%d connections are open, want %d", held, most)
 		}
 	})
 }
 
-// TestServeEndsCallsWithoutBody checks that a call of gRPC may last, and its request may not.
+// TestServeEndsCallsWithoutBody checks that a gRPC call may last, but sending its request may not.
 func TestServeEndsCallsWithoutBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, serve(t, health.New(health.Options{})), caller)
@@ -200,7 +200,7 @@ func TestServeEndsCallsWithoutBody(t *testing.T) {
 	})
 }
 
-// TestServeRefusesHugeHeaders sends more than a kubelet ever does.
+// TestServeRefusesHugeHeaders sends larger headers than a kubelet ever does.
 func TestServeRefusesHugeHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := serve(t, health.New(health.Options{}))
@@ -215,7 +215,7 @@ func TestServeRefusesHugeHeaders(t *testing.T) {
 			}
 			request.Header.Set("X-Huge", strings.Repeat("x", 64<<10))
 			response, err := client.Do(request)
-			if err == nil { // HTTP/2 may also refuse it before it is sent
+			if err == nil { // HTTP/2 may also reject it before it is sent
 				_ = response.Body.Close()
 				if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 					t.Errorf("%s: %s, want 431", name, response.Status)

@@ -15,29 +15,31 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Limits of gRPC, whose calls get no larger than the name of a check.
+// Limits of gRPC, whose requests contain no more than the name of a check.
 const (
 	maxGRPCMessage = 4 << 10
 	maxWatches     = 64
 	watchPeriod    = time.Second
 )
 
-// grpcService answers as grpc.health.v1. A service is "livez", "readyz", or a check of these, as "readyz/view"; "" is "readyz".
+// grpcService implements grpc.health.v1. A service is "livez", "readyz", or one of their checks, such as "readyz/view";
+// "" means "readyz".
 type grpcService struct {
 	grpc_health_v1.UnimplementedHealthServer
 	registry *Registry
 
 	mu      sync.Mutex
-	watches []*watch // that are open, the oldest first
+	watches []*watch // open watches, the oldest first
 }
 
 // watch is one call of Watch.
 type watch struct{ end context.CancelCauseFunc }
 
-// errMadeRoom ends the oldest of too many watches, so that no client keeps others out: a client opens one that has ended again.
+// errMadeRoom ends the oldest watch if there are too many, so that no client locks others out. A client reopens an
+// ended watch.
 var errMadeRoom = status.Errorf(codes.ResourceExhausted, "%d newer watches are open", maxWatches)
 
-// grpcPath is where its calls come.
+// grpcPath is the path prefix of gRPC calls.
 const grpcPath = "POST /grpc.health.v1.Health/"
 
 // newGRPC returns a handler for gRPC over an HTTP server that speaks HTTP/2 without TLS.
@@ -45,7 +47,7 @@ func newGRPC(r *Registry) http.Handler {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxGRPCMessage))
 	grpc_health_v1.RegisterHealthServer(server, &grpcService{registry: r})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A watch lasts longer than the server lets an answer take; its request does not, nor does that of another call.
+		// A watch may outlast the server's write timeout; its request, and other calls, may not.
 		if r.ProtoMajor < 2 || http.NewResponseController(w).SetWriteDeadline(time.Time{}) != nil {
 			http.Error(w, "gRPC needs HTTP/2", http.StatusHTTPVersionNotSupported)
 			return
@@ -54,7 +56,7 @@ func newGRPC(r *Registry) http.Handler {
 	})
 }
 
-// find returns the checks of a service, and false if there is no such service.
+// find returns the checks of a service, and false if the service is unknown.
 func (s *grpcService) find(service string) ([]*check, bool) {
 	group, name, single := strings.Cut(service, "/")
 	if service == "" {
@@ -87,16 +89,20 @@ func statusOf(ctx context.Context, checks []*check) grpc_health_v1.HealthCheckRe
 }
 
 // Check implements grpc_health_v1.HealthServer.
-func (s *grpcService) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
-	checks, known := s.find(r.GetService())
-	if !known {
-		return nil, status.Errorf(codes.NotFound, "there is no service %q", r.GetService())
+func (s *grpcService) Check(
+	ctx context.Context, r *grpc_health_v1.HealthCheckRequest,
+) (*grpc_health_v1.HealthCheckResponse, error) {
+	checks, ok := s.find(r.GetService())
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "unknown service %q", r.GetService())
 	}
 	return &grpc_health_v1.HealthCheckResponse{Status: statusOf(ctx, checks)}, nil
 }
 
 // List implements grpc_health_v1.HealthServer.
-func (s *grpcService) List(ctx context.Context, _ *grpc_health_v1.HealthListRequest) (*grpc_health_v1.HealthListResponse, error) {
+func (s *grpcService) List(
+	ctx context.Context, _ *grpc_health_v1.HealthListRequest,
+) (*grpc_health_v1.HealthListResponse, error) {
 	all := map[string]*grpc_health_v1.HealthCheckResponse{}
 	for _, group := range groups {
 		checks := s.registry.of(group)
@@ -119,7 +125,7 @@ func (s *grpcService) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc_he
 	last := grpc_health_v1.HealthCheckResponse_UNKNOWN
 	for {
 		now := grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN
-		if checks, known := s.find(r.GetService()); known {
+		if checks, ok := s.find(r.GetService()); ok {
 			now = statusOf(ctx, checks)
 		}
 		if now != last && ctx.Err() == nil {

@@ -67,7 +67,7 @@ func TestGRPC(t *testing.T) {
 	})
 }
 
-// TestWatch watches for longer than a page of the same server may take.
+// TestWatch watches for longer than other requests to the same server may take.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fails atomic.Bool
@@ -106,7 +106,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWatchesAreLimited opens more than may be open: each is answered, and the oldest end.
+// TestWatchesAreLimited opens more watches than the limit: each is answered, and the oldest end.
 func TestWatchesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := serve(t, health.New(health.Options{}))
@@ -126,7 +126,7 @@ func TestWatchesAreLimited(t *testing.T) {
 		}
 		for i, watch := range watches[:16] {
 			if _, err := watch.Recv(); status.Code(err) != codes.ResourceExhausted {
-				t.Errorf("watch %d of 80: %v, want it to have made room", i, err)
+				t.Errorf("watch %d of 80: %v, want it ended for newer ones", i, err)
 			}
 		}
 		ended := make(chan error, 1)
@@ -137,7 +137,7 @@ func TestWatchesAreLimited(t *testing.T) {
 		time.Sleep(time.Hour)
 		select {
 		case err := <-ended:
-			t.Errorf("watch 16 of 80: %v, want it to go on", err)
+			t.Errorf("watch 16 of 80: %v, want it open", err)
 		default:
 		}
 	})

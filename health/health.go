@@ -1,10 +1,11 @@
-// Package health answers whether a program is alive, and whether it may get traffic: named checks in two groups, over HTTP as kube-apiserver
-// and etcd do, over gRPC as grpc.health.v1, and as metrics.
+// Package health reports whether a program is alive, and whether it may get traffic: named checks in two groups, over
+// HTTP as kube-apiserver and etcd do, over gRPC as grpc.health.v1, and as metrics.
 //
-// Each check is run by one caller at a time, and its result is kept for a while, so that many callers cost no more than one.
+// One caller at a time runs a check, and its result is reused for a while, so that many callers cost no more than one.
 package health
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -21,7 +22,8 @@ import (
 // Group of checks.
 type Group string
 
-// Livez asks whether the program must be restarted: only what a restart would mend may fail. Readyz asks whether it may get traffic.
+// Livez tells whether the program must be restarted, so only checks that a restart would fix may fail it. Readyz tells
+// whether the program may get traffic.
 const (
 	Livez  Group = "livez"
 	Readyz Group = "readyz"
@@ -39,14 +41,14 @@ const (
 type Check struct {
 	// Name in URLs: lower case letters, digits and dashes.
 	Name string
-	// Run returns why it is not healthy, nil if it is. It must return when its context ends. Required.
+	// Run returns the problem, or nil. It must return when its context ends. Required.
 	Run func(context.Context) error
-	// Timeout is when its context ends, and it has failed. Default DefaultTimeout.
+	// Timeout is when the context of Run ends and the check counts as failed. Default DefaultTimeout.
 	Timeout time.Duration
-	// Keep is for how long its result is good. Default DefaultKeep, which also is the longest for one that has failed, so that callers
-	// that wait for it to pass learn it soon.
+	// Keep is how long the result is reused. Default DefaultKeep, which is also the maximum for a failure, so that callers
+	// that wait for success get it soon.
 	Keep time.Duration
-	// Informational checks only warn: one that fails is shown as a warning, and its group passes nevertheless.
+	// Informational checks only warn: a failure appears as a warning, and does not fail the group.
 	Informational bool
 }
 
@@ -54,14 +56,14 @@ type Check struct {
 type Result struct {
 	Group Group
 	Name  string
-	// Err says why it has failed, nil if it has not.
+	// Err is the failure, or nil.
 	Err error
-	// Informational is that of the Check.
+	// Informational is as in Check.
 	Informational bool
-	// At is when it was run, and Took how long that took.
+	// At is when the check began, and Took is how long it took.
 	At   time.Time
 	Took time.Duration
-	// Changes are the last ones, oldest first: the first result, and each after that differs in having failed or not.
+	// Changes are the last changes, oldest first: the first result, and each later change between pass and failure.
 	Changes []Change
 }
 
@@ -72,23 +74,24 @@ type Change struct {
 	Err error
 }
 
-// Failed reports whether the group fails for it.
+// Failed reports whether the result fails its group.
 func (r *Result) Failed() bool { return r.Err != nil && !r.Informational }
 
 // Options of a Registry. The zero value is usable.
 type Options struct {
-	// Logger is told when a check begins to fail, and when it passes again. Default none.
+	// Logger logs when a check starts to fail, and when it passes again. Default: no logging.
 	Logger *slog.Logger
-	// Registerer for the metrics sonde_healthcheck*. Default none.
+	// Registerer for the metrics sonde_healthcheck*. Default: no metrics.
 	Registerer prometheus.Registerer
-	// OwnAddress says whether a caller that is not at the loopback address is a program of this host all the same. Default: none is.
+	// OwnAddress reports whether a caller from a non-loopback address is nevertheless a program on this host. Default:
+	// never.
 	OwnAddress func(*http.Request) bool
-	// notify tells a state to the service manager. Default: sd_notify(3).
+	// notify sends a state to the service manager. Default: sd_notify(3).
 	notify func(state string) error
 }
 
-// Registry has the checks of a program, in the order in which they were added. A group without checks is healthy. It is safe for concurrent
-// use.
+// Registry holds the checks of a program, in the order in which they were added. A group without checks is healthy. It
+// is safe for concurrent use.
 type Registry struct {
 	log        *slog.Logger
 	notify     func(state string) error
@@ -101,9 +104,7 @@ type Registry struct {
 
 // New returns a Registry without checks.
 func New(o Options) *Registry {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.OwnAddress == nil {
 		o.OwnAddress = func(*http.Request) bool { return false }
 	}
@@ -113,10 +114,11 @@ func New(o Options) *Registry {
 			return err
 		}
 	}
-	return &Registry{log: o.Logger, notify: o.notify, metrics: newMetrics(o.Registerer), ownAddress: o.OwnAddress, checks: map[Group][]*check{}}
+	return &Registry{log: o.Logger, notify: o.notify, metrics: newMetrics(o.Registerer), ownAddress: o.OwnAddress,
+		checks: map[Group][]*check{}}
 }
 
-// Add adds a check to a group. A group that has one of this name already is a mistake of the program, and panics.
+// Add adds a check to a group. A duplicate name is a programming error, and panics.
 func (r *Registry) Add(group Group, c Check) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
@@ -132,7 +134,8 @@ func (r *Registry) Add(group Group, c Check) {
 	r.checks[group] = append(r.checks[group], &check{Check: c, group: group, log: r.log, metrics: r.metrics})
 }
 
-// Loop adds a check to livez that fails while a loop does not turn, and returns the loop. Where it stands is written to the log, once.
+// Loop adds a check to livez that fails while a loop is stuck, and returns the loop. For each stall, all stacks are
+// logged once.
 func (r *Registry) Loop(name string, limit time.Duration) *heartbeat.Loop {
 	l := heartbeat.New(name, limit)
 	w := &loopWatch{loop: l, log: r.log}
@@ -140,7 +143,7 @@ func (r *Registry) Loop(name string, limit time.Duration) *heartbeat.Loop {
 	return l
 }
 
-// Results runs the checks of a group at once, where their results are not good any more, and returns all.
+// Results runs the checks of a group whose results are stale, concurrently, and returns all results.
 func (r *Registry) Results(ctx context.Context, group Group) []Result {
 	return resultsOf(ctx, r.of(group))
 }

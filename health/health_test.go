@@ -25,7 +25,7 @@ import (
 
 const fromHere, fromElsewhere = "127.0.0.1:40000", "192.0.2.7:40000"
 
-// ask returns status and body of a request to all pages.
+// ask sends a request to the handler of all pages, and returns status, header and body.
 func ask(r *health.Registry, method, target, from string, header ...string) (int, http.Header, string) {
 	request := httptest.NewRequest(method, target, http.NoBody)
 	request.RemoteAddr = from
@@ -37,12 +37,13 @@ func ask(r *health.Registry, method, target, from string, header ...string) (int
 	return w.Code, w.Header(), w.Body.String()
 }
 
-// result of a check that never changes.
+// result returns a check whose result never changes.
 func result(err error) func(context.Context) error {
 	return func(context.Context) error { return err }
 }
 
-// TestPages has the cases of etcd's server/etcdserver/api/etcdhttp/health_test.go, written anew, and those in which we differ.
+// TestPages has the cases of etcd's server/etcdserver/api/etcdhttp/health_test.go, rewritten, and those in which Sonde
+// differs.
 func TestPages(t *testing.T) {
 	corrupt, unread := errors.New("alarm activated: CORRUPT"), errors.New("Unexpected error")
 	type checks struct{ corruption, read error }
@@ -74,13 +75,13 @@ func TestPages(t *testing.T) {
 		{"alone, of another group", checks{}, "/livez/data_corruption", 404, "livez has no check \"data_corruption\", but [serializable_read]\n"},
 		{"alone, below", checks{}, "/livez/serializable_read/x", 404, "404 page not found\n"},
 		{"the root", checks{}, "/", 404, "not found: this is a port for health and metrics, with /livez, /readyz and /metrics\n"},
-		// etcd only logs these, and has a success for the last two.
-		{"unknown left out", checks{}, "/readyz?exclude=nothing", 200, "warning: exclude: there is no check \"nothing\"\nok\n"},
+		// etcd only logs these, and responds with success to the last two.
+		{"unknown left out", checks{}, "/readyz?exclude=nothing", 200, "warning: exclude: unknown check \"nothing\"\nok\n"},
 		{"unknown left out, fails", checks{corruption: corrupt}, "/readyz?exclude=no%0Athing", 503,
-			"warning: exclude: there is no check \"no\\nthing\"\n[-]data_corruption failed: alarm activated: CORRUPT\n[+]serializable_read ok\n"},
+			"warning: exclude: unknown check \"no\\nthing\"\n[-]data_corruption failed: alarm activated: CORRUPT\n[+]serializable_read ok\n"},
 		{"all left out", checks{}, "/readyz?exclude=serializable_read&exclude=data_corruption&exclude=x", 400,
-			"exclude: no check would be left of [data_corruption serializable_read]\n"},
-		{"itself left out", checks{}, "/readyz/data_corruption?exclude=data_corruption", 400, "exclude: no check would be left of [data_corruption]\n"},
+			"exclude: must leave at least one check of [data_corruption serializable_read]\n"},
+		{"itself left out", checks{}, "/readyz/data_corruption?exclude=data_corruption", 400, "exclude: must leave at least one check of [data_corruption]\n"},
 		{"bad query", checks{}, "/readyz?exclude=%zz", 400, "query: invalid URL escape \"%zz\"\n"},
 	}
 	for _, test := range tests {
@@ -152,7 +153,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestResultIsKept has many callers for the cost of one.
+// TestResultIsKept checks that many callers cost no more than one.
 func TestResultIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +185,7 @@ func TestResultIsKept(t *testing.T) {
 	})
 }
 
-// A result that is kept for long is asked for again soon if it has failed.
+// A failed check with a long Keep runs again soon.
 func TestFailureIsKeptForASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +197,7 @@ func TestFailureIsKeptForASecond(t *testing.T) {
 				err = nil
 			}
 			if status, _, _ := ask(r, "GET", "/readyz", fromHere); status != want {
-				t.Errorf("question %d: got %d, want %d", i, status, want)
+				t.Errorf("request %d: got %d, want %d", i, status, want)
 			}
 			<-time.After(500 * time.Millisecond)
 		}
@@ -207,7 +208,7 @@ func TestFailureIsKeptForASecond(t *testing.T) {
 }
 
 func TestCheckThatHangs(t *testing.T) {
-	tests := map[string]bool{"heeds its context": true, "heeds nothing": false}
+	tests := map[string]bool{"ends with its context": true, "ignores its context": false}
 	for name, heeds := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
 			var runs atomic.Int32
@@ -228,7 +229,7 @@ func TestCheckThatHangs(t *testing.T) {
 			for range 3 {
 				began := time.Now()
 				status, _, body := ask(r, "GET", "/livez", fromHere)
-				if want := "[-]store failed: it has not returned within 1s\n[+]other ok\n"; status != 503 || body != want {
+				if want := "[-]store failed: no result within 1s\n[+]other ok\n"; status != 503 || body != want {
 					t.Errorf("got %d %q, want %q", status, body, want)
 				}
 				if took := time.Since(began); took > 2*time.Second {
@@ -256,7 +257,7 @@ func TestCallerThatLeaves(t *testing.T) {
 			t.Errorf("passed before it was run: %+v", got[0])
 		}
 		if got := r.Results(t.Context(), health.Livez); got[0].Err != nil || len(got[0].Changes) != 1 {
-			t.Errorf("who leaves makes others fail: %+v", got[0])
+			t.Errorf("a caller that leaves makes others fail: %+v", got[0])
 		}
 	})
 }
@@ -265,7 +266,7 @@ func TestPanic(t *testing.T) {
 	t.Parallel()
 	r := health.New(health.Options{})
 	r.Add(health.Livez, health.Check{Name: "x", Run: func(context.Context) error { panic("no") }})
-	if status, _, body := ask(r, "GET", "/livez", fromHere); status != 503 || body != "[-]x failed: it panics: no\n" {
+	if status, _, body := ask(r, "GET", "/livez", fromHere); status != 503 || body != "[-]x failed: panic: no\n" {
 		t.Errorf("got %d %q", status, body)
 	}
 }
@@ -290,7 +291,7 @@ func TestChangesAndMetrics(t *testing.T) {
 			t.Errorf("changes %v", changes)
 		}
 		want := `
-# HELP sonde_healthcheck Whether the last run of a health check has passed (1) or failed (0). All run every 10 s. One of severity warning does not fail its group.
+# HELP sonde_healthcheck Whether the last run of a health check passed (1) or failed (0). All run every 10 s. A check of severity warning does not fail its group.
 # TYPE sonde_healthcheck gauge
 sonde_healthcheck{group="readyz",name="view",severity="error"} 1
 # HELP sonde_healthchecks_total Runs of health checks, by status: success or error.
@@ -340,7 +341,7 @@ func TestTwoChecksOfOneName(t *testing.T) {
 	r.Add(health.Livez, health.Check{Name: "x", Run: result(nil)})
 }
 
-// A check that informs is shown, and fails neither a page nor gRPC.
+// An informational check is shown, but fails neither a page nor gRPC.
 func TestInformational(t *testing.T) {
 	away := errors.New("the API server is away")
 	tests := map[string]struct {
@@ -354,9 +355,9 @@ func TestInformational(t *testing.T) {
 		"another one fails":         {errors.New("none"), "/readyz", 503, "[-]view failed: none\n[+]view2 ok\n[!]store warning: the API server is away\n"},
 		"alone":                     {nil, "/readyz/store", 200, "ok\n"},
 		"left out":                  {nil, "/readyz?exclude=store", 200, "ok\n"},
-		"what counts is left out":   {nil, "/readyz?exclude=view&exclude=view2", 400, "exclude: no check would be left of [view view2 store]\n"},
-		"alone, and that left out":  {nil, "/readyz/view?exclude=view", 400, "exclude: no check would be left of [view]\n"},
-		"a warning alone, left out": {nil, "/readyz/store?exclude=store", 400, "exclude: no check would be left of [store]\n"},
+		"what counts is left out":   {nil, "/readyz?exclude=view&exclude=view2", 400, "exclude: must leave at least one check of [view view2 store]\n"},
+		"alone, and that left out":  {nil, "/readyz/view?exclude=view", 400, "exclude: must leave at least one check of [view]\n"},
+		"a warning alone, left out": {nil, "/readyz/store?exclude=store", 400, "exclude: must leave at least one check of [store]\n"},
 		"what fails is left out":    {errors.New("none"), "/readyz?exclude=view", 200, "ok\n"},
 		"alone, another one fails":  {errors.New("none"), "/readyz/store", 200, "ok\n"},
 		"another group has nothing": {nil, "/livez", 200, "ok\n"},
@@ -375,14 +376,14 @@ func TestInformational(t *testing.T) {
 	}
 }
 
-// waitFor is a name to look for in a stack.
+// waitFor has a name that is easy to find in a stack.
 func waitFor(done <-chan struct{}, loop *heartbeat.Loop) {
 	loop.Begin()
 	<-done
 	loop.End()
 }
 
-// TestStackOfALoop looks for the stack of a loop that hangs in the log, where thousands of goroutines have come since.
+// TestStackOfALoop looks in the log for the stack of a hanging loop among thousands of newer goroutines.
 func TestStackOfALoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -402,7 +403,7 @@ func TestStackOfALoop(t *testing.T) {
 			ask(r, "GET", "/livez", fromHere)
 		}
 		if text := log.String(); strings.Count(text, "loop is stuck") != 1 || !strings.Contains(text, "health_test.waitFor") || len(text) > 600<<10 {
-			t.Errorf("the log has not the stack of the loop, once, in %d bytes:\n%.2000s", len(text), text)
+			t.Errorf("want the stack of the loop once in the log of %d bytes:\n%.2000s", len(text), text)
 		}
 	})
 }

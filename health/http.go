@@ -10,16 +10,17 @@ import (
 	"time"
 )
 
-// page serves the checks of a group under /livez or /readyz, and each alone under /livez/<name>.
+// page serves the checks of a group under /livez or /readyz, and each check alone under /livez/<name>.
 //
-// The format is that of kube-apiserver and etcd: 200 and "ok", or 503 and a line for each check; with ?verbose there always is a line for
-// each, and its last changes. ?exclude=<name> leaves a check out, and can be repeated. Reasons are for callers on this host alone.
+// It uses the format of kube-apiserver and etcd: 200 and "ok", or 503 and a line for each check. With ?verbose the
+// response always has a line for each check, with its last changes. ?exclude=<name> leaves a check out, and can be
+// repeated. Only callers on this host see reasons.
 type page struct {
 	registry *Registry
 	group    Group
 }
 
-// Page serves a group, for one more path than those of Handler.
+// Page serves a group at an additional path.
 func Page(r *Registry, group Group) http.Handler { return page{r, group} }
 
 // ServeHTTP implements http.Handler.
@@ -46,13 +47,14 @@ func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		checks = checks[found : found+1]
 	}
 	selected := selectChecks(checks, query["exclude"])
-	if len(checks) > 0 && len(selected.run) == 0 || slices.ContainsFunc(checks, counts) && !slices.ContainsFunc(selected.run, counts) {
-		http.Error(w, "exclude: no check would be left of "+listed(checks), http.StatusBadRequest)
+	if len(checks) > 0 && len(selected.run) == 0 || slices.ContainsFunc(checks, counts) &&
+		!slices.ContainsFunc(selected.run, counts) {
+		http.Error(w, "exclude: must leave at least one check of "+listed(checks), http.StatusBadRequest)
 		return
 	}
 	report := report{verbose: query.Has("verbose"), reasons: p.registry.FromThisHost(r), status: http.StatusOK}
 	for _, name := range selected.unknown {
-		fmt.Fprintf(&report.head, "warning: exclude: there is no check %q\n", name)
+		fmt.Fprintf(&report.head, "warning: exclude: unknown check %q\n", name)
 	}
 	results := resultsOf(r.Context(), selected.run)
 	for _, c := range checks {
@@ -68,7 +70,7 @@ func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // counts reports whether a check can fail its group.
 func counts(c *check) bool { return !c.Informational }
 
-// listed names checks.
+// listed joins the names of checks.
 func listed(checks []*check) string {
 	names := make([]string, len(checks))
 	for i, c := range checks {
@@ -77,7 +79,7 @@ func listed(checks []*check) string {
 	return "[" + strings.Join(names, " ") + "]"
 }
 
-// selection is what is left of checks.
+// selection is the checks left after exclusion.
 type selection struct {
 	run     []*check
 	unknown []string
@@ -96,10 +98,12 @@ func selectChecks(checks []*check, exclude []string) selection {
 	return s
 }
 
-// ofProxies are headers that proxies add, in canonical form, besides X-Forwarded-*.
-var ofProxies = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Envoy-External-Address"}
+// ofProxies are headers set by proxies, in canonical form, besides X-Forwarded-*.
+var ofProxies = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip",
+	"X-Envoy-External-Address"}
 
-// FromThisHost says whether a caller may read reasons, which may have addresses and names. One that a proxy speaks for is not from here.
+// FromThisHost reports whether a caller may see reasons, which may contain addresses and names. A proxied request does
+// not count as local.
 func (r *Registry) FromThisHost(caller *http.Request) bool {
 	for header := range caller.Header {
 		if slices.Contains(ofProxies, header) || strings.HasPrefix(header, "X-Forwarded-") {
@@ -111,7 +115,7 @@ func (r *Registry) FromThisHost(caller *http.Request) bool {
 	return err == nil && ip != nil && (ip.IsLoopback() || r.ownAddress(caller))
 }
 
-// report is the body of an answer.
+// report is the body of a response.
 type report struct {
 	verbose, reasons bool
 	status           int
@@ -131,7 +135,7 @@ func (o *report) add(r *Result) {
 	}
 }
 
-// line writes a result of r's check, now or before.
+// line writes a current or past result of a check.
 func (o *report) line(indent string, r *Result, err error) {
 	if err == nil {
 		fmt.Fprintf(&o.lines, "%s[+]%s ok\n", indent, r.Name)
@@ -156,5 +160,5 @@ func (o *report) write(w http.ResponseWriter) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(o.status)
-	_, _ = w.Write([]byte(o.head.String())) // an error means that the caller is gone
+	_, _ = w.Write([]byte(o.head.String())) // fails if the caller has disconnected
 }

@@ -12,13 +12,13 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		healthy: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sonde_healthcheck", Help: "Whether the last run of a health check has passed (1) or failed (0). All run every 10 s. One of severity warning does not fail its group.",
+			Name: "sonde_healthcheck", Help: "Whether the last run of a health check passed (1) or failed (0). All run every 10 s. A check of severity warning does not fail its group.",
 		}, []string{"group", "name", "severity"}),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_healthchecks_total", Help: "Runs of health checks, by status: success or error.",
 		}, []string{"group", "name", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sonde_healthcheck_duration_seconds", Help: "How long runs of health checks take.",
+			Name: "sonde_healthcheck_duration_seconds", Help: "Duration of health checks.",
 			Buckets: []float64{0.001, 0.01, 0.1, 1},
 		}, []string{"group", "name"}),
 	}

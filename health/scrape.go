@@ -10,21 +10,21 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// metricsPause is the least time between two times that metrics are gathered.
+// metricsPause is the minimum interval between two gatherings of metrics.
 const metricsPause = 100 * time.Millisecond
 
-// metricsFormat is what each scraper of Prometheus's formats understands.
+// metricsFormat is a format that every scraper supports.
 var metricsFormat = expfmt.NewFormat(expfmt.TypeTextPlain)
 
-// Metrics serves the metrics that are gathered, in Prometheus' text format. They are gathered once for all that
-// wait, and before an answer begins: a client that asks often, or reads slowly, costs no more than its connection.
+// Metrics serves gathered metrics in Prometheus' text format. They are gathered once for all waiting callers, and
+// before a response begins, so that a client that scrapes often or reads slowly costs no more than its connection.
 func Metrics(from prometheus.Gatherer) http.Handler {
 	return &metricsPage{from: from, turn: make(chan struct{}, 1)}
 }
 
 type metricsPage struct {
 	from prometheus.Gatherer
-	turn chan struct{} // a scrape that has sent to it may use what follows
+	turn chan struct{} // scrapes that were already waiting may share the result
 	at   time.Time
 	body []byte
 }
@@ -37,10 +37,10 @@ func (p *metricsPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", string(metricsFormat))
-	_, _ = w.Write(body) // the caller may have gone
+	_, _ = w.Write(body) // fails if the caller has disconnected
 }
 
-// latest returns metrics that were gathered after it was called.
+// latest returns metrics gathered after the call of latest.
 func (p *metricsPage) latest(ctx context.Context) ([]byte, error) {
 	arrival := time.Now()
 	select {
@@ -62,7 +62,7 @@ func (p *metricsPage) latest(ctx context.Context) ([]byte, error) {
 	at := time.Now()
 	families, err := p.from.Gather()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the metric
+		return nil, err //nolint:wrapcheck // the error names the metric
 	}
 	var page bytes.Buffer
 	encoder := expfmt.NewEncoder(&page, metricsFormat)

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/health"
 )
 
-// gatherings counts how often metrics are gathered, each of which takes a while.
+// gatherings counts how often metrics are gathered. Each gathering takes a while.
 type gatherings struct {
 	*prometheus.Registry
 	count prometheus.Counter
@@ -49,7 +49,7 @@ func TestMetricsAreGatheredOnceForAllThatWait(t *testing.T) {
 			asking.Go(func() { scrape(h) })
 		}
 		asking.Wait()
-		// One for the first, and one for all that came meanwhile.
+		// One for the first caller, and one for all that arrived meanwhile.
 		if got := scrape(h).Body.String(); !strings.Contains(got, "gathered_total 3") {
 			t.Errorf("after a hundred callers at once one more got\n%s\nwant gathered_total 3", got)
 		}

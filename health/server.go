@@ -15,19 +15,20 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
-// MaxConnections is how many connections there may be: at the limit those that ask nothing make room.
+// MaxConnections limits the connections. At the limit, a new connection evicts an idle one.
 const MaxConnections = 1024
 
 // Limits of the server, which gets a few small requests per second from kubelets and Prometheus.
 const (
 	requestTimeout    = 10 * time.Second
 	maxHeaderBytes    = 8 << 10
-	maxBytesPerSecond = 256 << 10 // that are read of all connections together
-	maxStreams        = 16        // per connection of HTTP/2
+	maxBytesPerSecond = 256 << 10 // for reading, over all connections
+	maxStreams        = 16        // per HTTP/2 connection
 	shutdownTimeout   = time.Second
 )
 
-// Handler serves /livez, /readyz, the same by grpc.health.v1, and with metrics /metrics, and nothing else but what it is at /.
+// Handler serves /livez, /readyz, both also by grpc.health.v1, /metrics if metrics is not nil, and a hint for other
+// paths.
 func Handler(r *Registry, metrics http.Handler) *http.ServeMux {
 	mux := http.NewServeMux()
 	for _, group := range groups {
@@ -38,12 +39,13 @@ func Handler(r *Registry, metrics http.Handler) *http.ServeMux {
 	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		http.Error(w, "not found: this is a port for health and metrics, with /livez, /readyz and /metrics", http.StatusNotFound)
+		http.Error(w, "not found: this is a port for health and metrics, with /livez, /readyz and /metrics",
+			http.StatusNotFound)
 	})
 	return mux
 }
 
-// panics passes on what an HTTP server says of panics. With all that it says of callers these could fill the log.
+// panics passes on only an HTTP server's messages about panics, since messages about callers could fill the log.
 type panics struct{ io.Writer }
 
 // Write implements io.Writer.
@@ -51,25 +53,20 @@ func (p panics) Write(line []byte) (int, error) {
 	if !bytes.Contains(line, []byte("panic serving")) {
 		return len(line), nil
 	}
-	return p.Writer.Write(line) //nolint:wrapcheck // it is that writer's
+	return p.Writer.Write(line) //nolint:wrapcheck // the writer's own error
 }
 
-// Limits of a server for other clients than kubelets.
+// Limits of a server for clients other than kubelets.
 type Limits struct {
 	// Connections at once. Default MaxConnections.
 	Connections int
-	// HTTP1 says that no client speaks HTTP/2 and gRPC.
+	// HTTP1 disables HTTP/2 and gRPC.
 	HTTP1 bool
 }
 
 // Serve serves h on l until ctx ends, and closes l. The size and duration of requests and the number of connections are
-// limited: at the limit, a new connection takes the place of another.
-func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	return ServeLimited(ctx, l, h, Limits{})
-}
-
-// ServeLimited is Serve with other limits.
-func ServeLimited(ctx context.Context, l net.Listener, h http.Handler, limits Limits) error {
+// limited. At the limit, a new connection evicts another one.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, limits Limits) error {
 	connections := connlimit.New(cmp.Or(limits.Connections, MaxConnections)).Pace(maxBytesPerSecond)
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -77,9 +74,9 @@ func ServeLimited(ctx context.Context, l net.Listener, h http.Handler, limits Li
 	server := &http.Server{
 		Protocols:                    &protocols,
 		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		BaseContext:                  func(net.Listener) context.Context { return ctx }, // watches end with it
+		BaseContext:                  func(net.Listener) context.Context { return ctx }, // so that watches end with ctx
 		Handler:                      h,
-		DisableGeneralOptionsHandler: true, // for OPTIONS *, too
+		DisableGeneralOptionsHandler: true, // otherwise the server answers OPTIONS *
 		ReadHeaderTimeout:            requestTimeout,
 		ReadTimeout:                  requestTimeout,
 		WriteTimeout:                 2 * requestTimeout,
@@ -101,7 +98,7 @@ func ServeLimited(ctx context.Context, l net.Listener, h http.Handler, limits Li
 		stopped <- nil
 	})
 	err := server.Serve(connections.Listener(l))
-	if stop() { // ctx has not ended: the listener broke
+	if stop() { // ctx has not ended: the listener failed
 		return fmt.Errorf("serve health on %s: %w", l.Addr(), err)
 	}
 	return <-stopped

@@ -17,13 +17,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// address of the server of a bubble, and the address from which callers have a question.
+// Address of the server in a bubble, and the address of callers.
 const (
 	address = "10.0.0.1:80"
 	caller  = "10.0.0.2"
 )
 
-// serve starts a server in a bubble, and returns the network that it listens in. When the test ends, it stops the server and checks its error.
+// serve starts a server in a bubble, and returns the network that it listens in. When the test ends, it stops the
+// server and checks its error.
 func serve(t *testing.T, r *health.Registry) *virtual.Network {
 	t.Helper()
 	return serveLimited(t, r, health.Limits{})
@@ -34,7 +35,7 @@ func serveLimited(t *testing.T, r *health.Registry, limits health.Limits) *virtu
 	return serveFrom(t, r, limits, func(l net.Listener) net.Listener { return l })
 }
 
-// serveFrom serves what a listener accepts that wraps the one of the network.
+// serveFrom serves the connections of a listener that wraps the network's listener.
 func serveFrom(t *testing.T, r *health.Registry, limits health.Limits, wrap func(net.Listener) net.Listener) *virtual.Network {
 	t.Helper()
 	n := virtual.NewNetwork()
@@ -45,7 +46,7 @@ func serveFrom(t *testing.T, r *health.Registry, limits health.Limits, wrap func
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- health.ServeLimited(ctx, wrap(l), health.Handler(r, health.Metrics(prometheus.NewRegistry())), limits)
+		done <- health.Serve(ctx, wrap(l), health.Handler(r, health.Metrics(prometheus.NewRegistry())), limits)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -56,7 +57,7 @@ func serveFrom(t *testing.T, r *health.Registry, limits health.Limits, wrap func
 	return n
 }
 
-// newClient returns a client that opens a connection for each question.
+// newClient returns a client that opens a new connection for each request.
 func newClient(n *virtual.Network) *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: n.DialFrom(caller), DisableKeepAlives: true}, Timeout: 5 * time.Second}
 }

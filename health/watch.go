@@ -12,15 +12,16 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// watchPause is between two runs of all checks. Three of them have to be less than WatchdogSec of a unit of systemd.
+// watchPause is the pause between two runs of all checks. Three pauses must be shorter than WatchdogSec of a systemd
+// unit.
 const watchPause = 10 * time.Second
 
-// maxStatus is how many bytes of what fails are in the status for a service manager.
+// maxStatus limits the status for a service manager, in bytes.
 const maxStatus = 200
 
-// Watch runs all checks from time to time until ctx ends, so that metrics and the log are true without callers. A service manager
-// that waits for notifications (sd_notify(3)) gets READY once started is closed, from then on WATCHDOG while livez passes, and what readyz
-// says as STATUS.
+// Watch runs all checks periodically until ctx ends, so that metrics and log stay current without callers. It notifies
+// the service manager, if that requests it (sd_notify(3)): READY once started is closed, from then on WATCHDOG while
+// livez passes, and the result of readyz as STATUS.
 func (r *Registry) Watch(ctx context.Context, started <-chan struct{}) {
 	pause := time.NewTicker(watchPause)
 	defer pause.Stop()
@@ -31,14 +32,15 @@ func (r *Registry) Watch(ctx context.Context, started <-chan struct{}) {
 			return
 		case <-started:
 			started = nil
-			r.tell(daemon.SdNotifyReady) // and runs no check: what does not pass yet would be kept for others
+			// without running checks, since failures at the start would be reused for other callers
+			r.tell(daemon.SdNotifyReady)
 		case <-pause.C:
 			r.tell(r.look(ctx)...)
 		}
 	}
 }
 
-// look runs all checks, and returns what the service manager is to be told.
+// look runs all checks, and returns the notifications for the service manager.
 func (r *Registry) look(ctx context.Context) (states []string) {
 	failed := func(result Result) bool { return result.Failed() }
 	if !slices.ContainsFunc(r.Results(ctx, Livez), failed) {
@@ -55,6 +57,6 @@ func (r *Registry) look(ctx context.Context) (states []string) {
 
 func (r *Registry) tell(states ...string) {
 	if err := r.notify(strings.Join(states, "\n")); err != nil {
-		r.log.Debug("service manager not notified", "err", err) // it ends a service that it has no notification of
+		r.log.Debug("failed to notify the service manager", "err", err) // then it ends this service
 	}
 }

@@ -15,9 +15,9 @@ import (
 
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var heard []string // by the service manager
+		var heard []string // states that the service manager received
 		r := New(Options{Registerer: prometheus.NewRegistry(), notify: func(state string) error { heard = append(heard, state); return nil }})
-		var dead, unready atomic.Value // of result
+		var dead, unready atomic.Value // results of the checks
 		type result struct{ error }
 		r.Add(Livez, Check{Name: "alive", Run: func(context.Context) error { return dead.Load().(result).error }})
 		r.Add(Readyz, Check{Name: "disk", Run: func(context.Context) error { return unready.Load().(result).error }})
@@ -35,7 +35,7 @@ func TestWatch(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if got := strings.Join(heard, "\n"); got != want {
-				t.Errorf("%s: the manager has heard %q, want %q", what, got, want)
+				t.Errorf("%s: the service manager received %q, want %q", what, got, want)
 			}
 			heard = nil
 			if got := testutil.ToFloat64(r.metrics.healthy.WithLabelValues("readyz", "disk", "error")); got != value {

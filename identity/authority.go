@@ -18,28 +18,27 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// ErrCANotFound says that a mesh has no CA: Ensure was never called for it, or is not done.
+// ErrCANotFound means that a mesh has no CA: Ensure was not called for it, or has not finished.
 var ErrCANotFound = errors.New("CA not found")
 
-// warnEvery is how often a CA that expires soon is logged.
+// warnEvery is the interval of warnings about a CA that expires soon.
 const warnEvery = 24 * time.Hour
 
-// meshAuthority is the certificate authority of one mesh: its CAs, and the certificates that they have issued. The
-// state is held while a certificate is signed and added to records: each step of a rotation knows of every certificate
-// that was issued before it.
+// meshAuthority is the certificate authority of one mesh: its CAs, and the certificates they have issued. Signing and
+// recording a certificate holds the state, so each step of a rotation sees every certificate issued before.
 type meshAuthority struct {
 	*ca.Shared[*state]
 	mesh     string
 	records  *records
-	warnings *rate.Limiter // that the CA expires soon
+	warnings *rate.Limiter // limits warnings about a CA that expires soon
 }
 
-// openTimeout is how long reading or making a CA may take. It does not end with the caller's context, since others may
-// wait for the same CA.
+// openTimeout bounds reading or creating a CA. It is independent of the caller's context, since other callers may wait
+// for the same CA.
 const openTimeout = 15 * time.Second
 
-// mesh returns the authority of a mesh. The error is ErrCANotFound if there is none: a mesh that only a foreign
-// certificate names does not get a CA.
+// mesh returns the authority of a mesh, or ErrCANotFound. It never creates a CA, since a foreign certificate may name
+// any mesh.
 func (a *Authority) mesh(name string) (*meshAuthority, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,8 +48,8 @@ func (a *Authority) mesh(name string) (*meshAuthority, error) {
 	return nil, fmt.Errorf("mesh %q: %w", shorten(name), ErrCANotFound)
 }
 
-// Ensure makes a CA with that validity (0: mesh.DefaultCAValidity) for a mesh that has none. If several processes do,
-// all of them use the CA of the first. A CA stays in the storage when its mesh is removed.
+// Ensure creates a CA with this validity (0: mesh.DefaultCAValidity) for a mesh without one. If several processes do
+// so, all use the first one's CA. The storage keeps a CA after its mesh is removed.
 func (a *Authority) Ensure(ctx context.Context, meshName string, validity time.Duration) error {
 	if err := checkMesh(meshName); err != nil {
 		return err
@@ -63,13 +62,13 @@ func (a *Authority) Ensure(ctx context.Context, meshName string, validity time.D
 		return newState(a.trustDomain(meshName), ca.NewSet(c, a.o.Now())), nil
 	}
 	err := a.openOnce(ctx, meshName, create)
-	if errors.Is(err, fs.ErrNotExist) { // of a call that only opens
+	if errors.Is(err, fs.ErrNotExist) { // another caller only opens, and does not create
 		err = a.openOnce(ctx, meshName, create)
 	}
 	return err
 }
 
-// openOnce opens the CA of a mesh that is not in memory. Of several calls at once for one mesh, one opens.
+// openOnce opens the CA of a mesh that is not in memory. Concurrent calls for one mesh share one read.
 func (a *Authority) openOnce(ctx context.Context, meshName string, create func() (*state, error)) error {
 	_, err, _ := a.opening.Do(meshName, func() (any, error) {
 		if _, err := a.mesh(meshName); err == nil {
@@ -85,7 +84,7 @@ func (a *Authority) openOnce(ctx context.Context, meshName string, create func()
 	return err
 }
 
-// openAll takes all CAs of the storage into memory.
+// openAll loads all CAs of the storage into memory.
 func (a *Authority) openAll(ctx context.Context) error {
 	names, err := a.o.Secrets.List(ctx, meshesDirectory)
 	if err != nil {
@@ -99,8 +98,7 @@ func (a *Authority) openAll(ctx context.Context) error {
 	return nil
 }
 
-// open takes the CA of a mesh from the storage into memory. Without create the error wraps fs.ErrNotExist if there is
-// none.
+// open loads the CA of a mesh from the storage. Without create, the error for a missing CA wraps fs.ErrNotExist.
 func (a *Authority) open(ctx context.Context, meshName string, create func() (*state, error)) error {
 	m := &meshAuthority{mesh: meshName, warnings: rate.NewLimiter(rate.Every(warnEvery), 1), Shared: &ca.Shared[*state]{
 		Storage: a.o.Secrets, Name: secretPath(meshName), Now: a.o.Now,
@@ -124,15 +122,15 @@ func (a *Authority) open(ctx context.Context, meshName string, create func() (*s
 	a.mu.Unlock()
 	log := a.o.Logger.With("mesh", meshName, "ca", signing.ID, "expires", signing.Cert.NotAfter)
 	if joined := len(m.records.all()); created && joined > 0 {
-		log.ErrorContext(ctx, "CA not found, created another one: proxies that have joined are not trusted until they join again",
+		log.ErrorContext(ctx, "CA not found, created another one: joined proxies are not trusted until they join again",
 			"file", secretPath(meshName), "proxies", joined)
 	} else if created {
-		log.InfoContext(ctx, "CA created")
+		log.InfoContext(ctx, "created CA")
 	}
 	return nil
 }
 
-// newCA makes a CA that may only sign for its mesh: verifiers check its name constraints.
+// newCA creates a CA that can only sign for its mesh: verifiers check its name constraints.
 func (a *Authority) newCA(meshName string, validity time.Duration) (*ca.CA, error) {
 	td := a.trustDomain(meshName)
 	if validity <= 0 {
@@ -147,7 +145,7 @@ func (a *Authority) newCA(meshName string, validity time.Duration) (*ca.CA, erro
 	}, a.o.Now(), validity)
 }
 
-// Meshes returns the names of the meshes that have a CA, sorted.
+// Meshes returns the sorted names of the meshes that have a CA.
 func (a *Authority) Meshes() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -163,7 +161,22 @@ func (a *Authority) CAExpires(meshName string) time.Time {
 	return m.Current().Signing.Cert.NotAfter
 }
 
-// warnExpiry logs a CA that is in the last tenth of its validity.
+// CheckCAs returns an error for each of these meshes that cannot issue certificates.
+func (a *Authority) CheckCAs(meshes []string) error {
+	var errs []error
+	for _, name := range meshes {
+		switch expires := a.CAExpires(name); {
+		case expires.IsZero():
+			errs = append(errs, fmt.Errorf("mesh %q has no CA", name))
+		case !a.o.Now().Before(expires):
+			errs = append(errs, fmt.Errorf("the CA of mesh %q has expired at %s: rotate it",
+				name, expires.UTC().Format(time.RFC3339)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// warnExpiry logs a CA in the last tenth of its validity.
 func (a *Authority) warnExpiry(m *meshAuthority) {
 	signing, now := m.Current().Signing, a.o.Now()
 	cert := signing.Cert

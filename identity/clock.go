@@ -8,8 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// CheckClock returns which certificates that the control plane has made are not valid yet: its clock is behind, or was ahead when it made them. They are
-// accepted all the same, see ca.TimeFor.
+// CheckClock returns an error about certificates of the control plane that are not valid yet: its clock is slow, or was
+// fast when it created them. Verifiers still accept them, see ca.TimeFor.
 func (a *Authority) CheckClock() error {
 	now := a.o.Now()
 	var errs []error
@@ -19,8 +19,8 @@ func (a *Authority) CheckClock() error {
 	for name, m := range a.all() {
 		errs = append(errs, NotYetValid("the CA of mesh "+name, m.Current().Signing.Cert.NotBefore, now))
 		for dataplane, h := range m.records.all() {
-			leaf, known := h.latest()
-			if !known || !now.Before(leaf.NotBefore) {
+			leaf, ok := h.latest()
+			if !ok || !now.Before(leaf.NotBefore) {
 				continue
 			}
 			id := mesh.MakeID(name, dataplane)
@@ -30,7 +30,8 @@ func (a *Authority) CheckClock() error {
 		}
 	}
 	if proxies > 0 {
-		errs = append(errs, NotYetValid(fmt.Sprintf("the certificate of %s, the latest of %d such proxies,", example, proxies), last, now))
+		errs = append(errs, NotYetValid(fmt.Sprintf("the certificate of %s, the latest of %d such proxies,",
+			example, proxies), last, now))
 	}
 	return errors.Join(errs...)
 }
@@ -40,6 +41,6 @@ func NotYetValid(what string, from, now time.Time) error {
 	if !now.Before(from) {
 		return nil
 	}
-	return fmt.Errorf("%s is not valid before %s, in %s: the clock of this control plane is behind, or a clock was ahead when it was made",
+	return fmt.Errorf("%s is not valid before %s, in %s: the clock of this control plane is slow, or a clock was fast at its creation",
 		what, from.UTC().Format(time.RFC3339), from.Sub(now).Round(time.Second))
 }

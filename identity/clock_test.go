@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A clock that is set back, also before a start, costs no proxy its certificate, and is told until it is right.
+// With a clock that is set back, even before a start, proxies keep their certificates, and CheckClock returns an error
+// until the clock is right.
 func TestClockSetBack(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	a := open(t, storage, clock.Now)
@@ -22,14 +23,14 @@ func TestClockSetBack(t *testing.T) {
 		if _, err := a.Verify([]*x509.Certificate{leaf}); err != nil {
 			t.Errorf("%s: Verify() = %v", name, err)
 		}
-		contains(t, a.CheckClock(), "the certificate of default/web-1, the latest of 2 such proxies, is not valid before 2030-01-02T03:59:05Z, in 1h55m0s: the clock of this control plane is behind")
+		contains(t, a.CheckClock(), "the certificate of default/web-1, the latest of 2 such proxies, is not valid before 2030-01-02T03:59:05Z, in 1h55m0s: the clock of this control plane is slow")
 	}
 	clock.Add(-48 * time.Hour)
 	contains(t, a.CheckClock(), "the CA of mesh default is not valid before ")
 	if _, err := a.Verify([]*x509.Certificate{leaf}); err != nil {
 		t.Errorf("Verify() before the CA is valid: %v", err)
 	}
-	issue(t, a, "default", "web-1", time.Hour) // what is made by this clock
+	issue(t, a, "default", "web-1", time.Hour) // certificates from this clock
 	clock.Add(50*time.Hour + 24*time.Hour + time.Second)
 	if _, err := a.Verify([]*x509.Certificate{leaf}); err == nil {
 		t.Error("an expired certificate is accepted")

@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// An epoch begins with the time of the CA, and grows whenever the roots change, and only then.
+// The first epoch is the time of the CA. The epoch only grows when the roots change.
 func TestEpochs(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	a := openWithout(t, storage, clock, &view{})
@@ -45,7 +45,7 @@ func TestEpochs(t *testing.T) {
 	want("done", made+2*3600)
 }
 
-// edit changes what the storage has of the CA.
+// edit changes the stored CA.
 func edit(t *testing.T, m secrettest.Records, change func(map[string]any)) {
 	t.Helper()
 	data, err := m.Read(secretPath("default"))
@@ -91,17 +91,17 @@ func TestEpochOfTheStorage(t *testing.T) {
 	}
 }
 
-// A replica that has not heard of the last steps asks for nothing that an agent has done already.
+// A replica that has missed the last steps does not request an agent's completed steps again.
 func TestReplicaLags(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	v := view{"db-0.shop": pod.Instance}
 	a := openWithout(t, storage, clock, &v)
 	first := issueTo(t, a, pod, time.Hour)
-	lagging := openWithout(t, storage, clock, &v) // it does not run, so it hears nothing
+	lagging := openWithout(t, storage, clock, &v) // it does not run, so it misses changes
 	report := func(at *Authority, leaf Peer) {
 		t.Helper()
 		use := InUse{Bundle: bundle(t, a).ID, Epoch: bundle(t, a).Epoch, Serial: leaf.Serial, CA: leaf.CA, NotAfter: leaf.NotAfter}
-		if err := at.Report(first, use); err != nil { // by the connection of its first certificate
+		if err := at.Report(first, use); err != nil { // from the connection with its first certificate
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +114,7 @@ func TestReplicaLags(t *testing.T) {
 	step := func(leaf Peer) {
 		t.Helper()
 		report(a, leaf)
-		clock.Add(25 * time.Hour) // whoever else may have a certificate has none any more
+		clock.Add(25 * time.Hour) // all other certificates have expired
 		report(a, leaf)
 		a.mustAdvance(t, true)
 	}
@@ -129,19 +129,19 @@ func TestReplicaLags(t *testing.T) {
 	if second.CA == first.CA {
 		t.Fatal("the second leaf is of the first CA")
 	}
-	report(lagging, second) // of a CA that it does not know
+	report(lagging, second) // of a CA unknown to it
 	due(lagging, false, false)
 	report(a, second)
 	due(a, false, false)
 
-	inStep := openWithout(t, storage, clock, &v) // of the same step, and has issued nothing
+	inStep := openWithout(t, storage, clock, &v) // at the same step, and has issued nothing
 	report(inStep, second)
 	due(inStep, false, false)
 	report(inStep, first)
 	due(inStep, false, true)
 }
 
-// What an agent says of its leaf holds no rotation up longer than a certificate may.
+// An agent's report about its leaf cannot delay a rotation longer than the maximum validity.
 func TestReportedEndIsLimited(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	v := view{"db-0.shop": pod.Instance}

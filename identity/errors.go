@@ -2,10 +2,10 @@ package identity
 
 import "errors"
 
-// Errors of the authentication of a token, beside those that refuse the token.
+// Errors of token authentication that do not reject the token.
 var (
-	// ErrUnavailable says that the token cannot be checked now. The same token may be accepted soon.
+	// ErrUnavailable means that the token cannot be checked now. The same token may be accepted soon.
 	ErrUnavailable = errors.New("the token cannot be checked now")
-	// ErrNotKnown says that the token may be valid, and that its proxy is not known, or not yet.
+	// ErrNotKnown means that the token may be valid, but that its proxy is unknown, or not known yet.
 	ErrNotKnown = errors.New("the proxy is not known (yet)")
 )

@@ -18,10 +18,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// newMemory returns a storage that survives an Authority, and that several may share.
+// newMemory returns a storage that several Authorities can share.
 func newMemory() secrettest.Records { return secrettest.Records{Memory: &secrettest.Memory{}} }
 
-// clock is moved by tests.
+// clock is a clock that tests set.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -41,7 +41,7 @@ func (c *clock) Add(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// open opens the storage as a new Authority, as a starting control plane does.
+// open opens a new Authority on the storage, like a starting control plane.
 func open(t testing.TB, storage secrettest.Records, now func() time.Time) *Authority {
 	t.Helper()
 	return openWith(t, Options{Secrets: storage.Memory, Records: storage, Now: now})
@@ -70,7 +70,7 @@ func newCSR(t testing.TB, key crypto.Signer, template *x509.CertificateRequest) 
 
 var web = Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web"}
 
-// issue makes a key and a certificate for a proxy of workload "web".
+// issue creates a key and a certificate for a proxy of workload "web".
 func issue(t testing.TB, a *Authority, meshName, dataplane string, validity time.Duration) (Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	if err := a.Ensure(t.Context(), meshName, 0); err != nil {

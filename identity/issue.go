@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// ErrInvalidRequest says that a certificate request is invalid: it will never be signed.
+// ErrInvalidRequest means that a certificate request is invalid; do not retry it.
 var ErrInvalidRequest = errors.New("invalid certificate request")
 
 // Limits of a certificate request.
@@ -27,7 +27,7 @@ const (
 	maxRSABits = 4096
 )
 
-// Request describes the certificate of a proxy. The caller has checked that the proxy may have it.
+// Request describes the certificate of a proxy. The caller must have authorised the proxy.
 type Request struct {
 	Subject
 	// CSR is PKCS #10, DER. Only its public key and its signature are used.
@@ -68,7 +68,7 @@ func (a *Authority) Issue(ctx context.Context, r Request) (Certificate, error) {
 	}
 	id, err := spiffeid.FromPath(m.Current().td, r.Path)
 	if err != nil {
-		return Certificate{}, fmt.Errorf("make SPIFFE ID of path %q: %w", r.Path, err)
+		return Certificate{}, fmt.Errorf("create SPIFFE ID of path %q: %w", r.Path, err)
 	}
 	issued, err := m.sign(r, &x509.Certificate{
 		Subject:     pkix.Name{SerialNumber: r.Instance},
@@ -87,7 +87,7 @@ func (a *Authority) Issue(ctx context.Context, r Request) (Certificate, error) {
 	return issued, nil
 }
 
-// sign signs a certificate and adds it to the records, between two steps of the rotation.
+// sign signs and records a certificate between two steps of the rotation.
 func (m *meshAuthority) sign(r Request, template *x509.Certificate, public any, now time.Time) (Certificate, error) {
 	s, release := m.Hold()
 	defer release()
@@ -95,12 +95,14 @@ func (m *meshAuthority) sign(r Request, template *x509.Certificate, public any, 
 	if err != nil {
 		return Certificate{}, err
 	}
-	c := Certificate{Chain: [][]byte{leaf.Raw}, Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, Bundle: s.bundle}
-	m.records.add(r.Subject, issuedCertificate{Serial: c.Serial, NotAfter: c.NotAfter, NotBefore: leaf.NotBefore, CA: s.Signing.ID, Path: r.Path}, now)
+	c := Certificate{Chain: [][]byte{leaf.Raw}, Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter,
+		Bundle: s.bundle}
+	m.records.add(r.Subject, issuedCertificate{Serial: c.Serial, NotAfter: c.NotAfter, NotBefore: leaf.NotBefore,
+		CA: s.Signing.ID, Path: r.Path}, now)
 	return c, nil
 }
 
-// allowValidity records how long certificates may be valid, where a rotation has to know that: without records of them.
+// allowValidity stores the longest validity of certificates, which a rotation needs without records.
 func (a *Authority) allowValidity(ctx context.Context, m *meshAuthority, validity time.Duration) error {
 	if a.o.Records != nil || validity <= m.Current().longest {
 		return nil
@@ -116,10 +118,10 @@ func (a *Authority) allowValidity(ctx context.Context, m *meshAuthority, validit
 	return err
 }
 
-// readRequest accepts the keys that Envoy accepts: ECDSA on P-256 or P-384, and RSA from 2048 bits, but not Ed25519.
+// readRequest accepts the same keys as Envoy: ECDSA on P-256 or P-384, and RSA from 2048 bits, but not Ed25519.
 func readRequest(der []byte) (public any, usage x509.KeyUsage, err error) {
 	if len(der) > maxRequest {
-		return nil, 0, fmt.Errorf("it has %d bytes, at most %d are read", len(der), maxRequest)
+		return nil, 0, fmt.Errorf("it has %d bytes: must have at most %d", len(der), maxRequest)
 	}
 	csr, err := x509.ParseCertificateRequest(der)
 	if err != nil {
@@ -140,7 +142,7 @@ func readRequest(der []byte) (public any, usage x509.KeyUsage, err error) {
 		return nil, 0, fmt.Errorf("its key is %s: must be ECDSA on P-256 or P-384, or RSA", csr.PublicKeyAlgorithm)
 	}
 	if err := csr.CheckSignature(); err != nil {
-		return nil, 0, errors.New("its signature is not valid")
+		return nil, 0, errors.New("its signature is invalid")
 	}
 	return csr.PublicKey, usage, nil
 }

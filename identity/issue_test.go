@@ -152,7 +152,7 @@ func TestRequestIsRefused(t *testing.T) {
 	}
 }
 
-// splice gives one request the key of another, so that its signature is no longer valid.
+// splice replaces the key in a request by another request's, which makes the signature invalid.
 func splice(t *testing.T, into, from *x509.CertificateRequest) []byte {
 	t.Helper()
 	a, b := into.RawSubjectPublicKeyInfo, from.RawSubjectPublicKeyInfo
@@ -212,7 +212,7 @@ func TestVerifyRefuses(t *testing.T) {
 	theirs, _ := issue(t, stranger, "default", "web-1", time.Hour)
 	unknown, _ := issue(t, stranger, "unknown", "web-1", time.Hour)
 
-	// What the CA of mesh "default" could sign if it were stolen.
+	// Certificates that a stolen CA of mesh "default" could sign.
 	m, err := a.mesh("default")
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestVerifyRefuses(t *testing.T) {
 		"of a mesh that is not here":     {leaf: parse(t, unknown.Chain[0]), want: "CA not found"},
 		"for another mesh's URI":         {leaf: forge("spiffe://other.sonde.internal/workload/web", "web-1.other.proxy.sonde.internal", nil), want: "verify"},
 		"DNS name of another mesh":       {leaf: forge(id, "web-1.other.proxy.sonde.internal", nil), want: "verify"},
-		"another trust domain":           {leaf: forge("spiffe://default.example.org/workload/web", dns, nil), want: "not that of a mesh"},
+		"another trust domain":           {leaf: forge("spiffe://default.example.org/workload/web", dns, nil), want: "must be <mesh>."},
 		"two DNS names":                  {leaf: forge(id, dns, func(c *x509.Certificate) { c.DNSNames = append(c.DNSNames, "web-2.default.proxy.sonde.internal") }), want: "2 DNS names"},
 		"no URI":                         {leaf: forge(id, dns, func(c *x509.Certificate) { c.URIs = nil }), want: "no URI SAN"},
 		"two URIs":                       {leaf: forge(id, dns, func(c *x509.Certificate) { c.URIs = append(c.URIs, c.URIs[0]) }), want: "more than one URI SAN"},
@@ -312,7 +312,7 @@ func TestCorruptAuthorityLeaksNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = New(t.Context(), Options{Secrets: storage.Memory, Records: storage})
-	contains(t, err, "bytes are not what was written: restore it from a backup")
+	contains(t, err, "bytes are invalid: restore it from a backup")
 }
 
 func TestExpiryOfCAsIsMeasured(t *testing.T) {
@@ -336,14 +336,14 @@ func TestExpiryOfCAsIsMeasured(t *testing.T) {
 			}
 		}
 	}
-	// It was made to be valid a little earlier, for clocks that are behind.
+	// NotBefore is slightly earlier, for slow clocks.
 	if expiry, validity := found["expiry_seconds of default"], found["validity_seconds of default"]; expiry != (99*time.Hour).Seconds() ||
 		validity < (100*time.Hour).Seconds() || validity > (111*time.Hour).Seconds() || len(found) != 2 {
 		t.Errorf("metrics of CAs = %v, want 99 hours of 100 for the mesh", found)
 	}
 }
 
-// FuzzReadRequest checks that a request is accepted or refused with a reason.
+// FuzzReadRequest checks that every request is accepted or rejected with a reason.
 func FuzzReadRequest(f *testing.F) {
 	f.Add(newCSR(f, ca.NewKey(), nil))
 	f.Add([]byte{})

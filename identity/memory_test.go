@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// view has the dataplanes of every mesh, each with its instance. nil is not known yet.
+// view has the dataplanes of every mesh, each with its instance. nil means unknown.
 type view map[string]string
 
 func (v *view) proxies(string) (iter.Seq2[string, string], bool) { return maps.All(*v), *v != nil }
@@ -32,7 +32,7 @@ func openWithout(t *testing.T, storage secrettest.Records, clock *clock, v *view
 
 var pod = Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/ns/shop/sa/db", Instance: "4f8c7a52-90ab-4c6e-8a3e-000000000001"}
 
-// issueTo returns the certificate of a proxy as the handshake has it.
+// issueTo returns the peer of a new certificate, as after a handshake.
 func issueTo(t *testing.T, a *Authority, s Subject, validity time.Duration) Peer {
 	t.Helper()
 	if err := a.Ensure(t.Context(), s.Mesh, 0); err != nil {
@@ -60,7 +60,7 @@ func wantWaiting(t *testing.T, a *Authority, want map[string]time.Time) {
 	}
 }
 
-// advance goes on to the next step, if there is no proxy to wait for.
+// advance begins the next step, unless the rotation waits for a proxy.
 func (a *Authority) advance(ctx context.Context) (bool, error) {
 	r, err := a.Rotation("default")
 	if err != nil {
@@ -96,7 +96,7 @@ func TestInstanceIsInTheCertificate(t *testing.T) {
 	}
 }
 
-// After a restart nothing is known of the proxies, and each may have a certificate of the earlier process.
+// After a restart nothing is known about proxies, and each may have a certificate of the earlier process.
 func TestRotationWithoutRecords(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	v := view{"db-0.shop": pod.Instance, "dead": "", "new": ""}
@@ -114,7 +114,7 @@ func TestRotationWithoutRecords(t *testing.T) {
 	if err := a.StartRotation(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
-	a.mustAdvance(t, false) // it is not known which proxies there are
+	a.mustAdvance(t, false) // the proxies are unknown
 	v = view{"db-0.shop": pod.Instance, "dead": "", "new": ""}
 	end := started.Add(24 * time.Hour)
 	wantWaiting(t, a, map[string]time.Time{"db-0.shop": end, "dead": end, "new": end})
@@ -136,7 +136,7 @@ func TestRotationWithoutRecords(t *testing.T) {
 	if got := a.mustRotation(t).Step; got != ca.StepRenewLeaves {
 		t.Errorf("step = %q, want renew leaves", got)
 	}
-	a.mustAdvance(t, false) // the leaves are of the old CA, and "dead" counts anew
+	a.mustAdvance(t, false) // the leaves are of the old CA, and "dead" counts again
 
 	renewed := issueTo(t, a, pod, time.Hour)
 	reportAll(t, a, renewed, renewed.Serial)
@@ -145,7 +145,7 @@ func TestRotationWithoutRecords(t *testing.T) {
 	wantWaiting(t, a, map[string]time.Time{"db-0.shop": clock.Now().Add(48 * time.Hour)})
 }
 
-// Another process may know of a proxy before its Dataplane is heard of here.
+// Another process may have a proxy before this process gets its Dataplane.
 func TestRotationWaitsForWhatOthersKnow(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	v := view{}
@@ -166,7 +166,7 @@ func TestRotationWaitsForWhatOthersKnow(t *testing.T) {
 	a.mustAdvance(t, true)
 }
 
-// A proxy of the same name that has another instance has done nothing yet.
+// A proxy with the same name but another instance has not completed any step.
 func TestAnotherInstanceHasDoneNothing(t *testing.T) {
 	clock := newClock()
 	v := view{"db-0.shop": pod.Instance}
@@ -209,7 +209,7 @@ func TestSweepWithoutRecords(t *testing.T) {
 	}
 }
 
-// Who has no certificate of ours can cause no read of the storage.
+// Clients without a valid certificate cannot cause reads of the storage.
 func TestUnknownMeshReadsNothing(t *testing.T) {
 	foreign := open(t, newMemory(), nil)
 	c, _ := issue(t, foreign, "elsewhere", "web-1", time.Hour)
@@ -224,7 +224,7 @@ func TestUnknownMeshReadsNothing(t *testing.T) {
 	}
 }
 
-// share runs two authorities on one storage.
+// share runs two Authorities on one storage.
 func share(t *testing.T, storage secrettest.Records) (a, b *Authority) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -245,7 +245,7 @@ func share(t *testing.T, storage secrettest.Records) (a, b *Authority) {
 	return a, b
 }
 
-// TestFollowedMayGoOn has the one that follows a step make the next one at once.
+// TestFollowedMayGoOn shows that Followed may immediately begin the next step.
 func TestFollowedMayGoOn(t *testing.T) {
 	storage, v := newMemory(), view{}
 	a := openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies})
@@ -254,7 +254,7 @@ func TestFollowedMayGoOn(t *testing.T) {
 	}
 	var b *Authority
 	b = openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies, Followed: func(string) {
-		if _, err := b.advance(t.Context()); err != nil { // it would wait for itself if the state were held
+		if _, err := b.advance(t.Context()); err != nil { // a deadlock if the state were held
 			t.Error(err)
 		}
 	}})
@@ -269,7 +269,7 @@ func TestFollowedMayGoOn(t *testing.T) {
 	}
 }
 
-// TestFollowedOfAllThatWasTakenOver has b load a step of a otherwise than by following it.
+// TestFollowedOfAllThatWasTakenOver makes b load a step of a by other means than following.
 func TestFollowedOfAllThatWasTakenOver(t *testing.T) {
 	for name, load := range map[string]func(t *testing.T, a, b *Authority) error{
 		"first opened by the watch": func(*testing.T, *Authority, *Authority) error { return nil },
@@ -301,7 +301,7 @@ func TestFollowedOfAllThatWasTakenOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := followed
-			for range 2 { // as the watch does
+			for range 2 { // like the watch
 				if err := b.follow(t.Context(), "default"); err != nil {
 					t.Fatal(err)
 				}
@@ -334,7 +334,7 @@ func TestOneOfTwoMakesTheCA(t *testing.T) {
 	})
 }
 
-// advanceAll makes all steps of a rotation that waits for nobody.
+// advanceAll performs all steps of a rotation without waiting proxies.
 func (a *Authority) advanceAll(t *testing.T) {
 	t.Helper()
 	for again := true; again; {
@@ -345,7 +345,7 @@ func (a *Authority) advanceAll(t *testing.T) {
 	}
 }
 
-// Both go through a whole rotation at once: each step is made once, and both end with the same CA.
+// Both perform a complete rotation concurrently: each step happens once, and both end with the same CA.
 func TestTwoRotateAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		storage := newMemory()

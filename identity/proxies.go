@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// Joined returns the proxies of all meshes that are known to have joined: those to which a certificate has been issued, until Sweep
-// forgets them. Without Options.Records it knows only those that have joined, or reported, since this process started.
+// Joined returns the proxies of all meshes with an issued certificate, until Sweep drops them. Without Options.Records
+// it returns only proxies that have joined or reported since this process started.
 func (a *Authority) Joined() []mesh.ID {
 	var all []mesh.ID
 	for name, m := range a.all() {
@@ -30,14 +30,13 @@ func (a *Authority) all() map[string]*meshAuthority {
 	return maps.Clone(a.meshes)
 }
 
-// PathInUse returns the SPIFFE path that the certificate in use of a proxy names, "" if that is not known, and whether the proxy is
-// known to have joined.
+// PathInUse returns the SPIFFE path in a proxy's certificate in use, "" if unknown, and whether the proxy has joined.
 func (a *Authority) PathInUse(proxy mesh.ID) (path string, joined bool) {
 	h, joined := a.history(proxy)
 	return h.path(), joined
 }
 
-// Loaded returns what the authority of a mesh has loaded.
+// Loaded returns the state of a mesh's authority in memory.
 func (a *Authority) Loaded(meshName string) (ca.Progress, error) {
 	m, err := a.mesh(meshName)
 	if err != nil {
@@ -46,25 +45,26 @@ func (a *Authority) Loaded(meshName string) (ca.Progress, error) {
 	return m.Current().Progress(), nil
 }
 
-// CertificateInUse returns the certificate that a proxy uses, or before it has said so the last one that was issued to it, and whether there is
-// one.
+// CertificateInUse returns the certificate in use by a proxy or, before its first report, the last issued one; false
+// without one.
 func (a *Authority) CertificateInUse(proxy mesh.ID) (Peer, bool) {
 	h, joined := a.history(proxy)
-	c, known := h.latest()
+	c, ok := h.latest()
 	meshName, name := mesh.SplitID(proxy)
 	return Peer{
-		Subject: Subject{Mesh: meshName, Dataplane: name, Path: c.Path, Instance: h.Instance}, Serial: c.Serial, NotAfter: c.NotAfter, CA: c.CA,
-	}, joined && known
+		Subject: Subject{Mesh: meshName, Dataplane: name, Path: c.Path, Instance: h.Instance}, Serial: c.Serial,
+		NotAfter: c.NotAfter, CA: c.CA,
+	}, joined && ok
 }
 
-// Replaced tells that s is the instance of its proxy now. What is known of an earlier one is forgotten; it returns whether there was
-// something.
+// Replaced makes s the current instance of its proxy. It drops the records of other instances, and returns whether
+// there were any.
 func (a *Authority) Replaced(s Subject) bool {
 	m, err := a.mesh(s.Mesh)
 	return err == nil && a.o.Records == nil && m.records.forgetOthers(s)
 }
 
-// HasCertificate reports whether a certificate that was issued to the proxy is still valid.
+// HasCertificate reports whether a certificate issued to the proxy is still valid.
 func (a *Authority) HasCertificate(proxy mesh.ID) bool {
 	h, joined := a.history(proxy)
 	return joined && a.o.Now().Before(h.expires())
@@ -79,11 +79,11 @@ func (a *Authority) history(proxy mesh.ID) (history, bool) {
 	return m.records.of(dataplane)
 }
 
-// dataplaneLag is how much later than of its certificate this process may hear of a proxy's Dataplane.
+// dataplaneLag is how long after a proxy's certificate this process may get its Dataplane.
 const dataplaneLag = time.Minute
 
-// Sweep forgets proxies, except those that keep wants, those that have been known for less than dataplaneLag, and, if there are Options.Records, those with a valid certificate. It returns
-// those that it has forgotten. It also logs CAs that expire soon. It should be called from time to time.
+// Sweep drops proxies and returns them. It keeps proxies for which keep returns true, new ones for dataplaneLag and,
+// with Options.Records, proxies with a valid certificate. It also logs CAs that expire soon. Call it periodically.
 func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
 	var forgotten []mesh.ID
 	var problems []error
@@ -92,7 +92,8 @@ func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
 		now := a.o.Now()
 		for dataplane, h := range m.records.all() {
 			id := mesh.MakeID(name, dataplane)
-			if a.o.Records != nil && now.Before(h.expires()) || a.o.Records == nil && now.Sub(h.known) < dataplaneLag || keep(id) {
+			if a.o.Records != nil && now.Before(h.expires()) || a.o.Records == nil && now.Sub(h.known) < dataplaneLag ||
+				keep(id) {
 				continue
 			}
 			gone, err := m.records.forget(dataplane, now)
@@ -107,5 +108,5 @@ func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
 	return forgotten, errors.Join(problems...)
 }
 
-// NoProxies is an Options.Proxies that never knows them: no rotation goes on.
+// NoProxies is an Options.Proxies for unknown proxies, so that no rotation proceeds.
 func NoProxies(string) (iter.Seq2[string, string], bool) { return nil, false }

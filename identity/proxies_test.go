@@ -19,7 +19,7 @@ import (
 
 func nobody(mesh.ID) bool { return false }
 
-// wantPath checks what is known about a proxy.
+// wantPath checks the path and state of a proxy.
 func wantPath(t *testing.T, a *Authority, proxy mesh.ID, path string, joined bool) {
 	t.Helper()
 	if w, j := a.PathInUse(proxy); w != path || j != joined {
@@ -41,7 +41,7 @@ func TestPathInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantPath(t, a, "default/web-1", "/workload/web", true) // it is issued, and not in use yet
+	wantPath(t, a, "default/web-1", "/workload/web", true) // issued, but not in use yet
 	reportAll(t, a, peer, second.Serial)
 	wantPath(t, a, "default/web-1", "/workload/api", true)
 
@@ -75,7 +75,8 @@ func TestRecordOfAnEarlierRelease(t *testing.T) {
 	}
 }
 
-// A record that is bad ends no start. Its proxy has joined, and a rotation waits for it until it has a certificate that is known.
+// An invalid record does not prevent a start. Its proxy counts as joined, and a rotation waits until it has a known
+// certificate.
 func TestBadRecord(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	issue(t, open(t, storage, clock.Now), "default", "web-1", time.Hour)
@@ -103,7 +104,7 @@ func TestBadRecord(t *testing.T) {
 	}
 }
 
-// unreadable are records of which one cannot be read, such as a directory in its place.
+// unreadable are records with an unreadable one, such as a directory at its path.
 type unreadable struct {
 	Records
 	name string
@@ -116,7 +117,7 @@ func (u unreadable) Read(name string) ([]byte, error) {
 	return u.Records.Read(name)
 }
 
-// A record that cannot be read ends no start, as one that is bad.
+// An unreadable record does not prevent a start, like an invalid one.
 func TestUnreadableRecord(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	a := open(t, storage, clock.Now)
@@ -127,14 +128,14 @@ func TestUnreadableRecord(t *testing.T) {
 	wantPath(t, a, "default/web-2", "/workload/web", true)
 }
 
-// A CA that is lost is told by an error: those that have joined do not trust the one that takes its place.
+// A lost CA is logged as an error, since joined proxies do not trust the new CA.
 func TestLostCAIsTold(t *testing.T) {
 	for name, tc := range map[string]struct {
 		joined int
 		want   string
 	}{
-		"a new mesh": {0, `"level":"INFO","msg":"CA created"`},
-		"a lost CA":  {2, `"level":"ERROR","msg":"CA not found, created another one: proxies that have joined are not trusted until they join again"`},
+		"a new mesh": {0, `"level":"INFO","msg":"created CA"`},
+		"a lost CA":  {2, `"level":"ERROR","msg":"CA not found, created another one: joined proxies are not trusted until they join again"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock, storage := newClock(), newMemory()
@@ -173,7 +174,7 @@ func TestSweepKeepsRecords(t *testing.T) {
 	}
 	issue(t, a, "default", "valid", 3*time.Hour)
 	clock.Add(2 * time.Hour)
-	// keep may call the authority: no lock is held.
+	// keep may call the authority, since no lock is held.
 	keep := func(proxy mesh.ID) bool { return proxy == "default/kept" || a.HasCertificate(proxy) }
 	forgotten, err := a.Sweep(keep)
 	if err != nil {
@@ -194,12 +195,12 @@ func TestSweepKeepsRecords(t *testing.T) {
 	}
 }
 
-// A slow write delays only what depends on it.
+// A slow write only delays dependent operations.
 func TestSlowWriteDelaysNobodyElse(t *testing.T) {
 	tests := map[string]struct {
 		file string
 		act  func(a *Authority) error
-		// issues says that certificates of mesh "default" are issued meanwhile.
+		// issues checks that certificates of mesh "default" are issued at the same time.
 		issues bool
 	}{
 		"a new mesh": {"meshes/new/ca.json", func(a *Authority) error { return a.Ensure(t.Context(), "new", 0) }, true},

@@ -21,7 +21,7 @@ func (a *Authority) Recorded() map[string]*mesh.Mesh {
 	return recorded
 }
 
-// Record stores the spec of a Mesh beside the CA of its mesh; nil removes it. It writes only a change.
+// Record stores the spec of a Mesh with its CA; nil removes the spec. It only writes changes.
 func (a *Authority) Record(ctx context.Context, meshName string, spec *mesh.MeshSpec) error {
 	m, err := a.mesh(meshName)
 	if err != nil {

@@ -14,7 +14,7 @@ func specOf(mode mesh.MTLSMode) *mesh.MeshSpec {
 	return &m.Spec
 }
 
-// TestRecordIsKept through rotations and restarts, and beside a CA alone.
+// TestRecordIsKept shows that the record survives rotations and restarts.
 func TestRecordIsKept(t *testing.T) {
 	storage, now := newMemory(), newClock()
 	a := open(t, storage, now.Now)
@@ -50,5 +50,5 @@ func TestRecordIsKept(t *testing.T) {
 	if err := a.Record(t.Context(), "prod", nil); err != nil {
 		t.Fatal(err)
 	}
-	is("not recorded any more", nil)
+	is("no longer recorded", nil)
 }

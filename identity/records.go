@@ -17,44 +17,43 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxIssued is how many certificates of one proxy are remembered, so that an agent that renews in a loop cannot fill the
-// disk.
+// maxIssued limits the recorded certificates of a proxy, so that an agent that renews in a loop cannot fill the disk.
 const maxIssued = 8
 
 const recordSuffix = ".json"
 
-// unknownSerial stands for all certificates of a proxy whose record is bad.
+// unknownSerial represents all certificates of a proxy with an invalid record.
 const unknownSerial = "unknown"
 
-// history is what is known about the certificates of one instance of a proxy. It is immutable.
+// history has the certificates of one instance of a proxy. It is immutable.
 type history struct {
 	// Instance is Subject.Instance.
 	Instance string              `json:"instance,omitempty"`
 	Issued   []issuedCertificate `json:"issued"`
-	// Bundle and Serial are what the agent last reported.
+	// Bundle and Serial are from the agent's last report.
 	Bundle string `json:"bundle,omitempty"`
 	Epoch  int64  `json:"epoch,omitempty"`
 	Serial string `json:"serial,omitempty"`
-	// ServingCA is the ID of the control plane's CAs that the agent last reported.
+	// ServingCA is the ID of the control plane's CAs in the agent's last report.
 	ServingCA string `json:"servingCA,omitempty"`
 
-	// known is since when this process knows of the instance, zero if an earlier one did.
+	// known is when this process first recorded the instance, zero if an earlier process did.
 	known time.Time
 }
 
 type issuedCertificate struct {
 	Serial   string    `json:"serial"`
 	NotAfter time.Time `json:"notAfter"`
-	// NotBefore is zero in records of earlier releases, and where only another process knows it.
+	// NotBefore is zero in records of earlier releases, and for certificates issued by another process.
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	CA        string    `json:"ca"`
-	// Path is Subject.Path, "" in records of early releases, which did not have it.
+	// Path is Subject.Path, "" in records of early releases.
 	Path string `json:"path,omitempty"`
-	// Workload was there instead of Path in earlier releases.
+	// Workload replaces Path in records of early releases.
 	Workload string `json:"workload,omitempty"`
 }
 
-// upgraded returns a history that an earlier release may have written as this one would have.
+// upgraded converts a history written by an earlier release.
 func (h history) upgraded() history {
 	h.Issued = slices.Clone(h.Issued)
 	for i := range h.Issued {
@@ -65,11 +64,13 @@ func (h history) upgraded() history {
 	return h
 }
 
-// with returns the history with one more certificate and without those that have expired.
+// with returns the history with another certificate and without expired ones.
 func (h history) with(c issuedCertificate, now time.Time) history {
-	valid := slices.DeleteFunc(slices.Clone(h.Issued), func(old issuedCertificate) bool { return !now.Before(old.NotAfter) })
+	valid := slices.DeleteFunc(slices.Clone(h.Issued), func(old issuedCertificate) bool {
+		return !now.Before(old.NotAfter)
+	})
 	if len(valid) >= maxIssued {
-		// Keep the one that the agent reported as in use.
+		// Keep the certificate that the agent has reported as in use.
 		i := slices.IndexFunc(valid, func(old issuedCertificate) bool { return old.Serial != h.Serial })
 		valid = slices.Delete(valid, i, i+1)
 	}
@@ -80,7 +81,7 @@ func (h history) with(c issuedCertificate, now time.Time) history {
 	return h
 }
 
-// expires returns when the last of the certificates expires.
+// expires returns the latest expiry of the certificates.
 func (h history) expires() time.Time {
 	var last time.Time
 	for _, c := range h.Issued {
@@ -91,7 +92,7 @@ func (h history) expires() time.Time {
 	return last
 }
 
-// inUse returns the certificate that the agent reported, and false if it was not issued to the proxy.
+// inUse returns the certificate in the agent's report, false if it was not issued to the proxy.
 func (h history) inUse() (issuedCertificate, bool) {
 	i := slices.IndexFunc(h.Issued, func(c issuedCertificate) bool { return c.Serial == h.Serial })
 	if i < 0 {
@@ -100,13 +101,13 @@ func (h history) inUse() (issuedCertificate, bool) {
 	return h.Issued[i], true
 }
 
-// latest returns the certificate in use; before the agent has reported one, the last issued, and false if there is none.
+// latest returns the certificate in use or, before a report, the last issued one; false without one.
 func (h history) latest() (issuedCertificate, bool) {
-	c, known := h.inUse()
-	if !known && len(h.Issued) > 0 {
-		c, known = h.Issued[len(h.Issued)-1], true
+	c, ok := h.inUse()
+	if !ok && len(h.Issued) > 0 {
+		c, ok = h.Issued[len(h.Issued)-1], true
 	}
-	return c, known
+	return c, ok
 }
 
 // path returns the SPIFFE path of the latest certificate.
@@ -115,13 +116,13 @@ func (h history) path() string {
 	return c.Path
 }
 
-// records has the history of each proxy of a mesh. It is in the storage, too, since a rotation must wait for every proxy with a
-// valid certificate, even one that is not connected. Where something else says which proxies there are, it is only in memory.
+// records has the history of each proxy of a mesh. It is also stored, since a rotation must wait for every proxy with a
+// valid certificate, even a disconnected one. It is only in memory if another source lists the proxies.
 type records struct {
-	storage   Records // nil: only in memory
+	storage   Records // nil means only in memory
 	directory string
-	// Each of files is for some dataplanes, by hash. It is held while the file of one is written or removed, so that the last
-	// write has the last history.
+	// Each of files guards the files of some dataplanes, by hash, during a write or a removal, so that the last write has
+	// the last history.
 	files [64]sync.Mutex
 	seed  maphash.Seed
 
@@ -129,7 +130,8 @@ type records struct {
 	proxies map[string]history
 }
 
-// loadRecords reads the records of a mesh. A proxy whose record is bad has joined, and may have a certificate that is valid until latest.
+// loadRecords reads the records of a mesh. A proxy with an invalid record counts as joined, with a certificate that is
+// valid until latest.
 func loadRecords(storage Records, directory string, latest time.Time, log *slog.Logger) (*records, error) {
 	rs := &records{storage: storage, directory: directory, seed: maphash.MakeSeed(), proxies: map[string]history{}}
 	if storage == nil {
@@ -150,7 +152,8 @@ func loadRecords(storage Records, directory string, latest time.Time, log *slog.
 			err = mesh.ExplainJSON("", data, &h)
 		}
 		if err != nil {
-			log.Error("bad record of a proxy: a rotation waits until it renews its certificate", "file", rs.path(dataplane), "proxy", dataplane, "err", err)
+			log.Error("invalid record of a proxy: a rotation waits until it renews its certificate",
+				"file", rs.path(dataplane), "proxy", dataplane, "err", err)
 			h = history{Issued: []issuedCertificate{{Serial: unknownSerial, NotAfter: latest}}}
 		}
 		rs.proxies[dataplane] = h.upgraded()
@@ -166,25 +169,26 @@ func (rs *records) file(dataplane string) *sync.Mutex {
 	return &rs.files[maphash.String(rs.seed, dataplane)%uint64(len(rs.files))]
 }
 
-// add remembers a certificate. It has to be written. What is known of another instance is forgotten.
+// add adds a certificate in memory; the caller must write it. It drops the history of another instance.
 func (rs *records) add(s Subject, c issuedCertificate, now time.Time) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.proxies[s.Dataplane] = rs.ofInstance(s).with(c, now)
 }
 
-// know remembers the certificate of a connection, if it is not known.
+// know adds the certificate of a connection, unless it is recorded.
 func (rs *records) know(p Peer, now time.Time) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	h := rs.ofInstance(p.Subject)
 	if !slices.ContainsFunc(h.Issued, func(c issuedCertificate) bool { return c.Serial == p.Serial }) {
-		h = h.with(issuedCertificate{Serial: p.Serial, NotAfter: p.NotAfter, NotBefore: p.NotBefore, CA: p.CA, Path: p.Path}, now)
+		h = h.with(issuedCertificate{Serial: p.Serial, NotAfter: p.NotAfter, NotBefore: p.NotBefore, CA: p.CA, Path: p.Path},
+			now)
 	}
 	rs.proxies[p.Dataplane] = h
 }
 
-// ofInstance returns the history of that instance of a proxy. mu is held.
+// ofInstance returns the history of an instance of a proxy. The caller holds mu.
 func (rs *records) ofInstance(s Subject) history {
 	if h := rs.proxies[s.Dataplane]; h.Instance == s.Instance {
 		return h
@@ -192,24 +196,24 @@ func (rs *records) ofInstance(s Subject) history {
 	return history{Instance: s.Instance}
 }
 
-// forgetOthers forgets what is known of another instance than that of s, and returns whether it did.
+// forgetOthers drops the history of an instance other than s, and returns whether there was one.
 func (rs *records) forgetOthers(s Subject) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	h, known := rs.proxies[s.Dataplane]
-	if !known || h.Instance == s.Instance {
+	h, ok := rs.proxies[s.Dataplane]
+	if !ok || h.Instance == s.Instance {
 		return false
 	}
 	delete(rs.proxies, s.Dataplane)
 	return true
 }
 
-// report remembers what a proxy uses, and returns whether that has to be written.
+// report records a proxy's report in memory, and returns whether to write it.
 func (rs *records) report(dataplane string, use InUse) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	h, known := rs.proxies[dataplane]
-	if !known || h.Bundle == use.Bundle && h.Epoch == use.Epoch && h.Serial == use.Serial && h.ServingCA == use.ServingCA {
+	h, ok := rs.proxies[dataplane]
+	if !ok || h.Bundle == use.Bundle && h.Epoch == use.Epoch && h.Serial == use.Serial && h.ServingCA == use.ServingCA {
 		return false
 	}
 	h.Bundle, h.Epoch, h.Serial, h.ServingCA = use.Bundle, use.Epoch, use.Serial, use.ServingCA
@@ -217,7 +221,7 @@ func (rs *records) report(dataplane string, use InUse) bool {
 	return true
 }
 
-// write writes the current history of a proxy, unless the proxy was forgotten meanwhile.
+// write writes the current history of a proxy, unless it was dropped meanwhile.
 func (rs *records) write(dataplane string) error {
 	if rs.storage == nil {
 		return nil
@@ -225,8 +229,8 @@ func (rs *records) write(dataplane string) error {
 	file := rs.file(dataplane)
 	file.Lock()
 	defer file.Unlock()
-	h, known := rs.of(dataplane)
-	if !known {
+	h, ok := rs.of(dataplane)
+	if !ok {
 		return nil
 	}
 	data, err := json.Marshal(h)
@@ -239,12 +243,12 @@ func (rs *records) write(dataplane string) error {
 	return nil
 }
 
-// of returns the history of a proxy, and whether there is one.
+// of returns the history of a proxy, false without one.
 func (rs *records) of(dataplane string) (history, bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	h, known := rs.proxies[dataplane]
-	return h, known
+	h, ok := rs.proxies[dataplane]
+	return h, ok
 }
 
 // all returns the history of each proxy.
@@ -254,8 +258,8 @@ func (rs *records) all() map[string]history {
 	return maps.Clone(rs.proxies)
 }
 
-// forget removes the record of a proxy, from a storage only if its last certificate has expired, and returns whether it did. A caller that
-// adds a certificate meanwhile waits for the file, and writes it again.
+// forget removes the record of a proxy and reports whether it did. It keeps a stored record until its last certificate
+// has expired. A caller that adds a certificate at the same time waits for the file, and writes it again.
 func (rs *records) forget(dataplane string, now time.Time) (bool, error) {
 	file := rs.file(dataplane)
 	file.Lock()
@@ -275,8 +279,8 @@ func (rs *records) forget(dataplane string, now time.Time) (bool, error) {
 func (rs *records) drop(dataplane string, now time.Time) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	h, known := rs.proxies[dataplane]
-	if !known || rs.storage != nil && now.Before(h.expires()) {
+	h, ok := rs.proxies[dataplane]
+	if !ok || rs.storage != nil && now.Before(h.expires()) {
 		return false
 	}
 	delete(rs.proxies, dataplane)

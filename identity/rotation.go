@@ -16,19 +16,19 @@ import (
 // Rotation is the progress of the rotation of a mesh's CA.
 type Rotation struct {
 	ca.Progress
-	// Waiting are the proxies that have a valid certificate, or may have one, and have not done the step, sorted.
+	// Waiting are the sorted proxies that may have a valid certificate and have not completed the step.
 	Waiting []Waiting
 }
 
 // Waiting is a proxy that a rotation waits for, whether or not it is connected.
 type Waiting struct {
 	Dataplane string
-	// Expires is when the last of its certificates expires, at the latest. The rotation does not wait longer than that.
+	// Expires is the latest possible expiry of its certificates. The rotation waits no longer.
 	Expires time.Time
 }
 
-// StartRotation makes a new CA with that validity (0: mesh.DefaultCAValidity), and starts to replace the old one. It does nothing
-// if a rotation is in progress.
+// StartRotation creates a CA with this validity (0: mesh.DefaultCAValidity), and starts to replace the old one. It does
+// nothing during a rotation.
 func (a *Authority) StartRotation(ctx context.Context, meshName string, validity time.Duration) error {
 	m, err := a.mesh(meshName)
 	if err != nil {
@@ -37,7 +37,7 @@ func (a *Authority) StartRotation(ctx context.Context, meshName string, validity
 	return m.Start(ctx, func() (*ca.CA, error) { return a.newCA(meshName, validity) })
 }
 
-// ForceRotation makes the current rotation not wait for silent proxies, in this step and the following ones.
+// ForceRotation makes the current rotation not wait for disconnected proxies, in this step and the following ones.
 func (a *Authority) ForceRotation(ctx context.Context, meshName string) error {
 	m, err := a.mesh(meshName)
 	if err != nil {
@@ -46,9 +46,9 @@ func (a *Authority) ForceRotation(ctx context.Context, meshName string) error {
 	return m.Force(ctx)
 }
 
-// AdvanceRotation goes on to the step after the one of from if no proxy has to be waited for, and returns whether it did:
-// not if that step is over. A forced rotation does not wait for the silent dataplanes. AdvanceRotation has to be called
-// until it returns false, after each report, and from time to time, since certificates expire.
+// AdvanceRotation begins the step after from unless it must wait for a proxy, and reports whether it did. It does
+// nothing if from is not the current step. A forced rotation does not wait for the silent dataplanes. Call it until it
+// returns false, after each report and periodically, since certificates expire.
 func (a *Authority) AdvanceRotation(
 	ctx context.Context, meshName string, from ca.Progress, silent map[string]bool,
 ) (bool, error) {
@@ -57,8 +57,8 @@ func (a *Authority) AdvanceRotation(
 		return false, err
 	}
 	return m.Advance(ctx, from, func(s *state) bool {
-		waiting, known := a.waiting(m, s)
-		return known && !slices.ContainsFunc(waiting, func(w Waiting) bool {
+		waiting, ok := a.waiting(m, s)
+		return ok && !slices.ContainsFunc(waiting, func(w Waiting) bool {
 			return !s.Rotation.Forced || !silent[w.Dataplane]
 		})
 	}, nil)
@@ -79,14 +79,14 @@ func (a *Authority) Rotation(meshName string) (Rotation, error) {
 	return Rotation{s.Progress(), waiting}, nil
 }
 
-// done reports whether a proxy has what the current step needs, as its agent says.
+// done reports whether a proxy has completed the current step, by its agent's report.
 func (s *state) done(h history) bool {
 	leaf, _ := h.inUse()
 	return h.Bundle == s.bundle.ID && (s.Step() != ca.StepRenewLeaves || leaf.CA == s.Signing.ID)
 }
 
-// replaces reports whether a leaf of that CA, of a proxy whose bundle has that epoch, is to be renewed. One of a later CA is not: then this
-// process has not heard of a step of the rotation yet.
+// replaces reports whether to renew a proxy's leaf, by its CA and the epoch of the proxy's bundle. It keeps a leaf of a
+// later CA: this process has then missed a step of the rotation.
 func (s *state) replaces(id string, epoch int64) bool {
 	index := func(id string) int { return slices.IndexFunc(s.CAs, func(c *ca.CA) bool { return c.ID == id }) }
 	if of := index(id); of >= 0 {
@@ -95,31 +95,31 @@ func (s *state) replaces(id string, epoch int64) bool {
 	return epoch <= s.bundle.Epoch
 }
 
-// waiting returns the proxies that have not done the current step, and false while it is not known which proxies there are.
+// waiting returns the proxies that have not completed the current step, false while the proxies are unknown.
 func (a *Authority) waiting(m *meshAuthority, s *state) ([]Waiting, bool) {
-	holders, known := a.holders(m, s.Since)
+	holders, ok := a.holders(m, s.Since)
 	var all []Waiting
 	for _, h := range holders {
 		if a.o.Now().Before(h.Expires) && !s.done(h.history) {
 			all = append(all, Waiting{Dataplane: h.Dataplane, Expires: h.Expires})
 		}
 	}
-	return all, known
+	return all, ok
 }
 
-// Holder is a proxy that has, or may have had, a certificate.
+// Holder is a proxy that has or had a certificate.
 type Holder struct {
 	Dataplane string
-	// Expires is when the last of its certificates expires, at the latest. It may be over.
+	// Expires is the latest possible expiry of its certificates. It may be in the past.
 	Expires time.Time
-	// ServingCA is InUse.ServingCA as its agent last reported it.
+	// ServingCA is InUse.ServingCA in its agent's last report.
 	ServingCA string
 
 	history history
 }
 
-// Holders returns the proxies of a mesh that have, or may have had, a certificate, and false while it is not known which proxies there are. What
-// this process does not know may have been issued before that time.
+// Holders returns the proxies of a mesh that have or had a certificate, false while the proxies are unknown. It assumes
+// that other processes issued certificates until before.
 func (a *Authority) Holders(meshName string, before time.Time) ([]Holder, bool) {
 	m, err := a.mesh(meshName)
 	if err != nil {
@@ -132,8 +132,8 @@ func (a *Authority) holders(m *meshAuthority, before time.Time) ([]Holder, bool)
 	if a.o.Proxies == nil {
 		return m.records.holders(), true
 	}
-	proxies, known := a.o.Proxies(m.mesh)
-	if !known {
+	proxies, ok := a.o.Proxies(m.mesh)
+	if !ok {
 		return nil, false
 	}
 	return m.records.holdersOf(proxies, before.Add(m.Current().longest)), true
@@ -146,9 +146,9 @@ func (rs *records) holders() []Holder {
 	return holdersIn(rs.proxies)
 }
 
-// holdersOf returns all of the proxies, and others that have a record: another process may know of a proxy earlier. What is in memory may not be all that
-// the proxies have: an earlier process, or another one that had not heard of the current step of a rotation, may have issued certificates to them. So each
-// of them may have one that expires at unknown.
+// holdersOf returns all given proxies, and others with a record, since another process may have got a proxy earlier. An
+// earlier process, or one that missed the current step of a rotation, may have issued certificates that are not in
+// memory. So each proxy may have a certificate that expires at unknown.
 func (rs *records) holdersOf(proxies iter.Seq2[string, string], unknown time.Time) []Holder {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -174,25 +174,25 @@ func holdersIn(records map[string]history) []Holder {
 	return all
 }
 
-// maxReported is the longest bundle ID or serial number in a report, in bytes.
+// maxReported limits a bundle ID or serial number in a report, in bytes.
 const maxReported = 64
 
-// InUse is what a proxy uses, as its agent says.
+// InUse has the certificates in use by a proxy, as reported by its agent.
 type InUse struct {
-	// Bundle is the ID of the bundle, Epoch its epoch: 0 if the agent does not say it.
+	// Bundle is the ID of the bundle, Epoch its epoch: 0 if not reported.
 	Bundle string
 	Epoch  int64
-	// Serial number of the leaf in hexadecimal, CA the ID of the one that has signed it, NotAfter when it expires. CA is "" if the agent does not
-	// say it.
+	// Serial number of the leaf in hexadecimal, CA the ID of its issuer, NotAfter its expiry. CA is "" if not reported.
 	Serial, CA string
 	NotAfter   time.Time
-	// ServingCA is the ID of the CAs by which the control plane is verified, see package serving, "" if the agent does not say it.
+	// ServingCA is the ID of the CAs used to verify the control plane, see package serving, "" if not reported.
 	ServingCA string
 }
 
-// Report records what a proxy uses. If there are Records, they have it when it returns.
+// Report records the certificates in use by a proxy. With Records, they are stored when Report returns.
 func (a *Authority) Report(p Peer, use InUse) error {
-	if len(use.Bundle) > maxReported || len(use.Serial) > maxReported || len(use.CA) > maxReported || len(use.ServingCA) > maxReported {
+	if len(use.Bundle) > maxReported || len(use.Serial) > maxReported || len(use.CA) > maxReported ||
+		len(use.ServingCA) > maxReported {
 		return errors.New("read report: the bundle's id, the serial number or a CA's id is too long")
 	}
 	use.Serial = strings.TrimLeft(strings.ToLower(use.Serial), "0")
@@ -201,12 +201,12 @@ func (a *Authority) Report(p Peer, use InUse) error {
 		return err
 	}
 	if a.o.Records == nil {
-		// An earlier process may have issued it, or another one: the certificate of the connection, and that in use.
+		// Another process may have issued the certificates of the connection and of the report.
 		m.records.know(p, a.o.Now())
 		if use.CA != "" {
 			p.Serial, p.CA, p.NotAfter, p.NotBefore = use.Serial, use.CA, use.NotAfter, time.Time{}
 			if latest := a.o.Now().Add(m.Current().longest); p.NotAfter.After(latest) {
-				p.NotAfter = latest // a rotation waits for it
+				p.NotAfter = latest // a rotation waits for this report
 			}
 			m.records.know(p, a.o.Now())
 		}
@@ -217,8 +217,8 @@ func (a *Authority) Report(p Peer, use InUse) error {
 	return m.records.write(p.Dataplane)
 }
 
-// Hear records the certificate of a proxy that another process of the control plane knows, and what the proxy uses as its agent has said there,
-// nil if it has not.
+// Hear records the certificate of a proxy connected to another process of the control plane, and the proxy's report to
+// that process, nil without a report.
 func (a *Authority) Hear(p Peer, use *InUse) error {
 	if use != nil {
 		return a.Report(p, *use)
@@ -230,19 +230,19 @@ func (a *Authority) Hear(p Peer, use *InUse) error {
 	return err
 }
 
-// Due is what a proxy still has to put in place.
+// Due has the bundle and leaf that a proxy must install.
 type Due struct {
-	// Bundle of the mesh; NewBundle says that the proxy does not use it yet.
+	// Bundle of the mesh. NewBundle means that the proxy does not use it yet.
 	Bundle    Bundle
 	NewBundle bool
-	// CA that signs; NewLeaf says that the proxy's leaf is from another one.
+	// CA that signs. NewLeaf means that another CA has signed the proxy's leaf.
 	CA      string
 	NewLeaf bool
-	// LeafExpires is when the leaf expires that the proxy has reported, zero if it is not known.
+	// LeafExpires is the expiry of the reported leaf, zero if unknown.
 	LeafExpires time.Time
 }
 
-// Due returns what a proxy still has to put in place, according to its last report.
+// Due returns the bundle and leaf that a proxy must install according to its last report.
 func (a *Authority) Due(p Peer) (Due, error) {
 	m, err := a.mesh(p.Mesh)
 	if err != nil {

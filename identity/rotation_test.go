@@ -63,7 +63,7 @@ func TestStepIsWrittenBeforeItActs(t *testing.T) {
 			return broken
 		}
 		if err := act(); !errors.Is(err, broken) {
-			t.Fatalf("%s: error = %v, want that of the storage", step.name, err)
+			t.Fatalf("%s: error = %v, want the storage's", step.name, err)
 		}
 		if diff := cmp.Diff(before, a.mustRotation(t)) + cmp.Diff(beforeBundle, bundle(t, a)); diff != "" {
 			t.Errorf("%s acted though it was not written: %s", step.name, diff)
@@ -90,7 +90,7 @@ func bundle(t *testing.T, a *Authority) Bundle {
 	return m.Current().bundle
 }
 
-// reportAll reports that the proxy has the newest bundle, and the leaf with that serial number.
+// reportAll reports that the proxy has the newest bundle, and the leaf with this serial number.
 func reportAll(t *testing.T, a *Authority, p Peer, serial string) {
 	t.Helper()
 	if err := a.Report(p, InUse{Bundle: bundle(t, a).ID, Serial: "0" + strings.ToUpper(serial)}); err != nil {
@@ -108,7 +108,7 @@ func TestForceNeedsARotation(t *testing.T) {
 	}
 }
 
-// A leaf that is issued during a rotation is of the CA that signs at that step, or the rotation waits for it.
+// A leaf issued during a rotation is from the CA that signs in that step, or the rotation waits for it.
 func TestNoLeafSlipsThroughAStep(t *testing.T) {
 	a := open(t, newMemory(), nil)
 	issue(t, a, "default", "web-0", time.Hour)

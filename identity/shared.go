@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
-// Run follows what other processes do to the CAs until ctx ends, and then returns nil.
+// Run follows changes by other processes to the CAs until ctx ends, and then returns nil.
 func (a *Authority) Run(ctx context.Context) error {
 	return secret.Follow(ctx, a.o.Secrets, func(name string) error {
 		meshName, ok := meshOfSecret(name)
@@ -22,11 +22,12 @@ func (a *Authority) Run(ctx context.Context) error {
 		return a.follow(ctx, meshName)
 	}, func(name string, err error) {
 		meshName, _ := meshOfSecret(name)
-		a.o.Logger.ErrorContext(ctx, "CA in storage not used", "mesh", meshName, "err", err)
+		a.o.Logger.ErrorContext(ctx, "failed to load CA from storage, keeping the one in memory",
+			"mesh", meshName, "err", err)
 	})
 }
 
-// follow takes over what another process may have written.
+// follow loads changes by another process.
 func (a *Authority) follow(ctx context.Context, meshName string) error {
 	if err := a.openOnce(ctx, meshName, nil); err != nil {
 		return err
@@ -40,15 +41,16 @@ func (a *Authority) follow(ctx context.Context, meshName string) error {
 		a.o.Followed(meshName)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("without it the next start makes another CA, which no proxy trusts: %w", err)
+		return fmt.Errorf("without it, the next start creates another CA, which no proxy trusts: %w", err)
 	}
 	return err
 }
 
-// logStep logs another step of the rotation than before.
+// logStep logs a new step of the rotation.
 func (a *Authority) logStep(ctx context.Context, meshName string, before, s *state) {
 	if before.Epoch == s.Epoch && reflect.DeepEqual(before.Rotation, s.Rotation) {
 		return
 	}
-	a.o.Logger.InfoContext(ctx, "CA rotation", "mesh", meshName, "step", s.Step(), "bundle", s.bundle.ID, "ca", s.Signing.ID)
+	a.o.Logger.InfoContext(ctx, "CA rotation", "mesh", meshName, "step", s.Step(), "bundle", s.bundle.ID,
+		"ca", s.Signing.ID)
 }

@@ -23,22 +23,22 @@ type Bundle struct {
 	ID string
 	// Roots are certificates, DER.
 	Roots [][]byte
-	// Epoch grows with each change of the roots, so that the holder of a bundle knows whether another one is older: it is at least the Unix time of
-	// the change, which is more than those of a CA that was lost.
+	// Epoch grows with each change of the roots, so that the holder of a bundle can tell which one is older. It is at
+	// least the Unix time of the change, so that it exceeds the epochs of a lost CA.
 	Epoch int64
 }
 
-// state is what the authority of a mesh is at one time: the CA that signs, and during a rotation another one that is trusted,
-// too. It is immutable.
+// state is the state of a mesh's authority: the CA that signs and, during a rotation, another trusted one. It is
+// immutable.
 type state struct {
 	ca.Kept
 	td spiffeid.TrustDomain
 	// longest is the longest validity that a certificate of this mesh may have.
 	longest time.Duration
-	// recorded is the last spec of the Mesh, nil without mTLS.
+	// recorded is the Mesh's last spec, nil without mTLS.
 	recorded *mesh.MeshSpec
 
-	// The trusted CAs, in the forms that are needed.
+	// Other representations of the trusted CAs.
 	bundle Bundle
 	x509   *x509bundle.Bundle
 }
@@ -69,7 +69,7 @@ func (s *state) With(set *ca.Set) *state {
 	return next
 }
 
-// secretState is a state in the storage.
+// secretState is a stored state.
 type secretState struct {
 	ca.SetFile
 	// LongestSeconds is state.longest, if that is not mesh.DefaultCertValidity.
@@ -78,7 +78,7 @@ type secretState struct {
 	Mesh *mesh.MeshSpec `json:"mesh,omitempty"`
 }
 
-// meshesDirectory has a directory for each mesh, with its secret and its records.
+// meshesDirectory contains a directory for each mesh, with its secret and records.
 const meshesDirectory = "meshes"
 
 func secretPath(meshName string) string { return path.Join(meshesDirectory, meshName, "ca.json") }
@@ -102,14 +102,15 @@ func (s *state) Encode() ([]byte, error) {
 	return data, nil
 }
 
-// CheckKept returns which CAs that are in use are no longer in the storage.
+// CheckKept returns an error about CAs in use that are missing in the storage.
 func (a *Authority) CheckKept(ctx context.Context) error {
 	var errs []error
 	for _, name := range a.Meshes() {
 		_, _, err := a.o.Secrets.Read(ctx, secretPath(name))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, fmt.Errorf("%s was removed, and the CA is in use from memory: restore it, or the next start makes another CA, which no proxy trusts", secretPath(name)))
+			errs = append(errs, fmt.Errorf(
+				"%s was removed, the CA in memory remains in use: restore the file, or the next start creates another CA, which no proxy trusts", secretPath(name)))
 		case err != nil:
 			errs = append(errs, err)
 		}
@@ -121,7 +122,9 @@ func (a *Authority) CheckKept(ctx context.Context) error {
 func (a *Authority) decodeState(meshName string, data []byte) (*state, error) {
 	var f secretState
 	if err := json.Unmarshal(data, &f); err != nil {
-		return nil, fmt.Errorf("its %d bytes are not what was written: restore it from a backup; if there is none, remove it, and let all proxies join again", len(data))
+		return nil, fmt.Errorf(
+			"its %d bytes are invalid: restore it from a backup; without one, remove it, and let all proxies join again",
+			len(data))
 	}
 	cas, err := f.Set()
 	if err != nil {
@@ -130,7 +133,8 @@ func (a *Authority) decodeState(meshName string, data []byte) (*state, error) {
 	td := a.trustDomain(meshName)
 	for _, c := range cas.CAs {
 		if len(c.Cert.URIs) != 1 || c.Cert.URIs[0].Host != td.Name() {
-			return nil, fmt.Errorf("its CA is not of trust domain %q; was the trust domain of the control plane changed?", td.Name())
+			return nil, fmt.Errorf("its CA is not of trust domain %q; was the trust domain of the control plane changed?",
+				td.Name())
 		}
 	}
 	s := newState(td, cas)

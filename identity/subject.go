@@ -9,13 +9,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Subject is what a credential identifies: a proxy, and what its certificate names.
+// Subject is the proxy that a credential identifies, with the names in its certificate.
 type Subject struct {
 	Mesh, Dataplane string
-	// Path of the SPIFFE ID, as mesh.Dataplane.SPIFFEPath.
+	// Path of the SPIFFE ID, as in mesh.Dataplane.SPIFFEPath.
 	Path string
-	// Instance of the proxy, as mesh.Identity.Instance: another one of the same name is another proxy. In a certificate it is
-	// the serial number of the subject.
+	// Instance of the proxy, as in mesh.Identity.Instance: a different instance with the same name is another proxy. In
+	// a certificate it is the serial number of the subject.
 	Instance string
 }
 
@@ -27,7 +27,7 @@ func SubjectOf(d *mesh.Dataplane) Subject {
 // ID is <mesh>/<dataplane>.
 func (s Subject) ID() mesh.ID { return mesh.MakeID(s.Mesh, s.Dataplane) }
 
-// Validate refuses names that do not fit into a certificate, or that would lead out of their directory in the storage.
+// Validate rejects names that are too long for a certificate, or would escape their directory in the storage.
 func (s Subject) Validate() error {
 	if err := checkNames(s.Mesh, s.Dataplane); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (s Subject) Validate() error {
 var (
 	label  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	domain = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
-	// instance is what fits into a subject's serial number (X.520, upper bound 64).
+	// instance fits into a subject's serial number (X.520, upper bound 64).
 	instance = regexp.MustCompile(`^[A-Za-z0-9-]{0,64}$`)
 )
 
@@ -76,5 +76,5 @@ func checkNames(meshName, dataplane string) error {
 	return nil
 }
 
-// shorten limits how much of a caller's input is in an error.
+// shorten limits a caller's input in an error.
 func shorten(s string) string { return mesh.Shorten(s, 80) }

@@ -24,23 +24,23 @@ type Peer struct {
 	// Serial number of its certificate in hexadecimal, as in agentv1.InUse.
 	Serial   string
 	NotAfter time.Time
-	// NotBefore is when it becomes valid, zero if that is not known.
+	// NotBefore is the certificate's, zero if unknown.
 	NotBefore time.Time
-	// CA is the ID of the CA that has signed it.
+	// CA is the ID of its issuer.
 	CA string
 }
 
-// maxChain is how many certificates a client may send. Our own chains have one.
+// maxChain limits the certificates from a client. Sonde's own chains have one.
 const maxChain = 4
 
-// Verify checks the certificate chain of a client, whose key the handshake has verified. It uses the roots of the mesh that
-// the trust domain names, so that a certificate is never valid in another mesh.
+// Verify checks the certificate chain of a client, whose key the handshake has verified. It uses the roots of the mesh
+// in the trust domain, so that a certificate is never valid in another mesh.
 func (a *Authority) Verify(chain []*x509.Certificate) (Peer, error) {
 	if len(chain) == 0 {
-		return Peer{}, errors.New("verify client certificate: there is none")
+		return Peer{}, errors.New("verify client certificate: none was sent")
 	}
 	if len(chain) > maxChain {
-		return Peer{}, fmt.Errorf("verify client certificate: a chain of %d, at most %d are read", len(chain), maxChain)
+		return Peer{}, fmt.Errorf("verify client certificate: chain of %d: must have at most %d", len(chain), maxChain)
 	}
 	if _, _, err := x509svid.Verify(chain, trustSource{a}, x509svid.WithTime(a.timeFor(chain))); err != nil {
 		return Peer{}, fmt.Errorf("verify client certificate: %w", err)
@@ -85,7 +85,8 @@ func (a *Authority) peerOf(leaf *x509.Certificate) (Peer, error) {
 	}
 	dataplane, ok := strings.CutSuffix(leaf.DNSNames[0], "."+meshName+"."+mesh.ProxyDomain)
 	if !ok || checkNames(meshName, dataplane) != nil {
-		return Peer{}, fmt.Errorf("verify client certificate: DNS name %q is no proxy of mesh %q", shorten(leaf.DNSNames[0]), meshName)
+		return Peer{}, fmt.Errorf("verify client certificate: DNS name %q is no proxy of mesh %q",
+			shorten(leaf.DNSNames[0]), meshName)
 	}
 	m, err := a.mesh(meshName)
 	if err != nil {
@@ -100,7 +101,7 @@ func (a *Authority) peerOf(leaf *x509.Certificate) (Peer, error) {
 	}, nil
 }
 
-// issuerOf returns the ID of the CA that has signed a verified certificate, "" if it is not trusted any more.
+// issuerOf returns the ID of the CA that signed a verified certificate, "" if it is no longer trusted.
 func (s *state) issuerOf(leaf *x509.Certificate) string {
 	for _, c := range s.CAs {
 		if bytes.Equal(c.Cert.RawSubject, leaf.RawIssuer) {
@@ -114,12 +115,12 @@ func (s *state) issuerOf(leaf *x509.Certificate) string {
 func (a *Authority) meshOf(td spiffeid.TrustDomain) (string, error) {
 	name, ok := strings.CutSuffix(td.Name(), "."+a.o.TrustDomain)
 	if !ok || !label.MatchString(name) {
-		return "", fmt.Errorf("trust domain %q is not that of a mesh here (<mesh>.%s)", shorten(td.Name()), a.o.TrustDomain)
+		return "", fmt.Errorf("trust domain %q: must be <mesh>.%s", shorten(td.Name()), a.o.TrustDomain)
 	}
 	return name, nil
 }
 
-// trustSource gives go-spiffe the roots of each mesh.
+// trustSource provides the roots of each mesh to go-spiffe.
 type trustSource struct{ *Authority }
 
 var _ x509bundle.Source = trustSource{}

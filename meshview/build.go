@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// next builds the view that follows before, from what was touched since. It returns false if nothing differs.
+// next builds the view after before, from the input touched since. It returns false if nothing differs.
 func (s *state) next(before *View) (Change, bool) {
 	meshes := map[string]*Mesh{}
 	if before != nil {
@@ -19,7 +19,9 @@ func (s *state) next(before *View) (Change, bool) {
 	for name := range s.dirty {
 		in, old := s.meshes[name], before.Mesh(name)
 		now := s.buildMesh(name, in, old, &change)
-		in.dirtyServices, in.dirtyProxies, in.dirtyMeshServices = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{} // to clear a map that was large costs its size
+		// clearing a map that was large costs its old size
+		in.dirtyServices, in.dirtyProxies, in.dirtyMeshServices = map[string]struct{}{}, map[string]struct{}{},
+			map[string]struct{}{}
 		if in.spec == nil && len(in.proxies) == 0 && len(in.services) == 0 && len(in.byName) == 0 {
 			delete(s.meshes, name)
 		}
@@ -41,7 +43,8 @@ func (s *state) next(before *View) (Change, bool) {
 	if before != nil {
 		change.After.Generation = before.Generation + 1
 	}
-	for _, ids := range []*[]mesh.ID{&change.Services, &change.Endpoints, &change.Proxies, &change.Observed, &change.Unknown} {
+	for _, ids := range []*[]mesh.ID{&change.Services, &change.Endpoints, &change.Proxies, &change.Observed,
+		&change.Unknown} {
 		slices.Sort(*ids)
 		*ids = slices.Compact(*ids)
 	}
@@ -66,7 +69,8 @@ func (s *state) buildMesh(name string, in *meshInput, old *Mesh, c *Change) *Mes
 	if old != nil && !old.SameResources(&b.now) {
 		b.changeAll()
 	}
-	if old != nil && old.Services == b.now.Services && old.Proxies == b.now.Proxies && old.MeshServices == b.now.MeshServices && reflect.DeepEqual(old.Spec, in.spec) {
+	if old != nil && old.Services == b.now.Services && old.Proxies == b.now.Proxies &&
+		old.MeshServices == b.now.MeshServices && reflect.DeepEqual(old.Spec, in.spec) {
 		return old
 	}
 	now := b.now // a pointer into b would keep old alive, and through it every earlier view
@@ -81,7 +85,7 @@ type meshBuild struct {
 	change *Change
 	old    *Mesh
 	now    Mesh
-	// addressesFlipped says that a service got its first virtual address or lost its last one.
+	// addressesFlipped means that a service got its first virtual address or lost its last one.
 	addressesFlipped bool
 }
 
@@ -133,7 +137,7 @@ func (b *meshBuild) changeAll() {
 	}
 }
 
-// prune forgets the input of a service that nothing knows.
+// prune drops the input of a service that nothing refers to.
 func (b *meshBuild) prune(name string) {
 	in := b.in.services[name]
 	if in.unused() {
@@ -164,7 +168,8 @@ func (b *meshBuild) buildServices() {
 		old, now := b.old.Services.Get(name), b.state.buildService(b.name, name, b.in.services[name])
 		b.prune(name)
 		cluster, endpoints := diffService(old, now)
-		if !cluster && !endpoints && (old == nil || slices.Equal(old.Endpoints, now.Endpoints) && old.Unknown == now.Unknown) {
+		if !cluster && !endpoints && (old == nil || slices.Equal(old.Endpoints, now.Endpoints) &&
+			old.Unknown == now.Unknown) {
 			continue
 		}
 		id := mesh.MakeID(b.name, name)
@@ -182,8 +187,8 @@ func (b *meshBuild) buildServices() {
 	}
 }
 
-// diffService returns whether the inputs of the Cluster, the route or the listeners differ, and whether the endpoints do.
-// The first sidecar of a service adds its first identity, so the Cluster has mTLS before an endpoint needs it.
+// diffService returns whether the inputs of the Cluster, the route or the listeners differ, and whether the endpoints
+// do. The first sidecar of a service adds its first identity, so the Cluster has mTLS before an endpoint needs it.
 func diffService(old, now *Service) (cluster, endpoints bool) {
 	if old == nil || now == nil {
 		return old != now, old != now
@@ -194,10 +199,11 @@ func diffService(old, now *Service) (cluster, endpoints bool) {
 		old.Local != now.Local ||
 		!slices.Equal(old.Identities, now.Identities) ||
 		!slices.Equal(old.Listeners(), now.Listeners())
-	return cluster, old.Headless != now.Headless || old.Local != now.Local || !slices.EqualFunc(old.Endpoints, now.Endpoints, equalForClients)
+	return cluster, old.Headless != now.Headless || old.Local != now.Local ||
+		!slices.EqualFunc(old.Endpoints, now.Endpoints, equalForClients)
 }
 
-// equalForClients compares what assignments are made from.
+// equalForClients compares the inputs of assignments.
 func equalForClients(a, b Endpoint) bool {
 	a.Reason, a.Proxy, a.Declared = b.Reason, b.Proxy, b.Declared
 	return a == b
@@ -256,7 +262,7 @@ func (b *meshBuild) buildProxy(name string, found *scopes) {
 	b.now.Proxies = b.now.Proxies.With(name, now)
 }
 
-// equalExceptHealth compares what a proxy's own resources are made from: the health of an inbound only concerns clients.
+// equalExceptHealth compares the inputs of a proxy's own resources: the health of an inbound only concerns clients.
 func equalExceptHealth(a, b *mesh.Dataplane) bool {
 	return a == b || reflect.DeepEqual(withoutHealth(a), withoutHealth(b))
 }

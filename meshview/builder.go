@@ -13,22 +13,24 @@ import (
 
 // Options of a Builder.
 type Options struct {
-	// TrustDomain ends the trust domain of every mesh. Default mesh.DefaultTrustDomain.
+	// TrustDomain is the suffix of every mesh's trust domain. Default mesh.DefaultTrustDomain.
 	TrustDomain string
 	// Sources must all have called Synced before the first Change. Default none. If two sources have the same object, the
-	// source that is listed first wins; sources that are not listed come last, and a mesh that is Recorded loses to every Mesh.
+	// source that is listed first wins; sources that are not listed come last, and a mesh that is Recorded loses to every
+	// Mesh.
 	Sources []string
-	// RequireJoin makes an inbound NotReady while its proxy's Observation does not say that it has joined. The default is
-	// for views without agents, for instance of files alone.
+	// RequireJoin makes an inbound NotReady until its proxy's Observation says that it has joined. Leave it unset for
+	// views without agents, for instance of files alone.
 	RequireJoin bool
-	// ExplicitMeshes says that a mesh exists only with its Mesh object. Without it there is one named default, without mTLS, while
-	// there is no Mesh at all.
+	// ExplicitMeshes means that a mesh exists only with its Mesh object. Otherwise there is one named default, without
+	// mTLS, while there is no Mesh at all.
 	ExplicitMeshes bool
-	// ServicesChecked is whether something checks the applications of Service objects, as kubelets do. Default: nothing does.
+	// ServicesChecked means that something, such as kubelets, checks the applications of Service objects. Default
+	// false.
 	ServicesChecked bool
-	// Applied is called by Run once View returns the view of a Change. Default none.
+	// Applied is called by Run once View returns the view of a Change. Default: nothing.
 	Applied func(Change)
-	// Loop watches Run, and so all that a Change goes through. Default: none.
+	// Loop watches Run, and with it everything a Change passes through. Default: none.
 	Loop *heartbeat.Loop
 }
 
@@ -43,15 +45,15 @@ type Builder struct {
 
 	mu      sync.Mutex // guards the input that is in no view yet
 	pending input
-	missing map[string]struct{} // sources that are not synced
+	missing map[string]struct{} // sources that have not synced
 
 	building sync.Mutex // held for a whole Build; guards the fields below
 	state    *state
 	built    *View
 }
 
-// input is what has changed since the last Build. Only the latest value of each object is kept, so it never grows larger
-// than the mesh itself, however long the next Build takes to come.
+// input is what has changed since the last Build. Only the latest value of each object is kept, so it never outgrows
+// the mesh, however late the next Build.
 type input struct {
 	objects  map[sourceKey]mesh.Object // nil: deleted
 	observed map[mesh.ID]mesh.Observation
@@ -100,7 +102,7 @@ func (b *Builder) put(h sourceKey, o mesh.Object) {
 	b.wake.Set()
 }
 
-// Synced records that a source has passed in all objects that it had at start. It returns at once.
+// Synced records that a source has passed in all objects that it had at the start. It returns at once.
 func (b *Builder) Synced(source string) {
 	b.mu.Lock()
 	delete(b.missing, source)
@@ -108,8 +110,8 @@ func (b *Builder) Synced(source string) {
 	b.wake.Set()
 }
 
-// Observe replaces the Observation of a proxy. It returns at once. The Observation is kept until the next one, whether or
-// not the proxy has a Dataplane; the zero Observation removes it.
+// Observe replaces the Observation of a proxy. It returns at once. The Observation is kept until the next one, whether
+// or not the proxy has a Dataplane; the zero Observation removes it.
 func (b *Builder) Observe(proxy mesh.ID, o mesh.Observation) {
 	b.mu.Lock()
 	b.pending.observed[proxy] = o
@@ -117,12 +119,12 @@ func (b *Builder) Observe(proxy mesh.ID, o mesh.Observation) {
 	b.wake.Set()
 }
 
-// reset needs mu.
+// reset drops the input. The caller holds mu.
 func (b *Builder) reset() {
 	b.pending = input{objects: map[sourceKey]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{}}
 }
 
-// takePending returns the input since the last call, false while a source is not synced.
+// takePending returns the input since the last call, false until all sources have synced.
 func (b *Builder) takePending() (input, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,7 +136,7 @@ func (b *Builder) takePending() (input, bool) {
 	return in, true
 }
 
-// Build builds the next view from all input so far. It returns false if a source is not synced or nothing differs. The
+// Build builds the next view from all input so far. It returns false if a source has not synced or nothing differs. The
 // same objects give the same view, whatever the order and number of the calls that passed them in. Before of the first
 // Change is nil. Build does not affect View.
 func (b *Builder) Build() (Change, bool) {
@@ -174,7 +176,7 @@ func (b *Builder) Run(ctx context.Context, apply func(Change)) error {
 		case <-b.wake:
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end of ctx is how Run is meant to end
+			return nil //nolint:nilerr // ctx has ended, as intended
 		}
 		b.loop.Begin()
 		if c, ok := b.Build(); ok {
@@ -187,5 +189,5 @@ func (b *Builder) Run(ctx context.Context, apply func(Change)) error {
 }
 
 // View returns the last view for which apply has returned, nil before the first. So agents and users never see a view
-// that has not been passed on to the proxies.
+// that has not reached the proxies' streams.
 func (b *Builder) View() *View { return b.applied.Load() }

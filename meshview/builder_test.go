@@ -86,7 +86,8 @@ func calls(services ...string) option {
 	}
 }
 
-// service returns a Service of mesh default. Addresses with a port are virtual, the others are plain endpoints on port 80.
+// service returns a Service of mesh default. Addresses with a port are virtual, the others are plain endpoints on port
+// 80.
 func service(name string, addresses ...string) *mesh.Service {
 	s := &mesh.Service{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: name}}
 	for _, a := range addresses {

@@ -102,7 +102,7 @@ func TestChange(t *testing.T) {
 			step:   func(b *Builder) { b.Set("files", dataplane("api-1", "10.0.0.1", "api", speaks(mesh.ProtocolHTTP))) },
 			want:   Change{Services: []mesh.ID{"default/api"}, Proxies: []mesh.ID{"default/api-1"}},
 		},
-		"an outbound to a service that nobody knows": {
+		"an outbound to an unknown service": {
 			before: []mesh.Object{dataplane("web-1", "10.0.0.2", "web")},
 			step:   func(b *Builder) { b.Set("files", dataplane("web-1", "10.0.0.2", "web", calls("api"))) },
 			want: Change{

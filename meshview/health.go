@@ -6,7 +6,7 @@ import "github.com/sonde-mesh/sonde/api/mesh"
 type Health uint8
 
 // Ready endpoints get traffic. Draining ones still serve, and get traffic while the service has no ready one, as in
-// kube-proxy. NotReady ones get none.
+// kube-proxy. NotReady ones get no traffic.
 const (
 	NotReady Health = iota
 	Draining
@@ -16,45 +16,49 @@ const (
 // Reason says why an endpoint is not Ready.
 type Reason uint8
 
-// The reasons, from the one that counts first.
+// The reasons, in order of precedence.
 const (
-	// NoReason is that of endpoints that are Ready, or Draining since their proxy ends or should get no new traffic.
+	// NoReason applies to endpoints that are Ready, or Draining because their proxy ends or should get no new traffic.
 	NoReason Reason = iota
 	// DeclaredNotReady means that health.ready of the object is false.
 	DeclaredNotReady
 	// StateNotReady means that the state of the inbound is NotReady, StateIgnored that it is Ignored: it has no listener.
 	StateNotReady
 	StateIgnored
-	// UnknownDataplane means that the endpoint names a Dataplane that is not there.
+	// UnknownDataplane means that the endpoint names a Dataplane that does not exist.
 	UnknownDataplane
 	// Restarting means that the kubelet restarts all containers of the pod at once.
 	Restarting
 	// NeverJoined means that no certificate has been issued to the proxy.
 	NeverJoined
-	// OtherWorkload means that the certificate in use names another workload than the Dataplane: clients would refuse it.
+	// OtherWorkload means that the certificate in use names a different workload than the Dataplane: clients would
+	// reject it.
 	OtherWorkload
 	// ListenerNotAccepted means that Envoy has refused the listener of the inbound, or has not accepted it yet.
 	ListenerNotAccepted
-	// ApplicationNotReady means that the inbound's serviceProbe has failed, or that the agent has not said yet that it passes.
+	// ApplicationNotReady means that the inbound's serviceProbe has failed, or that the agent has not reported success
+	// yet.
 	ApplicationNotReady
-	// CertificateExpired means that the certificate in use has expired, which clients of the mesh refuse: the endpoint is Draining, so that a service whose
-	// certificates have all expired, as after a long outage, keeps its endpoints.
+	// CertificateExpired means that the certificate in use has expired, so that clients of the mesh reject it. The
+	// endpoint is Draining: a service whose certificates have all expired, as after a long outage, keeps its endpoints.
 	CertificateExpired
 	// LivenessHeld means that a guarded liveness probe of the pod fails: the endpoint is Draining.
 	LivenessHeld
-	// Frozen means that the endpoint is not as Kubernetes says: its node is not seen, with most of its zone or of the mesh. It is Ready, or Draining.
+	// Frozen means that the endpoint keeps a state other than Kubernetes reports: its node is unreachable, with most of
+	// its zone or of the mesh. It is Ready, or Draining.
 	Frozen
 )
 
 // InboundHealth is the health of one inbound of a Dataplane.
 type InboundHealth struct {
 	Health Health
-	// Reason is set if Health is NotReady, and if it is Draining since its certificate has expired or a liveness probe fails.
+	// Reason is set if Health is NotReady, and if it is Draining because its certificate has expired or a liveness
+	// probe fails.
 	Reason Reason
 }
 
-// inboundHealth combines the declared health of an inbound with what is known about its proxy. Draining only matters for
-// an endpoint that is ready.
+// inboundHealth combines the declared health of an inbound with the observations of its proxy. Draining only matters
+// for an endpoint that is ready.
 func (s *state) inboundHealth(d *mesh.Dataplane, in *mesh.Inbound) InboundHealth {
 	o := s.observed[d.ID()]
 	switch {
@@ -83,8 +87,8 @@ func (s *state) inboundHealth(d *mesh.Dataplane, in *mesh.Inbound) InboundHealth
 	}
 }
 
-// WorkloadMatches reports whether the certificate in use names the workload of the Dataplane. One of an unknown workload
-// counts as a match: records of earlier releases do not name it.
+// WorkloadMatches reports whether the certificate in use names the workload of the Dataplane. An unknown workload
+// counts as a match: records of earlier releases lack it.
 func WorkloadMatches(d *mesh.Dataplane, o mesh.Observation) bool {
 	return o.Path == "" || o.Path == d.SPIFFEPath()
 }

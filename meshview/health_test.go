@@ -22,7 +22,7 @@ func TestInboundHealth(t *testing.T) {
 		observed    mesh.Observation
 		want        InboundHealth
 	}{
-		"without agents nobody has to join":       {want: InboundHealth{Ready, NoReason}},
+		"without agents no join is needed":        {want: InboundHealth{Ready, NoReason}},
 		"never joined":                            {requireJoin: true, want: InboundHealth{NotReady, NeverJoined}},
 		"joined, of an unknown workload":          {requireJoin: true, observed: mesh.Observation{Joined: true}, want: InboundHealth{Ready, NoReason}},
 		"joined, of its workload":                 {requireJoin: true, observed: mesh.Observation{Joined: true, Path: "/workload/api"}, want: InboundHealth{Ready, NoReason}},

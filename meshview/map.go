@@ -7,22 +7,22 @@ import (
 	"slices"
 )
 
-// Map is an immutable map by name; the zero value is empty. With returns a changed one, which shares with it all but a few
-// hundred bytes, however large it is: most views differ from the one before in a single service or proxy.
+// Map is an immutable map by name; the zero value is empty. With returns a changed copy that shares all but a few
+// hundred bytes, however large it is: most views differ from the previous one in a single service or proxy.
 type Map[T any] struct {
 	root *node[T]
 	size int
 }
 
-// Numbers of a Map's tree: it branches by hashBits of a name's hash at each level, and a leaf divides when it has more than
-// maxEntries.
+// Parameters of a Map's tree: it branches by hashBits of a name's hash at each level, and a leaf splits when it has
+// more than maxEntries.
 const (
 	hashBits   = 4
 	branches   = 1 << hashBits
 	maxEntries = 8
 )
 
-// node is a leaf, with entries, or has children. An empty one is nil.
+// node is a leaf with entries, or has children. An empty node is nil.
 type node[T any] struct {
 	children *[branches]*node[T]
 	entries  []entry[T] // sorted by name
@@ -49,8 +49,8 @@ func (m Map[T]) Get(name string) *T {
 	if n == nil {
 		return nil
 	}
-	i, there := n.find(name)
-	if !there {
+	i, ok := n.find(name)
+	if !ok {
 		return nil
 	}
 	return n.entries[i].value
@@ -105,7 +105,7 @@ func (n *node[T]) each(yield func(string, *T) bool) bool {
 	return true
 }
 
-// with returns the node with e instead of what it has of that name. used is how many bits of the hash led to it.
+// with returns the node with e in place of its entry for that name. used is how many bits of the hash led to it.
 func (n *node[T]) with(hash uint64, used int, e entry[T]) *node[T] {
 	if n == nil {
 		n = &node[T]{}
@@ -122,9 +122,9 @@ func (n *node[T]) with(hash uint64, used int, e entry[T]) *node[T] {
 }
 
 func (n *node[T]) leafWith(used int, e entry[T]) *node[T] {
-	i, there := n.find(e.name)
+	i, ok := n.find(e.name)
 	after := n.entries[i:]
-	if there {
+	if ok {
 		after = after[1:]
 	}
 	var entries []entry[T]
@@ -136,7 +136,7 @@ func (n *node[T]) leafWith(used int, e entry[T]) *node[T] {
 	if len(entries) == 0 {
 		return nil
 	}
-	if len(entries) <= maxEntries || used >= 64 { // names whose hashes are equal stay together
+	if len(entries) <= maxEntries || used >= 64 { // names with equal hashes stay together
 		return &node[T]{entries: entries}
 	}
 	var children [branches]*node[T]

@@ -7,17 +7,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// meshServices are the MeshServices of a mesh, joined with the Dataplanes that they select. Both are indexed, so that a Dataplane that
-// changes is compared with few MeshServices, and a MeshService that changes with all Dataplanes of the mesh, once.
+// meshServices are the MeshServices of a mesh, joined with the Dataplanes that they select. Both are indexed, so that a
+// changed Dataplane is compared with few MeshServices, and a changed MeshService with all Dataplanes of the mesh, once.
 type meshServices struct {
 	byName map[string]*meshServiceInput
 	// byCriterion has the MeshServices that select by a criterion, by name.
 	byCriterion map[criterion]map[string]*meshServiceInput
 	// selecting has the MeshServices that select a Dataplane, by the names of both.
 	selecting map[string]map[string]*meshServiceInput
-	// references has the BackendRefs by labels of outbounds, by the name of their service.
+	// references has the outbounds' BackendRefs by labels, by the name of their service.
 	references map[string]*mesh.BackendRef
-	// dirtyMeshServices have to be built again.
+	// dirtyMeshServices must be built again.
 	dirtyMeshServices map[string]struct{}
 }
 
@@ -33,7 +33,7 @@ type portInput struct {
 	*mesh.MeshServicePort
 }
 
-// criterion is one thing that a Dataplane must have to be selected. A selector of several labels has that of the first.
+// criterion is one condition that a selected Dataplane must meet. A selector with several labels uses the first.
 type criterion struct {
 	by         string // "name", "label" or "tag"
 	key, value string
@@ -60,10 +60,10 @@ func criterionOf(s *mesh.DataplaneSelector) criterion {
 	for _, key := range slices.Sorted(maps.Keys(of)) {
 		return criterion{by, key, of[key]}
 	}
-	return criterion{by: by} // Validate refuses a selector that asks for nothing
+	return criterion{by: by} // Validate rejects an empty selector
 }
 
-// criteriaOf returns all that a Dataplane may be selected by.
+// criteriaOf returns all criteria that a Dataplane meets.
 func criteriaOf(d *mesh.Dataplane) []criterion {
 	all := []criterion{{by: "name", value: d.Name}}
 	for key, value := range d.AllLabels() {
@@ -105,7 +105,7 @@ func (m *meshInput) setMeshService(name string, now *mesh.MeshService) {
 	m.touchMeshService(in)
 }
 
-// setPorts makes the ports of a MeshService services, or with nil forgets them.
+// setPorts turns the ports of a MeshService into services; a nil to removes them.
 func (m *meshInput) setPorts(of, to *meshServiceInput) {
 	for i := range of.object.Spec.Ports {
 		p := &of.object.Spec.Ports[i]
@@ -117,7 +117,7 @@ func (m *meshInput) setPorts(of, to *meshServiceInput) {
 	}
 }
 
-// selectDataplane joins a Dataplane with the MeshServices that select it; nil is one that has gone.
+// selectDataplane joins a Dataplane with the MeshServices that select it; nil for a removed one.
 func (m *meshInput) selectDataplane(name string, now *mesh.Dataplane) {
 	for service, in := range m.selecting[name] {
 		delete(in.dataplanes, name)
@@ -140,7 +140,7 @@ func (m *meshInput) selectDataplane(name string, now *mesh.Dataplane) {
 	}
 }
 
-// touchSelecting marks the services dirty that an inbound is an endpoint of by a MeshService.
+// touchSelecting marks dirty the services that have an inbound as an endpoint through a MeshService.
 func (m *meshInput) touchSelecting(dataplane string, inbound *mesh.Inbound) {
 	for _, in := range m.selecting[dataplane] {
 		if slices.ContainsFunc(in.object.Spec.Ports, func(p mesh.MeshServicePort) bool { return p.Selects(inbound) }) {
@@ -149,7 +149,7 @@ func (m *meshInput) touchSelecting(dataplane string, inbound *mesh.Inbound) {
 	}
 }
 
-// touchMeshService marks the services of a MeshService dirty, and those of the references that may mean it.
+// touchMeshService marks dirty the services of a MeshService, and of references that may resolve to it.
 func (m *meshInput) touchMeshService(in *meshServiceInput) {
 	for _, p := range in.object.Spec.Ports {
 		m.service(mesh.MeshServiceName(in.object.Name, p.Port))
@@ -161,7 +161,8 @@ func (m *meshInput) touchMeshService(in *meshServiceInput) {
 	}
 }
 
-// addReferences records the BackendRefs by labels of a Dataplane. They are forgotten with the last client of their service.
+// addReferences records the BackendRefs by labels of a Dataplane. They are dropped with the last client of their
+// service.
 func (m *meshInput) addReferences(d *mesh.Dataplane) {
 	for i := range d.Spec.Networking.Outbound {
 		if ref := d.Spec.Networking.Outbound[i].BackendRef; ref != nil && len(ref.Labels) > 0 {
@@ -170,7 +171,7 @@ func (m *meshInput) addReferences(d *mesh.Dataplane) {
 	}
 }
 
-// referenced returns the port that a BackendRef by labels means, by the name of its service; nil if there is none.
+// referenced returns the port that a BackendRef by labels resolves to, by the name of its service; nil for none.
 func (m *meshInput) referenced(service string) *portInput {
 	ref := m.references[service]
 	if ref == nil {

@@ -12,19 +12,19 @@ import (
 type EmptyCause int
 
 const (
-	// NoMeshService has the name, or the labels, of the BackendRef.
+	// NoMeshService matches the name, or the labels, of the BackendRef.
 	NoMeshService EmptyCause = iota + 1
 	// NoServicePort of the MeshService has the BackendRef's number.
 	NoServicePort
 	// NoDataplane is selected by the MeshService.
 	NoDataplane
-	// NoTargetPort is an inbound of the Dataplanes that the MeshService selects.
+	// NoTargetPort is among the inbounds of the Dataplanes that the MeshService selects.
 	NoTargetPort
-	// NoTaggedInbound has the service's name, and no Service object has it.
+	// NoTaggedInbound has the service's name, and no Service object exists.
 	NoTaggedInbound
-	// NoUsedInbound is left: all have state Ignored.
+	// NoUsedInbound remains, as all have state Ignored.
 	NoUsedInbound
-	// NoAddress is in the Service object.
+	// NoAddress is listed by the Service object.
 	NoAddress
 )
 
@@ -32,15 +32,17 @@ const (
 type NoEndpoints struct {
 	Cause   EmptyCause
 	Service *Service
-	// Ref is how an outbound names the service, nil if none does by a BackendRef.
+	// Ref is the BackendRef by which an outbound names the service, nil without one.
 	Ref *mesh.BackendRef
-	// MeshService is the one that Ref or the service's name means; of NoTaggedInbound the one of the same name. nil if there is none.
+	// MeshService is the one that Ref or the service's name refers to; with NoTaggedInbound the one with the same name.
+	// nil without one.
 	MeshService *MeshService
-	// Port is the port of the MeshService that the service is; nil if it is none.
+	// Port is the MeshService port that the service stands for, nil without one.
 	Port *mesh.MeshServicePort
-	// Inbounds are, of NoTargetPort, the ports of the inbounds that the selected Dataplanes have, sorted.
+	// Inbounds are, with NoTargetPort, the inbound ports of the selected Dataplanes, sorted.
 	Inbounds []InboundPort
-	// Names are, of NoMeshService and NoTaggedInbound, those that exist: Ref or the outbound's tag may mean one of them.
+	// Names are, with NoMeshService and NoTaggedInbound, the existing names: Ref or the outbound's tag may be a typo of
+	// one.
 	Names []string
 }
 
@@ -50,7 +52,8 @@ type InboundPort struct {
 	Name   string
 }
 
-// NoEndpoints returns why a service has no endpoint. It must have none. ref is how an outbound names it, nil if none does by a BackendRef.
+// NoEndpoints returns why a service without endpoints has none. ref is the BackendRef by which an outbound names it,
+// nil without one.
 func (m *Mesh) NoEndpoints(s *Service, ref *mesh.BackendRef) NoEndpoints {
 	why := NoEndpoints{Service: s, Ref: ref}
 	if ref == nil {
@@ -73,7 +76,7 @@ func (m *Mesh) NoEndpoints(s *Service, ref *mesh.BackendRef) NoEndpoints {
 	return m.notMatched(why)
 }
 
-// portOf returns the port of a MeshService that a service is, nil if it is none.
+// portOf returns the MeshService port that a service stands for, nil without one.
 func (m *Mesh) portOf(service string) (*MeshService, *mesh.MeshServicePort) {
 	of := m.MeshServices.Get(service[:max(0, strings.LastIndex(service, mesh.MeshServiceInfix))])
 	if of == nil {
@@ -87,7 +90,7 @@ func (m *Mesh) portOf(service string) (*MeshService, *mesh.MeshServicePort) {
 	return nil, nil
 }
 
-// referenced returns the MeshService that a BackendRef means, nil if there is none.
+// referenced returns the MeshService that a BackendRef refers to, nil without one.
 func (m *Mesh) referenced(ref *mesh.BackendRef) *MeshService {
 	if len(ref.Labels) == 0 {
 		return m.MeshServices.Get(ref.Name)
@@ -102,7 +105,7 @@ func (m *Mesh) referenced(ref *mesh.BackendRef) *MeshService {
 	return found
 }
 
-// notMatched completes why the port of a MeshService has no endpoint.
+// notMatched completes the reason why the port of a MeshService has no endpoint.
 func (m *Mesh) notMatched(why NoEndpoints) NoEndpoints {
 	why.Cause = NoDataplane
 	for _, name := range why.MeshService.Dataplanes {
@@ -127,7 +130,7 @@ func (m *Mesh) notMatched(why NoEndpoints) NoEndpoints {
 	return why
 }
 
-// noInbound completes why a service that is no port of a MeshService has no endpoint.
+// noInbound completes the reason for a service that is not a port of a MeshService.
 func (m *Mesh) noInbound(why NoEndpoints) NoEndpoints {
 	name := why.Service.Name
 	switch {
@@ -144,7 +147,8 @@ func (m *Mesh) noInbound(why NoEndpoints) NoEndpoints {
 // hasInbound reports whether an inbound of a Dataplane has the tag of a service.
 func (m *Mesh) hasInbound(service string) bool {
 	for _, p := range m.Proxies.All() {
-		if slices.ContainsFunc(p.Dataplane.Spec.Networking.Inbound, func(in mesh.Inbound) bool { return in.Tags.Service() == service }) {
+		if slices.ContainsFunc(p.Dataplane.Spec.Networking.Inbound,
+			func(in mesh.Inbound) bool { return in.Tags.Service() == service }) {
 			return true
 		}
 	}

@@ -183,8 +183,8 @@ func naive(before, after *View) Change {
 		c.Services = append(c.Services, different(name, withListeners(old.Services.toMap()), withListeners(now.Services.toMap()), all, lists, cmpopts.IgnoreFields(Service{}, "Endpoints", "Unknown"))...)
 		c.Endpoints = append(c.Endpoints, different(name, old.Services.toMap(), now.Services.toMap(), false, lists, cmpopts.IgnoreFields(Service{}, "Protocol", "Addresses", "Identities", "Affinity", "Unknown"), forClients)...)
 		c.Proxies = append(c.Proxies, different(name, old.Proxies.toMap(), now.Proxies.toMap(), all, lists, cmpopts.IgnoreFields(mesh.Inbound{}, "Health"), ignoredOrNot, cmpopts.IgnoreFields(Proxy{}, "Observed", "Inbounds"))...)
-		for proxy, was := range old.Proxies.toMap() {
-			if is := now.Proxies.Get(proxy); is != nil && (was.Observed != is.Observed || !cmp.Equal(was.Inbounds, is.Inbounds)) {
+		for proxy, ok := range old.Proxies.toMap() {
+			if is := now.Proxies.Get(proxy); is != nil && (ok.Observed != is.Observed || !cmp.Equal(ok.Inbounds, is.Inbounds)) {
 				c.Observed = append(c.Observed, mesh.MakeID(name, proxy))
 			}
 		}
@@ -198,7 +198,7 @@ func naive(before, after *View) Change {
 	return c
 }
 
-// unknownOf returns those of the services that do not exist.
+// unknownOf returns the services that do not exist.
 func unknownOf(services map[string]*Service) map[string]*bool {
 	unknown := map[string]*bool{}
 	for name, s := range services {

@@ -119,11 +119,12 @@ func TestSourceNamedFirstCounts(t *testing.T) {
 		b.Delete(want.source, service("db").Key())
 	}
 	if _, s := mustBuild(t, b).After.Service("default/db"); s != nil {
-		t.Errorf("service %v has no source any more", s)
+		t.Errorf("service %v no longer has a source", s)
 	}
 }
 
-// BenchmarkBuilderEndpointChange makes one endpoint unready and ready, among 1,000 services and 1,000 redirected proxies.
+// BenchmarkBuilderEndpointChange makes one endpoint unready and ready, among 1,000 services and 1,000 redirected
+// proxies.
 func BenchmarkBuilderEndpointChange(b *testing.B) {
 	builder := NewBuilder(Options{})
 	for i := range 1000 {

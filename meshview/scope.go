@@ -8,16 +8,18 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Scope is what a proxy can reach. Proxies that can reach the same share one *Scope: two proxies of a view see the same if, and
-// only if, the pointers are equal.
+// Scope is what a proxy can reach. Proxies with the same reach share one *Scope: two proxies of a view see the same if,
+// and only if, the pointers are equal.
 type Scope struct {
 	Mesh string
-	// Services are the names of the services that the proxy has clusters for, sorted: those of its outbounds, and with
-	// transparentProxying all that have an address, or those of its reachableServices.
+	// Services are the names of the services that the proxy has clusters for, sorted: the targets of its outbounds, and
+	// with transparentProxying its reachableServices or all services that have an address.
 	Services []string
-	// Redirected says that the proxy has transparentProxying, so that it listens on the virtual addresses of its services.
+	// Redirected means that the proxy has transparentProxying, so that it listens on the virtual addresses of its
+	// services.
 	Redirected bool
-	// Outbounds are the addresses of a redirected proxy's own outbounds, sorted: they take precedence over virtual addresses.
+	// Outbounds are the addresses of a redirected proxy's own outbounds, sorted: they take precedence over virtual
+	// addresses.
 	Outbounds []netip.AddrPort
 }
 
@@ -34,8 +36,9 @@ type sharedScope struct {
 	users int
 }
 
-// scopes finds the scopes of the proxies of one mesh in one build. Redirected proxies see all services with an address and
-// those of their outbounds. Few have outbounds beyond that, so each such remainder is merged once.
+// scopes computes the scopes of the proxies of one mesh in one build. Redirected proxies see all services with an
+// address and the targets of their outbounds. Few have outbounds beyond the addressed services, so each such remainder
+// is merged once.
 type scopes struct {
 	mesh       *meshInput
 	redirected map[scopeKey]*sharedScope
@@ -49,7 +52,8 @@ func (s *scopes) of(p *proxyInput) *sharedScope {
 	}
 	if reachable := networking.TransparentProxying.ReachableServices; reachable != nil {
 		return s.mesh.intern(Scope{
-			Mesh: name, Services: s.mesh.reachable(reachable, p.uses), Redirected: true, Outbounds: outboundAddresses(networking.Outbound),
+			Mesh: name, Services: s.mesh.reachable(reachable, p.uses), Redirected: true,
+			Outbounds: outboundAddresses(networking.Outbound),
 		})
 	}
 	var beyond []string
@@ -70,7 +74,7 @@ func (s *scopes) of(p *proxyInput) *sharedScope {
 	return made
 }
 
-// reachable returns the services of names that have an address, and those of uses, sorted.
+// reachable returns the services in names that have an address, and those in uses, sorted.
 func (m *meshInput) reachable(names, uses []string) []string {
 	services := slices.Clone(uses)
 	for _, name := range names {
@@ -112,7 +116,7 @@ func (m *meshInput) intern(s Scope) *sharedScope {
 	return made
 }
 
-// setScope changes which scope the proxy has, nil for a proxy that leaves the view. A scope without users is forgotten.
+// setScope changes the proxy's scope, nil for a proxy that leaves the view. A scope without users is dropped.
 func (m *meshInput) setScope(p *proxyInput, now *sharedScope) {
 	was := p.scope
 	p.scope = now

@@ -9,8 +9,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// buildService returns nil for a service that nothing knows. One that has only clients is in the view without endpoints: their Envoys
-// then have a cluster for it and answer 503, instead of waiting for an assignment that never comes.
+// buildService returns nil for a service that nothing refers to. A service with only clients is in the view without
+// endpoints: their Envoys then have a cluster for it and answer 503, instead of waiting for an assignment that never
+// comes.
 func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 	if in.unused() {
 		return nil
@@ -33,11 +34,12 @@ func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 	slices.Sort(svc.Identities)
 	svc.Identities = slices.Compact(svc.Identities)
 	svc.Protocol = protocolOf(in.object, port, b.protocols)
-	svc.Endpoints = slices.SortedFunc(maps.Values(b.endpoints), func(a, b Endpoint) int { return a.Address.Compare(b.Address) })
+	svc.Endpoints = slices.SortedFunc(maps.Values(b.endpoints),
+		func(a, b Endpoint) int { return a.Address.Compare(b.Address) })
 	return svc
 }
 
-// serviceBuild gathers what a service of the view is made of.
+// serviceBuild gathers the parts of a service of the view.
 type serviceBuild struct {
 	state     *state
 	service   *Service
@@ -60,7 +62,8 @@ func (b *serviceBuild) addObject(o *mesh.Service) {
 	}
 }
 
-// addInbounds adds the inbounds of a Dataplane that are of the service. One that is Ignored counts for the identity alone.
+// addInbounds adds the inbounds of a Dataplane that belong to the service. An Ignored one only contributes its
+// identity.
 func (b *serviceBuild) addInbounds(d *mesh.Dataplane, is func(*mesh.Inbound) bool) {
 	found := false
 	for i := range d.Spec.Networking.Inbound {
@@ -93,7 +96,8 @@ func (b *serviceBuild) addInbounds(d *mesh.Dataplane, is func(*mesh.Inbound) boo
 // objectEndpoint returns an endpoint of a Service object, and the SPIFFE ID of its proxy if it has one.
 func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endpoint, identity string) {
 	h := endpointHealth(o.Health)
-	e = Endpoint{Address: mesh.AddrPort(o.Address, o.Port), Health: h.Health, Reason: h.Reason, Proxy: o.Dataplane, Declared: true, Node: o.NodeName}
+	e = Endpoint{Address: mesh.AddrPort(o.Address, o.Port), Health: h.Health, Reason: h.Reason, Proxy: o.Dataplane,
+		Declared: true, Node: o.NodeName}
 	switch {
 	case o.Restarting:
 		e.Reason = Restarting
@@ -105,7 +109,7 @@ func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endp
 	}
 	p := s.meshes[meshName].proxies[o.Dataplane]
 	if p == nil || p.dataplane == nil {
-		e.Health, e.Reason = NotReady, UnknownDataplane // whether it takes plain text is not known
+		e.Health, e.Reason = NotReady, UnknownDataplane // whether it takes plaintext is unknown
 		return e, ""
 	}
 	if e.Health == Ready && s.observed[p.dataplane.ID()].Held {
@@ -144,7 +148,7 @@ func precedes(a, b Endpoint) bool {
 	}
 }
 
-// protocolOf returns the protocol of the Service object, else of the port of the MeshService, else that of the inbounds.
+// protocolOf returns the protocol of the Service object, else of the port of the MeshService, else of the inbounds.
 func protocolOf(o *mesh.Service, port *portInput, inbounds []mesh.Protocol) mesh.Protocol {
 	switch {
 	case o != nil && o.Spec.Protocol != "":

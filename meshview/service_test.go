@@ -141,7 +141,8 @@ func named(name string, endpoints ...endpoint) *mesh.Service {
 	return s
 }
 
-// TestNamedDataplaneComesLater checks that a service is built again when a Dataplane that it names comes, changes and goes.
+// TestNamedDataplaneComesLater checks that a service is built again when a Dataplane that it names comes, changes and
+// goes.
 func TestNamedDataplaneComesLater(t *testing.T) {
 	b := set(named("api", endpoint{"10.0.0.1", "api-1", nil}))
 	mustBuild(t, b)
@@ -171,7 +172,8 @@ func TestNamedDataplaneComesLater(t *testing.T) {
 	check("the Dataplane goes", Endpoint{Health: NotReady})
 }
 
-// TestHeldEndpoints checks that an endpoint of a Service object drains while a liveness probe of its pod fails, and that one that is not ready stays so.
+// TestHeldEndpoints checks that an endpoint of a Service object drains while a liveness probe of its pod fails, and
+// that one that is not ready stays so.
 func TestHeldEndpoints(t *testing.T) {
 	no := false
 	pod := func(name, address string) *mesh.Dataplane {
@@ -211,7 +213,8 @@ func TestHeldEndpoints(t *testing.T) {
 	}
 }
 
-// TestFrozenEndpoints checks that an endpoint which is not as Kubernetes says tells that, unless something else speaks against it.
+// TestFrozenEndpoints checks that an endpoint which is not as Kubernetes says tells that, unless something else speaks
+// against it.
 func TestFrozenEndpoints(t *testing.T) {
 	no, yes := false, true
 	pod := func(name, address string) *mesh.Dataplane {
@@ -237,7 +240,8 @@ func TestFrozenEndpoints(t *testing.T) {
 	}
 }
 
-// TestRestartingEndpoint checks that an endpoint whose pod is restarted as a whole says so, unless its Dataplane is not there.
+// TestRestartingEndpoint checks that an endpoint whose pod is restarted as a whole says so, unless its Dataplane is not
+// there.
 func TestRestartingEndpoint(t *testing.T) {
 	away := &mesh.EndpointHealth{Ready: new(bool), Serving: new(bool)}
 	s := named("api", endpoint{"10.0.0.1", "api-1", away}, endpoint{"10.0.0.2", "api-2", away})
@@ -275,7 +279,8 @@ func TestHeadlessService(t *testing.T) {
 	}
 }
 
-// TestEndpointsOfANode checks which endpoints callers on a node get of a service that is Local, as kube-proxy chooses them.
+// TestEndpointsOfANode checks which endpoints callers on a node get of a service that is Local, as kube-proxy chooses
+// them.
 func TestEndpointsOfANode(t *testing.T) {
 	no := false
 	notReady, draining := &mesh.EndpointHealth{Ready: &no}, &mesh.EndpointHealth{Ready: &no, Serving: new(true)}
@@ -287,15 +292,15 @@ func TestEndpointsOfANode(t *testing.T) {
 		endpoints []mesh.ServiceEndpoint
 		want      []string
 	}{
-		"ready ones":                        {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", nil), on("n1", "10.0.0.2", nil), on("n2", "10.0.0.3", nil)}, []string{"10.0.0.1", "10.0.0.2"}},
-		"a ready one, and one that ends":    {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", draining), on("n1", "10.0.0.2", nil)}, []string{"10.0.0.2"}},
-		"one that ends, others elsewhere":   {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", draining), on("n2", "10.0.0.2", nil)}, []string{"10.0.0.1"}},
-		"one that is not ready":             {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", notReady), on("n2", "10.0.0.2", nil)}, nil},
-		"none":                              {"n3", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", nil)}, nil},
-		"nobody knows the caller's node":    {"", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", nil), on("", "10.0.0.2", nil)}, nil},
-		"nobody knows the endpoint's node":  {"n1", []mesh.ServiceEndpoint{on("", "10.0.0.1", nil)}, nil},
-		"the node is that of the Dataplane": {"n1", []mesh.ServiceEndpoint{{Address: "10.0.0.9", Port: 80, Dataplane: "api-1"}}, []string{"10.0.0.9"}},
-		"the endpoint's own node wins":      {"n1", []mesh.ServiceEndpoint{{Address: "10.0.0.9", Port: 80, Dataplane: "api-1", NodeName: "n2"}}, nil},
+		"ready ones":                      {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", nil), on("n1", "10.0.0.2", nil), on("n2", "10.0.0.3", nil)}, []string{"10.0.0.1", "10.0.0.2"}},
+		"a ready one, and one that ends":  {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", draining), on("n1", "10.0.0.2", nil)}, []string{"10.0.0.2"}},
+		"one that ends, others elsewhere": {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", draining), on("n2", "10.0.0.2", nil)}, []string{"10.0.0.1"}},
+		"one that is not ready":           {"n1", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", notReady), on("n2", "10.0.0.2", nil)}, nil},
+		"none":                            {"n3", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", nil)}, nil},
+		"unknown node of the caller":      {"", []mesh.ServiceEndpoint{on("n1", "10.0.0.1", nil), on("", "10.0.0.2", nil)}, nil},
+		"unknown node of the endpoint":    {"n1", []mesh.ServiceEndpoint{on("", "10.0.0.1", nil)}, nil},
+		"the node is the Dataplane's":     {"n1", []mesh.ServiceEndpoint{{Address: "10.0.0.9", Port: 80, Dataplane: "api-1"}}, []string{"10.0.0.9"}},
+		"the endpoint's own node wins":    {"n1", []mesh.ServiceEndpoint{{Address: "10.0.0.9", Port: 80, Dataplane: "api-1", NodeName: "n2"}}, nil},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -30,12 +30,13 @@ type claim struct {
 	object mesh.Object
 }
 
-// meshInput is the input of one mesh, whether or not the mesh exists, and which parts have to be built again.
+// meshInput is the input of one mesh, whether or not the mesh exists, and which parts must be built again.
 type meshInput struct {
 	spec     *mesh.Mesh // nil: the mesh does not exist, so it is not in the view
 	proxies  map[string]*proxyInput
 	services map[string]*serviceInput
-	// named has, for each Dataplane that endpoints of Service objects name, these services. It need not exist.
+	// named has the services whose Service objects name a Dataplane in their endpoints, by Dataplane, which need not
+	// exist.
 	named map[string]map[string]struct{}
 
 	meshServices
@@ -53,12 +54,12 @@ type proxyInput struct {
 
 type serviceInput struct {
 	object   *mesh.Service
-	inbounds map[string]*mesh.Dataplane // those with an inbound of the service, by name
-	port     *portInput                 // the port of a MeshService that is this service, nil for none
+	inbounds map[string]*mesh.Dataplane // Dataplanes with an inbound of the service, by name
+	port     *portInput                 // the MeshService port that is this service, nil without one
 	clients  int                        // Dataplanes with an outbound to it
 }
 
-// unused reports whether nothing knows the service any more.
+// unused reports whether nothing refers to the service.
 func (s *serviceInput) unused() bool {
 	return s.object == nil && len(s.inbounds) == 0 && s.port == nil && s.clients == 0
 }
@@ -78,7 +79,7 @@ func newState(o Options) *state {
 	return s
 }
 
-// put records an object of a source; with a nil object, that the source no longer has it.
+// put records an object of a source; a nil object means that the source no longer has it.
 func (s *state) put(c claim, key mesh.Key) {
 	before := s.objects[key]
 	claims := slices.DeleteFunc(slices.Clone(before), func(o claim) bool { return o.source == c.source })
@@ -197,7 +198,7 @@ func (s *state) setDataplane(key mesh.Key, was, now *mesh.Dataplane) {
 	m.dirtyProxies[key.Name] = struct{}{}
 }
 
-// inboundServices returns the services that the inbounds are for; nil has none. An inbound need not be for one: on Kubernetes
+// inboundServices returns the services of the inbounds; nil has none. An inbound need not belong to one: on Kubernetes
 // services name their endpoints.
 func inboundServices(d *mesh.Dataplane) []string {
 	if d == nil {
@@ -277,11 +278,11 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 		s.observed[id] = o
 	}
 	if d == nil {
-		return // it counts once the Dataplane comes
+		return // it counts once the Dataplane exists
 	}
 	m := s.touch(meshName)
 	m.dirtyProxies[name] = struct{}{}
-	if was.Held != o.Held { // of all that is observed, endpoints of Service objects depend on this alone
+	if was.Held != o.Held { // the only observation that affects endpoints of Service objects
 		for service := range m.named[name] {
 			m.dirtyServices[service] = struct{}{}
 		}
@@ -298,7 +299,7 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 	}
 }
 
-// touch returns the input of a mesh in order to change it, and marks it dirty.
+// touch returns the input of a mesh to be changed, and marks it dirty.
 func (s *state) touch(name string) *meshInput {
 	m := s.meshes[name]
 	if m == nil {
@@ -317,7 +318,7 @@ func (s *state) touch(name string) *meshInput {
 	return m
 }
 
-// service returns the input of a service in order to change it, and marks it dirty.
+// service returns the input of a service to be changed, and marks it dirty.
 func (m *meshInput) service(name string) *serviceInput {
 	s := m.services[name]
 	if s == nil {

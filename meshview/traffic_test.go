@@ -9,7 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestGetTraffic compares who gets traffic with what the Envoys of callers are sent, for all healths of three endpoints on two nodes and on none.
+// TestGetTraffic compares who gets traffic with what the Envoys of callers are sent, for all healths of three endpoints
+// on two nodes and on none.
 func TestGetTraffic(t *testing.T) {
 	nodes := []string{"a", "b", ""}
 	for bits := range 3 * 3 * 3 * 3 {

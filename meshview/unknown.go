@@ -21,7 +21,7 @@ func (s UnknownService) NoEndpoints() NoEndpoints { return s.in.NoEndpoints(s.Se
 type Clients struct {
 	// Names of the Dataplanes, sorted.
 	Names []string
-	// Ref is how an outbound names the service; nil if all do by tags.
+	// Ref is a BackendRef by which an outbound names the service; nil if all use tags.
 	Ref *mesh.BackendRef
 }
 
@@ -43,8 +43,8 @@ func (v *View) UnknownServices() []UnknownService {
 	return v.UnknownOf(ids)
 }
 
-// UnknownOf returns those of the services that only outbounds name, sorted by mesh and name. It looks at each outbound of the meshes if
-// there is any.
+// UnknownOf returns the given services that only outbounds name, sorted by mesh and name. If there are any, it scans
+// all outbounds of the meshes.
 func (v *View) UnknownOf(services []mesh.ID) []UnknownService {
 	services = slices.DeleteFunc(slices.Clone(services), func(id mesh.ID) bool {
 		_, s := v.Service(id)
@@ -62,7 +62,7 @@ func (v *View) UnknownOf(services []mesh.ID) []UnknownService {
 	return unknown
 }
 
-// ClientsOf returns the clients of these services. It looks at each outbound of the meshes if there are any.
+// ClientsOf returns the clients of these services. If there are any, it scans all outbounds of the meshes.
 func (v *View) ClientsOf(services []mesh.ID) map[mesh.ID]Clients {
 	all := make(map[mesh.ID]Clients, len(services))
 	for _, id := range services {

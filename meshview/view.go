@@ -24,7 +24,7 @@ type Mesh struct {
 	Spec     *mesh.Mesh
 	Services Map[Service]
 	Proxies  Map[Proxy]
-	// MeshServices are shown only: what they do is in Services.
+	// MeshServices are for display: their effect is in Services.
 	MeshServices Map[MeshService]
 }
 
@@ -37,7 +37,7 @@ func (m *Mesh) SameResources(o *Mesh) bool {
 // endpoints: every name in Scope.Services is there.
 type Service struct {
 	Mesh string
-	// Name is the kuma.io/service, or that of a BackendRef, see mesh.Outbound.Service.
+	// Name is the kuma.io/service, or the name from a BackendRef, see mesh.Outbound.Service.
 	Name     string
 	Protocol mesh.Protocol
 	// Addresses are the virtual addresses, sorted. A service without any is reached through outbounds of its clients.
@@ -46,11 +46,11 @@ type Service struct {
 	Identities []string
 	// Headless services are reached at the addresses of their endpoints.
 	Headless bool
-	// Affinity says that each caller keeps to one endpoint.
+	// Affinity means that each caller keeps to one endpoint.
 	Affinity bool
-	// Local says that callers reach only the endpoints on their own node, see For.
+	// Local means that callers reach only the endpoints on their own node, see For.
 	Local bool
-	// Unknown says that only outbounds name the service.
+	// Unknown means that only outbounds name the service.
 	Unknown bool
 	// Endpoints are all endpoints, ready or not, sorted by address.
 	Endpoints []Endpoint
@@ -63,22 +63,22 @@ func (s *Service) ID() mesh.ID { return mesh.MakeID(s.Mesh, s.Name) }
 type Endpoint struct {
 	Address netip.AddrPort
 	Health  Health
-	// Reason is that of InboundHealth.
+	// Reason as in InboundHealth.
 	Reason Reason
 	// Proxy is the name of the Dataplane that answers, "" for an endpoint without a sidecar.
 	Proxy string
-	// Declared says that a Service object names it; else it is an inbound of Proxy.
+	// Declared means that a Service object names it; otherwise it is an inbound of Proxy.
 	Declared bool
-	// Sidecar says that a proxy of the mesh answers: clients speak mTLS to it where the mesh has mTLS.
+	// Sidecar means that a proxy of the mesh answers: clients speak mTLS to it if the mesh has mTLS.
 	Sidecar bool
-	// Node is the node that it is on, empty if nothing says it.
+	// Node is its node, empty if unknown.
 	Node string
-	// ServerFirst is mesh.Inbound.ServerFirst: in PERMISSIVE mode clients speak plain text to it nevertheless.
+	// ServerFirst as in mesh.Inbound.ServerFirst: in PERMISSIVE mode clients still speak plaintext to it.
 	ServerFirst bool
 }
 
-// Listeners returns the addresses at which redirected applications reach the service: its virtual addresses, and of a headless
-// service those of its endpoints.
+// Listeners returns the addresses at which redirected applications reach the service: its virtual addresses, and the
+// endpoints' addresses for a headless service.
 func (s *Service) Listeners() []netip.AddrPort {
 	if !s.Headless {
 		return s.Addresses
@@ -90,8 +90,8 @@ func (s *Service) Listeners() []netip.AddrPort {
 	return all
 }
 
-// Serving returns the endpoints that get traffic: the ready ones, or if there is none the draining ones. Those of a headless
-// service are all of them, since each is asked for by its address.
+// Serving returns the endpoints that get traffic: the ready ones, or without any the draining ones. For a headless
+// service it returns all, since each is called by its address.
 func (s *Service) Serving() []Endpoint {
 	if s.Headless {
 		return s.Endpoints
@@ -114,7 +114,7 @@ func servingHealth(endpoints []Endpoint) Health {
 	return Draining
 }
 
-// GetTraffic returns which of Endpoints, by their indices, are Serving: of a Local service for the callers on their own node.
+// GetTraffic returns which of Endpoints, by index, are Serving; for a Local service, to callers on their own node.
 func (s *Service) GetTraffic() []bool {
 	groups := map[string][]Endpoint{"": s.Endpoints}
 	if s.Local {
@@ -136,8 +136,8 @@ func (s *Service) GetTraffic() []bool {
 	return all
 }
 
-// For returns the service as callers on a node see it: of one that is Local the endpoints on that node alone, none if it is empty.
-// Any other is the same everywhere, and returned itself.
+// For returns the service as seen by callers on a node: a Local service with only the endpoints on that node, without
+// endpoints for an empty node. Any other service is the same everywhere, and returned itself.
 func (s *Service) For(node string) *Service {
 	if !s.Local {
 		return s
@@ -151,7 +151,7 @@ func (s *Service) For(node string) *Service {
 	return s.With(on)
 }
 
-// ByNode returns the endpoints of all nodes, as For does of one.
+// ByNode returns the endpoints of all nodes, each as For returns them.
 func (s *Service) ByNode() map[string][]Endpoint {
 	byNode := map[string][]Endpoint{}
 	for _, e := range s.Endpoints {
@@ -180,7 +180,7 @@ type Proxy struct {
 	Inbounds []InboundHealth
 }
 
-// Drain says why the proxy should get no new traffic, nil if nothing does.
+// Drain returns why the proxy should get no new traffic, nil if it should.
 func (p *Proxy) Drain() *mesh.Drain {
 	if p.Dataplane.Drain == nil && p.Observed.Administrator != "" {
 		return &mesh.Drain{Administrator: p.Observed.Administrator}
@@ -191,24 +191,26 @@ func (p *Proxy) Drain() *mesh.Drain {
 // ID is <mesh>/<name>.
 func (p *Proxy) ID() mesh.ID { return p.Dataplane.ID() }
 
-// MeshService is one MeshService and what it selects.
+// MeshService is a MeshService and what it selects.
 type MeshService struct {
 	Object *mesh.MeshService
-	// Dataplanes are the names of those that it selects, sorted.
+	// Dataplanes are the names of the selected Dataplanes, sorted.
 	Dataplanes []string
 }
 
 // Change names what differs between two views. All lists are sorted.
 //
-//   - Services: the Cluster (protocol, identities, affinity), which callers reach which endpoints (Local), the route or an address to listen on changed, or the service was added or
-//     removed.
-//   - Endpoints: an endpoint or its health changed, or whether the service is headless or Local, or the service was added or removed. The
-//     reason of a health, whose endpoint it is, and whether the service is unknown, do not count: they are only shown.
+//   - Services: the Cluster (protocol, identities, affinity), which callers reach which endpoints (Local), the route or
+//     an address to listen on changed, or the service was added or removed.
+//   - Endpoints: an endpoint or its health changed, or whether the service is headless or Local, or the service was
+//     added or removed. The reason of a health, whose endpoint it is, and whether the service is unknown, do not count:
+//     they are only shown.
 //   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.
-//   - Observed: the proxy was there before, and what is observed of it changed, or the health of an inbound, or the reason of that. It is for
-//     its agent: nothing that the proxy gets differs.
-//   - Unknown: the service is unknown and was not, or the reverse. It is only shown, too: nothing that a proxy gets differs.
+//   - Observed: the proxy was there before, and what is observed of it changed, or the health of an inbound, or the
+//     reason of that. It is for its agent: nothing that the proxy gets differs.
+//   - Unknown: the service is unknown and was not, or the reverse. It is only shown, too: nothing that a proxy gets
+//     differs.
 //
 // MeshServices are not listed: what follows from them is.
 //
@@ -218,7 +220,7 @@ type Change struct {
 	Services, Endpoints, Proxies, Observed, Unknown []mesh.ID
 }
 
-// Mesh returns the named mesh, nil if there is none.
+// Mesh returns the named mesh, nil if it does not exist.
 func (v *View) Mesh(name string) *Mesh {
 	if v == nil {
 		return nil
@@ -226,7 +228,7 @@ func (v *View) Mesh(name string) *Mesh {
 	return v.Meshes[name]
 }
 
-// Proxy returns the proxy of that ID, with its mesh; nil, nil if there is none.
+// Proxy returns the proxy with an ID and its mesh; nil, nil if it does not exist.
 func (v *View) Proxy(id mesh.ID) (*Mesh, *Proxy) {
 	meshName, name := mesh.SplitID(id)
 	if m := v.Mesh(meshName); m != nil {
@@ -237,7 +239,7 @@ func (v *View) Proxy(id mesh.ID) (*Mesh, *Proxy) {
 	return nil, nil
 }
 
-// Dataplane returns that of a proxy, nil if there is none.
+// Dataplane returns the Dataplane of a proxy, nil if it does not exist.
 func (v *View) Dataplane(id mesh.ID) *mesh.Dataplane {
 	_, p := v.Proxy(id)
 	if p == nil {
@@ -246,7 +248,7 @@ func (v *View) Dataplane(id mesh.ID) *mesh.Dataplane {
 	return p.Dataplane
 }
 
-// Instances returns the proxies of a mesh, each name with the instance of its Dataplane, and false for no view.
+// Instances returns the proxies of a mesh, each name with the instance of its Dataplane, and false without a view.
 func (v *View) Instances(meshName string) (proxies iter.Seq2[string, string], known bool) {
 	if v == nil {
 		return nil, false
@@ -264,7 +266,7 @@ func (v *View) Instances(meshName string) (proxies iter.Seq2[string, string], kn
 	}, true
 }
 
-// Service returns the service of that ID, with its mesh; nil, nil if there is none.
+// Service returns the service with an ID and its mesh; nil, nil if it does not exist.
 func (v *View) Service(id mesh.ID) (*Mesh, *Service) {
 	meshName, name := mesh.SplitID(id)
 	if m := v.Mesh(meshName); m != nil {

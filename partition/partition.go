@@ -1,7 +1,8 @@
-// Package partition tells members that are gone from members that cannot be seen: when many fall silent at once, the path to them is broken more
-// often than they are dead. It judges by what it is given, and remembers nothing but the State that it returns: no clock, no log, no I/O.
+// Package partition distinguishes members that are gone from members that cannot be reached: when many become silent at
+// once, the path to them is more likely broken than all of them dead. It uses only its input and the State that it
+// returns: no clock, no log, no I/O.
 //
-// Members are whatever is heard regularly, such as the leases of nodes or the proxies of a mesh.
+// Members are anything with a regular sign of life, such as leases of nodes or proxies of a mesh.
 package partition
 
 import (
@@ -26,21 +27,22 @@ type Cause string
 
 // The causes.
 const (
-	// APIServerAway is a reading that failed as what tells of the members did not answer.
+	// APIServerAway: the reading failed because the API server did not answer.
 	APIServerAway Cause = "api-server-away"
-	// Throttled is one that failed as it asks for fewer requests.
+	// Throttled: the reading failed because the API server asks for fewer requests.
 	Throttled Cause = "throttled"
-	// Unreadable is a reading that failed although there was an answer, such as for want of rights.
+	// Unreadable: the reading failed although there was a response, for example for lack of rights.
 	Unreadable Cause = "unreadable"
-	// Unheard is that too many members have not been heard since the reader began, so that it cannot say how long they are silent.
+	// Unheard: too many members have given no sign of life since the reader began, so that the length of their silence
+	// is unknown.
 	Unheard Cause = "unheard"
-	// OneZone is that all silent members are of one zone, and members of another zone are heard.
+	// OneZone: all silent members are in one zone, and members of another zone are alive.
 	OneZone Cause = "one-zone"
 	// All is any other loss.
 	All Cause = "all"
 )
 
-// Group of members: the whole, or those of one zone.
+// Group of members: the whole, or one zone.
 type Group struct {
 	// Zone is "" for the whole.
 	Zone string
@@ -57,19 +59,19 @@ func (g Group) String() string {
 	return "zone/" + g.Zone
 }
 
-// Member of the whole, and of a zone if it has one.
+// Member belongs to the whole, and to a zone if it has one.
 type Member struct {
 	Name string
-	// Zone is "" for a member of no zone.
+	// Zone is "" for a member without zone.
 	Zone string
-	// Heard is when it was last heard, on the clock of Reading.At; zero if it has not been heard since the reader began.
+	// Heard is the last sign of life, on the clock of Reading.At; zero without one since the reader began.
 	Heard time.Time
 }
 
-// Reading is what was read of the members, once.
+// Reading is one reading of the members.
 type Reading struct {
 	At time.Time
-	// Failed is why it could not be read; "" if it was. Members do not count then.
+	// Failed is why the reading failed; "" if it did not. Members do not count if it failed.
 	Failed  Cause
 	Members []Member
 }
@@ -81,23 +83,25 @@ type Status struct {
 	Cause Cause
 	// Since is when the verdict began.
 	Since time.Time
-	// Members of the last reading that did not fail; how many of them were Silent for long, and how many Unheard.
+	// Members counts the last successful reading, Silent those silent for long, Unheard those without a sign of life
+	// yet.
 	Members, Silent, Unheard int
 
-	// latched is that the group counts as lost until enough readings say otherwise, whatever Verdict says meanwhile.
+	// latched means that the group counts as lost until enough readings contradict it, whatever Verdict says meanwhile.
 	latched bool
-	calm    int // how many of these there were in a row
+	calm    int // contradicting readings in a row
 	// calmSince is when the first of them was.
 	calmSince time.Time
 }
 
-// Latched says whether the group counts as lost until it is seen again: an Unknown verdict about it does not end that.
+// Latched reports whether the group counts as lost until it is seen again: an Unknown verdict does not end it.
 func (s Status) Latched() bool { return s.latched }
 
-// State has the status of each group. The zero value is that of a reader that begins.
+// State has the status of each group. The zero value is the start of a reader.
 type State map[Group]Status
 
-// Restore returns the State of a reader that takes over from another one, which counted these groups as lost since then.
+// Restore returns the State of a reader that takes over from another, which had counted these groups as lost since
+// then.
 func Restore(lost map[Group]time.Time) State {
 	s := State{}
 	for group, since := range lost {
@@ -119,17 +123,17 @@ func Judge(before State, r Reading, s Settings) State {
 	return now
 }
 
-// blind returns the State after a reading that has failed.
+// blind returns the State after a failed reading.
 func blind(before State, r Reading) State {
 	now := maps.Clone(before)
 	if now == nil {
 		now = State{}
 	}
-	if _, has := now[Whole]; !has {
+	if _, ok := now[Whole]; !ok {
 		now[Whole] = Status{}
 	}
 	for group, status := range now {
-		status.calm = 0 // those that end a loss are in a row
+		status.calm = 0 // readings that end a loss must be consecutive
 		now[group] = status.becomes(Unknown, r.Failed, r.At)
 	}
 	return now
@@ -138,7 +142,7 @@ func blind(before State, r Reading) State {
 // tally counts the members of a group.
 type tally struct{ members, silent, unheard int }
 
-// count counts the members of each group, and returns the cause of what is lost. The whole is there without members, too.
+// count counts the members of each group, and returns the cause of a loss. The whole is included even without members.
 func count(r Reading, silence time.Duration) (map[Group]*tally, Cause) {
 	counts := map[Group]*tally{Whole: {}}
 	silentZones, heardZones := map[string]bool{}, map[string]bool{}
@@ -160,7 +164,8 @@ func count(r Reading, silence time.Duration) (map[Group]*tally, Cause) {
 			heardZones[m.Zone] = true
 		}
 	}
-	if len(silentZones) == 1 && slices.ContainsFunc(slices.Collect(maps.Keys(heardZones)), func(zone string) bool { return !silentZones[zone] }) {
+	if len(silentZones) == 1 && slices.ContainsFunc(slices.Collect(maps.Keys(heardZones)),
+		func(zone string) bool { return !silentZones[zone] }) {
 		return counts, OneZone
 	}
 	return counts, All
@@ -178,8 +183,8 @@ func (t *tally) add(m *Member, at time.Time, silence time.Duration) {
 
 func (m *Member) silent(at time.Time, silence time.Duration) bool { return at.Sub(m.Heard) >= silence }
 
-// judge returns the status of a group after it. Members that are unheard may be silent or not: the verdict is one that holds either way, or
-// Unknown. Of a group that is lost they count as silent, since a reader before this one has judged them.
+// judge returns the status of a group after a reading. Unheard members may be silent or not: the verdict is one that
+// holds either way, or Unknown. In a lost group they count as silent, since a previous reader has judged them.
 func (s Status) judge(c *tally, at time.Time, settings Settings, spread Cause) Status {
 	s.Members, s.Silent, s.Unheard = c.members, c.silent, c.unheard
 	if c.members < fewest {
@@ -201,7 +206,7 @@ func (s Status) judge(c *tally, at time.Time, settings Settings, spread Cause) S
 		return s.becomes(Unknown, Unheard, at)
 	}
 	if s.latched && (s.calm < settings.Calm || at.Sub(s.calmSince) < settings.Quiet) {
-		if c.silent == 0 { // the readings that end it, or a reader that has taken over: where the silent are is not known
+		if c.silent == 0 { // readings that end a loss, or a new reader: the zone of the silent members is unknown
 			spread = cmp.Or(s.lostBy(), spread)
 		}
 		return s.becomes(Lost, spread, at)
@@ -210,7 +215,7 @@ func (s Status) judge(c *tally, at time.Time, settings Settings, spread Cause) S
 	return s.becomes(Seen, "", at)
 }
 
-// lostBy returns the cause of a group that was lost already, "" if it was not.
+// lostBy returns the cause of an ongoing loss, "" without one.
 func (s Status) lostBy() Cause {
 	if s.Verdict == Lost {
 		return s.Cause

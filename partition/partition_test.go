@@ -19,8 +19,8 @@ func settings() Settings {
 	return Settings{Silence: silence, Enter: DefaultEnter, Leave: LeaveFor(DefaultEnter), Calm: DefaultCalm}
 }
 
-// members makes them of a text: zones are words, and each letter is a member, which is heard (h), silent (s), or unheard (u). The letter after a
-// colon is that of the zone: "hhs:a hh:b".
+// members makes them of a text: zones are words, and each letter is a member, which is heard (h), silent (s), or
+// unheard (u). The letter after a colon is the zone: "hhs:a hh:b".
 func members(text string, at time.Time) []Member {
 	var all []Member
 	for word := range strings.FieldsSeq(text) {
@@ -39,11 +39,12 @@ func members(text string, at time.Time) []Member {
 	return all
 }
 
-// readings judges one after the other, ten seconds apart, and returns the last state. One that begins with ! has failed, for what follows.
+// readings judges one after the other, ten seconds apart, and returns the last state. One that begins with ! has
+// failed, for what follows.
 func readings(state State, texts ...string) State {
 	for i, text := range texts {
 		r := Reading{At: epoch.Add(time.Duration(i) * 10 * time.Second)}
-		if failed, is := strings.CutPrefix(text, "!"); is {
+		if failed, ok := strings.CutPrefix(text, "!"); ok {
 			r.Failed = Cause(failed)
 		} else {
 			r.Members = members(text, r.At)
@@ -60,7 +61,7 @@ func TestJudge(t *testing.T) {
 		want     string // of the whole
 		zones    map[string]string
 	}{
-		"nobody":                              {readings: []string{""}, want: "seen"},
+		"no member":                           {readings: []string{""}, want: "seen"},
 		"all heard":                           {readings: []string{"hhhhhhhhhh"}, want: "seen"},
 		"half silent":                         {readings: []string{"hhhhhsssss"}, want: "seen"},
 		"at the fraction":                     {readings: []string{"hhhhssssss"}, want: "lost all"},
@@ -83,13 +84,13 @@ func TestJudge(t *testing.T) {
 		"throttled while lost":                {readings: []string{"ssss", "!throttled"}, want: "unknown throttled"},
 		"lost again after it":                 {readings: []string{"ssss", "!throttled", "sshh"}, want: "lost all"},
 		"seen again after it":                 {readings: []string{"hhhh", "!throttled", "hhhh"}, want: "seen"},
-		"nobody heard yet":                    {readings: []string{"uuuu"}, want: "unknown unheard"},
+		"no member heard yet":                 {readings: []string{"uuuu"}, want: "unknown unheard"},
 		"enough heard":                        {readings: []string{"hhhhhuuuuu"}, want: "seen"},
 		"too few heard to tell":               {readings: []string{"hhhhuuuuuu"}, want: "unknown unheard"},
 		"silent and unheard":                  {readings: []string{"hhhhsssuuu"}, want: "unknown unheard"},
 		"silent enough, whatever the others":  {readings: []string{"ssssssuuuu"}, want: "lost all"},
 		"one alone that is unheard":           {readings: []string{"u"}, want: "seen"},
-		"taken over, nobody heard yet":        {before: lostWhole(), readings: []string{"uuuu", "uuuu", "uuuu", "uuuu"}, want: "lost all"},
+		"taken over, no member heard yet":     {before: lostWhole(), readings: []string{"uuuu", "uuuu", "uuuu", "uuuu"}, want: "lost all"},
 		"taken over, some heard":              {before: lostWhole(), readings: []string{"huuu", "huuu", "huuu", "huuu"}, want: "lost all"},
 		"taken over, and heard":               {before: lostWhole(), readings: []string{"uuuu", "hhhh", "hhhh", "hhhh"}, want: "seen"},
 		"taken over, shrunk":                  {before: lostWhole(), readings: []string{"u"}, want: "seen"},
@@ -124,7 +125,8 @@ func TestJudge(t *testing.T) {
 
 func lostWhole() State { return Restore(map[Group]time.Time{Whole: epoch.Add(-time.Hour)}) }
 
-// Members that are heard for a moment in each Silence do not end a loss, and those that go on being heard end it after one.
+// Members that are heard for a moment in each Silence do not end a loss, and those that go on being heard end it after
+// one.
 func TestQuiet(t *testing.T) {
 	const every = 2 * time.Second
 	tests := map[string]struct {

@@ -84,7 +84,7 @@ func (w *witness) check(now State, r Reading) error {
 		}
 	}
 	for group := range w.latched {
-		if _, there := groups[group]; !there { // it has gone: one of this name begins anew
+		if _, ok := groups[group]; !ok { // it has gone: one of this name begins anew
 			delete(w.latched, group)
 			delete(w.calm, group)
 		}

@@ -12,22 +12,22 @@ const (
 	DefaultCalm  = 3
 )
 
-// fewest is how many members a group has to have to be lost: of one that falls silent nothing can be told.
+// fewest is the minimum size of a group that can be lost: one silent member says nothing.
 const fewest = 2
 
 // Settings of Judge.
 type Settings struct {
-	// Silence is how long a member has not been heard when it counts as silent. Required, more than 0.
+	// Silence is how long a member must give no sign of life to count as silent. Required, more than 0.
 	Silence time.Duration
 	// Enter is the fraction of silent members at which a group is lost: more than 0, at most 1.
 	Enter float64
-	// Leave is the fraction below which the silent members have to be for Calm readings in a row, so that the group is seen again: more than 0,
-	// at most Enter.
+	// Leave is the fraction of silent members that Calm readings in a row must stay below for the group to be seen
+	// again: more than 0, at most Enter.
 	Leave float64
-	// Calm is at least 1.
+	// Calm is the number of these readings, at least 1.
 	Calm int
-	// Quiet is the minimum duration of these readings. With less than Silence, one renewal in each Silence makes the group lost and seen in turn.
-	// Default 0.
+	// Quiet is the minimum duration of these readings. With less than Silence, one renewal in each Silence makes the group
+	// lost and seen in turn. Default 0.
 	Quiet time.Duration
 }
 
@@ -40,7 +40,7 @@ func (s Settings) Validate() error {
 	if s.Silence <= 0 {
 		errs = append(errs, fmt.Errorf("silence: %s: must be more than 0", s.Silence))
 	}
-	if !(s.Enter > 0 && s.Enter <= 1) { // NaN is neither
+	if !(s.Enter > 0 && s.Enter <= 1) { // false for NaN as well
 		errs = append(errs, fmt.Errorf("enter: %v: must be more than 0 and at most 1", s.Enter))
 	}
 	if !(s.Leave > 0 && s.Leave <= s.Enter) {

@@ -26,9 +26,9 @@ const (
 	benchServices = 100
 )
 
-// BenchmarkAttached measures what a pod on Kubernetes takes once its Envoy is attached, beyond its place in the view: with one
-// inbound, replicas of 100 workloads, and 100 Services that all see. B/own are the resources that it does not share, B/stream
-// is the state of its ADS stream at rest, without its goroutines, gRPC and TLS.
+// BenchmarkAttached measures what a pod on Kubernetes takes once its Envoy is attached, beyond its place in the view:
+// with one inbound, replicas of 100 workloads, and 100 Services that all see. B/own are the resources that it does not
+// share, B/stream is the state of its ADS stream at rest, without its goroutines, gRPC and TLS.
 func BenchmarkAttached(b *testing.B) {
 	for _, protocol := range []mesh.Protocol{mesh.ProtocolTCP, mesh.ProtocolHTTP} {
 		b.Run(string(protocol), func(b *testing.B) {

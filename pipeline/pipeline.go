@@ -1,4 +1,4 @@
-// Package pipeline is what a change of the mesh goes through, from the view to Envoy. It needs no network.
+// Package pipeline passes changes of the mesh from the view to Envoy. It needs no network.
 package pipeline
 
 import (
@@ -24,32 +24,33 @@ import (
 
 // Options of a Pipeline. The zero value is usable.
 type Options struct {
-	// View has the options of the Builder. Its TrustDomain is also that of the Translator.
+	// View has the options of the Builder. Its TrustDomain is also the Translator's.
 	View meshview.Options
 	// XDS has the options of the ADS server.
 	XDS xds.Options
 	// Authority makes a CA for each new mesh, and records its Mesh. Default: meshes get no CA.
 	Authority *identity.Authority
-	// Emptied reports whether the store has no objects, as an unmounted volume: recorded meshes do not end meanwhile. Default: never.
+	// Emptied reports whether the store has no objects, as with an unmounted volume: recorded meshes do not end
+	// meanwhile. Default: never.
 	Emptied func() bool
-	// Publishing is told, before the Builder's View has it, that a change of what concerns these proxies' endpoints is on its way, and what it
-	// returns is called once all Envoys that it concerns have taken it, or after awaitLimit: one that hangs holds up no other. Proxies of pods
-	// are left out. Default: none.
+	// Publishing is called before the Builder's View has a change that concerns these proxies' endpoints. The function
+	// it returns is called once all Envoys concerned have ACKed it, or after awaitLimit: a hanging Envoy holds up no
+	// other. Proxies of pods are left out. Default: nothing.
 	Publishing func([]mesh.ID) (taken func())
-	// Logger, default none. An error says that a change has not fully been passed on.
+	// Logger. Default: no logging. An error means that a change was not fully passed on.
 	Logger *slog.Logger
 }
 
-// awaitLimit is how long Envoys may take to take a change before they are not waited for any more.
+// awaitLimit bounds the wait for Envoys to take a change.
 const awaitLimit = time.Second
 
-// Pipeline has the stages of a change on its way to Envoy: sources pass objects to the Builder, and streams come to the ADS server.
-// Its fields are set by New.
+// Pipeline has the stages of a change on its way to Envoy: sources pass objects to the Builder, and streams come to the
+// ADS server. New sets its fields.
 type Pipeline struct {
 	Builder    *meshview.Builder
 	Translator *generator.Translator
 	XDS        *xds.Server
-	// Since knows since when what people see is as it is.
+	// Since has how long states shown to users have lasted.
 	Since *since.Times
 
 	authority   *identity.Authority
@@ -59,14 +60,15 @@ type Pipeline struct {
 	publishing  func([]mesh.ID) func()
 	awaiting    sync.WaitGroup
 	log         *slog.Logger
-	// newest is the view that is or was last passed on.
+	// newest is the view being passed on, or the last one that was.
 	newest atomic.Pointer[meshview.View]
 }
 
 // New joins builder, translator and ADS server. authorize decides which client may open an ADS stream; with mTLS it is
 // Authorize.
 func New(o Options, authorize Authorizer) *Pipeline {
-	p := &Pipeline{authority: o.Authority, trustDomain: o.View.TrustDomain, loop: o.View.Loop, Since: since.New(), publishing: o.Publishing, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	p := &Pipeline{authority: o.Authority, trustDomain: o.View.TrustDomain, loop: o.View.Loop, Since: since.New(),
+		publishing: o.Publishing, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	if o.Authority != nil {
 		o.View.Sources = append(slices.Clone(o.View.Sources), recorded.Source)
 	}
@@ -76,7 +78,7 @@ func New(o Options, authorize Authorizer) *Pipeline {
 	}
 	p.Translator = generator.NewTranslator(generator.TranslatorOptions{
 		TrustDomain: o.View.TrustDomain,
-		Report:      func(err error) { p.log.Error("resource generation failed", "err", err) },
+		Report:      func(err error) { p.log.Error("failed to generate resources", "err", err) },
 	})
 	if o.XDS.Registerer != nil {
 		o.XDS.Registerer.MustRegister(uncheckedEndpoints{p.Builder.View})
@@ -88,11 +90,20 @@ func New(o Options, authorize Authorizer) *Pipeline {
 	return p
 }
 
-// Follow takes over the record of a mesh that another replica has written.
+// Follow loads the record of a mesh that another replica has written.
 func (p *Pipeline) Follow(meshName string) { p.recorder.Follow(meshName) }
 
-// CheckRecords returns what is wrong with the recorded meshes, nil if nothing is.
+// CheckRecords returns problems of the recorded meshes, nil without any.
 func (p *Pipeline) CheckRecords() error { return p.recorder.Check(p.Builder.View()) }
+
+// CheckCAs returns which meshes cannot issue certificates, nil if all can.
+func (p *Pipeline) CheckCAs() error {
+	v := p.Builder.View()
+	if v == nil {
+		return nil // no mesh is served yet
+	}
+	return p.authority.CheckCAs(slices.Sorted(maps.Keys(v.Meshes)))
+}
 
 // Run passes all changes on until ctx ends, and then returns nil.
 func (p *Pipeline) Run(ctx context.Context) error {
@@ -110,17 +121,18 @@ func (p *Pipeline) apply(ctx context.Context, c meshview.Change) {
 	p.XDS.Reauthorize(newInstances(c))
 	desired, err := p.Translator.Apply(c)
 	if err != nil {
-		p.log.ErrorContext(ctx, "resource generation failed", "err", err)
+		p.log.ErrorContext(ctx, "failed to generate resources", "err", err)
 	}
 	taken := p.publish(c)
 	p.XDS.Publish(desired)
 	taken(ctx, desired)
 	logUnknown(ctx, p.log, c)
-	p.log.DebugContext(ctx, "view published", "generation", c.After.Generation,
+	p.log.DebugContext(ctx, "published view", "generation", c.After.Generation,
 		"services", len(c.Services), "endpoints", len(c.Endpoints), "proxies", len(c.Proxies))
 }
 
-// publish tells Options.Publishing of a change. The function that it returns begins to wait for the Envoys that the change concerns.
+// publish calls Options.Publishing for a change. The function it returns waits in the background for the Envoys
+// concerned.
 func (p *Pipeline) publish(c meshview.Change) (taken func(context.Context, map[string]resource.Desired)) {
 	var ids []mesh.ID
 	for _, id := range slices.Concat(c.Observed, c.Proxies) {
@@ -142,7 +154,7 @@ func (p *Pipeline) publish(c meshview.Change) (taken func(context.Context, map[s
 	}
 }
 
-// newInstances returns the proxies of a change that are new, or other ones than before under the same name.
+// newInstances returns the proxies of a change that are new, or replaced by another instance with the same name.
 func newInstances(c meshview.Change) []mesh.ID {
 	var ids []mesh.ID
 	for _, id := range c.Proxies {
@@ -163,9 +175,9 @@ func (p *Pipeline) ensureAuthorities(ctx context.Context, c meshview.Change) {
 		case before != nil && before.Spec.Backend() != nil && m.Spec.Backend() == nil:
 			p.log.WarnContext(ctx, "mTLS is off from now on", "mesh", name)
 		case before == nil && p.authority != nil:
-			p.loop.Beat() // each of them may wait for the storage
+			p.loop.Beat() // each may wait for the storage
 			if err := p.authority.Ensure(ctx, name, m.Spec.Backend().CAValidity()); err != nil {
-				p.log.ErrorContext(ctx, "mesh has no CA", "mesh", name, "err", err)
+				p.log.ErrorContext(ctx, "failed to make the CA of a mesh", "mesh", name, "err", err)
 			}
 		}
 	}

@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestPipelineOfMeshes checks what the pipeline does about a mesh: a new one gets a CA, and if mTLS is switched off, that
-// is a warning.
+// TestPipelineOfMeshes checks what the pipeline does about a mesh: a new one gets a CA, and if mTLS is switched off,
+// that is a warning.
 func TestPipelineOfMeshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))

@@ -77,7 +77,8 @@ func client() *mesh.Dataplane {
 	return d
 }
 
-// TestPublishingWaitsForClients shows that a change of an endpoint counts as taken when its client has answered, or has not for long.
+// TestPublishingWaitsForClients shows that a change of an endpoint counts as taken when its client has answered, or has
+// not for long.
 func TestPublishingWaitsForClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told, taken := make(chan []mesh.ID, 10), make(chan struct{}, 10)

@@ -126,7 +126,7 @@ func (f *filed) look() {
 	}
 }
 
-// mode returns the mode in which the Dataplanes of a mesh are served, "none" if there are none.
+// mode returns the mode in which the Dataplanes of a mesh are served, "none" without any.
 func (f *filed) mode(meshName string) string {
 	if m := f.pipeline.Builder.View().Mesh(meshName); m != nil && m.Proxies.Len() > 0 {
 		return cmp.Or(string(m.Spec.Mode()), "off")
@@ -246,7 +246,8 @@ func (f *filed) tells(meshName string) {
 	}
 }
 
-// TestRecordGoesWithItsMesh has a mesh lose its Mesh and then its last Dataplane: a later mesh of that name is another one.
+// TestRecordGoesWithItsMesh has a mesh lose its Mesh and then its last Dataplane: a later mesh of that name is another
+// one.
 func TestRecordGoesWithItsMesh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFiled(t)
@@ -273,8 +274,9 @@ func TestRecordGoesWithItsMesh(t *testing.T) {
 	})
 }
 
-// TestStrictMeshesNeverServePlainText changes and loses files at random, and starts the control plane again meanwhile. A mesh that was STRICT serves
-// plain text only after a Mesh of its name was written that says so, or after it has ended.
+// TestStrictMeshesNeverServePlainText changes and loses files at random, and starts the control plane again meanwhile.
+// A mesh that was STRICT serves plain text only after a Mesh of its name was written that says so, or after it has
+// ended.
 func TestStrictMeshesNeverServePlainText(t *testing.T) {
 	for seed := range slowtest.Rounds(300, 25) {
 		virtual.Run(t, strconv.Itoa(seed), func(t *testing.T) {
@@ -361,10 +363,10 @@ func (f *filed) ended() {
 	v := f.pipeline.Builder.View()
 	for _, name := range []string{"default", "prod"} {
 		m := v.Mesh(name)
-		switch since, was := f.bare[name]; {
+		switch since, ok := f.bare[name]; {
 		case f.dir.Empty() || m != nil && (m.Proxies.Len() > 0 || !m.Spec.Recorded && m.Spec.Mode() != ""):
 			delete(f.bare, name)
-		case !was:
+		case !ok:
 			f.bare[name] = time.Now()
 		case time.Since(since) >= mesh.EndedAfter-time.Minute: // it was bare before the first look
 			f.set(name, true)

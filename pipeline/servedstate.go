@@ -15,22 +15,22 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// What each run of ServedState looks at, so that it costs the same in a large mesh.
+// Sample sizes of each run of ServedState, so that it costs the same in a large mesh.
 const (
 	sampledProxies  = 3
 	sampledServices = 10
 )
 
-// settlePause is how long a change of the view is given to reach all streams, before ServedState looks again.
+// settlePause is how long a change of the view may take to reach all streams, before ServedState compares again.
 const settlePause = 20 * time.Millisecond
 
-// ServedState compares a random sample of what ADS serves with what the view generates, made anew: bytes in memory that have changed, or
-// a change that was not passed on. It is for one goroutine at a time.
+// ServedState compares a random sample of what ADS serves with freshly generated resources, to detect corrupted memory,
+// or a change that was not passed on. It is for one goroutine at a time.
 type ServedState struct {
-	last error // of the last time that the view did not change meanwhile
+	last error // result of the last run during which the view did not change
 }
 
-// Check returns how what is served differs from the view, as far as that did not change meanwhile.
+// Check returns how the served resources differ from the view, unless they change meanwhile.
 func (s *ServedState) Check(ctx context.Context, p *Pipeline) error {
 	for range 3 {
 		if err, settled := p.compareServed(); settled {
@@ -46,7 +46,7 @@ func (s *ServedState) Check(ctx context.Context, p *Pipeline) error {
 	return s.last
 }
 
-// compareServed returns how what is served differs from the view, and false if that changes meanwhile.
+// compareServed returns how the served resources differ from the view, and false if they change meanwhile.
 func (p *Pipeline) compareServed() (_ error, settled bool) {
 	view := p.Builder.View()
 	if view == nil || p.newest.Load() != view {
@@ -56,7 +56,7 @@ func (p *Pipeline) compareServed() (_ error, settled bool) {
 	for id, served := range p.XDS.Sample(sampledProxies) {
 		m, proxy := view.Proxy(id)
 		if proxy == nil {
-			continue // it keeps what it had
+			continue // it keeps its resources
 		}
 		sample := sampleOf(proxy.Scope.Services)
 		err := p.compare(m, proxy, sample, served)
@@ -77,15 +77,15 @@ func sampleOf(names []string) []string {
 		return names
 	}
 	sample := make([]string, 0, sampledServices)
-	for _, i := range rand.Perm(len(names))[:sampledServices] { //nolint:gosec // it guards nothing
+	for _, i := range rand.Perm(len(names))[:sampledServices] { //nolint:gosec // a sample, not a secret
 		sample = append(sample, names[i])
 	}
 	slices.Sort(sample)
 	return sample
 }
 
-// compare generates what a proxy gets for these services, without what the Translator keeps, and returns the first resource that is not
-// served like that.
+// compare generates a proxy's resources for these services, without the Translator's cache, and returns an error for
+// the first that is served differently.
 func (p *Pipeline) compare(m *meshview.Mesh, proxy *meshview.Proxy, services []string, served resource.Desired) error {
 	scope, sampled, in := *proxy.Scope, *proxy, *m
 	scope.Services = services
@@ -93,7 +93,8 @@ func (p *Pipeline) compare(m *meshview.Mesh, proxy *meshview.Proxy, services []s
 	_, name := mesh.SplitID(proxy.ID())
 	in.Proxies = meshview.Map[meshview.Proxy]{}.With(name, &sampled)
 	fresh := generator.NewTranslator(generator.TranslatorOptions{TrustDomain: p.trustDomain})
-	if _, err := fresh.Apply(meshview.Change{After: &meshview.View{Meshes: map[string]*meshview.Mesh{m.Spec.Name: &in}}}); err != nil {
+	if _, err := fresh.Apply(
+		meshview.Change{After: &meshview.View{Meshes: map[string]*meshview.Mesh{m.Spec.Name: &in}}}); err != nil {
 		return fmt.Errorf("generate: %w", err)
 	}
 	want := fresh.Attach(proxy.ID(), served.For)
@@ -103,7 +104,8 @@ func (p *Pipeline) compare(m *meshview.Mesh, proxy *meshview.Proxy, services []s
 			case is == nil:
 				return fmt.Errorf("%s %q is not served", t.Short(), w.Name)
 			case !bytes.Equal(is.Entry, w.Entry) || !bytes.Equal(is.Body.GetValue(), w.Body.GetValue()):
-				return fmt.Errorf("%s %q is served as version %s, and is not what the view generates, version %s", t.Short(), w.Name, is.Version, w.Version)
+				return fmt.Errorf("%s %q is served as version %s, and is not what the view generates, version %s",
+					t.Short(), w.Name, is.Version, w.Version)
 			}
 		}
 	}

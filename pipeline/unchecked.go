@@ -7,9 +7,10 @@ import (
 )
 
 var uncheckedDesc = prometheus.NewDesc("sonde_endpoints_unchecked",
-	"Endpoints that get traffic although nobody checks their applications: they have no serviceProbe, and are not of a pod.", []string{"mesh"}, nil)
+	"Endpoints that get traffic although nothing checks their applications: they have no serviceProbe, and do not belong to a pod.", []string{"mesh"}, nil)
 
-// uncheckedEndpoints counts them at the time of the scrape. view returns the current view, nil before the first.
+// uncheckedEndpoints counts these endpoints when metrics are collected. view returns the current view, nil before the
+// first.
 type uncheckedEndpoints struct{ view func() *meshview.View }
 
 // Describe implements prometheus.Collector.

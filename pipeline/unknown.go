@@ -10,10 +10,11 @@ import (
 	"github.com/sonde-mesh/sonde/meshview/explain"
 )
 
-// maxLoggedServices is how many services of one change have a line each. More of them are counted in one line, with the first.
+// maxLoggedServices is how many services of one change get their own log line. More are counted in one line, with the
+// first.
 const maxLoggedServices = 20
 
-// logUnknown logs the services of a change that only outbounds name, and those for which that is over.
+// logUnknown logs the services of a change that only outbounds name, and those that have ceased to be unknown.
 func logUnknown(ctx context.Context, log *slog.Logger, c meshview.Change) {
 	var begun, over []mesh.ID
 	for _, id := range c.Unknown {
@@ -24,7 +25,8 @@ func logUnknown(ctx context.Context, log *slog.Logger, c meshview.Change) {
 		}
 	}
 	if len(begun) > maxLoggedServices {
-		log.WarnContext(ctx, "outbounds name services that do not exist, calls of them fail", "services", len(begun), "first", firstOf(begun))
+		log.WarnContext(ctx, "outbounds name services that do not exist, calls of them fail",
+			"services", len(begun), "first", firstOf(begun))
 	} else {
 		for _, s := range c.After.UnknownOf(begun) {
 			attributes := []any{"mesh", s.Mesh, "service", s.Name, "dataplanes", mesh.Few(s.Clients.Names)}
@@ -43,7 +45,7 @@ func logUnknown(ctx context.Context, log *slog.Logger, c meshview.Change) {
 		if _, s := c.After.Service(id); s != nil {
 			log.InfoContext(ctx, "an unknown service exists now", "mesh", meshName, "service", name)
 		} else {
-			log.InfoContext(ctx, "no outbound names an unknown service any more", "mesh", meshName, "service", name)
+			log.InfoContext(ctx, "an unknown service is no longer named by any outbound", "mesh", meshName, "service", name)
 		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// TestUnknownServicesAreLogged shows the lines for services that only outbounds name: when that begins, and when it is over.
+// TestUnknownServicesAreLogged shows the lines for services that only outbounds name: when that begins, and when it is
+// over.
 func TestUnknownServicesAreLogged(t *testing.T) {
 	b := meshview.NewBuilder(meshview.Options{Sources: []string{"files"}})
 	var text bytes.Buffer
@@ -68,13 +69,13 @@ func TestUnknownServicesAreLogged(t *testing.T) {
 	set(service("wev"))
 	logged("the service comes without an endpoint", `level=INFO msg="an unknown service exists now" mesh=default service=wev`)
 	set(client("web-1"))
-	logged("the outbound goes", `level=INFO msg="no outbound names an unknown service any more" mesh=default service=api`)
+	logged("the outbound goes", `level=INFO msg="an unknown service is no longer named by any outbound" mesh=default service=api`)
 
 	set(service("backend"))
 	set(client("web-4", "bakend"))
 	logged("a misspelt name", begins+`bakend dataplanes=web-4 hint="did you mean \"backend\"?"`)
 	remove(client("web-4"))
-	logged("it is gone", `level=INFO msg="no outbound names an unknown service any more" mesh=default service=bakend`)
+	logged("it is gone", `level=INFO msg="an unknown service is no longer named by any outbound" mesh=default service=bakend`)
 
 	var many []string
 	for i := range maxLoggedServices + 2000 {
@@ -89,5 +90,5 @@ func TestUnknownServicesAreLogged(t *testing.T) {
 	set(client("web-1", "api"))
 	logged("again", begins+`api dataplanes=web-1`)
 	set(&mesh.Mesh{Name: "other"})
-	logged("the mesh goes", `level=INFO msg="no outbound names an unknown service any more" mesh=default service=api`)
+	logged("the mesh goes", `level=INFO msg="an unknown service is no longer named by any outbound" mesh=default service=api`)
 }

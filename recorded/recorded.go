@@ -1,4 +1,5 @@
-// Package recorded keeps what the Mesh of each mesh with mTLS says beside its CA: a lost Mesh must not turn mTLS off (decision 065).
+// Package recorded stores the Mesh of each mesh with mTLS beside its CA: a lost Mesh must not turn mTLS off (decision
+// 065).
 package recorded
 
 import (
@@ -20,18 +21,18 @@ import (
 // Source is the source of recorded meshes for the Builder.
 const Source = "recorded"
 
-// recordAgain is how often failed writes are retried, and ended meshes are looked for.
+// recordAgain is the interval of retries of failed writes, and of the search for ended meshes.
 const recordAgain = 5 * time.Second
 
-// Recorder stores the Mesh of each mesh with mTLS beside its CA, and passes it to the Builder as a Recorded mesh. A nil Recorder is valid and records
-// nothing.
+// Recorder stores the Mesh of each mesh with mTLS beside its CA, and passes it to the Builder as a Recorded mesh. A nil
+// Recorder is valid and records nothing.
 type Recorder struct {
 	authority *identity.Authority
 	builder   *meshview.Builder
 	emptied   func() bool
 	log       *slog.Logger
 
-	// bare has since when meshes have neither Mesh nor Dataplanes. Only Run uses it.
+	// bare has since when meshes have had neither Mesh nor Dataplanes. Only Run uses it.
 	bare map[string]time.Time
 
 	mu      sync.Mutex
@@ -44,13 +45,14 @@ type refusedRecord struct {
 	err  error
 }
 
-// New returns a Recorder that has passed on what is recorded. emptied reports whether the store has no objects, as an unmounted volume: no mesh ends
-// meanwhile. Default: never.
+// New returns a Recorder that has passed on the stored records. emptied reports whether the store has no objects, as
+// with an unmounted volume: no mesh ends meanwhile. Default: never.
 func New(a *identity.Authority, b *meshview.Builder, emptied func() bool, log *slog.Logger) *Recorder {
 	if emptied == nil {
 		emptied = func() bool { return false }
 	}
-	r := &Recorder{authority: a, builder: b, emptied: emptied, log: log, refused: map[string]refusedRecord{}, bare: map[string]time.Time{}}
+	r := &Recorder{authority: a, builder: b, emptied: emptied, log: log, refused: map[string]refusedRecord{},
+		bare: map[string]time.Time{}}
 	for _, m := range a.Recorded() {
 		b.Set(Source, m)
 	}
@@ -58,7 +60,7 @@ func New(a *identity.Authority, b *meshview.Builder, emptied func() bool, log *s
 	return r
 }
 
-// Record records the changed Meshes. It has to be called before the change takes effect: a restart in between must find the record.
+// Record records the changed Meshes. Call it before the change takes effect: a restart in between must find the record.
 func (r *Recorder) Record(ctx context.Context, c meshview.Change) {
 	if r == nil {
 		return
@@ -83,7 +85,7 @@ func (r *Recorder) keep(ctx context.Context, name string, spec *mesh.MeshSpec) {
 	r.pass(name, spec)
 }
 
-// write needs mu.
+// write writes a record. The caller holds mu.
 func (r *Recorder) write(ctx context.Context, name string, spec *mesh.MeshSpec) {
 	err := r.authority.Record(ctx, name, spec)
 	if err == nil || spec == nil && errors.Is(err, identity.ErrCANotFound) {
@@ -107,7 +109,7 @@ func (r *Recorder) pass(name string, spec *mesh.MeshSpec) {
 	r.builder.Set(Source, m)
 }
 
-// Follow takes over the record of a peer.
+// Follow loads the record written by a peer.
 func (r *Recorder) Follow(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,8 +135,8 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// forgetEnded removes the records of meshes without Mesh and Dataplanes for mesh.EndedAfter. Files are restored and pods recreated one by one, so an
-// absence for a moment is no end.
+// forgetEnded removes the records of meshes that have had no Mesh and no Dataplanes for mesh.EndedAfter. Files are
+// restored and pods recreated one by one, so a short absence does not end a mesh.
 func (r *Recorder) forgetEnded(ctx context.Context, now time.Time) {
 	v := r.builder.View()
 	if v == nil {
@@ -145,15 +147,16 @@ func (r *Recorder) forgetEnded(ctx context.Context, now time.Time) {
 		if !m.Spec.Recorded || m.Proxies.Len() > 0 || r.emptied() {
 			continue
 		}
-		since, was := r.bare[name]
-		if !was {
+		since, ok := r.bare[name]
+		if !ok {
 			since = now
 		}
 		if now.Sub(since) < mesh.EndedAfter {
 			bare[name] = since
 			continue
 		}
-		r.log.InfoContext(ctx, "removing the record of a mesh without Mesh and Dataplanes", "mesh", name, "for", now.Sub(since))
+		r.log.InfoContext(ctx, "removing the record of a mesh without Mesh and Dataplanes",
+			"mesh", name, "for", now.Sub(since))
 		r.keep(ctx, name, nil)
 	}
 	r.bare = bare

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// listTimeout is how long a replica may take to list what it has: what asks is a command that a person waits for.
+	// listTimeout bounds a listing by one replica: a person waits for the command that asks.
 	listTimeout = 3 * time.Second
 	// duplicateTimeout is longer than an agent may take to show that it lives.
 	duplicateTimeout = 5 * time.Second
 )
 
-// client returns the client of a replica.
+// client returns the client for a replica.
 func (p *Peers) client(replica string) (peerv1.PeerServiceClient, error) {
 	if p != nil {
 		p.mu.Lock()
@@ -34,11 +34,13 @@ func (p *Peers) client(replica string) (peerv1.PeerServiceClient, error) {
 			return peerv1.NewPeerServiceClient(s.connection), nil
 		}
 	}
-	return nil, status.Errorf(codes.Unavailable, "replica %s of the control plane is not reached", replica)
+	return nil, status.Errorf(codes.Unavailable, "not connected to replica %s of the control plane", replica)
 }
 
-// Query asks the Envoy of a proxy whose session that replica has, see Local.Query.
-func (p *Peers) Query(ctx context.Context, replica string, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
+// Query sends a query to the Envoy of a proxy whose session is with that replica, see Local.Query.
+func (p *Peers) Query(
+	ctx context.Context, replica string, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error,
+) error {
 	client, err := p.client(replica)
 	if err != nil {
 		return err
@@ -47,7 +49,7 @@ func (p *Peers) Query(ctx context.Context, replica string, proxy mesh.ID, view m
 	defer cancel()
 	stream, err := client.Query(ctx, &peerv1.QueryRequest{Proxy: proxy, View: string(view)})
 	if err != nil {
-		return err //nolint:wrapcheck // it is a status
+		return err //nolint:wrapcheck // a gRPC status
 	}
 	for {
 		part, err := stream.Recv()
@@ -55,7 +57,7 @@ func (p *Peers) Query(ctx context.Context, replica string, proxy mesh.ID, view m
 			return nil
 		}
 		if err != nil {
-			return err //nolint:wrapcheck // it is a status
+			return err //nolint:wrapcheck // a gRPC status
 		}
 		if err := take(part.GetData()); err != nil {
 			return err
@@ -63,17 +65,21 @@ func (p *Peers) Query(ctx context.Context, replica string, proxy mesh.ID, view m
 	}
 }
 
-// CheckDuplicate asks a replica, see Local.CheckDuplicate. A replica that does not answer refuses none.
-func (p *Peers) CheckDuplicate(ctx context.Context, replica string, proxy mesh.ID, process, address string) (refusal string) {
+// CheckDuplicate asks a replica, see Local.CheckDuplicate. If the replica does not answer, nothing is rejected.
+func (p *Peers) CheckDuplicate(
+	ctx context.Context, replica string, proxy mesh.ID, process, address string,
+) (refusal string) {
 	client, err := p.client(replica)
 	if err != nil {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, duplicateTimeout)
 	defer cancel()
-	answer, err := client.CheckDuplicate(ctx, &peerv1.CheckDuplicateRequest{Proxy: proxy, Process: process, Address: address})
+	answer, err := client.CheckDuplicate(ctx, &peerv1.CheckDuplicateRequest{Proxy: proxy, Process: process,
+		Address: address})
 	if err != nil {
-		p.o.Logger.WarnContext(ctx, "replica has not said whether an agent lives: its session counts as gone", "replica", replica, "proxy", proxy, "err", err)
+		p.o.Logger.WarnContext(ctx, "replica did not check whether an agent is alive, its session counts as gone",
+			"replica", replica, "proxy", proxy, "err", err)
 	}
 	return answer.GetRefusal()
 }
@@ -88,10 +94,12 @@ func (p *Peers) Streams(ctx context.Context) (streams map[mesh.ID][]*adminv1.Str
 	return streams, missing
 }
 
-// askLists has all other replicas answer a call with a list, and returns all parts of it, and the names of those that have not answered, sorted.
+// askLists sends a list call to all other replicas. It returns all parts, and the sorted names of replicas that did not
+// answer.
 func askLists[Request, Part any](
 	ctx context.Context, p *Peers,
-	call func(peerv1.PeerServiceClient, context.Context, *Request, ...grpc.CallOption) (grpc.ServerStreamingClient[Part], error), r *Request,
+	call func(peerv1.PeerServiceClient, context.Context, *Request, ...grpc.CallOption) (
+		grpc.ServerStreamingClient[Part], error), r *Request,
 ) (all []*Part, missing []string) {
 	answers, missing := askAll(ctx, p, func(ctx context.Context, replica string) ([]*Part, error) {
 		client, err := p.client(replica)
@@ -107,8 +115,11 @@ func askLists[Request, Part any](
 	return slices.Concat(answers...), missing
 }
 
-// askAll asks all other replicas at once, and returns what they answer, and the names of those that have not, sorted.
-func askAll[T any](ctx context.Context, p *Peers, ask func(ctx context.Context, replica string) (T, error)) (answers []T, missing []string) {
+// askAll sends a call to all other replicas at once. It returns their responses, and the sorted names of replicas that
+// did not answer.
+func askAll[T any](
+	ctx context.Context, p *Peers, ask func(ctx context.Context, replica string) (T, error),
+) (answers []T, missing []string) {
 	if p == nil {
 		return nil, nil
 	}
@@ -139,22 +150,24 @@ func askAll[T any](ctx context.Context, p *Peers, ask func(ctx context.Context, 
 	return answers, missing
 }
 
-// AskPlaintext calls Local.AskPlaintext of all peers. It drops invalid reports, and peers that do not answer.
+// AskPlaintext calls Local.AskPlaintext on all peers. It drops invalid reports, and peers that do not answer.
 func (p *Peers) AskPlaintext(ctx context.Context, meshes []string) []*peerv1.Proxy {
 	said, _ := askLists(ctx, p, peerv1.PeerServiceClient.AskPlaintext, &peerv1.AskPlaintextRequest{Meshes: meshes})
 	return slices.DeleteFunc(said, func(m *peerv1.Proxy) bool { return facts.CheckProxy(m) != nil })
 }
 
-// ListUnresponsive calls Local.ListUnresponsive of all peers, and returns the names of those that have not answered, sorted.
+// ListUnresponsive calls Local.ListUnresponsive on all peers. It also returns the sorted names of peers that did not
+// answer.
 func (p *Peers) ListUnresponsive(ctx context.Context, meshName string) (unresponsive []mesh.ID, missing []string) {
-	proxies, missing := askLists(ctx, p, peerv1.PeerServiceClient.ListUnresponsive, &peerv1.ListUnresponsiveRequest{Mesh: meshName})
+	proxies, missing := askLists(ctx, p, peerv1.PeerServiceClient.ListUnresponsive,
+		&peerv1.ListUnresponsiveRequest{Mesh: meshName})
 	for _, proxy := range proxies {
 		unresponsive = append(unresponsive, proxy.GetProxy())
 	}
 	return unresponsive, missing
 }
 
-// readAll returns all parts of an answer, at most one for each proxy.
+// readAll returns all parts of a response, at most one per proxy.
 func readAll[T any](receive func() (T, error)) ([]T, error) {
 	var parts []T
 	for {

@@ -32,13 +32,13 @@ func TestCalls(t *testing.T) {
 			t.Errorf("Query() of a proxy without a session: %v", err)
 		}
 		if err := a.Peers.Query(t.Context(), "c", "default/web", mesh.ViewStats, take); status.Code(err) != codes.Unavailable {
-			t.Errorf("Query() of a replica that is none: %v", err)
+			t.Errorf("Query() of an unknown replica: %v", err)
 		}
 		if got := a.Peers.CheckDuplicate(t.Context(), "b", "default/web", "two", "10.0.0.1"); !strings.HasPrefix(got, "refused: default/web") {
 			t.Errorf("CheckDuplicate() = %q", got)
 		}
 		if got := a.Peers.CheckDuplicate(t.Context(), "c", "default/web", "two", "10.0.0.1"); got != "" {
-			t.Errorf("a replica that is none refuses: %q", got)
+			t.Errorf("an unknown replica refuses: %q", got)
 		}
 		streams, missing := a.Peers.Streams(t.Context())
 		if len(streams) != 1 || streams["default/b"][0].GetReplica() != "b" || len(missing) > 0 {
@@ -51,7 +51,8 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// TestAskPlaintext asks for what agents have counted that are with another replica, of which one says what no agent can have said.
+// TestAskPlaintext asks for what agents have counted that are with another replica, of which one says what no agent can
+// have said.
 func TestAskPlaintext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

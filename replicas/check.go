@@ -10,10 +10,10 @@ import (
 	"github.com/sonde-mesh/sonde/facts"
 )
 
-// maxAuthorities limits what a replica has loaded.
+// maxAuthorities limits the CAs that a replica reports.
 const maxAuthorities = 1000
 
-// checkMessage returns what is wrong with a message, as a gRPC status that names the field.
+// checkMessage validates a message. The error is a gRPC status that names the field.
 func checkMessage(m *peerv1.ReportMessage) error {
 	var b facts.Bounds
 	switch m := m.GetMessage().(type) {

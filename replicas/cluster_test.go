@@ -238,9 +238,9 @@ func (r *replica) knows(p *peerv1.Proxy, id mesh.ID) {
 // says returns what the others have said of a proxy, as REPLICA PROCESS, with LOST for one that is not heard.
 func (r *replica) says(id mesh.ID) string {
 	var all []string
-	for _, said := range r.Peers.Heard(id) {
-		text := said.Replica + " " + said.Proxy.GetSession().GetProcess()
-		if !said.Lost.IsZero() {
+	for _, ok := range r.Peers.Heard(id) {
+		text := ok.Replica + " " + ok.Proxy.GetSession().GetProcess()
+		if !ok.Lost.IsZero() {
 			text += " LOST"
 		}
 		all = append(all, text)

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// maxDecisions of one replica: more containers than that are not guarded.
+	// maxDecisions of one replica: containers beyond that are not guarded.
 	maxDecisions = 100_000
-	// decisionsPerPart keeps a part far below the limit of a message.
+	// decisionsPerPart keeps a part far below the message size limit.
 	decisionsPerPart = 500
 )
 
-// Decisions returns what the other replicas that lead have decided last, and the names of those that have not answered,
-// sorted.
+// Decisions returns the last decisions of the other leading replicas, and the sorted names of replicas that did not
+// answer.
 func (p *Peers) Decisions(
 	ctx context.Context, of *peerv1.ListDecisionsRequest,
 ) (decided []*peerv1.ListDecisionsPart, missing []string) {
@@ -30,7 +30,7 @@ func (p *Peers) Decisions(
 	return slices.DeleteFunc(answers, func(d *peerv1.ListDecisionsPart) bool { return d.GetRound() == nil }), missing
 }
 
-// listDecisions returns all parts as one.
+// listDecisions merges all parts.
 func (p *Peers) listDecisions(
 	ctx context.Context, replica string, of *peerv1.ListDecisionsRequest,
 ) (*peerv1.ListDecisionsPart, error) {
@@ -40,7 +40,7 @@ func (p *Peers) listDecisions(
 	}
 	stream, err := client.ListDecisions(ctx, of)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it is a status
+		return nil, err //nolint:wrapcheck // a gRPC status
 	}
 	all := &peerv1.ListDecisionsPart{}
 	for {
@@ -49,7 +49,7 @@ func (p *Peers) listDecisions(
 		case errors.Is(err, io.EOF):
 			return all, nil
 		case err != nil:
-			return nil, err //nolint:wrapcheck // it is a status
+			return nil, err //nolint:wrapcheck // a gRPC status
 		case len(all.GetDecisions())+len(part.GetDecisions()) > maxDecisions:
 			return nil, status.Errorf(codes.ResourceExhausted, "more than %d decisions", maxDecisions)
 		}

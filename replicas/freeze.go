@@ -14,25 +14,26 @@ import (
 	"github.com/sonde-mesh/sonde/facts"
 )
 
-// Freeze has the verdict about the sight of the mesh. Unlike all else, a replica also tells it that it was told: the one that has judged may be gone.
-// Its methods are called from any goroutine.
+// Freeze holds the verdict about sight of the mesh. Unlike other state, a replica also passes on verdicts it received:
+// the replica that judged may be gone. Its methods are called from any goroutine.
 type Freeze interface {
-	// Tell returns the newest verdict that is known, nil if there is none.
+	// Tell returns the newest known verdict, nil without one.
 	Tell() *peerv1.Freeze
-	// Hear gets one of another replica. It must not call those of Peers, but for ChangedFreeze. The error is a gRPC status.
+	// Hear receives a verdict from another replica. It must not call Peers, except ChangedFreeze. The error is a gRPC
+	// status.
 	Hear(m *peerv1.Freeze) error
 	// Order freezes or thaws a zone. It returns nil if this replica does not lead. Errors are gRPC statuses.
 	Order(r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
 }
 
-// ConnectFreeze sets who has the verdict. It has to be called before Run and Serve.
+// ConnectFreeze sets the source of the verdict. Call it before Run and Serve.
 func (p *Peers) ConnectFreeze(f Freeze) {
 	if p != nil {
 		p.freeze = f
 	}
 }
 
-// ChangedFreeze tells that another verdict is known. It returns at once.
+// ChangedFreeze announces a new verdict. It returns at once.
 func (p *Peers) ChangedFreeze() {
 	if p == nil {
 		return
@@ -45,7 +46,7 @@ func (p *Peers) ChangedFreeze() {
 	}
 }
 
-// freezeMessages returns what is to be told of the verdict.
+// freezeMessages returns the messages with the verdict.
 func (p *Peers) freezeMessages() []*peerv1.ReportMessage {
 	if p.freeze == nil {
 		return nil
@@ -57,12 +58,13 @@ func (p *Peers) freezeMessages() []*peerv1.ReportMessage {
 	return []*peerv1.ReportMessage{{Message: &peerv1.ReportMessage_Freeze{Freeze: m}}}
 }
 
-// orderTimeout is how long the replica that leads may take: it changes what it has in memory.
+// orderTimeout bounds the leader's response: it only changes memory.
 const orderTimeout = 3 * time.Second
 
-// OrderFreeze has the other replica that leads freeze or thaw a zone. It returns nil if none of those that have answered does, and the names of
-// those that have not. The error is that of the one that leads.
-func (p *Peers) OrderFreeze(ctx context.Context, r *adminv1.FreezeZoneRequest) (done *adminv1.FreezeZoneResponse, missing []string, err error) {
+// OrderFreeze forwards a freeze or thaw of a zone to the leading replica. It returns nil if no replica that answered
+// leads, and the names of those that did not answer. The error is the leader's.
+func (p *Peers) OrderFreeze(ctx context.Context, r *adminv1.FreezeZoneRequest) (done *adminv1.FreezeZoneResponse,
+	missing []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
 	type answer struct {
@@ -79,7 +81,7 @@ func (p *Peers) OrderFreeze(ctx context.Context, r *adminv1.FreezeZoneRequest) (
 		case codes.OK:
 			return answer{done: response.GetDone()}, nil
 		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented:
-			return answer{}, err //nolint:wrapcheck // it only says that it has not answered
+			return answer{}, err //nolint:wrapcheck // used only as "did not answer"
 		}
 		return answer{err: err}, nil
 	})
@@ -97,10 +99,11 @@ func (s *service) OrderFreeze(_ context.Context, r *adminv1.FreezeZoneRequest) (
 		return &peerv1.OrderFreezeResponse{}, nil
 	}
 	done, err := s.peers.freeze.Order(r)
-	return &peerv1.OrderFreezeResponse{Done: done}, err //nolint:wrapcheck // it is a status
+	return &peerv1.OrderFreezeResponse{Done: done}, err //nolint:wrapcheck // a gRPC status
 }
 
-// Streaming returns the proxies that have an ADS stream with another replica, and the names of the replicas that have not answered, sorted.
+// Streaming returns the proxies that have an ADS stream with another replica, and the names of the replicas that have
+// not answered, sorted.
 func (p *Peers) Streaming(ctx context.Context) (proxies map[mesh.ID]bool, missing []string) {
 	proxies = map[mesh.ID]bool{}
 	parts, missing := askLists(ctx, p, peerv1.PeerServiceClient.ListStreams, &peerv1.ListStreamsRequest{ProxiesOnly: true})
@@ -110,7 +113,7 @@ func (p *Peers) Streaming(ctx context.Context) (proxies map[mesh.ID]bool, missin
 	return proxies, missing
 }
 
-// maxFreeze limits each part of a verdict.
+// maxFreeze limits each list in a verdict.
 const maxFreeze = 1000
 
 func checkFreeze(b *facts.Bounds, m *peerv1.Freeze) {

@@ -105,7 +105,7 @@ func TestOrderFreeze(t *testing.T) {
 			t.Errorf("OrderFreeze() = %v, %q, %v", done, missing, err)
 		}
 		if done, _, err := a.OrderFreeze(t.Context(), &adminv1.FreezeZoneRequest{Zone: "c"}); status.Code(err) != codes.NotFound {
-			t.Errorf("OrderFreeze() of a zone that is none = %v, %v", done, err)
+			t.Errorf("OrderFreeze() of an unknown zone = %v, %v", done, err)
 		}
 		if done, missing, err := b.OrderFreeze(t.Context(), &adminv1.FreezeZoneRequest{Zone: "a"}); done != nil || len(missing) > 0 || err != nil {
 			t.Errorf("OrderFreeze() of those that do not lead = %v, %q, %v", done, missing, err)
@@ -125,7 +125,7 @@ func TestStreaming(t *testing.T) {
 		all, missing := a.Streaming(t.Context())
 		want, _ := a.Peers.Streams(t.Context())
 		if len(all) != len(want) || len(all) == 0 || len(missing) > 0 {
-			t.Errorf("Streaming() = %v, %q, want those of %v", all, missing, want)
+			t.Errorf("Streaming() = %v, %q, want the streams of %v", all, missing, want)
 		}
 		for id := range want {
 			if !all[id] {

@@ -11,14 +11,14 @@ type metrics struct{ refused prometheus.Counter }
 func newMetrics(p *Peers, registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{refused: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sonde_peers_refused_total",
-		Help: "Calls and messages of other replicas, or of what is none, that were refused.",
+		Help: "Calls and messages on the replica port that were rejected.",
 	})}
 	if registerer == nil {
 		return m, nil
 	}
 	stale := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_peers_stale",
-		Help: "1 while another replica of the control plane has seen changes of pods for 5 s that this one has not, so that this one serves no proxies and does not lead; else 0.",
+		Help: "1 while this replica lacks pod changes that another replica has had for 5 s: it then serves no proxies and does not lead. Otherwise 0.",
 	}, func() float64 {
 		if p.Stale() != nil {
 			return 1
@@ -34,9 +34,9 @@ func newMetrics(p *Peers, registerer prometheus.Registerer) (*metrics, error) {
 }
 
 var statesDescription = prometheus.NewDesc("sonde_peers",
-	"Other replicas of the control plane that there are, by state: connected, or missing while this one does not hear them.", []string{"state"}, nil)
+	"Other replicas of the control plane, by state: connected, or missing while disconnected.", []string{"state"}, nil)
 
-// states counts replicas when the metrics are read.
+// states counts replicas when metrics are collected.
 type states struct{ peers *Peers }
 
 // Describe implements prometheus.Collector.
@@ -48,6 +48,7 @@ func (s *states) Collect(to chan<- prometheus.Metric) {
 	s.peers.mu.Lock()
 	all := len(s.peers.followed)
 	s.peers.mu.Unlock()
-	to <- prometheus.MustNewConstMetric(statesDescription, prometheus.GaugeValue, float64(max(0, all-missing)), "connected")
+	to <- prometheus.MustNewConstMetric(statesDescription, prometheus.GaugeValue, float64(max(0, all-missing)),
+		"connected")
 	to <- prometheus.MustNewConstMetric(statesDescription, prometheus.GaugeValue, float64(missing), "missing")
 }

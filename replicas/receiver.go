@@ -19,19 +19,20 @@ import (
 )
 
 const (
-	// helloTimeout is how long a stream may take for its first message.
+	// helloTimeout bounds the wait for the first message of a stream.
 	helloTimeout = 5 * time.Second
-	// messageRate, per second, is more than a replica with 10,000 sessions that reconnect sends. Beyond it, messages are read more slowly.
+	// messageRate, per second, is more than a replica with 10,000 reconnecting sessions sends. Beyond it, messages are
+	// read more slowly.
 	messageRate  = 10_000
 	messageBurst = maxProxies
 )
 
-// receiver is a stream on which another replica tells what it knows.
+// receiver is a stream of reports from another replica.
 type receiver struct {
-	peers *Peers
-	heard *heard
-	ended chan struct{}
-	why   error // set before ended is closed
+	peers  *Peers
+	remote *remote
+	ended  chan struct{}
+	why    error // set before ended is closed
 }
 
 // Report implements peerv1.PeerServiceServer.
@@ -46,16 +47,18 @@ func (s *service) Report(stream peerv1.PeerService_ReportServer) error {
 		return p.refuse(addressOf(stream.Context()), err)
 	}
 	defer p.close(r)
-	p.o.Logger.InfoContext(stream.Context(), "replica heard", "replica", hello.GetReplica(), "version", hello.GetVersion())
+	p.o.Logger.InfoContext(stream.Context(), "peer connected", "replica", hello.GetReplica(),
+		"version", hello.GetVersion())
 	err = r.receive(stream)
-	p.o.Logger.WarnContext(stream.Context(), "replica not heard any more, what it has said holds", "replica", hello.GetReplica(), "err", err)
+	p.o.Logger.WarnContext(stream.Context(), "peer disconnected, keeping its last reported state",
+		"replica", hello.GetReplica(), "err", err)
 	return err
 }
 
-// refuse counts and logs a replica that is refused.
+// refuse counts and logs a rejected peer.
 func (p *Peers) refuse(peer string, err error) error {
 	p.metrics.refused.Inc()
-	p.o.Logger.Warn("replica refused", "peer", peer, "err", err)
+	p.o.Logger.Warn("rejected peer", "peer", peer, "err", err)
 	return err
 }
 
@@ -69,7 +72,7 @@ func (s *service) awaitHello(stream peerv1.PeerService_ReportServer) (*peerv1.He
 		err     error
 	}
 	received := make(chan first, 1)
-	go func() { // until the stream ends, at the latest
+	go func() { // at the latest until the stream ends
 		m, err := stream.Recv()
 		received <- first{m, err}
 	}()
@@ -87,39 +90,43 @@ func (s *service) awaitHello(stream peerv1.PeerService_ReportServer) (*peerv1.He
 	}
 }
 
-// open makes the stream of that Hello the one of its replica.
+// open makes a stream the current one of its replica.
 func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 	name := hello.GetReplica()
 	var forgotten []mesh.ID
-	defer func() { // without mu
+	defer func() { // without holding mu
 		for _, id := range forgotten {
 			p.local.Heard(id)
 		}
 	}()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	old := p.heard[name]
+	old := p.remotes[name]
 	switch {
 	case name == p.o.Name && hello.GetProcess() != p.hello.GetProcess():
-		return nil, status.Errorf(codes.AlreadyExists, "replica: %q: is the name of this replica, too: give each one a name of its own", name)
+		return nil, status.Errorf(codes.AlreadyExists,
+			"replica: %q: is the name of this replica, too: give each one a name of its own", name)
 	case name == p.o.Name:
-		return nil, status.Error(codes.AlreadyExists, "replica: it has called itself")
-	case old != nil && old.lost.IsZero() && old.hello.GetProcess() != hello.GetProcess() && !hello.GetStarted().AsTime().After(old.hello.GetStarted().AsTime()):
-		return nil, status.Errorf(codes.AlreadyExists, "replica: %q: another process with this name has started later, and is connected: give each replica a name of its own", name)
-	case old == nil && len(p.heard) >= maxReplicas:
+		return nil, status.Error(codes.AlreadyExists, "replica: it has connected to itself")
+	case old != nil && old.lost.IsZero() && old.hello.GetProcess() != hello.GetProcess() &&
+		!hello.GetStarted().AsTime().After(old.hello.GetStarted().AsTime()):
+		return nil, status.Errorf(codes.AlreadyExists,
+			"replica: %q: another process with this name started later and is connected: give each replica a name of its own",
+			name)
+	case old == nil && len(p.remotes) >= maxReplicas:
 		var dropped bool
 		if forgotten, dropped = p.dropLost(); !dropped {
-			return nil, status.Errorf(codes.ResourceExhausted, "%d replicas are connected, which is the limit", len(p.heard))
+			return nil, status.Errorf(codes.ResourceExhausted, "%d replicas are connected, which is the limit", len(p.remotes))
 		}
 	}
 	r := &receiver{peers: p, ended: make(chan struct{})}
-	h := &heard{
+	h := &remote{
 		hello: hello, proxies: map[mesh.ID]facts.Said{}, stale: map[mesh.ID]struct{}{}, end: r.endOnce(),
 		answers: map[mesh.ID]uint64{}, answer: run.NewSignal(),
 	}
 	if old != nil {
 		old.end(errReplaced)
-		// What it has said holds until it says something else, or that this is all.
+		// The last reported state holds until the new snapshot replaces it.
 		h.proxies = old.proxies
 		if old.hello.GetProcess() == hello.GetProcess() {
 			h.replica, h.revision, h.complete = old.replica, old.revision, old.complete
@@ -128,24 +135,24 @@ func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 			h.stale[id] = struct{}{}
 		}
 	}
-	r.heard, p.heard[name] = h, h
+	r.remote, p.remotes[name] = h, h
 	return r, nil
 }
 
-// dropLost forgets the replica that was lost first, and returns of which proxies it has said something. It returns false if none is lost. mu is
-// held.
+// dropLost drops the replica that disconnected first, and returns the proxies it had reported, or false if no replica
+// is disconnected. The caller holds mu.
 func (p *Peers) dropLost() (proxies []mesh.ID, dropped bool) {
 	var first string
-	for name, h := range p.heard {
-		if !h.lost.IsZero() && (first == "" || h.lost.Before(p.heard[first].lost)) {
+	for name, h := range p.remotes {
+		if !h.lost.IsZero() && (first == "" || h.lost.Before(p.remotes[first].lost)) {
 			first = name
 		}
 	}
 	if first == "" {
 		return nil, false
 	}
-	proxies = slices.Collect(maps.Keys(p.heard[first].proxies))
-	delete(p.heard, first)
+	proxies = slices.Collect(maps.Keys(p.remotes[first].proxies))
+	delete(p.remotes, first)
 	return proxies, true
 }
 
@@ -162,15 +169,15 @@ func (r *receiver) endOnce() func(error) {
 	}
 }
 
-// close notes that a replica is not heard any more, unless it has another stream by now.
+// close marks a replica as disconnected, unless it has a newer stream.
 func (p *Peers) close(r *receiver) {
 	p.mu.Lock()
-	current := p.heard[r.heard.hello.GetReplica()] == r.heard
+	current := p.remotes[r.remote.hello.GetReplica()] == r.remote
 	if current {
-		r.heard.lost = p.o.Now()
+		r.remote.lost = p.o.Now()
 	}
 	var ids []mesh.ID
-	for id := range r.heard.proxies {
+	for id := range r.remote.proxies {
 		ids = append(ids, id)
 	}
 	p.mu.Unlock()
@@ -186,7 +193,7 @@ func (p *Peers) close(r *receiver) {
 // receive reads messages until the stream ends.
 func (r *receiver) receive(stream peerv1.PeerService_ReportServer) error {
 	failed := make(chan error, 1)
-	go func() { // until the stream ends, which it does when receive returns
+	go func() { // it stops when receive returns, which ends the stream
 		pace := rate.NewLimiter(messageRate, messageBurst)
 		for {
 			err := pace.Wait(stream.Context())
@@ -209,7 +216,7 @@ func (r *receiver) receive(stream peerv1.PeerService_ReportServer) error {
 			return err
 		case <-r.ended:
 			return r.why
-		case <-r.heard.answer:
+		case <-r.remote.answer:
 			for _, t := range r.takeAnswers() {
 				if err := stream.Send(&peerv1.ReportReply{Message: &peerv1.ReportReply_Taken{Taken: t}}); err != nil {
 					return err
@@ -219,18 +226,18 @@ func (r *receiver) receive(stream peerv1.PeerService_ReportServer) error {
 	}
 }
 
-// take takes a message over.
+// take handles a message.
 func (r *receiver) take(m *peerv1.ReportMessage) error {
 	if err := checkMessage(m); err != nil {
-		err = r.peers.refuse(r.heard.hello.GetReplica(), err)
+		err = r.peers.refuse(r.remote.hello.GetReplica(), err)
 		if m.GetProxy() != nil {
-			return nil // what is said of one proxy must not keep back what is said of the others
+			return nil // an invalid proxy must not hold up the others
 		}
 		return err
 	}
 	if f := m.GetFreeze(); f != nil && r.peers.freeze != nil {
 		if err := r.peers.freeze.Hear(f); err != nil {
-			_ = r.peers.refuse(r.heard.hello.GetReplica(), err) // what it says of proxies counts nevertheless
+			_ = r.peers.refuse(r.remote.hello.GetReplica(), err) // its reports about proxies still count
 		}
 		return nil
 	}
@@ -240,7 +247,7 @@ func (r *receiver) take(m *peerv1.ReportMessage) error {
 	}
 	if p := m.GetProxy(); p.GetAwaited() && err == nil {
 		r.peers.mu.Lock()
-		r.heard.await(p)
+		r.remote.await(p)
 		r.peers.mu.Unlock()
 		r.peers.local.Merged(p.GetId())
 	}
@@ -250,12 +257,12 @@ func (r *receiver) take(m *peerv1.ReportMessage) error {
 	return err
 }
 
-// change keeps a message, and returns of which proxies something else is known now, and whether of the replica itself.
+// change stores a message. It returns the proxies whose state changed, and whether the replica's own state did.
 func (r *receiver) change(m *peerv1.ReportMessage) (ids []mesh.ID, replica bool, err error) {
 	r.peers.mu.Lock()
 	defer r.peers.mu.Unlock()
-	h := r.heard
-	if r.peers.heard[h.hello.GetReplica()] != h {
+	h := r.remote
+	if r.peers.remotes[h.hello.GetReplica()] != h {
 		return nil, false, errReplaced
 	}
 	switch m := m.GetMessage().(type) {
@@ -272,25 +279,25 @@ func (r *receiver) change(m *peerv1.ReportMessage) (ids []mesh.ID, replica bool,
 		h.replica = m.Replica
 		return nil, true, nil
 	case *peerv1.ReportMessage_Revision:
-		changed := h.revision.GetStale() != m.Revision.GetStale() // who waits for this replica waits no more
+		changed := h.revision.GetStale() != m.Revision.GetStale() // others stop waiting for a stale replica
 		h.revision = m.Revision
 		return nil, changed, nil
 	case *peerv1.ReportMessage_Hello:
 		return nil, false, status.Error(codes.InvalidArgument, "hello: a stream has one")
 	}
-	return nil, false, nil // of a later release
+	return nil, false, nil // from a later release
 }
 
-// takeAnswers returns what the other replica waits for, and is done.
+// takeAnswers returns the pending responses for the other replica.
 func (r *receiver) takeAnswers() []*peerv1.Taken {
 	r.peers.mu.Lock()
 	defer r.peers.mu.Unlock()
-	done := r.heard.done
-	r.heard.done = nil
+	done := r.remote.done
+	r.remote.done = nil
 	return done
 }
 
-// checkHello checks a Hello of a caller whose certificate has that name.
+// checkHello validates the Hello of a caller with the given name in its certificate.
 func checkHello(h *peerv1.Hello, name string) error {
 	var errs []error
 	refuse := func(field string, value any, allowed string) {
@@ -300,7 +307,8 @@ func checkHello(h *peerv1.Hello, name string) error {
 		return status.Error(codes.InvalidArgument, "hello: must be the first message")
 	}
 	if h.GetReplica() != name {
-		return status.Errorf(codes.PermissionDenied, "hello.replica: %q: the certificate is for replica %q", h.GetReplica(), name)
+		return status.Errorf(codes.PermissionDenied, "hello.replica: %q: the certificate is for replica %q",
+			h.GetReplica(), name)
 	}
 	if n := len(h.GetProcess()); n == 0 || n > facts.MaxText {
 		refuse("process", n, fmt.Sprintf("must have from 1 to %d characters", facts.MaxText))

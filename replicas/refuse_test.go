@@ -32,7 +32,7 @@ func TestNamesAreOfOneReplica(t *testing.T) {
 		b.hears(t, "default/web", "a two")
 		a.Follow(map[string]string{"b": b.address})
 		synctest.Wait()
-		if err := a.Check(); err == nil || !strings.Contains(err.Error(), "another process with this name has started later") {
+		if err := a.Check(); err == nil || !strings.Contains(err.Error(), "another process with this name started later") {
 			t.Errorf("the first one is told %v", err)
 		}
 		b.hears(t, "default/web", "a two")
@@ -45,8 +45,8 @@ func TestNamesAreOfOneReplica(t *testing.T) {
 	})
 }
 
-// TestOthersAreRefused has callers with certificates of an agent, of the control plane for agents, of a replica of another trust domain and of
-// another control plane, and without any.
+// TestOthersAreRefused has callers with certificates of an agent, of the control plane for agents, of a replica of
+// another trust domain and of another control plane, and without any.
 func TestOthersAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -128,7 +128,8 @@ func TestBadMessages(t *testing.T) {
 	})
 }
 
-// TestBadProxies has a replica say of proxies what none would: that is counted and left out, and what it says of others is heard.
+// TestBadProxies has a replica say of proxies what none would: that is counted and left out, and what it says of others
+// is heard.
 func TestBadProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

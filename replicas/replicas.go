@@ -1,5 +1,6 @@
-// Package replicas connects the replicas of the control plane. Each tells each other what it knows of proxies by itself, and keeps what the others
-// have said, also of one that is lost. So an answer about a proxy is the same wherever its agent and its Envoy are connected.
+// Package replicas connects the replicas of the control plane. Each reports its own state of proxies to the others and
+// keeps what they report, even after one disconnects. So a question about a proxy gets the same answer wherever its
+// agent and Envoy are connected.
 package replicas
 
 import (
@@ -25,75 +26,78 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Local is what this replica knows by itself. Its methods are called from any goroutine, and must not call those of Peers, but for Heard.
+// Local is the state of this replica. Its methods are called from any goroutine, and must not call Peers, except Heard.
 type Local interface {
-	// Proxies returns those of which this replica knows something.
+	// Proxies returns the proxies that this replica has state about.
 	Proxies() []mesh.ID
-	// Proxy returns what it knows of one, nil if that is nothing.
+	// Proxy returns the state of a proxy, nil without any.
 	Proxy(id mesh.ID) *peerv1.Proxy
 	// Replica returns what it has loaded.
 	Replica() *peerv1.Replica
-	// Heard is called after others have said something of a proxy, HeardReplica after they have said what they have loaded, or were lost.
+	// Heard is called after another replica's report on a proxy changed. HeardReplica is called after a replica changed
+	// what it has loaded, or disconnected.
 	Heard(id mesh.ID)
 	HeardReplica()
-	// Merged is called after Heard for a proxy of which a replica waits for Taken.
+	// Merged is called after Heard for a proxy for which a replica waits for Taken.
 	Merged(id mesh.ID)
-	// Query asks an Envoy whose proxy has a session here. Errors are gRPC statuses.
+	// Query sends a query to an Envoy whose proxy has a session here. Errors are gRPC statuses.
 	Query(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error
-	// CheckDuplicate returns why another process of a proxy that has a session here is refused, "" if it is not.
+	// CheckDuplicate returns why another process of a proxy with a session here is rejected, "" if it is not.
 	CheckDuplicate(ctx context.Context, proxy mesh.ID, process, address string) (refusal string)
-	// AskPlaintext asks the agents of these meshes with a session here for their counts, and returns id, instance and plaintext of the proxies that
-	// answered.
+	// AskPlaintext asks the agents of these meshes with a session here for their counts, and returns id, instance and
+	// plaintext of the proxies that answered.
 	AskPlaintext(ctx context.Context, meshes []string) []*peerv1.Proxy
-	// ListUnresponsive asks the agents of a mesh with a session here, of all meshes if that is "", and returns the proxies of those that do not answer.
+	// ListUnresponsive asks the agents with a session here, of one mesh or of all for "", and returns the proxies that
+	// do not answer.
 	ListUnresponsive(ctx context.Context, meshName string) []mesh.ID
 	// Streams returns the ADS streams here.
 	Streams() map[mesh.ID][]*adminv1.Stream
-	// Decisions returns what this replica has decided last about restarts, nil if it does not lead. It must not be changed.
+	// Decisions returns this replica's last restart decisions, nil if it does not lead. The result must not be changed.
 	Decisions(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart
 }
 
-// Options of Peers. All are required but Dial, Registerer, Logger and Now.
+// Options of Peers. Dial, Registerer, Logger, Now and Connections are optional.
 type Options struct {
-	// Name of this replica, as it is in its certificate, and the version of its program.
+	// Name of this replica, as in its certificate, and version of its program.
 	Name, Version string
-	// Server and Client have the certificate of this replica, and accept only those of replicas.
+	// Server and Client have this replica's certificate, and accept only certificates of replicas.
 	Server, Client *tls.Config
 	// NameOf returns the name in the certificate of a replica.
 	NameOf func(tls.ConnectionState) (string, error)
 	// Dial connects to host:port. Default: by TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Connections is how many replicas and strangers may have at once. Default MaxConnections.
+	// Connections limits all connections, including strangers'. Default MaxConnections.
 	Connections int
 	Registerer  prometheus.Registerer
 	Logger      *slog.Logger
 	Now         func() time.Time
 }
 
-// Peers are the other replicas. Those that are nil are none.
+// Peers are the other replicas. A nil *Peers is valid and has no peers.
 type Peers struct {
 	o         Options
 	local     Local
-	freeze    Freeze    // nil for none
-	revisions Revisions // nil for none
+	freeze    Freeze    // nil if not connected
+	revisions Revisions // nil if not connected
 	hello     *peerv1.Hello
 	metrics   *metrics
 	wake      run.Signal // sent to when followed has changed
 
 	mu sync.Mutex
-	// followed are the addresses of the replicas that there are, by name; nil before the first Follow. senders are those that have been started.
+	// followed are the addresses of the existing replicas, by name; nil before the first Follow. senders have been
+	// started.
 	followed map[string]string
 	senders  map[string]*sender
-	// heard has what others have said, by the name of the replica.
-	heard map[string]*heard
+	// remotes has the reported state of other replicas, by name.
+	remotes map[string]*remote
 	// changes counts the calls of Changed.
 	changes uint64
-	// behind is what this replica lacks, and newest the revision that it tells the others.
+	// behind is what this replica lacks; newest is the revision that it reports to the others.
 	behind behind
 	newest uint64
 }
 
-// New returns Peers that know no replica yet. Connect has to be called before Follow, Run and Serve.
+// New returns Peers without replicas. Call Connect before Follow, Run and Serve.
 func New(o Options) (*Peers, error) {
 	if o.Name == "" || o.Server == nil || o.Client == nil || o.NameOf == nil {
 		return nil, errors.New("replicas: Name, Server, Client and NameOf are required")
@@ -107,21 +111,21 @@ func New(o Options) (*Peers, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
 	}
-	p := &Peers{o: o, wake: run.NewSignal(), senders: map[string]*sender{}, heard: map[string]*heard{}}
+	p := &Peers{o: o, wake: run.NewSignal(), senders: map[string]*sender{}, remotes: map[string]*remote{}}
 	p.hello = &peerv1.Hello{Replica: o.Name, Process: rand.Text(), Started: timestamppb.New(o.Now()), Version: o.Version}
 	var err error
 	p.metrics, err = newMetrics(p, o.Registerer)
 	return p, err
 }
 
-// Connect sets what this replica knows by itself.
+// Connect sets the state of this replica.
 func (p *Peers) Connect(l Local) {
 	if p != nil {
 		p.local = l
 	}
 }
 
-// Follow replaces which replicas there are: their addresses, host:port, by name. This one itself is left out.
+// Follow replaces the set of replicas: addresses (host:port) by name. This replica itself is skipped.
 func (p *Peers) Follow(addresses map[string]string) {
 	addresses = maps.Clone(addresses)
 	delete(addresses, p.o.Name)
@@ -132,7 +136,7 @@ func (p *Peers) Follow(addresses map[string]string) {
 	p.local.HeardReplica()
 }
 
-// Run tells the others what this replica knows until ctx ends, and then returns nil.
+// Run reports this replica's state to the others until ctx ends, and then returns nil.
 func (p *Peers) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -148,7 +152,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	}
 }
 
-// takeFollowed ends senders to replicas that are gone, and returns those that are to start.
+// takeFollowed ends senders of removed replicas, and returns senders to start.
 func (p *Peers) takeFollowed() []*sender {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,7 +173,7 @@ func (p *Peers) takeFollowed() []*sender {
 	return started
 }
 
-// Changed tells that what this replica knows of a proxy has changed. It returns at once.
+// Changed announces that this replica's state of a proxy has changed. It returns at once.
 func (p *Peers) Changed(id mesh.ID) {
 	if p == nil {
 		return
@@ -183,7 +187,7 @@ func (p *Peers) Changed(id mesh.ID) {
 	}
 }
 
-// ChangedReplica tells that this replica has loaded something else.
+// ChangedReplica announces that this replica has loaded something else.
 func (p *Peers) ChangedReplica() {
 	if p == nil {
 		return
@@ -196,7 +200,7 @@ func (p *Peers) ChangedReplica() {
 	}
 }
 
-// Behind reports whether a replica that is connected does not have on its way to Envoys what has changed of a proxy.
+// Behind reports whether a connected replica has not yet sent a change of a proxy on to its Envoys.
 func (p *Peers) Behind(id mesh.ID) bool {
 	if p == nil {
 		return false
@@ -204,7 +208,7 @@ func (p *Peers) Behind(id mesh.ID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, s := range p.senders {
-		if h := p.heard[name]; h != nil && h.lost.IsZero() && h.revision.GetStale() {
+		if h := p.remotes[name]; h != nil && h.lost.IsZero() && h.revision.GetStale() {
 			continue // no Envoy waits for it
 		}
 		if s.behind(id, p.o.Now()) {
@@ -214,7 +218,7 @@ func (p *Peers) Behind(id mesh.ID) bool {
 	return false
 }
 
-// Missing returns the names of the replicas whose answers are not known here: there they are, and this one does not hear them. It is sorted.
+// Missing returns the sorted names of the replicas that exist but are disconnected, so that their answers are missing.
 func (p *Peers) Missing() []string {
 	if p == nil {
 		return nil
@@ -223,7 +227,7 @@ func (p *Peers) Missing() []string {
 	defer p.mu.Unlock()
 	var missing []string
 	for name := range p.followed {
-		if h := p.heard[name]; h == nil || !h.complete || !h.lost.IsZero() {
+		if h := p.remotes[name]; h == nil || !h.complete || !h.lost.IsZero() {
 			missing = append(missing, name)
 		}
 	}
@@ -231,26 +235,26 @@ func (p *Peers) Missing() []string {
 	return missing
 }
 
-// Check returns an error that names the replicas that are not heard, or do not hear this one.
+// Check returns an error that names the replicas that are disconnected in either direction.
 func (p *Peers) Check() error {
 	var errs []error
 	for _, name := range p.Missing() {
-		errs = append(errs, fmt.Errorf("replica %s is not heard", name))
+		errs = append(errs, fmt.Errorf("replica %s is disconnected", name))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(p.senders)) {
 		if err := p.senders[name].err; err != nil {
-			errs = append(errs, fmt.Errorf("replica %s is not reached at %s: %w", name, p.senders[name].address, err))
+			errs = append(errs, fmt.Errorf("connect to replica %s at %s: %w", name, p.senders[name].address, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// startTime is how long a replica that starts waits for what others know.
+// startTime bounds how long a starting replica waits for the state of others.
 const startTime = 5 * time.Second
 
-// AwaitFirst waits until the replicas that there are have said what they know, at most for startTime. The error is that of ctx.
+// AwaitFirst waits until all replicas have reported their state, for at most startTime. The error is the error of ctx.
 func (p *Peers) AwaitFirst(ctx context.Context) error {
 	late := time.NewTimer(startTime)
 	defer late.Stop()
@@ -267,7 +271,9 @@ func (p *Peers) AwaitFirst(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-late.C:
-			p.o.Logger.WarnContext(ctx, "replicas have not said what they know: their agents count as not joined until they speak here", "replicas", p.Missing())
+			p.o.Logger.WarnContext(ctx,
+				"replicas have not reported their state, their agents count as not joined until they connect here",
+				"replicas", p.Missing())
 			return nil
 		case <-poll.C:
 		}

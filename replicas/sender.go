@@ -19,18 +19,19 @@ import (
 )
 
 const (
-	// A replica that is cut off is noticed after the sum of the two.
+	// A broken connection is noticed after the sum of the two.
 	pingInterval = 10 * time.Second
 	pingTimeout  = 5 * time.Second
 	// retryPause between two streams to a replica.
 	retryPause = 500 * time.Millisecond
-	// sendTimeout is how long a replica may read nothing.
+	// sendTimeout is how long a replica may not read.
 	sendTimeout = 15 * time.Second
-	// takenTimeout is how long a replica that is connected is waited for, before it counts as one that is not.
+	// takenTimeout is how long to wait for a connected replica, before it counts as disconnected.
 	takenTimeout = 10 * time.Second
 )
 
-// sender tells one replica what this one knows. Of a proxy that changes faster than the replica reads, only the last state is sent.
+// sender reports this replica's state to one replica. If a proxy changes faster than the replica reads, only the last
+// state is sent.
 type sender struct {
 	name, address string
 	wake          run.Signal
@@ -41,12 +42,12 @@ type sender struct {
 	connection *grpc.ClientConn // nil before the first
 	connected  bool
 	err        error // of the last stream; nil while one is open, and before the first
-	// dirty are the proxies of which something is to be sent, and since when.
+	// dirty are the proxies to send, and since when.
 	dirty map[mesh.ID]time.Time
-	// owed is what the replica has been sent and has not taken yet.
+	// owed are the reports that were sent and not taken yet.
 	owed         map[mesh.ID]owed
 	replicaDirty bool
-	// freezeDirty is that the verdict of freeze.go is to be sent, revisionDirty that what stale.go tells is.
+	// freezeDirty and revisionDirty mean that the verdict (freeze.go) and the revision (stale.go) are to be sent.
 	freezeDirty, revisionDirty bool
 }
 
@@ -56,7 +57,8 @@ type owed struct {
 }
 
 func newSender(name, address string) *sender {
-	s := &sender{name: name, address: address, wake: run.NewSignal(), ended: make(chan struct{}), dirty: map[mesh.ID]time.Time{}, owed: map[mesh.ID]owed{}}
+	s := &sender{name: name, address: address, wake: run.NewSignal(), ended: make(chan struct{}),
+		dirty: map[mesh.ID]time.Time{}, owed: map[mesh.ID]owed{}}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
 	return s
 }
@@ -74,14 +76,14 @@ func (s *sender) ctx(ctx context.Context) context.Context {
 	return ctx
 }
 
-// change notes that something is to be sent of a proxy. Peers.mu is held.
+// change marks a proxy to be sent. The caller holds Peers.mu.
 func (s *sender) change(id mesh.ID, now time.Time) {
 	if s.dirty[id].IsZero() {
 		s.dirty[id] = now
 	}
 }
 
-// behind needs Peers.mu.
+// behind reports whether a report on a proxy is pending. The caller holds Peers.mu.
 func (s *sender) behind(id mesh.ID, now time.Time) bool {
 	recent := func(since time.Time) bool { return !since.IsZero() && now.Sub(since) < takenTimeout }
 	return s.connected && (recent(s.dirty[id]) || recent(s.owed[id].since))
@@ -104,7 +106,7 @@ func (p *Peers) tell(ctx context.Context, s *sender) {
 			return
 		}
 		p.failed(ctx, s, err)
-		_ = run.Sleep(ctx, retryPause) // the loop looks at ctx
+		_ = run.Sleep(ctx, retryPause) // the loop checks ctx
 	}
 }
 
@@ -113,10 +115,12 @@ func (p *Peers) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(credentials.NewTLS(p.o.Client)), grpc.WithContextDialer(p.o.Dial),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceived)),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			Backoff: backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout, PermitWithoutStream: true}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout,
+			PermitWithoutStream: true}),
 		grpc.WithIdleTimeout(0), grpc.WithNoProxy(),
 	)
 	if err != nil {
@@ -125,7 +129,7 @@ func (p *Peers) dial(address string) (*grpc.ClientConn, error) {
 	return connection, nil
 }
 
-// failed notes that a stream has ended, and logs it once.
+// failed records the end of a stream, and logs it once.
 func (p *Peers) failed(ctx context.Context, s *sender, err error) {
 	p.mu.Lock()
 	known := s.err != nil
@@ -133,18 +137,18 @@ func (p *Peers) failed(ctx context.Context, s *sender, err error) {
 	clear(s.owed)
 	p.mu.Unlock()
 	if !known {
-		p.o.Logger.WarnContext(ctx, "replica not reached, trying again", "replica", s.name, "address", s.address, "err", err)
+		p.o.Logger.WarnContext(ctx, "failed to reach replica, retrying", "replica", s.name, "address", s.address, "err", err)
 		p.local.HeardReplica()
 	}
 }
 
-// report sends a snapshot and then what changes, until the stream ends.
+// report sends a snapshot and then changes, until the stream ends.
 func (p *Peers) report(ctx context.Context, s *sender, client peerv1.PeerServiceClient) error {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := client.Report(ctx)
 	if err != nil {
 		cancel()
-		return err //nolint:wrapcheck // gRPC's own error says it
+		return err //nolint:wrapcheck // gRPC's error is complete
 	}
 	replies := make(chan error, 1)
 	go func() { replies <- p.readReplies(stream, s) }()
@@ -188,7 +192,7 @@ func (p *Peers) report(ctx context.Context, s *sender, client peerv1.PeerService
 
 var errNotRead = fmt.Errorf("it has read nothing for %s", sendTimeout)
 
-// streamError returns why a stream ended on which Send has returned err: that is io.EOF, and the reason is with the replies.
+// streamError returns why a stream ended. Send returns only io.EOF then; the reason comes with the replies.
 func streamError(err error, finish func() error) error {
 	if why := finish(); errors.Is(err, io.EOF) && why != nil {
 		return why
@@ -196,7 +200,7 @@ func streamError(err error, finish func() error) error {
 	return err
 }
 
-// beginSnapshot has everything be sent.
+// beginSnapshot marks everything to be sent.
 func (p *Peers) beginSnapshot(ctx context.Context, s *sender) {
 	all := p.local.Proxies()
 	p.mu.Lock()
@@ -208,14 +212,15 @@ func (p *Peers) beginSnapshot(ctx context.Context, s *sender) {
 	s.replicaDirty, s.freezeDirty, s.revisionDirty, s.connected, s.err = true, true, p.revisions != nil, true, nil
 	p.mu.Unlock()
 	if known {
-		p.o.Logger.InfoContext(ctx, "replica reached", "replica", s.name, "address", s.address)
+		p.o.Logger.InfoContext(ctx, "connected to replica", "replica", s.name, "address", s.address)
 	}
 }
 
-// next takes what is to be sent now.
+// next takes the messages to send now.
 func (p *Peers) next(s *sender) []*peerv1.ReportMessage {
 	p.mu.Lock()
-	dirty, version, replica, freeze := s.dirty, p.changes+1, s.replicaDirty, s.freezeDirty // what is read from now on has all changes until now
+	// reads from here on include all changes so far
+	dirty, version, replica, freeze := s.dirty, p.changes+1, s.replicaDirty, s.freezeDirty
 	var messages []*peerv1.ReportMessage
 	if s.revisionDirty {
 		s.revisionDirty = false
@@ -223,7 +228,7 @@ func (p *Peers) next(s *sender) []*peerv1.ReportMessage {
 	}
 	s.dirty, s.replicaDirty, s.freezeDirty = map[mesh.ID]time.Time{}, false, false
 	for id, since := range dirty {
-		s.owed[id] = owed{version, since} // until it is known that the other replica need not answer
+		s.owed[id] = owed{version, since} // until the other replica is known not to answer
 	}
 	p.mu.Unlock()
 	if freeze {
@@ -251,7 +256,7 @@ func (p *Peers) readReplies(stream peerv1.PeerService_ReportClient, s *sender) e
 	for {
 		reply, err := stream.Recv()
 		if err != nil {
-			return err //nolint:wrapcheck // gRPC's own error says it
+			return err //nolint:wrapcheck // gRPC's error is complete
 		}
 		if t := reply.GetTaken(); t != nil {
 			p.taken(s, t.GetProxy(), t.GetVersion())
@@ -260,7 +265,7 @@ func (p *Peers) readReplies(stream peerv1.PeerService_ReportClient, s *sender) e
 	}
 }
 
-// taken notes that a replica has what was sent of a proxy, up to a version.
+// taken records that a replica has taken the reports on a proxy up to a version.
 func (p *Peers) taken(s *sender, id mesh.ID, version uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

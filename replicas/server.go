@@ -20,17 +20,18 @@ import (
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
-// MaxConnections is how many connections there may be.
+// MaxConnections limits the connections.
 const MaxConnections = 128
 
-// Limits of the server. Without the certificate of a replica there are handshakes alone.
+// Limits of the server. A caller without a replica's certificate gets no further than the handshake.
 const (
 	maxReceived       = 8 << 20 // bytes of a message: one proxy with all its inbounds, each with a reason
 	maxHeaderBytes    = 16 << 10
 	maxStreamsPerConn = 64
-	maxBytesPerSecond = 64 << 20 // that are read of all connections together: a snapshot of 10,000 proxies in less than a second
+	// read from all connections together: a snapshot of 10,000 proxies in less than a second
+	maxBytesPerSecond = 64 << 20
 	handshakeTimeout  = 5 * time.Second
-	// endTimeout is how long calls may still take when the server ends.
+	// endTimeout bounds the calls that are in progress when the server stops.
 	endTimeout = 2 * time.Second
 )
 
@@ -38,7 +39,8 @@ const (
 func (p *Peers) Serve(ctx context.Context, lis net.Listener) error {
 	server := grpc.NewServer(
 		grpc.Creds(grpcconn.Credentials(credentials.NewTLS(p.o.Server), p.refuseHandshake)),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+			handle grpc.StreamHandler) error {
 			defer grpcconn.Begin(stream.Context())()
 			return handle(srv, stream)
 		}),
@@ -70,7 +72,7 @@ func (p *Peers) Serve(ctx context.Context, lis net.Listener) error {
 func (p *Peers) endStreams() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, h := range p.heard {
+	for _, h := range p.remotes {
 		h.end(status.Error(codes.Unavailable, "this replica is stopping"))
 	}
 }
@@ -81,7 +83,7 @@ type service struct {
 	peers *Peers
 }
 
-// caller returns the name of the replica that calls.
+// caller returns the name of the calling replica.
 func (s *service) caller(ctx context.Context) (string, error) {
 	info, isTLS := grpcconn.TLS(ctx)
 	if !isTLS {
@@ -90,10 +92,10 @@ func (s *service) caller(ctx context.Context) (string, error) {
 	return s.peers.o.NameOf(info.State)
 }
 
-// refuseHandshake counts and logs a caller that is no replica.
+// refuseHandshake counts and logs a failed handshake.
 func (p *Peers) refuseHandshake(client net.Addr, err error) {
 	p.metrics.refused.Inc()
-	p.o.Logger.Warn("caller of the port for replicas refused", "peer", client.String(), "err", err)
+	p.o.Logger.Warn("rejected caller on the replica port", "peer", client.String(), "err", err)
 }
 
 func addressOf(ctx context.Context) string {
@@ -112,8 +114,11 @@ func (s *service) Query(r *peerv1.QueryRequest, stream peerv1.PeerService_QueryS
 }
 
 // CheckDuplicate implements peerv1.PeerServiceServer.
-func (s *service) CheckDuplicate(ctx context.Context, r *peerv1.CheckDuplicateRequest) (*peerv1.CheckDuplicateResponse, error) {
-	return &peerv1.CheckDuplicateResponse{Refusal: s.peers.local.CheckDuplicate(ctx, r.GetProxy(), r.GetProcess(), r.GetAddress())}, nil
+func (s *service) CheckDuplicate(
+	ctx context.Context, r *peerv1.CheckDuplicateRequest,
+) (*peerv1.CheckDuplicateResponse, error) {
+	return &peerv1.CheckDuplicateResponse{Refusal: s.peers.local.CheckDuplicate(ctx, r.GetProxy(), r.GetProcess(),
+		r.GetAddress())}, nil
 }
 
 // AskPlaintext implements peerv1.PeerServiceServer.
@@ -127,7 +132,9 @@ func (s *service) AskPlaintext(r *peerv1.AskPlaintextRequest, stream peerv1.Peer
 }
 
 // ListUnresponsive implements peerv1.PeerServiceServer.
-func (s *service) ListUnresponsive(r *peerv1.ListUnresponsiveRequest, stream peerv1.PeerService_ListUnresponsiveServer) error {
+func (s *service) ListUnresponsive(
+	r *peerv1.ListUnresponsiveRequest, stream peerv1.PeerService_ListUnresponsiveServer,
+) error {
 	for _, id := range s.peers.local.ListUnresponsive(stream.Context(), r.GetMesh()) {
 		if err := stream.Send(&peerv1.UnresponsiveProxy{Proxy: id}); err != nil {
 			return err

@@ -9,32 +9,33 @@ import (
 )
 
 const (
-	// staleAfter is how many times Compare, which is called each second, finds the same lack before this replica is stale. It is less than
-	// takenTimeout, after which pods get ready although the Envoys that are connected here do not know them. Calls are counted, not time: a process that
-	// was stopped for a while has not read yet what has come meanwhile.
+	// staleAfter is how many calls of Compare, one per second, must find the same lack before this replica is stale. It
+	// is less than takenTimeout, after which pods become ready although the Envoys connected here do not know them.
+	// Calls are counted instead of time: a process that was stopped for a while has yet to read what arrived meanwhile.
 	staleAfter = 5
-	// lostGrace is how long what a replica has said counts that is not heard any more: its stream may be opened again.
+	// lostGrace is how long the revision of a disconnected replica counts: its stream may be reopened.
 	lostGrace = 2 * time.Second
 )
 
-// Revisions says how far this replica has read the pods of the mesh, in numbers that grow and are the same for all replicas; 0 for none.
+// Revisions says how far this replica has read the pods of the mesh. Revisions grow and are the same for all replicas;
+// 0 means none.
 type Revisions interface {
-	// Read returns the number of the newest event that this replica has seen, and up to where it has seen all. newest is 0 while this replica is not
-	// ready for another reason than being stale: no proxy is better off with it.
+	// Read returns the newest event that this replica has seen, and up to where it has seen all. newest is 0 while this
+	// replica is not ready for a reason other than staleness: no proxy is better off with it.
 	Read(ctx context.Context) (newest, seen uint64)
-	// Latest asks for the number of the latest event that there is. The error says that there is no answer.
+	// Latest asks the API server for the latest event.
 	Latest(ctx context.Context) (uint64, error)
 }
 
-// ConnectRevisions sets what says how far this replica has read. It has to be called before Run and Serve.
+// ConnectRevisions sets the source of revisions. Call it before Run and Serve.
 func (p *Peers) ConnectRevisions(r Revisions) {
 	if p != nil {
 		p.revisions = r
 	}
 }
 
-// Compare compares how far this replica has read with what the others say, and tells them. It is called each second. The error is that of Stale, and
-// changed says that the verdict is another one than before.
+// Compare compares this replica's progress with the others', and reports it to them. Call it once per second. The error
+// is Stale's; changed means that the verdict differs from the previous one.
 func (p *Peers) Compare(ctx context.Context) (changed bool, err error) {
 	if p == nil || p.revisions == nil {
 		return false, nil
@@ -45,7 +46,8 @@ func (p *Peers) Compare(ctx context.Context) (changed bool, err error) {
 	p.behind.compare(seen, p.newestOfOthers())
 	target, due := p.behind.target, p.behind.due()
 	p.mu.Unlock()
-	// A number that the API server does not have is of an etcd that was restored from an older state since. Without an answer it counts.
+	// A number that the API server does not have is from an etcd that has since been restored from an older state.
+	// Without an answer it counts.
 	latest := target
 	if due {
 		if answer, err := p.revisions.Latest(ctx); err == nil {
@@ -68,10 +70,11 @@ func (p *Peers) Compare(ctx context.Context) (changed bool, err error) {
 	return changed, p.behind.err()
 }
 
-// newestOfOthers needs mu. A replica that is heard counts, also where the API server does not say that it is there: this one may not hear that.
+// newestOfOthers returns the newest event of each connected replica, even if the API server does not list it: this
+// replica may have missed it. The caller holds mu.
 func (p *Peers) newestOfOthers() map[string]uint64 {
 	others := map[string]uint64{}
-	for name, h := range p.heard {
+	for name, h := range p.remotes {
 		if h.lost.IsZero() || p.o.Now().Sub(h.lost) < lostGrace {
 			others[name] = h.revision.GetNewestPod()
 		}
@@ -79,12 +82,14 @@ func (p *Peers) newestOfOthers() map[string]uint64 {
 	return others
 }
 
-// revisionMessage needs mu.
+// revisionMessage returns the message with this replica's revision. The caller holds mu.
 func (p *Peers) revisionMessage() *peerv1.ReportMessage {
-	return &peerv1.ReportMessage{Message: &peerv1.ReportMessage_Revision{Revision: &peerv1.Revision{NewestPod: p.newest, Stale: p.behind.stale}}}
+	return &peerv1.ReportMessage{Message: &peerv1.ReportMessage_Revision{Revision: &peerv1.Revision{NewestPod: p.newest,
+		Stale: p.behind.stale}}}
 }
 
-// Stale returns an error that names a replica which has seen pods that this one has not, for longer than a watch is late. Proxies are better off there.
+// Stale returns an error naming a replica that has seen pod changes this one has missed for longer than a watch is
+// late. Proxies are better off there.
 func (p *Peers) Stale() error {
 	if p == nil {
 		return nil
@@ -94,27 +99,30 @@ func (p *Peers) Stale() error {
 	return p.behind.err()
 }
 
-// behind is what this replica lacks. A target is kept until it is reached: in a busy cluster others are ahead at any moment, though of something else
-// each time.
+// behind is what this replica lacks. A target is kept until it is reached: in a busy cluster others are ahead at any
+// moment, with other events each time.
 type behind struct {
-	// ahead is a replica that has seen events up to target, and late how often this one had not since. All are zero while it lacks nothing.
+	// ahead is a replica that has seen events up to target; late counts how often this one had not. All are zero while
+	// nothing is missing.
 	ahead  string
 	target uint64
 	late   int
-	// stale holds until a target is reached in time: one that is always late must not take proxies back between two targets.
+	// stale holds until a target is reached in time: a replica that is always late must not take proxies back between
+	// two targets.
 	stale bool
-	// dead is the highest number of a state that etcd has lost.
+	// dead is the highest revision that etcd has lost.
 	dead uint64
 }
 
-// compare takes up to where all was seen here, and the newest that each of the others has seen. What was not read yet is behind nothing.
+// compare takes the revision up to which this replica has seen everything, and the newest of each other replica. A
+// replica that has read nothing yet is not behind.
 func (b *behind) compare(seen uint64, others map[string]uint64) {
 	switch {
 	case b.target == 0:
 	case seen >= b.target:
 		b.stale = b.stale && b.late >= staleAfter
 		b.target = 0
-	case others[b.ahead] < b.target: // it is lost, or reads anew
+	case others[b.ahead] < b.target: // it is disconnected, or reads anew
 		b.target = 0
 	default:
 		b.late++
@@ -129,10 +137,10 @@ func (b *behind) compare(seen uint64, others map[string]uint64) {
 	b.stale = b.stale && b.target != 0
 }
 
-// due reports whether this replica is late enough to be stale, which it is not yet.
+// due reports whether this replica is late enough to become stale.
 func (b *behind) due() bool { return !b.stale && b.target != 0 && b.late >= staleAfter }
 
-// decide takes the latest number that the API server has.
+// decide takes the API server's latest revision.
 func (b *behind) decide(latest uint64) {
 	if latest < b.target {
 		*b = behind{dead: b.target}

@@ -83,7 +83,8 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestBehindADeadState has a replica that was not restarted after etcd was restored from an older state, and still has a number of the state before.
+// TestBehindADeadState has a replica that was not restarted after etcd was restored from an older state, and still has
+// a number of the state before.
 func TestBehindADeadState(t *testing.T) {
 	var b behind
 	for seen := uint64(500); seen < 1600; seen += 10 {

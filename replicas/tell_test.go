@@ -105,7 +105,8 @@ func TestTaken(t *testing.T) {
 	})
 }
 
-// TestReplicasThatAreKept has many replicas come and go: those that are lost make room, and what they have said is taken back.
+// TestReplicasThatAreKept has many replicas come and go: those that are lost make room, and what they have said is
+// taken back.
 func TestReplicasThatAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -25,7 +25,8 @@ func fiveThousand(guarded int) Input {
 	return in
 }
 
-// BenchmarkDecide decides on 5,000 requests: the first time, with 1,000 grants and with a breaker that is open, and each time they come again.
+// BenchmarkDecide decides on 5,000 requests: the first time, with 1,000 grants and with a breaker that is open, and
+// each time they come again.
 func BenchmarkDecide(b *testing.B) {
 	tests := map[string]struct{ guarded, granted int }{
 		"grants":  {50_000, 1_000},

@@ -5,33 +5,38 @@ import (
 	"time"
 )
 
-// Breaker is open while so much fails at once that restarts are not the answer.
+// Breaker is a circuit breaker. It is open while so many containers fail at once that restarts would not help.
 type Breaker struct {
-	// Open says that it is open for all.
+	// Open says that it is open for all namespaces.
 	Open bool
-	// Changed says that it has opened or closed with this Result, for all or for a namespace.
+	// Changed says that it has opened or closed with this Result, for all namespaces or for one.
 	Changed bool
-	// Held containers within the last minute, of so many Workloads. Containers that asked and have been granted a restart are among them.
+	// Held counts containers with failures within the last minute, Workloads their workloads. It includes containers that
+	// were granted a restart.
 	Held, Workloads int
-	// Guarded containers.
+	// Guarded is the number of guarded containers.
 	Guarded int
-	// Alone is the namespace for which alone it is open, zero if it is none: most of what is held is its own, which says nothing of the others.
+	// Alone is the only namespace for which it is open, or zero: most of the failing containers are in it, so that they
+	// have no meaning for other namespaces.
 	Alone NamespaceHeld
 }
 
-// NamespaceHeld counts what is held of a namespace, as Breaker does.
+// NamespaceHeld counts failing containers of a namespace, as Breaker does for all.
 type NamespaceHeld struct {
 	Name            string
 	Held, Workloads int
 }
 
-// Why says why no restart is granted in a namespace, "" if the breaker is closed for it.
+// Why returns why no restart is granted in a namespace, "" if the breaker is closed for it.
 func (b *Breaker) Why(namespace string) string {
 	if b.Open {
-		return fmt.Sprintf("within a minute %d of %d guarded containers failed, of %d workloads", b.Held, b.Guarded, b.Workloads)
+		return fmt.Sprintf("within a minute %d of %d guarded containers failed, of %d workloads",
+			b.Held, b.Guarded, b.Workloads)
 	}
 	if n := b.Alone; n.Name == namespace && n.Held > 0 {
-		return fmt.Sprintf("within a minute %d of %d guarded containers failed, and %d of them, of %d workloads, in namespace %s, for which alone it is open", b.Held, b.Guarded, n.Held, n.Workloads, n.Name)
+		return fmt.Sprintf("within a minute %d of %d guarded containers failed, "+
+			"and %d of them, of %d workloads, in namespace %s: it is open only for that namespace",
+			b.Held, b.Guarded, n.Held, n.Workloads, n.Name)
 	}
 	return ""
 }
@@ -42,22 +47,23 @@ type breaker struct {
 	held  map[ContainerKey]sighting
 }
 
-// sighting is when a container asked last.
+// sighting is the last request of a container.
 type sighting struct {
 	workload WorkloadID
 	at       time.Time
 }
 
-// observe takes the requests, and says whether the breaker is open. It is closed while guarded liveness is off.
+// observe takes the requests, and updates the breaker. It is closed while guarded liveness is off.
 func (b *breaker) observe(now time.Time, in Input, candidates []candidate) Breaker {
 	for i := range candidates {
-		if c := &candidates[i]; c.known() && !c.pod.Native { // of what is not guarded nothing is held
+		if c := &candidates[i]; c.known() && !c.pod.Native { // failures of unguarded containers are never held
 			b.held[c.ContainerKey] = sighting{c.Workload, now}
 		}
 	}
 	workloads, byNamespace := map[WorkloadID]bool{}, map[string]*NamespaceHeld{}
 	for key, s := range b.held {
-		if _, pod := in.find(s.workload, key.PodUID); pod == nil || now.Sub(s.at) >= window { // one that is gone is none of the guarded
+		// A deleted pod no longer counts.
+		if _, pod := in.find(s.workload, key.PodUID); pod == nil || now.Sub(s.at) >= window {
 			delete(b.held, key)
 			continue
 		}
@@ -79,16 +85,16 @@ func (b *breaker) observe(now time.Time, in Input, candidates []candidate) Break
 	return r
 }
 
-// judge decides for whom the breaker is open. If both limits are reached that is all, unless it takes what one namespace has beyond half of the percentage:
-// then it is open for that namespace alone, if that has enough workloads by itself. So no namespace can open it for the others. Of two with more than half
-// it takes both.
+// judge opens the breaker when both limits are reached. Each namespace contributes at most half of the needed
+// percentage, so that a single one cannot open it for the others. If the rest is too little, it opens only for the
+// namespace with more than half, if that has enough workloads itself. Two such namespaces together open it for all.
 func (b *Breaker) judge(in Input, byNamespace map[string]*NamespaceHeld) {
 	limits := in.Settings.Breaker.withDefaults()
 	needed := limits.Percent * b.Guarded // held containers, times 100
 	if in.Settings.Mode == Off || b.Workloads < limits.Workloads || b.Held*100 < needed {
 		return
 	}
-	counted := 0 // twice
+	counted := 0 // twice the contributions
 	for _, n := range byNamespace {
 		counted += min(2*100*n.Held, needed)
 		if 2*100*n.Held > needed && n.Workloads >= limits.Workloads {

@@ -91,7 +91,8 @@ func TestBreakerIsClosedWhileOff(t *testing.T) {
 	}
 }
 
-// TestBreakerForgetsPodsThatAreGone has the pods of a workload deleted: the guarded ones are fewer then, and it is none of them.
+// TestBreakerForgetsPodsThatAreGone deletes the pods of a workload: fewer pods are guarded then, and it is no longer
+// one of them.
 func TestBreakerForgetsPodsThatAreGone(t *testing.T) {
 	c := newCluster(t)
 	for _, name := range []string{"a", "b", "c"} {

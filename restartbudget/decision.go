@@ -2,20 +2,20 @@ package restartbudget
 
 import "fmt"
 
-// Verdict is what an agent is told. It is a label of metrics.
+// Verdict is the result for the agent. It is a metric label.
 type Verdict string
 
 // Verdicts.
 const (
-	// Granted lets the container restart: the agent tells the kubelet that its check fails.
+	// Granted lets the container restart: the agent passes the failure to the kubelet.
 	Granted Verdict = "granted"
-	// Held keeps the failure from the kubelet.
+	// Held does not pass the failure to the kubelet.
 	Held Verdict = "held"
-	// Native leaves it to the kubelet, without a grant.
+	// Native leaves the restart to the kubelet, without a grant.
 	Native Verdict = "native"
 )
 
-// Reason is why a decision was made: the first rule that held, in the order in which they are listed here. It is a label of metrics.
+// Reason is the first rule that decided, in the order of this list. It is a metric label.
 type Reason string
 
 // Reasons.
@@ -45,24 +45,25 @@ const (
 type Decision struct {
 	Request Request
 	Verdict Verdict
-	// DryRun decisions are not to be followed: the kubelet sees the truth.
+	// DryRun decisions have no effect: the kubelet gets the real result.
 	DryRun bool
 	Cause
-	// Grant if Verdict is Granted, else nil: a new one to be written if Reason is ReasonGranted, else the one that it had.
+	// Grant if Verdict is Granted, otherwise nil. It is a new grant to be written if Reason is ReasonGranted, otherwise
+	// the container's existing one.
 	Grant *Grant
 }
 
-// Cause is what a rule has found.
+// Cause is the result of a rule.
 type Cause struct {
 	Reason Reason
-	// Count of what the rule limits, and its Limit; 0 where it does not count. For a stale request the restart counts: the one asked with, and the
-	// container's.
+	// Count is what the rule limits, Limit its maximum; both are 0 for rules without a limit. For a stale request they are
+	// the restart counts of the request and of the container.
 	Count, Limit int
-	// Source is what set the limit, or what is in the way.
+	// Source is what set the limit, or what prevents the restart.
 	Source string
 }
 
-// String says the reason in words.
+// String describes the reason.
 func (d Decision) String() string {
 	text := plainTexts[d.Reason]
 	if text == "" {
@@ -74,7 +75,7 @@ func (d Decision) String() string {
 	return text
 }
 
-// plainTexts are those of reasons that need no figures.
+// plainTexts of reasons without figures.
 var plainTexts = map[Reason]string{
 	ReasonOff:           "guarded liveness is off, the kubelet decides",
 	ReasonUnknown:       "the control plane does not know this container",
@@ -87,7 +88,7 @@ var plainTexts = map[Reason]string{
 func (d Decision) text() string {
 	switch d.Reason {
 	case ReasonStale:
-		return fmt.Sprintf("the container asks with restart count %d, but has %d", d.Count, d.Limit)
+		return fmt.Sprintf("the request has restart count %d, but the container has %d", d.Count, d.Limit)
 	case ReasonBlacklisted:
 		return d.Source + " is on the blacklist"
 	case ReasonUnread:
@@ -105,9 +106,10 @@ func (d Decision) text() string {
 	case ReasonInProgress:
 		return fmt.Sprintf("%d of %d restarts are in progress (%s)", d.Count, d.Limit, d.Source)
 	case ReasonUnavailable:
-		return fmt.Sprintf("the pod is Ready, and without it %d pods would be unavailable of at most %d (%s)", d.Count+1, d.Limit, d.Source)
+		return fmt.Sprintf("the pod is Ready, and without it %d pods would be unavailable of at most %d (%s)",
+			d.Count+1, d.Limit, d.Source)
 	case ReasonPodBusy:
-		return "container " + d.Source + " of the same pod restarts"
+		return "container " + d.Source + " of the same pod is restarting"
 	}
 	panic("no text for reason " + string(d.Reason))
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// GrantID names a grant: a container has one for each restart count and try. A try follows one that was refunded.
+// GrantID identifies a grant: a container may have one for each restart count and try. A try follows a refunded one.
 type GrantID struct {
 	ContainerKey
 
@@ -25,35 +25,36 @@ type Outcome string
 
 // Outcomes.
 const (
-	// Open grants are not used yet.
+	// Open grants have not been used yet.
 	Open Outcome = ""
-	// Refunded grants have led to no restart, and do not count.
+	// Refunded grants did not lead to a restart, and do not count.
 	Refunded Outcome = "refunded"
-	// Spent grants have led to a restart of which it is not known yet whether it helped.
+	// Spent grants led to a restart whose effect is still unknown.
 	Spent Outcome = "spent"
-	// Helped: the check has passed since.
+	// Helped: the liveness probe has passed since the restart.
 	Helped Outcome = "helped"
-	// Unhelpful: the check has failed since, and never passed.
+	// Unhelpful: the liveness probe has failed since the restart, and never passed.
 	Unhelpful Outcome = "unhelpful"
-	// Released is an Unhelpful one that counts no more, since an operator has released the workload.
+	// Released is an unhelpful grant that no longer counts, since an operator released the workload.
 	Released Outcome = "released"
 )
 
-// Grant is one container's right to restart once, and a reservation in its workload's budget until the pod is Ready again.
+// Grant is a container's right to one restart. It counts against its workload's budget until the pod is Ready again.
 type Grant struct {
 	ID       GrantID
 	Workload WorkloadID
-	// Node and Template are those of the pod.
+	// Node and Template of the pod.
 	Node, Template string
-	// DryRun grants are not to be followed.
+	// DryRun grants have no effect.
 	DryRun bool
-	// Granted is when it was made.
+	// Granted is when the grant was made.
 	Granted time.Time
-	// Spent is when the restart was seen, zero before.
+	// Spent is when the restart was observed, zero before.
 	Spent time.Time
-	// Ended is when it was not in progress any more: the pod was Ready again, InProgress was over, or it was refunded. Zero before.
+	// Ended is when the restart stopped being in progress: the pod was Ready again, InProgress had passed, or the grant
+	// was refunded. Zero before.
 	Ended time.Time
-	// Judged is when the restart was seen to be helpful or not, zero before.
+	// Judged is when the restart was found helpful or unhelpful, zero before.
 	Judged  time.Time
 	Outcome Outcome
 }

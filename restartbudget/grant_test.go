@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// outcomes returns those of the changed grants, by pod.
+// outcomes returns the outcomes of the changed grants, by pod.
 func outcomes(r Result) map[string]Outcome {
 	all := map[string]Outcome{}
 	for _, g := range r.Changed {

@@ -7,23 +7,24 @@ import (
 	"time"
 )
 
-// Input is what the leader knows now. It must be complete: a pod that is missing is gone, and with it its grants, but for the first minute of a leader.
+// Input is the current state for the leader. It must be complete: except in a leader's first minute, missing pods count
+// as deleted, with their grants.
 type Input struct {
 	// Settings must be valid.
 	Settings Settings
-	// Unread says why something of this may be as it was earlier, so that nothing is granted; "" if all is as it is now.
+	// Unread is why the input may be outdated, so that nothing is granted; "" if it is current.
 	Unread string
-	// Frozen says why most of what is to be counted may not be seen, so that nothing is granted; "" if it is seen.
+	// Frozen is why most of the input may be invisible, so that nothing is granted; "" if it is visible.
 	Frozen string
 	// Workloads that have guarded containers. The workload of a pod does not change.
 	Workloads map[WorkloadID]*Workload
-	// Guarded is the number of all guarded containers, but those of Native pods.
+	// Guarded is the number of all guarded containers, except in pods with Native.
 	Guarded int
-	// Requests of the containers that ask now. A caller drops one which its agent has taken back, or does not repeat.
+	// Requests of containers that fail now. A caller drops requests that the agent withdraws or does not repeat.
 	Requests []Request
 }
 
-// WorkloadID names the top owner of a pod, or a pod without owner, whose Kind is Pod.
+// WorkloadID identifies the top owner of a pod; for a pod without an owner the pod itself, with Kind Pod.
 type WorkloadID struct{ Kind, Namespace, Name string }
 
 // String returns Kind/namespace/name.
@@ -40,62 +41,62 @@ func ParseWorkloadID(text string) (WorkloadID, bool) {
 
 // Workload is the top owner of pods.
 type Workload struct {
-	// Replicas that are desired. Required: what is missing is unavailable.
+	// Replicas is the desired number. Required: missing pods count as unavailable.
 	Replicas int
-	// Pods by UID: all of them, also unguarded ones, but none in phase Succeeded or Failed.
+	// Pods by UID, including unguarded ones, but not those in phase Succeeded or Failed.
 	Pods map[string]*Pod
 	// Budgets are the RestartBudgets that select its pods.
 	Budgets []Budget
-	// Disruption are the specs of the PodDisruptionBudgets that select its pods.
+	// Disruption has the specs of the PodDisruptionBudgets that select its pods.
 	Disruption []Limit
 }
 
 // Pod of a workload.
 type Pod struct {
 	Name, Node string
-	// Template is a hash of the template of the pod, which differs after a rollout.
+	// Template is a hash of the pod's template, which changes in a rollout.
 	Template string
-	// Ready is its condition.
+	// Ready is the condition Ready.
 	Ready bool
 	// Terminating pods have a deletionTimestamp.
 	Terminating bool
 	// Suspended pods are annotated sonde.dev/liveness: suspended, Native ones native.
 	Suspended, Native bool
-	// Reported is when its agent last said what its checks have found, zero if that is not known.
+	// Reported is when its agent last reported the results of its probes, zero if unknown.
 	Reported time.Time
-	// Containers that are guarded.
+	// Containers are the guarded ones.
 	Containers []Container
 }
 
-// Container that is guarded.
+// Container is a guarded container.
 type Container struct {
 	Name string
-	// Image as in the pod's spec.
+	// Image is the image in the pod's spec.
 	Image string
-	// Patience is how long its check has to fail after a restart for that not to have helped: a container that starts fails at first, as the kubelet's
-	// failureThreshold allows.
+	// Patience is how long the probe must fail after a restart to count the restart as unhelpful: a starting container
+	// fails at first, which the kubelet's failureThreshold allows.
 	Patience time.Duration
 	// Restarts is its restart count.
 	Restarts int
-	// Passed is the restart count with which its liveness check has passed last, 0 if it has not passed since it restarted for the first time.
+	// Passed is the restart count at which its liveness probe passed last, 0 if it never passed since the first restart.
 	Passed int
 }
 
-// ContainerKey identifies a container: UID of the pod, and name.
+// ContainerKey identifies a container by its pod's UID and its name.
 type ContainerKey struct{ PodUID, Name string }
 
-// Request of a container whose liveness check fails. It may come again.
+// Request of a container whose liveness probe fails. Agents repeat it.
 type Request struct {
 	ContainerKey
 
 	Workload WorkloadID
-	// Restarts is the restart count of the container that fails.
+	// Restarts is the restart count of the failing container.
 	Restarts int
-	// Since is when it asked first since its check passed last: the oldest is served first.
+	// Since is when the current failure began. The oldest request is served first.
 	Since time.Time
 }
 
-// candidate is a request with what it is about, nil if that is not known.
+// candidate is a request with its workload, pod and container; unknown ones are nil.
 type candidate struct {
 	Request
 
@@ -113,7 +114,7 @@ func (p *Pod) find(container string) *Container {
 	return nil
 }
 
-// find returns the pod, nil if it is gone.
+// find returns the pod and its workload; the pod is nil if it was deleted.
 func (in *Input) find(workload WorkloadID, podUID string) (*Workload, *Pod) {
 	w := in.Workloads[workload]
 	if w == nil {
@@ -154,7 +155,7 @@ func (c *candidate) podName() string {
 // known reports whether the container exists.
 func (c *candidate) known() bool { return c.container != nil }
 
-// current reports whether the container exists and has not restarted since it asked.
+// current reports whether the container exists and has not restarted since the request.
 func (c *candidate) current() bool { return c.known() && c.container.Restarts == c.Restarts }
 
 func compareWorkloads(a, b WorkloadID) int {

@@ -96,8 +96,8 @@ func (j *judge) check(now time.Time, in Input, r Result) error {
 	return j.checkShares(now, in, r)
 }
 
-// checkShares checks that a limit for all is shared by the namespaces, and is used up before it holds anything. What a leader has found it counts from its
-// start.
+// checkShares checks that a limit for all is shared by the namespaces, and is used up before it holds anything. What a
+// leader has found it counts from its start.
 func (j *judge) checkShares(now time.Time, in Input, r Result) error {
 	if now.Sub(j.began) < time.Minute {
 		return nil

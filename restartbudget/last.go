@@ -2,7 +2,8 @@ package restartbudget
 
 import "time"
 
-// Last returns the grant that counts for a container: its last one. It returns false if it has none, or its pod is gone.
+// Last returns the last grant of a container, which is the one that counts. It returns false without one, or if the pod
+// was deleted.
 func (s *State) Last(key ContainerKey) (Grant, bool) {
 	rec := s.last[key]
 	if rec == nil {
@@ -11,8 +12,8 @@ func (s *State) Last(key ContainerKey) (Grant, bool) {
 	return rec.Grant, true
 }
 
-// Add takes in a grant that another leader has written after Restore, and reports whether it is newer than the last one of its container, and so
-// counts. Its agent may follow it, so that it is a reservation like any other, even where that is more than the workload has.
+// Add adds a grant that another leader wrote after Restore. It reports whether the grant counts, because it is newer
+// than the container's last one. Its agent may use it, so it counts against the budget even if the budget is exceeded.
 func (s *State) Add(now time.Time, g Grant) bool {
 	if last := s.last[g.ID.ContainerKey]; last != nil && !last.ID.Before(g.ID) {
 		return false
@@ -24,7 +25,7 @@ func (s *State) Add(now time.Time, g Grant) bool {
 	return true
 }
 
-// restored returns the record of a grant of another leader.
+// restored returns the record for another leader's grant.
 func restored(now time.Time, g Grant) *record {
 	rec := &record{Grant: g, at: g.Granted}
 	if rec.inProgress() || rec.at.After(now) {

@@ -1,14 +1,14 @@
 package restartbudget
 
-// Amount is a number of pods or a share of the desired ones, like Kubernetes' IntOrString.
+// Amount is a number of pods or a percentage of the desired ones, like Kubernetes' IntOrString.
 type Amount struct {
-	// Value is pods, or percent. 0 or more.
+	// Value is a number of pods or a percentage; 0 or more.
 	Value int
-	// Percent says that Value is a share.
+	// Percent says that Value is a percentage.
 	Percent bool
 }
 
-// of returns the number of pods, and rounds a share down or up.
+// of returns the number of pods; it rounds a percentage up or down.
 func (a Amount) of(replicas int, up bool) int {
 	switch {
 	case !a.Percent:
@@ -19,31 +19,32 @@ func (a Amount) of(replicas int, up bool) int {
 	return a.Value * replicas / 100
 }
 
-// Limit says how many pods of a workload may be unavailable. Each workload that it selects counts on its own.
+// Limit is how many pods of a workload may be unavailable. It applies to each selected workload separately.
 type Limit struct {
 	// Name is namespace/name of the object.
 	Name string
-	// MaxUnavailable pods or MinAvailable ones. With both the stricter one holds, with none it limits nothing.
+	// MaxUnavailable or MinAvailable pods. The stricter of both applies; without both there is no limit.
 	MaxUnavailable, MinAvailable *Amount
 }
 
-// Budget is a RestartBudget. A share of MaxUnavailable is rounded down, but more than 0 % is at least one pod, as a Deployment's is: else small
-// workloads would never restart. A share of MinAvailable is rounded up, and kept to the letter. Where that leaves none, there is no restart.
+// Budget is a RestartBudget. A percentage of MaxUnavailable is rounded down, but to at least one pod unless it is 0 %,
+// as in a Deployment: otherwise small workloads would never restart. A percentage of MinAvailable is rounded up, even
+// if that allows no restart.
 type Budget struct {
 	Limit
 
-	// PerMinute is how many restarts of all its workloads together are granted in any minute. Default 0: no limit.
+	// PerMinute is the maximum of restarts per minute of all its workloads together. Default 0: no limit.
 	PerMinute int
 }
 
-// allowance is how many pods of a workload may be unavailable.
+// allowance is how many pods of a workload may be unavailable, and why.
 type allowance struct {
 	pods int
-	// source says where it comes from.
+	// source names what sets the allowance.
 	source string
 }
 
-// stricter returns the stricter of two allowances, b if a is none yet.
+// stricter returns the stricter of two allowances, b if a is not set yet.
 func stricter(a, b allowance) allowance {
 	if a.source == "" || b.pods < a.pods {
 		return b
@@ -54,8 +55,9 @@ func stricter(a, b allowance) allowance {
 // MaxUnavailable returns how many pods of a workload may be unavailable.
 func (w *Workload) MaxUnavailable(id WorkloadID) int { return w.maxUnavailable(id).pods }
 
-// maxUnavailable returns what the strictest of the RestartBudgets allows, else the strictest of the PodDisruptionBudgets, else the default: 25 %,
-// rounded down, at least 1. PodDisruptionBudgets count pods without owner together, so that they say nothing of one.
+// maxUnavailable returns the allowance of the strictest RestartBudget, otherwise of the strictest PodDisruptionBudget,
+// otherwise the default: 25 %, rounded down, at least 1. It ignores PodDisruptionBudgets for a pod without an owner,
+// since they count such pods together.
 func (w *Workload) maxUnavailable(id WorkloadID) allowance {
 	var found allowance
 	for _, b := range w.Budgets {
@@ -72,7 +74,7 @@ func (w *Workload) maxUnavailable(id WorkloadID) allowance {
 	return allowance{max(w.Replicas/4, 1), "the default, 25 %"}
 }
 
-// strictest returns the strictest of a and what l says.
+// strictest returns the stricter of a and the allowance of l.
 func (l *Limit) strictest(a allowance, source string, replicas int, maximum func(Amount, int) int) allowance {
 	if l.MaxUnavailable != nil {
 		a = stricter(a, allowance{maximum(*l.MaxUnavailable, replicas), source})

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// observe takes from the input how grants went on, and returns those that have.
+// observe updates the grants from the input, and returns the changed ones.
 func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant {
 	var changed, judged []*record
 	before := map[*record]Grant{}
@@ -50,16 +50,16 @@ func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant
 	return ordered(append(changed, judged...))
 }
 
-// CatchingUp reports whether a new leader may not have seen all pods yet, see CatchUp: what is missing is not gone.
+// CatchingUp reports whether a new leader may not have seen all pods yet, see CatchUp: a missing pod may exist.
 func (s *State) CatchingUp(now time.Time) bool { return now.Before(s.forgetsFrom) }
 
-// outdated reports whether a new leader has no newer report of the pod than the grant by which it has restarted: one that was
-// stopped still has what the agent said before. Clocks of leaders may differ.
+// outdated reports whether a new leader has no report of the pod that is newer than its restart: an agent that was
+// suspended still has an older state. Clocks of leaders may differ.
 func (s *State) outdated(now time.Time, rec *record, pod *Pod) bool {
 	return s.CatchingUp(now) && !pod.Reported.IsZero() && pod.Reported.Before(rec.Granted) && !rec.Granted.After(now)
 }
 
-// ordered returns the grants of records without duplicates.
+// ordered returns the grants of records, sorted and without duplicates.
 func ordered(records []*record) []Grant {
 	slices.SortFunc(records, func(a, b *record) int { return compareGrants(a.Grant, b.Grant) })
 	records = slices.Compact(records)
@@ -70,7 +70,7 @@ func ordered(records []*record) []Grant {
 	return grants
 }
 
-// proceed takes from the pod whether the container has restarted, or will not by this grant.
+// proceed updates the grant if the container has restarted, or can no longer restart.
 func (rec *record) proceed(now time.Time, pod *Pod, mode Mode) {
 	if rec.Outcome != Open {
 		return
@@ -84,8 +84,8 @@ func (rec *record) proceed(now time.Time, pod *Pod, mode Mode) {
 	}
 }
 
-// finish ends a restart that is not in progress any more: the pod is Ready, and its check has said whether the restart has helped, where that can be
-// seen. Without the second, a bad path would restart the next pods before the first have failed again.
+// finish ends a completed restart: the pod is Ready, and the probe has shown whether the restart helped, if that is
+// visible. Without the second condition, a wrong path would restart the next pods before the first ones fail again.
 func (rec *record) finish(now time.Time, pod *Pod, mode Mode) {
 	if !rec.inProgress() {
 		return
@@ -93,29 +93,29 @@ func (rec *record) finish(now time.Time, pod *Pod, mode Mode) {
 	c := pod.find(rec.ID.Name)
 	awaited := rec.Outcome == Open || rec.Outcome == Spent && c != nil && c.Restarts > rec.ID.Restarts
 	if rec.over(now, mode) || pod.Ready && !awaited {
-		// After the restart the condition is that of the new container: the kubelet writes both at once.
+		// The condition is the new container's: the kubelet writes both at once.
 		rec.Ended = now
 	}
 }
 
-// over reports whether a restart has had its time, or ends with the simulation that it was part of.
+// over reports whether a restart has timed out, or belongs to a dry run that has ended.
 func (rec *record) over(now time.Time, mode Mode) bool {
 	return now.Sub(rec.at) >= InProgress || rec.DryRun && mode != DryRun
 }
 
-// helped reports whether the check has passed after the restart.
+// helped reports whether the probe has passed after the restart.
 func (rec *record) helped(pod *Pod) bool {
 	c := pod.find(rec.ID.Name)
 	return c != nil && rec.Outcome == Spent && c.Passed > rec.ID.Restarts
 }
 
-// failedAgain reports whether the container that asks shows that the restart has not helped.
+// failedAgain reports whether the candidate's failure shows that the restart did not help.
 func (rec *record) failedAgain(now time.Time, c *candidate) bool {
 	return rec.Outcome == Spent && c.current() && c.Restarts > rec.ID.Restarts && !rec.isStarting(now, c)
 }
 
-// isStarting reports whether the container that asks may only be starting after the restart: its check has not failed since for as long as the kubelet
-// would let it. What an agent has said before it knew of the restart does not count.
+// isStarting reports whether the candidate may still be starting after the restart: its probe has not failed for as
+// long as the kubelet allows. Failures before the agent noticed the restart do not count.
 func (rec *record) isStarting(now time.Time, c *candidate) bool {
 	since := c.Since
 	if rec.Spent.After(since) && !rec.Spent.After(now) { // clocks of leaders may differ
@@ -124,5 +124,5 @@ func (rec *record) isStarting(now time.Time, c *candidate) bool {
 	return now.Sub(since) < c.container.Patience
 }
 
-// inProgress reports whether the grant takes a place in its workload's budget.
+// inProgress reports whether the grant counts against its workload's budget.
 func (rec *record) inProgress() bool { return rec != nil && rec.Ended.IsZero() }

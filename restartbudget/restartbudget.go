@@ -1,7 +1,8 @@
 // Package restartbudget decides whether the container of a failing liveness probe may restart now.
 //
-// It is pure: it has no clock, and what it knows of the cluster is in each Input. State is what it remembers, for one leader; it is not safe for
-// concurrent use. Times are those of the leader's clock; with the monotonic reading of time.Now a clock that is set makes no difference.
+// The package is pure: it has no clock, and each Input has the state of the cluster. State is the memory of one leader;
+// it is not safe for concurrent use. Times are from the leader's clock. They have the monotonic reading of time.Now, so
+// that setting the clock has no effect.
 package restartbudget
 
 import (
@@ -10,52 +11,55 @@ import (
 )
 
 const (
-	// InProgress is how long a restart counts as in progress if the pod does not become Ready again, from the grant on.
+	// InProgress is how long after the grant a restart counts as in progress if the pod does not become Ready again.
 	InProgress = 10 * time.Minute
-	// window is that of the breaker and of all limits per minute.
+	// window of the breaker and of all per-minute limits.
 	window = time.Minute
-	// CatchUp is how long after Restore a pod that is missing does not count as gone: its grant may be newer than what the new leader has seen of pods.
+	// CatchUp is how long after Restore a missing pod does not count as deleted: its grant may be newer than the new
+	// leader's state of pods.
 	CatchUp = time.Minute
 )
 
-// State remembers grants, restarts that did not help, and what the breaker has seen.
+// State has the grants, the unhelpful restarts and the state of the breaker.
 type State struct {
-	// last grant of each container whose pod exists, or may.
+	// last has the last grant of each container whose pod exists, or may exist.
 	last map[ContainerKey]*record
-	// recent grants, of the last minute.
+	// recent has the grants of the last minute.
 	recent []*record
-	// served is when a namespace was granted something last, of the last hour.
+	// served has the last grant of each namespace within the last hour.
 	served map[string]time.Time
-	// unhelpful restarts in a row.
+	// unhelpful counts consecutive unhelpful restarts.
 	unhelpful map[templateKey]int
 	breaker   breaker
-	// forgetsFrom is when pods that are missing are gone.
+	// forgetsFrom is the time from which missing pods count as deleted.
 	forgetsFrom time.Time
 }
 
-// record is a grant as its leader counts it.
+// record is a grant with its leader's time.
 type record struct {
 	Grant
-	// at is when the grant counts as made: Granted, or later if another leader made it.
+	// at is when the grant counts as made: Granted, or later for another leader's grant.
 	at time.Time
 }
 
 // New returns a State without grants.
 func New() *State {
-	return &State{last: map[ContainerKey]*record{}, served: map[string]time.Time{}, unhelpful: map[templateKey]int{}, breaker: breaker{held: map[ContainerKey]sighting{}}}
+	return &State{last: map[ContainerKey]*record{}, served: map[string]time.Time{}, unhelpful: map[templateKey]int{},
+		breaker: breaker{held: map[ContainerKey]sighting{}}}
 }
 
 // Result of Decide.
 type Result struct {
 	// Decisions on all requests, oldest request first.
 	Decisions []Decision
-	// Changed are the grants that have gone on, for the caller to write, ordered by time and ID.
+	// Changed are the changed grants, for the caller to write, ordered by time and ID.
 	Changed []Grant
 	Breaker Breaker
 }
 
-// Decide decides on all requests of in, which is not modified. A grant in the result is already a reservation in s: if the caller cannot write it to
-// the API, it must Refund it. The same State, time and Input, with requests in any order, give the same Result.
+// Decide decides on all requests of in, without changing it. A grant in the result already counts in s: if the caller
+// fails to write it to the API, it must call Refund. Equal State, time and Input give an equal Result, whatever the
+// order of the requests.
 func (s *State) Decide(now time.Time, in Input) Result {
 	candidates := in.candidates()
 	r := Result{Changed: s.observe(now, in, candidates)}
@@ -67,8 +71,9 @@ func (s *State) Decide(now time.Time, in Input) Result {
 	return r
 }
 
-// Refund ends a grant that was not used: the check has passed before the container restarted, the agent's time for it is over, or the grant could
-// not be written. It returns the grant for the caller to write, false if there is nothing to refund: a restart that was seen is not undone.
+// Refund ends an unused grant: the probe passed before the container restarted, the grant expired at the agent, or
+// writing it failed. It returns the grant for the caller to write, and false without an effect: an observed restart is
+// not undone.
 func (s *State) Refund(now time.Time, id GrantID) (Grant, bool) {
 	rec := s.last[id.ContainerKey]
 	if rec == nil || rec.ID != id || rec.Outcome != Open {
@@ -78,8 +83,9 @@ func (s *State) Refund(now time.Time, id GrantID) (Grant, bool) {
 	return rec.Grant, true
 }
 
-// Restarted says that the container of a grant has restarted, or ended for good, where the restart count does not show it: its container ID has
-// changed, or its restartPolicy is Never. It returns the grant for the caller to write, false if the restart is known or the grant is not.
+// Restarted records a restart, or final end, of a grant's container that the restart count does not show: its container
+// ID has changed, or its restartPolicy is Never. It returns the grant for the caller to write, and false if the restart
+// was known or the grant is unknown.
 func (s *State) Restarted(now time.Time, id GrantID) (Grant, bool) {
 	rec := s.last[id.ContainerKey]
 	if rec == nil || rec.ID != id || rec.Outcome != Open {
@@ -89,7 +95,7 @@ func (s *State) Restarted(now time.Time, id GrantID) (Grant, bool) {
 	return rec.Grant, true
 }
 
-// InProgress returns how many restarts are in progress, by UID of the pod. Pods without any are not in it.
+// InProgress returns the number of restarts in progress by pod UID, without zeros.
 func (s *State) InProgress() map[string]int {
 	all := map[string]int{}
 	for key, rec := range s.last {
@@ -100,8 +106,8 @@ func (s *State) InProgress() map[string]int {
 	return all
 }
 
-// Release lets a workload restart again whose restarts did not help. For a new leader to know it, the caller also writes Released to the unhelpful
-// grants of the workload, which they are from then on in results, too.
+// Release lets a workload restart again whose restarts did not help. For later leaders, the caller also writes Released
+// to the unhelpful grants of the workload. Results have that outcome from then on.
 func (s *State) Release(workload WorkloadID) {
 	for key := range s.unhelpful {
 		if key.workload == workload {
@@ -115,9 +121,9 @@ func (s *State) Release(workload WorkloadID) {
 	}
 }
 
-// Restore returns the State of a new leader from all grants in the API, whatever their order. Clocks of leaders may differ, and so a restart that
-// is in progress counts as granted now. The unhelpful grants of a template must be among them as long as pods have it; all others are needed for
-// an hour. What the breaker has seen is not known: agents ask again within a period of their probes.
+// Restore returns the State of a new leader from all grants in the API, in any order. Since clocks of leaders may
+// differ, a restart in progress counts as granted now. Unhelpful grants must be kept while pods have their template,
+// other grants for an hour. The breaker starts empty: agents repeat their requests within a period of their probes.
 func Restore(now time.Time, grants []Grant) *State {
 	s := New()
 	s.forgetsFrom = now.Add(CatchUp)

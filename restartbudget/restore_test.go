@@ -120,7 +120,8 @@ func TestRestoredWorkloadWaits(t *testing.T) {
 	}
 }
 
-// What a new leader has seen of pods may be older than the grants of the one before: a pod that is missing is not gone yet, nor is its template.
+// What a new leader has seen of pods may be older than the grants of the one before: a pod that is missing is not gone
+// yet, nor is its template.
 func TestRestoredGrantOfAPodNotSeenYet(t *testing.T) {
 	c := newCluster(t)
 	web, bad := c.addDeployment("web", 2), c.addDeployment("bad", 3)

@@ -2,14 +2,14 @@ package restartbudget
 
 import "time"
 
-// round is one Decide: what is counted when it begins, and with each grant.
+// round is the state of one Decide: counters from its start, updated with each grant.
 type round struct {
 	*State
 
 	now     time.Time
 	in      *Input
-	breaker map[string]string // why it is open, by namespace; "" if it is closed for it
-	// Grants of the last minute: all, by namespace, by node, and by RestartBudget.
+	breaker map[string]string // why it is open, by namespace; "" if it is closed
+	// Grants of the last minute: all, by namespace, by node and by RestartBudget.
 	granted     int
 	byNamespace map[string]int
 	byNode      map[string]int
@@ -20,17 +20,18 @@ type round struct {
 	workloads  map[WorkloadID]*tally
 }
 
-// tally of a workload that asks.
+// tally counts for a workload with requests.
 type tally struct {
 	allowance
 
-	// available pods: Ready, not terminating, and without a restart in progress.
+	// available is the number of pods that are Ready, not terminating, and without a restart in progress.
 	available int
 }
 
 func (s *State) newRound(now time.Time, in Input, b Breaker) *round {
 	r := &round{
-		State: s, now: now, in: &in, breaker: map[string]string{}, byNamespace: map[string]int{}, byNode: map[string]int{}, byBudget: map[string]int{},
+		State: s, now: now, in: &in, breaker: map[string]string{}, byNamespace: map[string]int{}, byNode: map[string]int{},
+		byBudget:   map[string]int{},
 		inProgress: map[WorkloadID]int{}, restarting: map[string]bool{}, workloads: map[WorkloadID]*tally{},
 	}
 	for id := range in.Workloads {
@@ -63,8 +64,9 @@ func (r *round) countGranted(workload WorkloadID, node string) {
 	}
 }
 
-// rules in their order: the first that returns a reason decides. Where none does, the restart is granted. All that limits how many restart at once,
-// whatever state their pods are in, comes before the workload's rules, which exempt pods that are not Ready.
+// rules in order: the first one that returns a reason decides. Without a reason, the restart is granted. Limits on
+// concurrent restarts, which apply to pods in any state, come before the rules of the workload, which exempt pods that
+// are not Ready.
 var rules = []func(*round, *candidate) Cause{
 	(*round).off, (*round).request, (*round).annotated, (*round).blacklisted, (*round).grantedBefore,
 	(*round).unread, (*round).frozen, (*round).breakerOpen,
@@ -92,12 +94,13 @@ func (r *round) decide(c *candidate) Decision {
 	return d
 }
 
-// grant reserves a restart. Nothing else makes a grant.
+// grant makes a grant and counts it. No other code makes grants.
 func (r *round) grant(c *candidate) *Grant {
 	before := r.last[c.ContainerKey]
 	rec := &record{at: r.now, Grant: Grant{
-		ID: GrantID{ContainerKey: c.ContainerKey, Restarts: c.Restarts}, Workload: c.Workload, Node: c.pod.Node, Template: c.pod.Template,
-		DryRun: r.in.Settings.Mode == DryRun, Granted: r.now,
+		ID: GrantID{ContainerKey: c.ContainerKey, Restarts: c.Restarts}, Workload: c.Workload, Node: c.pod.Node,
+		Template: c.pod.Template,
+		DryRun:   r.in.Settings.Mode == DryRun, Granted: r.now,
 	}}
 	if before != nil && before.ID.Restarts == c.Restarts {
 		rec.ID.Try = before.ID.Try + 1
@@ -170,7 +173,7 @@ func (r *round) blacklisted(c *candidate) Cause {
 	return Cause{}
 }
 
-// grantedBefore finds a grant that the container has, whatever has changed since but what an operator forbids.
+// grantedBefore returns the container's existing grant, which only an operator's settings overrule.
 func (r *round) grantedBefore(c *candidate) Cause {
 	if rec := r.last[c.ContainerKey]; rec.inProgress() && rec.Outcome == Open && rec.ID.Restarts == c.Restarts {
 		return Cause{Reason: ReasonGrantedBefore}
@@ -229,7 +232,8 @@ func (r *round) unhelpfulRestarts(c *candidate) Cause {
 	return Cause{}
 }
 
-// restartsInProgress is for all pods. A container whose own restart is in progress has its place, unless it may only be starting yet.
+// restartsInProgress applies to all pods. A container with a restart in progress is already counted, and must wait only
+// while it may still be starting.
 func (r *round) restartsInProgress(c *candidate) Cause {
 	t, n := r.tally(c), r.inProgress[c.Workload]
 	starting := false
@@ -248,8 +252,9 @@ func (r *round) restartsInProgress(c *candidate) Cause {
 	return Cause{}
 }
 
-// unavailable is for available pods alone: another one is no further loss. What is unavailable is what is missing to the desired replicas, as
-// for a PodDisruptionBudget: a pod that is not Ready beyond them, as in a rollout, is not missing.
+// unavailable applies only to available pods: restarting another one is no further loss. Like a PodDisruptionBudget it
+// counts the pods that are missing to the desired number: a surplus pod that is not Ready, as in a rollout, is not
+// missing.
 func (r *round) unavailable(c *candidate) Cause {
 	if !r.isAvailable(c.PodUID, c.pod) {
 		return Cause{}

@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// Mode says what becomes of decisions.
+// Mode is the effect of decisions.
 type Mode string
 
 // Modes.
 const (
-	// Enforce has agents follow the decisions. It is the default.
+	// Enforce makes agents follow the decisions. It is the default.
 	Enforce Mode = "enforce"
-	// DryRun decides as Enforce does, reservations included, but each decision says that it is not to be followed.
+	// DryRun decides as Enforce does, including reservations, but the decisions have no effect.
 	DryRun Mode = "dryRun"
-	// Off leaves all to the kubelet, of suspended pods too.
+	// Off leaves all restarts to the kubelet, including suspended pods.
 	Off Mode = "off"
 )
 
-// Modes are all that there are.
+// Modes returns all modes.
 func Modes() []Mode { return []Mode{Enforce, DryRun, Off} }
 
 // Defaults of BreakerLimits.
@@ -31,7 +31,7 @@ const (
 	DefaultBreakerPercent   = 30
 )
 
-// What is allowed, for errors.
+// Allowed values, for errors.
 const (
 	AllowedBreakerWorkloads = "must be 1 or more"
 	AllowedBreakerPercent   = "must be from 1 to 100"
@@ -42,29 +42,29 @@ const (
 type Settings struct {
 	// Mode, default Enforce.
 	Mode Mode
-	// PerMinute is how many restarts are granted in any minute. Default 0: no limit. Those that were refunded do not count.
+	// PerMinute is the maximum of restarts per minute. Default 0: no limit. Refunded ones do not count.
 	PerMinute int
-	// PerNodePerMinute is how many of them on one node. Default 0: no limit.
+	// PerNodePerMinute is the maximum of them on one node. Default 0: no limit.
 	PerNodePerMinute int
-	// Blacklist says what is never restarted.
+	// Blacklist excludes containers from restarts.
 	Blacklist Blacklist
 	Breaker   BreakerLimits
 }
 
-// Blacklist names what is never restarted.
+// Blacklist names workloads and images that never restart.
 type Blacklist struct {
 	// Namespaces by name.
 	Namespaces []string
 	// Workloads as Kind/namespace/name.
 	Workloads []string
-	// Images as pods' specs have them: exactly, or up to the tag or the digest. "redis" is redis, redis:7 and redis@sha256:…, but not
-	// redis-exporter nor docker.io/library/redis.
+	// Images as in pods' specs: exactly, or without the tag or digest. "redis" matches redis, redis:7 and redis@sha256:…,
+	// but not redis-exporter or docker.io/library/redis.
 	Images []string
 }
 
-// BreakerLimits say when the breaker is open: both are reached.
+// BreakerLimits open the breaker when both are reached.
 type BreakerLimits struct {
-	// Workloads of which containers are held. Default DefaultBreakerWorkloads.
+	// Workloads is the number of workloads with held containers. Default DefaultBreakerWorkloads.
 	Workloads int
 	// Percent of all guarded containers that are held. Default DefaultBreakerPercent; 1 to 100.
 	Percent int
@@ -78,7 +78,7 @@ func (b BreakerLimits) withDefaults() BreakerLimits {
 type SettingError struct {
 	// Setting is the field of Settings, such as Breaker.Percent.
 	Setting string
-	// Value as the operator wrote it, and what is Allowed instead.
+	// Value from the operator, and the Allowed values.
 	Value, Allowed string
 }
 
@@ -110,7 +110,7 @@ func (s Settings) Validate() error {
 	return errors.Join(all...)
 }
 
-// validate refuses what can name nothing: who wrote it believes that something is on the blacklist.
+// validate rejects entries that cannot match anything, since their author expects them to work.
 func (b *Blacklist) validate(refuse func(setting, value, allowed string)) {
 	for _, n := range b.Namespaces {
 		if n == "" || strings.ContainsAny(n, "/ ") {
@@ -131,12 +131,14 @@ func (b *Blacklist) validate(refuse func(setting, value, allowed string)) {
 
 // Equal reports whether two Settings are the same, in the same order.
 func (s Settings) Equal(o Settings) bool {
-	return s.Mode == o.Mode && s.PerMinute == o.PerMinute && s.PerNodePerMinute == o.PerNodePerMinute && s.Breaker == o.Breaker &&
-		slices.Equal(s.Blacklist.Namespaces, o.Blacklist.Namespaces) && slices.Equal(s.Blacklist.Workloads, o.Blacklist.Workloads) &&
+	return s.Mode == o.Mode && s.PerMinute == o.PerMinute && s.PerNodePerMinute == o.PerNodePerMinute &&
+		s.Breaker == o.Breaker &&
+		slices.Equal(s.Blacklist.Namespaces, o.Blacklist.Namespaces) &&
+		slices.Equal(s.Blacklist.Workloads, o.Blacklist.Workloads) &&
 		slices.Equal(s.Blacklist.Images, o.Blacklist.Images)
 }
 
-// match returns what names the container, "" if nothing does.
+// match returns the entry that matches the container, "" without a match.
 func (b *Blacklist) match(workload WorkloadID, image string) string {
 	switch {
 	case slices.Contains(b.Namespaces, workload.Namespace):
@@ -149,7 +151,8 @@ func (b *Blacklist) match(workload WorkloadID, image string) string {
 	return ""
 }
 
-// matchImage reports whether an image is entry with any tag or digest, or none. What follows a registry's port is no tag.
+// matchImage reports whether an image equals entry, without or with any tag or digest. A colon before a slash is a
+// registry's port.
 func matchImage(entry, image string) bool {
 	rest, ok := strings.CutPrefix(image, entry)
 	return ok && (rest == "" || rest[0] == '@' || rest[0] == ':' && !strings.Contains(rest, "/"))

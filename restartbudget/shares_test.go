@@ -82,7 +82,7 @@ func TestBreakerOfANamespaceSaysWhy(t *testing.T) {
 	c.failing("bad", 3, 2)
 	c.failing("good", 1, 1)
 	for _, d := range c.decide().Decisions {
-		const why = "the breaker is open: within a minute 7 of 20 guarded containers failed, and 6 of them, of 3 workloads, in namespace bad, for which alone it is open"
+		const why = "the breaker is open: within a minute 7 of 20 guarded containers failed, and 6 of them, of 3 workloads, in namespace bad: it is open only for that namespace"
 		if d.Request.Workload.Namespace == "bad" && d.String() != why {
 			t.Errorf("%s, want %s", d, why)
 		}
@@ -116,7 +116,8 @@ func TestLimitsAreShared(t *testing.T) {
 	}
 }
 
-// With a limit that leaves each namespace none within the last minute they take turns: the older requests of one do not go first again and again.
+// With a limit that leaves each namespace none within the last minute they take turns: the older requests of one do not
+// go first again and again.
 func TestSmallLimitsAreShared(t *testing.T) {
 	c := newCluster(t)
 	c.in.Guarded, c.in.Settings.PerMinute = 10_000, 1

@@ -1,15 +1,15 @@
 package restartbudget
 
-// Standing is what counts of a workload when one of its containers asks.
+// Standing is the state of a workload for the rules.
 type Standing struct {
-	// Replicas that are desired, and Available pods: Ready, not being deleted, and without a restart in progress.
+	// Replicas is the desired number of pods. Available are Ready, not being deleted, and without a restart in progress.
 	Replicas, Available int
-	// MaxUnavailable pods at a time, and Source, what says so.
+	// MaxUnavailable is the maximum of unavailable pods, and Source what sets it.
 	MaxUnavailable int
 	Source         string
 }
 
-// Standing returns what the rules count of a workload. restarting are the UIDs of pods with a restart in progress.
+// Standing returns the state of a workload. restarting are the UIDs of pods with a restart in progress.
 func (w *Workload) Standing(id WorkloadID, restarting map[string]bool) Standing {
 	r := &round{restarting: restarting, workloads: map[WorkloadID]*tally{}}
 	t := r.tally(&candidate{Request: Request{Workload: id}, workload: w})

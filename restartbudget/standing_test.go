@@ -29,8 +29,8 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// TestReleasedGrantsStayReleased has an operator release a workload before the last restart that did not help has ended: what is written of it then
-// does not take the release back, for a leader that comes after this one.
+// TestReleasedGrantsStayReleased has an operator release a workload before the last restart that did not help has
+// ended: what is written of it then does not take the release back, for a leader that comes after this one.
 func TestReleasedGrantsStayReleased(t *testing.T) {
 	c := newCluster(t)
 	web := c.addDeployment("web", 5)
@@ -44,7 +44,7 @@ func TestReleasedGrantsStayReleased(t *testing.T) {
 	c.ask("web-1") // it fails again before its pod is Ready
 	c.wantChanged(c.decide(), map[string]Outcome{"web-1": Unhelpful})
 	if !c.state.Waits(deployment("web"), "t1") || c.state.Waits(deployment("web"), "t2") || c.state.Waits(deployment("api"), "t1") {
-		t.Error("Waits() is not that of this workload and template")
+		t.Error("Waits() mixes up workloads or templates")
 	}
 	c.state.Release(deployment("web"))
 	if c.state.Waits(deployment("web"), "t1") {

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// servedFor is how long it is known when a namespace was granted something.
+// servedFor is how long a namespace's last grant is remembered.
 const servedFor = time.Hour
 
-// serve notes that a namespace was granted something.
+// serve records a namespace's last grant.
 func (s *State) serve(rec *record) {
 	if namespace := rec.Workload.Namespace; rec.Granted.After(s.served[namespace]) {
 		s.served[namespace] = rec.Granted
 	}
 }
 
-// forgetServed drops what is too long ago. Of a clock that was set back nothing is known, either.
+// forgetServed drops old entries, and all in the future, after the clock was set back.
 func (s *State) forgetServed(now time.Time) {
 	for namespace, at := range s.served {
 		if age := now.Sub(at); age >= servedFor || age < 0 {
@@ -25,22 +25,23 @@ func (s *State) forgetServed(now time.Time) {
 	}
 }
 
-// turns says whose turn it is while a limit is shared by all: of the namespaces that have requests left the one with the fewest restarts within the last
-// minute; of those the one that was granted one the longest ago, as minutes in which each has few tell little; and of those the one whose request is the
-// oldest. So none can use up a limit for the others, and one that is alone has all of it.
+// turns decides which namespace is next while all share a limit: the one with the fewest restarts in the last minute;
+// of those, the one whose last grant is oldest, since most counts of a minute are small; of those, the one with the
+// oldest request. So no namespace uses up a limit for the others, and a single one may use all of it.
 type turns struct {
 	waiting []*waiting // a heap
 	granted map[string]int
 	served  map[string]time.Time
 }
 
-// waiting are the places of the candidates of a namespace on which no decision was made, oldest first.
+// waiting has the indexes of a namespace's undecided candidates, oldest first.
 type waiting struct {
 	namespace string
 	places    []int
 }
 
-// newTurns has the candidates, oldest first, and by namespace the restarts of the last minute, and when the last one was granted. Both may grow meanwhile.
+// newTurns takes the candidates, oldest first, and by namespace the restarts of the last minute and the time of the
+// last grant. Both may grow meanwhile.
 func newTurns(candidates []candidate, granted map[string]int, served map[string]time.Time) *turns {
 	t, of := &turns{granted: granted, served: served}, map[string]*waiting{}
 	for i := range candidates {
@@ -57,7 +58,7 @@ func newTurns(candidates []candidate, granted map[string]int, served map[string]
 	return t
 }
 
-// decide calls for each candidate in turn.
+// decide calls each for every candidate in turn.
 func (t *turns) decide(each func(place int)) {
 	for len(t.waiting) > 0 {
 		w := t.waiting[0]
@@ -76,7 +77,8 @@ func (t *turns) decide(each func(place int)) {
 func (t *turns) Less(i, j int) bool {
 	a, b := t.waiting[i], t.waiting[j]
 	return cmp.Or(
-		cmp.Compare(t.granted[a.namespace], t.granted[b.namespace]), t.served[a.namespace].Compare(t.served[b.namespace]), cmp.Compare(a.places[0], b.places[0]),
+		cmp.Compare(t.granted[a.namespace], t.granted[b.namespace]), t.served[a.namespace].Compare(t.served[b.namespace]),
+		cmp.Compare(a.places[0], b.places[0]),
 	) < 0
 }
 
@@ -86,7 +88,7 @@ func (t *turns) Len() int { return len(t.waiting) }
 // Swap implements heap.Interface.
 func (t *turns) Swap(i, j int) { t.waiting[i], t.waiting[j] = t.waiting[j], t.waiting[i] }
 
-// Push implements heap.Interface. All namespaces are there from the start.
+// Push implements heap.Interface. All namespaces are in the heap from the start.
 func (t *turns) Push(w any) { t.waiting = append(t.waiting, w.(*waiting)) }
 
 // Pop implements heap.Interface.

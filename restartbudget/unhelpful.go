@@ -1,15 +1,15 @@
 package restartbudget
 
-// maxUnhelpful is how many restarts in a row may not help before a workload waits.
+// maxUnhelpful is how many consecutive restarts may be unhelpful before a workload waits.
 const maxUnhelpful = 2
 
-// templateKey identifies the pods of a workload with one template: restarts of others say nothing of them.
+// templateKey identifies the pods of a workload with one template, since restarts of others do not count for them.
 type templateKey struct {
 	workload WorkloadID
 	template string
 }
 
-// count counts the restart of a grant if it did not help, or forgets those before if it did. A workload that waits goes on waiting.
+// count counts an unhelpful restart, or resets the counter after a helpful one. A waiting workload keeps waiting.
 func (s *State) count(g Grant) {
 	key := templateKey{g.Workload, g.Template}
 	switch {
@@ -20,17 +20,18 @@ func (s *State) count(g Grant) {
 	}
 }
 
-// Unhelpful reports whether restarts of pods of a workload with that template have not helped, so that their grants must be kept.
+// Unhelpful reports whether restarts of a workload's pods with that template were unhelpful, so that their grants must
+// be kept.
 func (s *State) Unhelpful(workload WorkloadID, template string) bool {
 	return s.unhelpful[templateKey{workload, template}] > 0
 }
 
-// Waits reports whether pods of a workload with that template are not restarted, since too many restarts of them have not helped.
+// Waits reports whether pods of a workload with that template no longer restart, after too many unhelpful restarts.
 func (s *State) Waits(workload WorkloadID, template string) bool {
 	return s.unhelpful[templateKey{workload, template}] >= maxUnhelpful
 }
 
-// forgetTemplates forgets templates that no pod has any more.
+// forgetTemplates drops templates without pods.
 func (s *State) forgetTemplates(in Input) {
 	for key := range s.unhelpful {
 		if !in.Workloads[key.workload].has(key.template) {

@@ -52,8 +52,8 @@ func TestBadPathStopsAfterTwo(t *testing.T) {
 	}
 }
 
-// A container that starts fails at first. It is neither judged by that nor granted another restart, until its check has failed for as long as the kubelet
-// would let it.
+// A container that starts fails at first. It is neither judged by that nor granted another restart, until its check has
+// failed for as long as the kubelet would let it.
 func TestStartIsNoFailure(t *testing.T) {
 	c := newCluster(t)
 	c.addDeployment("web", 1)

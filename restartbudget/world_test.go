@@ -16,7 +16,7 @@ type world struct {
 	*judge
 
 	state *State
-	// twin gets the same as state, but requests in another order; nil if there is none.
+	// twin gets the same as state, but requests in another order; or nil.
 	twin *State
 	// forgets has the leader forget its grants before each decision: a broken one, which does not reserve.
 	forgets bool
@@ -185,7 +185,7 @@ func (w *world) restart(pod *Pod, c *Container) {
 	}
 }
 
-// takeOpen returns a random grant that an agent has, and takes it away; false if there is none.
+// takeOpen returns a random grant that an agent has, and takes it away; false without one.
 func (w *world) takeOpen() (GrantID, *Pod, bool) {
 	if len(w.open) == 0 {
 		return GrantID{}, nil, false
@@ -246,7 +246,7 @@ func (w *world) releaseOne(id WorkloadID) {
 	}
 }
 
-// requests returns those of most containers that fail.
+// requests returns requests of most failing containers.
 func (w *world) requests() []Request {
 	var all []Request
 	w.in.Guarded = 0

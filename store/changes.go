@@ -6,23 +6,23 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxLogged is how many changes of one scan have a line each. More of them are counted in one line.
+// maxLogged is how many changes of one scan get their own log line. More are only counted.
 const maxLogged = 20
 
-// What has become of an object.
+// What happened to an object.
 const (
 	added   = "added"
 	changed = "changed"
 	removed = "removed"
 )
 
-// change is what has become of an object.
+// change is a change of an object.
 type change struct {
 	key  mesh.Key
 	what string
 }
 
-// logChanges logs what was passed on to the Builder since the last scan.
+// logChanges logs what was passed to the Builder since the last scan.
 func logChanges(log *slog.Logger, changes []change) {
 	if len(changes) > maxLogged {
 		counts := map[string]int{}

@@ -45,7 +45,7 @@ func TestDirLogsWhatItApplies(t *testing.T) {
 	f.write("many.yaml", "# nothing\n")
 	logged("none is left",
 		fmt.Sprintf(`level=INFO msg="objects applied" added=0 changed=0 removed=%d`, maxLogged+2),
-		`level=WARN msg="object file has a problem" file=DIR err="no Mesh, Dataplane, Service or MeshService found: files *.yaml, *.yml and *.json of the directory are read, and none of directories below it"`)
+		`level=WARN msg="object file has a problem" file=DIR err="no Mesh, Dataplane, Service or MeshService found: only files *.yaml, *.yml and *.json directly in the directory are read"`)
 }
 
 // TestADirectoryWithoutObjects shows that it is a warning at the start, which goes with the first object.

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// entry is a valid document, with the fields that problems between documents refer to.
+// entry is a valid document, with the lines needed for problems across documents.
 type entry struct {
 	Document
 	name, mesh field
@@ -25,10 +25,11 @@ type field struct {
 func (e entry) problem(at field, value, allowed string) Problem {
 	place := e.Place
 	place.Line = at.line
-	return Problem{Place: place, Severity: Error, Err: &mesh.FieldError{Field: at.path, Value: value, Allowed: allowed}, Object: e.Object.Key()}
+	return Problem{Place: place, Severity: Error, Err: &mesh.FieldError{Field: at.path, Value: value, Allowed: allowed},
+		Object: e.Object.Key()}
 }
 
-// duplicate is the problem of an object that another document has, too.
+// duplicate is the problem of an object that another document also has.
 func duplicate(e entry, other Place) Problem {
 	k := e.Object.Key()
 	what := "the " + string(k.Kind)
@@ -38,11 +39,11 @@ func duplicate(e entry, other Place) Problem {
 	return e.problem(e.name, k.Name, "must be unique: "+what+" with this name is in "+other.String()+" too")
 }
 
-// claims say which document each object is taken from.
+// claims map each object to the document that it is taken from.
 type claims map[mesh.Key]entry
 
-// choose picks the document that each object is taken from: the one in the same file as so far, else the first in the
-// order of entries. The other documents with that object are problems.
+// choose picks the document for each object: the one in the same file as before, else the first in the order of
+// entries. Other documents with the object are problems.
 func choose(entries []entry, soFar claims) (claims, []Problem) {
 	chosen := claims{}
 	for _, e := range entries {
@@ -61,8 +62,8 @@ func choose(entries []entry, soFar claims) (claims, []Problem) {
 	return chosen, problems
 }
 
-// orphans returns the objects whose mesh does not exist, with a problem for each. Recorded meshes exist, and without any Mesh the mesh
-// named default.
+// orphans returns the objects whose mesh does not exist, with a problem for each. Recorded meshes exist, and so does
+// the mesh named default if there is no Mesh.
 func (c claims) orphans(recorded map[string]*mesh.Mesh) (map[mesh.Key]bool, []Problem) {
 	meshes := c.meshes()
 	meshes = slices.AppendSeq(meshes, maps.Keys(recorded))
@@ -71,7 +72,7 @@ func (c claims) orphans(recorded map[string]*mesh.Mesh) (map[mesh.Key]bool, []Pr
 	keys := map[mesh.Key]bool{}
 	var problems []Problem
 	for key, e := range c {
-		if _, known := slices.BinarySearch(meshes, key.Mesh); key.Kind != mesh.KindMesh && !known {
+		if _, ok := slices.BinarySearch(meshes, key.Mesh); key.Kind != mesh.KindMesh && !ok {
 			keys[key] = true
 			problems = append(problems, e.problem(e.mesh, key.Mesh, "must be the name of a Mesh: "+shorten(meshes)))
 		}
@@ -93,8 +94,8 @@ func (c claims) meshes() []string {
 	return names
 }
 
-// dropOrphans removes the orphans, except those of a mesh that existed before: such a mesh stays as it was. So removing
-// a Mesh, or adding a first Mesh that is not the default, takes down nothing that is in use.
+// dropOrphans removes the orphans, except in a mesh that existed before, which stays as it was. So removing a
+// Mesh, or adding a first Mesh other than default, takes down nothing in use.
 func (c claims) dropOrphans(orphans map[mesh.Key]bool, before claims, recorded map[string]*mesh.Mesh) {
 	bare := !c.hasMesh()
 	for key := range orphans {
@@ -109,7 +110,7 @@ func (c claims) dropOrphans(orphans map[mesh.Key]bool, before claims, recorded m
 			delete(c, key)
 		}
 	}
-	// The Builder implies the default mesh only where there is no Mesh, and now there is one that stayed.
+	// The Builder implies the default mesh only if there is no Mesh, and now a Mesh has stayed.
 	if bare && c.hasMesh() && c.uses(mesh.DefaultMesh) && recorded[mesh.DefaultMesh] == nil {
 		m := implied(mesh.DefaultMesh)
 		c[m.Object.Key()] = m
@@ -139,7 +140,7 @@ func (c claims) uses(name string) bool {
 	return false
 }
 
-// keys returns the keys in the order in which objects are passed to the Builder: a Mesh before the objects in it.
+// keys returns the keys in the order for the Builder: a Mesh before the objects in it.
 func (c claims) keys() []mesh.Key {
 	return slices.SortedFunc(maps.Keys(c), func(a, b mesh.Key) int {
 		return cmp.Or(

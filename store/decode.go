@@ -17,8 +17,8 @@ import (
 )
 
 // Decode reads every document of a YAML (or JSON) file: fields at the top level as in Kuma's Universal form, or under
-// spec with name and mesh at the top level or in metadata. It is strict. The objects that it returns have their defaults
-// and are valid; a document with an Error is left out. If an object occurs twice, the second one is an Error.
+// spec with name and mesh at the top level or in metadata. It is strict. The returned objects have their defaults and
+// are valid; a document with an Error is left out. If an object occurs twice, the second one is an Error.
 func Decode(file string, data []byte) ([]Document, []Problem) {
 	entries, problems, _ := decodeFile(file, data, "")
 	documents := make([]Document, 0, len(entries))
@@ -28,8 +28,10 @@ func Decode(file string, data []byte) ([]Document, []Problem) {
 	return documents, problems
 }
 
-// decodeFile is Decode with the mode of probes of the Dataplanes that name none. It also returns the names of the Meshes that have an Error.
-func decodeFile(file string, data []byte, mode mesh.ProbesMode) (entries []entry, problems []Problem, refused []string) {
+// decodeFile is Decode with a default probes mode for Dataplanes. It also returns the names of the Meshes that have an
+// Error.
+func decodeFile(file string, data []byte, mode mesh.ProbesMode) (entries []entry, problems []Problem,
+	refused []string) {
 	whole := func(format string, args ...any) []Problem {
 		return []Problem{{Place: Place{File: file}, Severity: Error, Err: fmt.Errorf(format, args...)}}
 	}
@@ -48,7 +50,8 @@ func decodeFile(file string, data []byte, mode mesh.ProbesMode) (entries []entry
 	}
 	first := map[mesh.Key]Place{}
 	for i, p := range parts {
-		d := &decoder{mode: mode, place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1, fields: map[string]written{}}
+		d := &decoder{mode: mode, place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1,
+			fields: map[string]written{}}
 		e := d.document(p.Text)
 		if e != nil {
 			if other, used := first[e.Object.Key()]; used {
@@ -84,7 +87,8 @@ func limitProblems(problems []Problem) []Problem {
 	if len(problems) <= maxProblems {
 		return problems
 	}
-	more := Problem{Place: Place{File: problems[0].File}, Err: errors.New("there are more problems than are listed")}
+	more := Problem{Place: Place{File: problems[0].File},
+		Err: errors.New("too many problems, further ones are not listed")}
 	for _, p := range problems[maxProblems:] {
 		more.Severity = max(more.Severity, p.Severity)
 	}
@@ -93,16 +97,16 @@ func limitProblems(problems []Problem) []Problem {
 
 // decoder reads one document.
 type decoder struct {
-	mode     mesh.ProbesMode // of a Dataplane that names none
+	mode     mesh.ProbesMode // default for Dataplanes
 	place    Place
 	offset   int                // lines of the file before this document's first
 	fields   map[string]written // all fields, by their paths
-	unusual  bool               // one of them is a number that is no port
+	unusual  bool               // a field is a number that is not a port
 	kind     mesh.Kind
 	root     string   // path prefix of the fields of the spec: "" or "spec."
-	labelsAt string   // that of the labels: "" or "metadata."
-	replaced []string // paths for which a field of another name stands, one of earlier releases or a typo
-	strange  []string // paths around unknown fields: any field that is missing there may be one of them
+	labelsAt string   // path prefix of the labels: "" or "metadata."
+	replaced []string // paths of fields that were replaced by another name, old or misspelt
+	strange  []string // paths around unknown fields: a field missing there may be one of them
 	problems []Problem
 	failed   bool
 }
@@ -116,35 +120,38 @@ func (d *decoder) report(line int, severity Severity, err error) {
 	case len(d.problems) <= maxProblems:
 		d.problems = append(d.problems, p)
 	case severity == Error:
-		d.problems[maxProblems] = p // limitProblems must see that there is an Error
+		d.problems[maxProblems] = p // so that limitProblems still sees an Error
 	}
 }
 
-// shortened returns an error without the most of very long texts, which a log could not hold.
+// shortened returns an error with very long texts cut, which a log could not hold.
 func shortened(err error) error {
 	f, ok := errors.AsType[*mesh.FieldError](err)
 	if !ok {
 		return err
 	}
 	short := *f
-	short.Field, short.Value, short.Allowed = mesh.Shorten(f.Field, maxField), mesh.Shorten(f.Value, maxValue), mesh.Shorten(f.Allowed, maxAllowed)
+	short.Field, short.Value, short.Allowed = mesh.Shorten(f.Field, maxField), mesh.Shorten(f.Value, maxValue),
+		mesh.Shorten(f.Allowed, maxAllowed)
 	return &short
 }
 
 func (d *decoder) line(n *yaml.Node) int { return n.Line + d.offset }
 
-// fail reports a field whose value is not allowed, without a value that may be a secret.
+// fail reports a field with an invalid value, but leaves out a value that may be secret.
 func (d *decoder) fail(n *yaml.Node, path, value, allowed string) {
 	if !isShown(path) {
 		value = ""
 	}
-	d.report(d.line(n), Error, &mesh.FieldError{Field: path, Value: value, Bare: value == valueText(n) && !isString(n), Allowed: allowed})
+	d.report(d.line(n), Error, &mesh.FieldError{Field: path, Value: value, Bare: value == valueText(n) && !isString(n),
+		Allowed: allowed})
 }
 
-// document reads one document. It returns nil for an empty one, and for one with an Error.
+// document reads one document. It returns nil if it is empty or has an Error.
 func (d *decoder) document(text []byte) *entry {
 	if len(text) > maxDocument {
-		d.report(d.place.Line, Error, fmt.Errorf("a document may have at most %d MiB, this one has %d bytes", maxDocument>>20, len(text)))
+		d.report(d.place.Line, Error, fmt.Errorf("a document may have at most %d MiB, this one has %d bytes",
+			maxDocument>>20, len(text)))
 		return nil
 	}
 	top := d.parse(text)
@@ -161,14 +168,14 @@ func (d *decoder) document(text []byte) *entry {
 		o.ProbesMode = d.mode
 	case *mesh.Mesh:
 		if f, ok := d.fields[d.inFile("mtls")]; ok && isNull(f.value) && f.value.Value == "" {
-			o.Spec.MTLS = &mesh.MTLS{} // "mtls:" with all below it commented out, and not a tool's null
+			o.Spec.MTLS = &mesh.MTLS{} // "mtls:" with everything below commented out, as opposed to a tool's null
 		}
 	}
 	e.Object.SetDefaults()
 	if d.validate(e); d.failed {
 		return nil
 	}
-	d.warn(e.Object) // what a mistake left out would look as if it had not been written
+	d.warn(e.Object) // after an error, a missing field could look as if it had not been written
 	return e
 }
 
@@ -205,8 +212,8 @@ func (d *decoder) parse(text []byte) *yaml.Node {
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`)
 
-// syntax splits an error of the YAML library into the line within the file, which the library counts from the start of
-// the document, and the message.
+// syntax splits an error of the YAML library into the line within the file and the message. The library counts lines
+// from the start of the document.
 func (d *decoder) syntax(text []byte, err error) (int, error) {
 	if line := templateLine(text); line > 0 {
 		return line + d.offset, errors.New("invalid YAML: the line " + templateText)
@@ -231,8 +238,8 @@ func (d *decoder) syntax(text []byte, err error) (int, error) {
 	return line + d.offset, errors.New("invalid YAML: " + message)
 }
 
-// tabAfter returns the first line from line from on that is indented with a tab, 0 if there is none. The library reports
-// the line on which the construct that it was reading began.
+// tabAfter returns the first line, from line from on, that is indented with a tab, 0 without one. The library
+// reports the line where the current construct began.
 func tabAfter(text []byte, from int) int {
 	number := 0
 	for line := range bytes.Lines(text) {
@@ -245,8 +252,8 @@ func tabAfter(text []byte, from int) int {
 	return 0
 }
 
-// validate reports the violations that Validate finds, under the paths of the file. Violations of a field that could not
-// be read are left out, since that is reported already.
+// validate reports the violations found by Validate, with their paths in the file. Violations of unreadable fields are
+// left out, as they are reported already.
 func (d *decoder) validate(e *entry) {
 	joined, ok := e.Object.Validate().(interface{ Unwrap() []error })
 	if !ok {
@@ -266,7 +273,8 @@ func (d *decoder) validate(e *entry) {
 			}
 			d.asWritten(f)
 			line = d.lineOf(f.Field)
-			if slices.ContainsFunc(unread, func(path string) bool { return within(path, f.Field) || within(f.Field, path) }) || d.maybeStrange(f.Field) {
+			if slices.ContainsFunc(unread, func(path string) bool { return within(path, f.Field) || within(f.Field, path) }) ||
+				d.maybeStrange(f.Field) {
 				continue
 			}
 		}
@@ -274,7 +282,7 @@ func (d *decoder) validate(e *entry) {
 	}
 }
 
-// asWritten sets the value of a field to how it was written, which is not as it is shown for a number or a duration.
+// asWritten sets the value of a field to its text in the file, since numbers and durations print differently.
 func (d *decoder) asWritten(f *mesh.FieldError) {
 	at, ok := d.fields[f.Field]
 	if !ok || !isShown(f.Field) {
@@ -293,7 +301,7 @@ func (d *decoder) inFile(field string) string {
 	return d.root + field
 }
 
-// unread returns the fields that have an Error already, or in whose place another one has.
+// unread returns the fields that already have an Error, or that another field with an Error stands for.
 func (d *decoder) unread() []string {
 	paths := slices.Clone(d.replaced)
 	for _, p := range d.problems {
@@ -310,7 +318,7 @@ func within(path, outer string) bool {
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// lineOf returns the line of a field, or of the nearest field around it.
+// lineOf returns the line of a field, or of the nearest enclosing field.
 func (d *decoder) lineOf(path string) int {
 	for path != "" {
 		if f, ok := d.fields[path]; ok {
@@ -321,7 +329,7 @@ func (d *decoder) lineOf(path string) int {
 	return d.place.Line
 }
 
-// warn reports what is accepted but deprecated or without effect.
+// warn reports deprecated fields and fields without effect.
 func (d *decoder) warn(o mesh.Object) {
 	warner, ok := o.(mesh.Warner)
 	if !ok {

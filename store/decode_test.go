@@ -106,8 +106,8 @@ func violations(problems []Problem) []violation {
 	return list
 }
 
-// TestDecodeBadInput reads testdata/bad/<case>.yaml, which have one mistake each. A problem must name the field, its value and
-// what is allowed.
+// TestDecodeBadInput reads testdata/bad/<case>.yaml, which have one mistake each. A problem must name the field, its
+// value and what is allowed.
 func TestDecodeBadInput(t *testing.T) {
 	const (
 		port    = "must be a port from 1 to 65535"
@@ -130,7 +130,7 @@ func TestDecodeBadInput(t *testing.T) {
 		"two-inbounds":        {9, "error", "networking.inbound[1].port", "80", "must be free: networking.inbound[0] has it on the same address"},
 		"inbound-outbound":    {10, "error", "networking.outbound[0].port", "80", "must be free: networking.inbound[0] has it on the same address"},
 		"missing-tag":         {8, "warning", `networking.inbound[0].tags["kuma.io/service"]`, "", "is missing: others reach this inbound only by a MeshService that selects it"},
-		"missing-tags":        {1, "warning", `labels["kuma.io/workload"]`, "", "is missing, and no tag kuma.io/service stands for it: the certificate names this Dataplane alone, as /dataplane/web-1, so that clients have to be told of each replica. Write the label with the same value for all replicas"},
+		"missing-tags":        {1, "warning", `labels["kuma.io/workload"]`, "", "is missing, and no tag kuma.io/service stands for it: the certificate only names this Dataplane, as /dataplane/web-1, so that clients need an update for each replica. Write the label with the same value for all replicas"},
 		"empty-tag":           {8, "error", `networking.inbound[0].tags["kuma.io/service"]`, "", "is empty: " + segment},
 		"null-tag":            {8, "error", `networking.inbound[0].tags["kuma.io/service"]`, "", "is empty: " + segment},
 		"number-as-tag":       {10, "error", `networking.inbound[0].tags["version"]`, "1", "must be a text: put it in quotes"},
@@ -162,9 +162,9 @@ func TestDecodeBadInput(t *testing.T) {
 		"second-document":     {1, "error", "", "", "invalid YAML: a second document must begin with --- on a line of its own"},
 		"kuma-field":          {5, "warning", "networking.advertisedAddress", "", "is a field of Kuma's that Sonde does not have, and is ignored: others connect to networking.address"},
 		"kuma-field-spec":     {6, "warning", "spec.networking.advertised_address", "", "is a field of Kuma's that Sonde does not have, and is ignored: others connect to networking.address"},
-		"deprecated-probes":   {6, "warning", "spec.probes", "", "is deprecated and will be removed in Sonde 2.0: it has an effect in the per-port mode alone (sonde.dev/virtual-probes-mode)"},
-		"deprecated-tcp":      {6, "warning", "spec.tcpProbes", "", "is deprecated and will be removed in Sonde 2.0: it has an effect in the per-port mode alone (sonde.dev/virtual-probes-mode)"},
-		"outbound-tag":        {9, "warning", `networking.outbound[0].tags["version"]`, "v1", "has no effect: an outbound goes by kuma.io/service alone"},
+		"deprecated-probes":   {6, "warning", "spec.probes", "", "is deprecated and will be removed in Sonde 2.0: it only has an effect in the per-port mode (sonde.dev/virtual-probes-mode)"},
+		"deprecated-tcp":      {6, "warning", "spec.tcpProbes", "", "is deprecated and will be removed in Sonde 2.0: it only has an effect in the per-port mode (sonde.dev/virtual-probes-mode)"},
+		"outbound-tag":        {9, "warning", `networking.outbound[0].tags["version"]`, "v1", "has no effect: an outbound only uses kuma.io/service"},
 	}
 	files, err := filepath.Glob("testdata/bad/*.yaml")
 	if err != nil || len(files) != len(tests) {
@@ -205,7 +205,7 @@ func TestDecodeLimits(t *testing.T) {
 		"lists in lists":               {"type: Mesh\nname: a\nx: " + strings.Repeat("[", 60) + strings.Repeat("]", 60) + "\n", []violation{{3, "error", "x" + strings.Repeat("[0]", 50), "", "is nested too deeply: at most 50 levels are read"}}},
 		"deep, with long names":        {strings.Repeat("{"+strings.Repeat("k", 28)+": ", 9000) + "1" + strings.Repeat("}", 9000), []violation{{1, "error", strings.TrimPrefix(strings.Repeat("."+strings.Repeat("k", 28), 51), ".")[:500] + "...", "", "is nested too deeply: at most 50 levels are read"}}},
 		"long name of a field":         {"type: Mesh\nname: a\n" + strings.Repeat("k", 501) + ": 1\n", []violation{{3, "error", "", strings.Repeat("k", 300) + "...", "must have names of fields of at most 500 bytes"}}},
-		"more problems than are named": {"type: Service\nname: a\n" + manyFields(200), append(unknownFields(100), violation{0, "error", "", "", "there are more problems than are listed"})},
+		"more problems than are named": {"type: Service\nname: a\n" + manyFields(200), append(unknownFields(100), violation{0, "error", "", "", "too many problems, further ones are not listed"})},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -40,20 +40,21 @@ type DirOptions struct {
 	Builder Builder
 	// Source is the name of the directory for the Builder. Required.
 	Source string
-	// ProbesMode of Dataplanes that name none. Default unified.
+	// ProbesMode of Dataplanes that do not set it. Default unified.
 	ProbesMode mesh.ProbesMode
-	// Logger gets each problem once. Default: none.
+	// Logger gets each problem once. Default: no logging.
 	Logger *slog.Logger
-	// Registerer of the metric sonde_store_problems. Default: none.
+	// Registerer of the metric sonde_store_problems. Default: no metric.
 	Registerer prometheus.Registerer
-	// LastGood keeps the content of files that is in use, for the next process: a file may be bad then. Default: none is kept.
+	// LastGood keeps the content in use for the next process, in case a file is invalid by then. Default: nothing is
+	// kept.
 	LastGood *Records
 	// Recorded returns the meshes that exist without their Mesh, see identity.Authority.Recorded. Default: none.
 	Recorded func() map[string]*mesh.Mesh
 	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
-	// Rescan is the longest time between two scans. It finds changes without an event: behind a link to another directory, on a network
-	// file system. Default 10s.
+	// Rescan is the longest time between two scans. It finds changes without an event: behind a link to another
+	// directory, on a network file system. Default 10s.
 	Rescan time.Duration
 	// Watcher reports changes of files. After an error the directory is polled. Default: fsnotify.NewWatcher.
 	Watcher func() (*fsnotify.Watcher, error)
@@ -70,31 +71,30 @@ type Dir struct {
 
 	mu       sync.Mutex
 	problems []Problem // as of the last scan
-	missing  error     // why the directory has not been read once, nil once it has
+	missing  error     // why the directory was never read, nil once it was
 	lost     time.Time // since when it cannot be listed, zero while it can
-	lostErr  error     // why
+	lostErr  error     // why it cannot be listed
 	empty    bool      // it has no files
 }
 
 // NewDir returns a Dir. Nothing is read before Run.
 func NewDir(o DirOptions) *Dir {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Rescan = cmp.Or(o.Rescan, defaultRescan)
 	if o.Watcher == nil {
 		o.Watcher = fsnotify.NewWatcher
 	}
 	return &Dir{
-		o: o, watch: func() *watch { return newWatch(o.Path, o.Watcher) }, applied: claims{}, missing: errors.New("the store is not read yet"),
+		o: o, watch: func() *watch { return newWatch(o.Path, o.Watcher) }, applied: claims{},
+		missing: errors.New("the store has not been read yet"),
 		metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sonde_store_problems",
-			Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
+			Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are invalid Meshes and Dataplanes. Services that only outbounds name are not counted.",
 		}, []string{"severity"}),
 	}
 }
 
-// Missing returns why the directory has not been read once, nil once it has.
+// Missing returns why the directory was never read, nil once it was.
 func (d *Dir) Missing() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,8 +122,8 @@ func (d *Dir) Problems() []Problem {
 	return slices.Clone(d.problems)
 }
 
-// Run follows the directory until ctx ends, and then returns nil. A directory that does not exist at the start is an error; if
-// it goes away later, that is a Problem and its objects stay.
+// Run follows the directory until ctx ends, and then returns nil. A directory missing at the start is an error; if it
+// disappears later, that is a Problem and its objects stay.
 func (d *Dir) Run(ctx context.Context) error {
 	if info, err := os.Stat(d.o.Path); err != nil {
 		return fmt.Errorf("open store: %w", err)
@@ -139,7 +139,7 @@ func (d *Dir) Run(ctx context.Context) error {
 	w := d.watch()
 	defer w.close()
 	if w.err != nil {
-		d.o.Logger.Warn("store is not watched, polling it", "interval", d.o.Rescan, "err", w.err)
+		d.o.Logger.Warn("failed to watch the store, polling it", "interval", d.o.Rescan, "err", w.err)
 	}
 	d.directory = newDirectory(d.o.Path, settle)
 	d.directory.mode = d.o.ProbesMode
@@ -154,7 +154,7 @@ func (d *Dir) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case _, ok := <-w.events:
-			if !ok { // the system ended the watch: the rescans remain
+			if !ok { // the system ended the watch: rescans remain
 				w.events = nil
 				continue
 			}
@@ -168,7 +168,7 @@ func (d *Dir) Run(ctx context.Context) error {
 				w.errors = nil
 				continue
 			}
-			d.o.Logger.Warn("file events of the store were lost", "err", err)
+			d.o.Logger.Warn("lost file events of the store, rescanning", "err", err)
 		case <-timer.C:
 			d.o.Loop.Begin()
 			w.renew()
@@ -179,7 +179,7 @@ func (d *Dir) Run(ctx context.Context) error {
 	}
 }
 
-// poll scans the directory once, passes on what has changed, and returns when to scan again.
+// poll scans the directory once, passes changes on, and returns when to scan again.
 func (d *Dir) poll(now time.Time) time.Time {
 	if d.o.Recorded != nil {
 		d.directory.recorded = d.o.Recorded()
@@ -190,7 +190,7 @@ func (d *Dir) poll(now time.Time) time.Time {
 	d.mu.Unlock()
 	if again {
 		changes := d.apply(d.directory.resolve(d.applied))
-		if d.synced { // what is there at the start is counted below
+		if d.synced { // objects present at the start are counted below
 			logChanges(d.o.Logger, changes)
 		}
 	}
@@ -208,7 +208,7 @@ func (d *Dir) poll(now time.Time) time.Time {
 	return next
 }
 
-// note keeps what the scan at that time has found out about the directory itself.
+// note records what a scan found out about the directory itself.
 func (d *Dir) note(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -222,7 +222,7 @@ func (d *Dir) note(now time.Time) {
 	case d.directory.complete():
 		d.missing = nil
 	case d.missing != nil && d.lostErr != nil:
-		d.missing = fmt.Errorf("the store is not read yet: %w", d.lostErr)
+		d.missing = fmt.Errorf("the store has not been read yet: %w", d.lostErr)
 	}
 }
 
@@ -249,7 +249,7 @@ func (d *Dir) apply(wanted claims) (changes []change) {
 	return changes
 }
 
-// report publishes the problems. Each is logged once, and so is the end of a file's errors.
+// report publishes the problems. It logs each once, and also the end of a file's errors.
 func (d *Dir) report(now []Problem) {
 	d.mu.Lock()
 	before := d.problems

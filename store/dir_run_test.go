@@ -13,7 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// run has the Dir of f run in a bubble until the test ends, and be told of changes by what the test writes into the channel.
+// run has the Dir of f run in a bubble until the test ends, and be told of changes by what the test writes into the
+// channel.
 func (f *fixture) run() chan<- fsnotify.Event {
 	f.t.Helper()
 	events := make(chan fsnotify.Event)

@@ -12,40 +12,40 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxSettles is for how many settling times a file may keep changing before it counts as busy: then that is a problem,
-// and other files no longer wait for it.
+// maxSettles is how many settling times a file may keep changing before it counts as busy: that is a problem, and other
+// files no longer wait for it.
 const maxSettles = 20
 
-// directory is the content of the files of a directory, now and before. It only reads them: the time is a parameter.
+// directory is the content of the files of a directory, now and before. It only reads files: the time is a parameter.
 type directory struct {
 	path      string
-	mode      mesh.ProbesMode // of Dataplanes that name none
+	mode      mesh.ProbesMode // default for Dataplanes
 	settle    time.Duration
-	lastGood  *lastGood             // nil: none is kept
+	lastGood  *lastGood             // nil keeps nothing
 	recorded  map[string]*mesh.Mesh // meshes that exist without their Mesh
 	files     map[string]*file
 	listErr   error     // why the directory cannot be listed
-	skipped   []Problem // with what is not read
-	conflicts []Problem // between files
+	skipped   []Problem // problems of skipped files
+	conflicts []Problem // problems between files
 }
 
 // file is one file of a directory.
 type file struct {
 	name     string
-	mode     mesh.ProbesMode // that of the directory
-	lastGood *lastGood       // that of the directory
-	// info is the file as last seen, nil if it is gone, and stableSince when it was first seen like that. unread is when
-	// the first change was seen that has not been read yet, zero if there is none.
+	mode     mesh.ProbesMode // of the directory
+	lastGood *lastGood       // of the directory
+	// info is the file as last seen, nil if it no longer exists, and stableSince when it was first seen like that.
+	// unread is when the first unread change was seen, zero for none.
 	info                os.FileInfo
 	stableSince, unread time.Time
 	unreadable          bool // the last read failed, and is tried again
 	busy                bool // keeps changing
 
-	// entries is the content in use. whole says that it is all of a file: before a file has been valid once, the good
-	// documents of it are used, since some are better than none.
+	// entries is the content in use. whole means that it is all of a file: before a file has been valid once, its good
+	// documents are used.
 	entries []entry
 	whole   bool
-	// pending is new valid content that is not in use yet, nil if there is none, and text what it was decoded from.
+	// pending is new valid content that is not in use yet, nil for none, and text its source.
 	pending  *[]entry
 	text     []byte
 	problems []Problem
@@ -55,8 +55,8 @@ func newDirectory(path string, settle time.Duration) *directory {
 	return &directory{path: path, settle: settle, files: map[string]*file{}}
 }
 
-// scan looks for changes and reads the files that have settled. It returns whether any content changed, and when to scan
-// again, zero if only after another change.
+// scan looks for changes and reads the files that have settled. It returns whether any content changed, and when to
+// scan again, zero if only after another change.
 func (f *directory) scan(now time.Time) (changed bool, next time.Time) {
 	listed, skipped, err := listDirectory(f.path)
 	f.listErr = err
@@ -90,8 +90,8 @@ func (f *directory) hasSettled(file *file, now time.Time) bool {
 	return !file.unread.IsZero() && now.Sub(file.stableSince) >= f.settle
 }
 
-// remove forgets the files that are gone. It waits while others have yet to be read: an object that moves from one file
-// to another must not be missing in between.
+// remove drops deleted files. It waits while others have yet to be read: an object that moves from one file to another
+// must not be missing in between.
 func (f *directory) remove(now time.Time, waiting bool) bool {
 	removed := false
 	for name, file := range f.files {
@@ -113,7 +113,7 @@ func (f *directory) nextScan(now time.Time) time.Time {
 		}
 	}
 	if soon := now.Add(f.settle / 10); !next.IsZero() && next.Before(soon) {
-		return soon // a removal that waits, or a file that changed while it was read
+		return soon // a waiting removal, or a file that changed while it was read
 	}
 	return next
 }
@@ -143,7 +143,7 @@ func (f *directory) problems() []Problem {
 	for _, file := range f.files {
 		all = append(all, file.problems...)
 		if file.busy && file.info != nil {
-			all = append(all, file.problem(Error, errors.New("keeps changing, and is read once it does not")))
+			all = append(all, file.problem(Error, errors.New("keeps changing, and is read once it stops")))
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Problem) int { return comparePlace(a.Place, b.Place) })
@@ -166,7 +166,7 @@ func (f *directory) lost() (problems []Problem) {
 	return problems
 }
 
-// isEmpty reports whether there is nothing to use in the files, and nothing wrong that would say why.
+// isEmpty reports whether the files have nothing to use, and no error that would explain it.
 func (f *directory) isEmpty() bool {
 	for _, file := range f.files {
 		if len(file.entries) > 0 || file.pending != nil || slices.ContainsFunc(file.problems, isError) {
@@ -202,7 +202,7 @@ func (f *file) problem(severity Severity, err error) Problem {
 func (f *file) read() bool {
 	data, err := readEntry(f.name)
 	if info, statErr := stat(f.name); statErr != nil || !same(info, f.info) {
-		return false // the next scan sees what it has become
+		return false // the next scan sees the new state
 	}
 	f.unread, f.pending, f.busy = time.Time{}, nil, false
 	f.unreadable = err != nil
@@ -211,7 +211,8 @@ func (f *file) read() bool {
 	case err != nil:
 		f.problems = []Problem{f.problem(Error, err)}
 	case empty && len(f.entries) > 0:
-		f.problems = []Problem{f.problem(Error, errors.New("is empty: its objects stay until it has content again, or is removed"))}
+		f.problems = []Problem{f.problem(Error,
+			errors.New("is empty: its objects stay until it has content again, or is removed"))}
 	case empty:
 		f.problems = []Problem{f.problem(Warning, errors.New("is empty"))}
 	default:
@@ -223,18 +224,19 @@ func (f *file) read() bool {
 	return true
 }
 
-// restore takes the content that an earlier process has used, since what the file has now is bad.
+// restore takes the content used by an earlier process, since the file's current content is invalid.
 func (f *file) restore() {
 	text := f.lastGood.of(f.name)
 	if len(text) == 0 {
 		return
 	}
 	entries, found, _ := decodeFile(f.name, text, f.mode)
-	if len(entries) == 0 || slices.ContainsFunc(found, isError) { // an earlier release may have taken it
+	if len(entries) == 0 || slices.ContainsFunc(found, isError) { // it may have moved to an earlier file
 		return
 	}
 	f.pending, f.text = &entries, text
-	f.problems = append(f.problems, f.problem(Warning, errors.New("is bad, and has been since before the start: its last good content is used")))
+	f.problems = append(f.problems,
+		f.problem(Warning, errors.New("is invalid, and was before the start: its last good content is used")))
 }
 
 func (f *file) decode(data []byte) {

@@ -47,7 +47,8 @@ networking:
 	}
 }
 
-// FuzzDecode checks that Decode does not panic, that its objects are valid, and that Encode and Decode return them unchanged.
+// FuzzDecode checks that Decode does not panic, that its objects are valid, and that Encode and Decode return them
+// unchanged.
 func FuzzDecode(f *testing.F) {
 	for _, pattern := range []string{"testdata/bad/*.yaml", "testdata/good/*.yaml"} {
 		files, err := filepath.Glob(pattern)

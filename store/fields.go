@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// written is the value of a field, and the line on which the field begins.
+// written is the value of a field, and the field's first line.
 type written struct {
 	value *yaml.Node
 	line  int
@@ -46,7 +46,7 @@ func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 
 func isString(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
-// valueText returns a value as errors show it.
+// valueText returns a value for an error message.
 func valueText(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -60,8 +60,8 @@ func valueText(n *yaml.Node) string {
 // standardTags are the tags that YAML itself resolves; any other would change what a value means.
 var standardTags = []string{"!!null", "!!bool", "!!int", "!!float", "!!str", "!!map", "!!seq", "!!timestamp"}
 
-// check refuses, in the whole document, what YAML allows and objects do not need: a key that occurs twice hides what was
-// meant, and a short text of aliases can expand to a huge value. So do paths of deeply nested fields, and of very long names.
+// check rejects, in the whole document, YAML features that objects do not need: a duplicate key hides what was meant, a
+// short text of aliases can expand to a huge value, and so can paths of deeply nested fields or very long names.
 func (d *decoder) check(n *yaml.Node, path string, depth int) {
 	if depth > maxDepth {
 		d.fail(n, path, "", fmt.Sprintf("is nested too deeply: at most %d levels are read", maxDepth))
@@ -122,7 +122,7 @@ func (d *decoder) checkFields(n *yaml.Node, path string, depth int) {
 	}
 }
 
-// isPort reports whether a number is that of a port, as which any field takes it.
+// isPort reports whether a number is a port, which any port field accepts.
 func isPort(text string) bool {
 	number, err := strconv.ParseUint(text, 10, 16)
 	return err == nil && number > 0 && text[0] != '0'
@@ -153,8 +153,8 @@ func (d *decoder) mapping(n *yaml.Node, path string) []pair {
 	return pairs(n)
 }
 
-// decode reads a value of that path into what into points to. What the library refuses, and each number that it would take where there is a
-// limit, is looked at again, to report all that is wrong.
+// decode reads a value of that path into what into points to. It examines again what the library rejects, and each
+// number that has a limit, to report all problems.
 func (d *decoder) decode(n *yaml.Node, path string, into any) {
 	unknown, err := json.UnmarshalStrict(toJSON(n), into)
 	if err == nil && len(unknown) == 0 && !d.unusual {
@@ -173,7 +173,7 @@ func (d *decoder) decode(n *yaml.Node, path string, into any) {
 	}
 }
 
-// refuse reports a value that its field does not allow, as it is written. What is read in its place must not be the reason of further errors.
+// refuse reports a value that its field does not allow, as written. Its replacement must not cause further errors.
 func (d *decoder) refuse(f *mesh.FieldError) {
 	if !d.isReplaced(f.Field) {
 		d.refuseAsWritten(f)
@@ -200,13 +200,13 @@ func (d *decoder) refuseAsWritten(f *mesh.FieldError) {
 	d.fail(n, f.Field, valueText(n), allowed)
 }
 
-// isProbeHandler matches the paths of the handlers of a serviceProbe: "grpc:" alone says how to ask, too.
+// isProbeHandler matches the paths of the handlers of a serviceProbe: "grpc:" alone is complete, too.
 var isProbeHandler = regexp.MustCompile(`\.serviceProbe\.(tcp|httpGet|tcpSocket|grpc)$`)
 
 var indexPattern = regexp.MustCompile(`\[\d+\]`)
 
-// unknown reports a field that the model lacks: a field of Kuma's that has no effect is ignored with a warning, any other is an error. field is
-// its path in the model.
+// unknown reports an unknown field: one of Kuma's without effect is ignored with a warning, any other is an error.
+// field is its path in the model.
 func (d *decoder) unknown(path, field, name string, known []string) {
 	n, line := d.fields[path].value, d.fields[path].line
 	refuse := func(why string) { d.report(line, Error, &mesh.FieldError{Field: path, Allowed: why}) }
@@ -244,17 +244,17 @@ func notAField(path, name string, known []string) string {
 	return mesh.UnknownField(name, known)
 }
 
-// isMisplaced reports whether an unknown field is a known one of another place, and no typo.
+// isMisplaced reports whether an unknown field is a known one in the wrong place, rather than a typo.
 func isMisplaced(path, name string, known []string) bool {
 	return notAField(path, name, known) != mesh.UnknownField(name, known)
 }
 
-// hasItems reports whether there is a list with an item in a value.
+// hasItems reports whether a value contains a list with an item.
 func hasItems(n *yaml.Node) bool {
 	return n.Kind == yaml.SequenceNode && len(n.Content) > 0 || slices.ContainsFunc(n.Content, hasItems)
 }
 
-// lookUp finds a field of Kuma's by its path, of which the last name may be in the form of protobuf: service_probe.
+// lookUp finds one of Kuma's fields by its path, whose last name may be in protobuf's form: service_probe.
 func lookUp(fields map[string]kumaField, path string) (f kumaField, ok bool) {
 	if f, ok = fields[path]; ok {
 		return f, true

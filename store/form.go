@@ -14,7 +14,8 @@ import (
 // objectMeta lists the fields of Kubernetes' ObjectMeta, and mesh. Only name, mesh and labels are used.
 var objectMeta = []string{
 	"annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName",
-	"generation", "labels", "managedFields", "mesh", "name", "namespace", "ownerReferences", "resourceVersion", "selfLink", "uid",
+	"generation", "labels", "managedFields", "mesh", "name", "namespace", "ownerReferences", "resourceVersion", "selfLink",
+	"uid",
 }
 
 // object reads the object of a document. The result is complete only if the decoder has not failed.
@@ -35,7 +36,7 @@ func (d *decoder) object(top *yaml.Node) *entry {
 	for _, f := range fields {
 		switch f.name() {
 		case "type", "spec", "metadata":
-		case "status": // what a control plane said about the object, never input: files may be what "sondectl get" writes
+		case "status": // written by a control plane, never input: files may be the output of "sondectl get"
 		case "name", "mesh", "labels":
 			head = append(head, f)
 		default:
@@ -57,7 +58,7 @@ func (d *decoder) object(top *yaml.Node) *entry {
 	return e
 }
 
-// beside returns the names of the fields beside those of the spec, where these are at the top level, too.
+// beside returns the names of the fields beside the fields of the spec, if these are at the top level, too.
 func (d *decoder) beside() []string {
 	switch {
 	case d.root != "":
@@ -94,7 +95,8 @@ type head struct {
 	Labels map[string]string `json:"labels"`
 }
 
-// meta reads name, mesh and labels from the top level and from metadata, which is nil if there is none. It is an error if the two differ.
+// meta reads name, mesh and labels from the top level and from metadata, which may be nil. Different values in the two
+// are an error.
 func (d *decoder) meta(e *entry, top []pair, metadata *yaml.Node) mesh.Meta {
 	m := mesh.Meta{}
 	e.name, e.mesh = field{"name", d.place.Line}, field{"mesh", d.place.Line}
@@ -120,7 +122,7 @@ func (d *decoder) meta(e *entry, top []pair, metadata *yaml.Node) mesh.Meta {
 
 // head reads the fields of one place.
 func (d *decoder) head(e *entry, m *mesh.Meta, fields []pair, prefix string) {
-	if d.kind == mesh.KindMesh { // it belongs to none
+	if d.kind == mesh.KindMesh { // a Mesh is in no mesh
 		fields = slices.DeleteFunc(fields, func(f pair) bool {
 			if f.name() == "mesh" {
 				d.unknown(prefix+"mesh", "mesh", "mesh", nil)
@@ -141,7 +143,7 @@ func (d *decoder) head(e *entry, m *mesh.Meta, fields []pair, prefix string) {
 	}
 }
 
-// same takes a text from a place if none before it has it. It is an error if one has another.
+// same takes a text from a place unless an earlier place has it. A different text is an error.
 func (d *decoder) same(path, text string, to *string, at *field) {
 	f, ok := d.fields[path]
 	switch {

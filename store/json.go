@@ -12,16 +12,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// jsonEscape matches what a backslash begins in a text of JSON, two halves of a character (surrogates) as one.
+// jsonEscape matches an escape sequence in a JSON string, a surrogate pair as one.
 var jsonEscape = regexp.MustCompile(`\\u[dD][89abAB][[:xdigit:]]{2}\\u[dD][c-fC-F][[:xdigit:]]{2}|\\.`)
 
-// fromJSON returns JSON as YAML that the library reads, line by line the same, and any other text as it is. It is of YAML 1.1, which has
-// neither \/ nor surrogates, and it takes no tab before the first bracket.
+// fromJSON returns JSON as YAML that the library can read, with the same lines, and any other text unchanged. The
+// library's YAML 1.1 has neither \/ nor surrogates, and allows no tab before the first bracket.
 func fromJSON(text []byte) []byte {
 	if !json.Valid(Part{Text: text}.Content()) {
 		return text
 	}
-	text = bytes.ReplaceAll(text, []byte("\t"), []byte(" ")) // they are between values: in a text a tab is \t
+	text = bytes.ReplaceAll(text, []byte("\t"), []byte(" ")) // tabs are between values: in a string a tab is \t
 	return jsonEscape.ReplaceAllFunc(text, func(escape []byte) []byte {
 		if string(escape) == `\/` {
 			return escape[1:]
@@ -34,11 +34,11 @@ func fromJSON(text []byte) []byte {
 	})
 }
 
-// isNoText stands for a scalar that is no string, boolean or integer: no field takes it.
+// isNoText stands for a scalar that is not a string, boolean or integer: no field accepts it.
 const isNoText = "0.5"
 
-// toJSON returns a value as JSON with its fields in their order. A number beyond all limits is the largest of an int32, for Validate to say what
-// the limit is.
+// toJSON returns a value as JSON with its fields in order. A number beyond all limits becomes the largest int32, so
+// that Validate reports the limit.
 func toJSON(n *yaml.Node) []byte { return appendJSON(nil, n) }
 
 func appendJSON(to []byte, n *yaml.Node) []byte {
@@ -74,6 +74,6 @@ func appendJSON(to []byte, n *yaml.Node) []byte {
 }
 
 func appendText(to []byte, text string) []byte {
-	quoted, _ := json.Marshal(text) // a text is never refused
+	quoted, _ := json.Marshal(text) // marshalling a string never fails
 	return append(to, quoted...)
 }

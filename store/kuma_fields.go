@@ -2,58 +2,64 @@ package store
 
 import "github.com/sonde-mesh/sonde/api/mesh"
 
-// kumaField is a field that Sonde does not have and a document may well have: one of Kuma's, or one of a Kubernetes probe.
+// kumaField is a field that Sonde lacks but a document may well have: one of Kuma's, or of a Kubernetes probe.
 type kumaField struct {
-	// means is what follows, where the field is ignored; "" if nothing does.
+	// means is the consequence of ignoring the field; "" for none.
 	means string
-	// filled is what to do where the field has items: by them Kuma refuses what Sonde would take.
+	// filled is what to do if the field has items that make Kuma refuse what Sonde would accept.
 	filled string
-	// refused is why it is an error, "" if it is ignored.
+	// refused is why the field is an error, "" if it is ignored.
 	refused string
-	// by is the field beside it that is missing for that reason, if any.
+	// by is the adjacent field that is missing for that reason, if any.
 	by string
 }
 
-// ignored returns a field without which the document means the same, but for what is said.
+// ignored returns a field that can be ignored, with the consequence.
 func ignored(means string) kumaField { return kumaField{means: means} }
 
-// bookkeeping is a field that Kuma's control plane writes, for which nothing follows.
+// bookkeeping is a field that Kuma's control plane writes, without consequence.
 var bookkeeping = ignored("")
 
-// earlier is said of fields of earlier releases of Kuma, whose absence would change what the document means.
+// earlier begins the message about fields of earlier Kuma releases whose absence would change the document's meaning.
 const earlier = "is a field of earlier releases of Kuma: "
 
-// former returns a field of earlier releases, with what to write instead, and which field beside it that is.
+// former returns a field of earlier releases, with what to write instead, and the adjacent field that replaces it.
 func former(instead, by string) kumaField { return kumaField{refused: earlier + instead, by: by} }
 
 // absent returns a field of a Kubernetes probe.
 func absent(why string) kumaField { return kumaField{refused: why} }
 
-// kumaFields are fields of Kuma 2.9, of its current form and of earlier ones, and of Kubernetes' probes, by kind and path.
-// Source: Kuma's api/mesh/v1alpha1/mesh.proto and dataplane.proto at 2.9 and 3, its MeshService, and the fields that its REST API adds.
+// kumaFields are fields of Kuma 2.9, of its current form and of earlier ones, and of Kubernetes' probes, by kind and
+// path. Source: Kuma's api/mesh/v1alpha1/mesh.proto and dataplane.proto at 2.9 and 3, its MeshService, and the fields
+// that its REST API adds.
 var kumaFields = map[mesh.Kind]map[string]kumaField{
 	mesh.KindMesh: {
-		"creationTime":                          bookkeeping,
-		"modificationTime":                      bookkeeping,
-		"kri":                                   bookkeeping,
-		"mesh":                                  ignored("a Mesh belongs to no mesh"),
-		"mtls.skipValidation":                   ignored("the certificate authority is the control plane's own, and always valid"),
-		"mtls.backends[].dpCert.requestTimeout": ignored("the control plane signs certificates itself, without a request to another server"),
-		"mtls.backends[].rootChain":             ignored("the control plane has its roots itself, without a request to another server"),
-		"mtls.backends[].conf.caCert.RSAbits":   ignored("keys are of ECDSA"),
-		"mtls.backends[].conf.cert":             ignored("the control plane makes the certificate authority itself"),
-		"mtls.backends[].conf.key":              ignored("the control plane makes the certificate authority itself"),
-		"tracing":                               ignored("proxies record no traces"),
-		"logging":                               ignored("proxies write no access logs"),
-		"metrics":                               ignored(noMetrics),
-		"routing":                               ignored("requests go to all ready endpoints alike, wherever they are, and connections to destinations outside the mesh directly"),
+		"creationTime":     bookkeeping,
+		"modificationTime": bookkeeping,
+		"kri":              bookkeeping,
+		"mesh":             ignored("a Mesh belongs to no mesh"),
+		"mtls.skipValidation": ignored(
+			"the certificate authority is the control plane's own, and always valid"),
+		"mtls.backends[].dpCert.requestTimeout": ignored(
+			"the control plane signs certificates itself, without a request to another server"),
+		"mtls.backends[].rootChain": ignored(
+			"the control plane has its roots itself, without a request to another server"),
+		"mtls.backends[].conf.caCert.RSAbits": ignored("keys are of ECDSA"),
+		"mtls.backends[].conf.cert":           ignored("the control plane makes the certificate authority itself"),
+		"mtls.backends[].conf.key":            ignored("the control plane makes the certificate authority itself"),
+		"tracing":                             ignored("proxies record no traces"),
+		"logging":                             ignored("proxies write no access logs"),
+		"metrics":                             ignored(noMetrics),
+		"routing": ignored(
+			"requests go to all ready endpoints alike, wherever they are, and connections to destinations outside the mesh directly"),
 		"constraints": {
 			means: "it is empty, and any Dataplane may join",
 			filled: "any proxy with a token of the mesh may join: remove it, and issue tokens only for proxies that may.  On Kubernetes the annotation " +
 				mesh.AnnotationMeshes + " of a namespace says which meshes its pods may join",
 		},
 		"skipCreatingInitialPolicies": ignored("there are no policies that would be created"),
-		"meshServices":                ignored("no MeshService is generated; those that are written are used beside the tag kuma.io/service"),
+		"meshServices": ignored(
+			"no MeshService is generated; those that are written are used beside the tag kuma.io/service"),
 
 		"mtls.enabled":           former("write enabledBackend, the name of one of mtls.backends", "enabledBackend"),
 		"mtls.ca":                former("write mtls.backends, with one of type builtin", "backends"),
@@ -64,27 +70,37 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"modificationTime":             bookkeeping,
 		"kri":                          bookkeeping,
 		"networking.advertisedAddress": ignored("others connect to networking.address"),
-		"networking.transparentProxying.directAccessServices":  ignored("a service is reached at its addresses, and at those of its endpoints if it is headless (type: Service)"),
-		"networking.transparentProxying.ipFamilyMode":          ignored("--ip-family-mode of sonde-dp install transparent-proxy says what is redirected"),
-		"networking.transparentProxying.reachableBackends":     ignored("the proxy knows all services with an address; reachableServices limits them"),
-		"networking.transparentProxying.redirectPortInboundV6": ignored("connections of IPv6 are redirected to redirectPortInbound, too"),
-		"networking.admin":     ignored("Envoy's admin interface is a Unix socket"),
-		"networking.listeners": ignored("Sonde has no zones, so the proxy listens neither for other zones nor for destinations outside the mesh"),
-		"metrics":              ignored(noMetrics),
+		"networking.transparentProxying.directAccessServices": ignored(
+			"a service is reached at its addresses, and at its endpoints' if it is headless (type: Service)"),
+		"networking.transparentProxying.ipFamilyMode": ignored(
+			"--ip-family-mode of sonde-dp install transparent-proxy says what is redirected"),
+		"networking.transparentProxying.reachableBackends": ignored(
+			"the proxy knows all services with an address; reachableServices limits them"),
+		"networking.transparentProxying.redirectPortInboundV6": ignored(
+			"connections of IPv6 are redirected to redirectPortInbound, too"),
+		"networking.admin": ignored("Envoy's admin interface is a Unix socket"),
+		"networking.listeners": ignored(
+			"Sonde has no zones, so the proxy listens neither for other zones nor for destinations outside the mesh"),
+		"metrics": ignored(noMetrics),
 
-		"networking.ingress":                          former("Sonde has no zones: remove the document", ""),
-		"networking.inbound[].interface":              former("write networking.address, and port and servicePort here", "port"),
+		"networking.ingress": former("Sonde has no zones: remove the document", ""),
+		"networking.inbound[].interface": former("write networking.address, and port and servicePort here",
+			"port"),
 		"networking.outbound[].interface":             former("write address and port", "port"),
 		"networking.outbound[].service":               former("write tags with kuma.io/service", "tags"),
 		"networking.transparentProxying.redirectPort": former("write redirectPortOutbound", "redirectPortOutbound"),
 
-		probeFields + "exec":                          absent("must not be there: the agent runs no programs for a document of the mesh; use httpGet, tcpSocket, grpc or tcp"),
-		probeFields + "initialDelaySeconds":           absent("must not be there: an inbound is not ready before its first success, and nothing restarts an application that is slow to start"),
+		probeFields + "exec": absent(
+			"must not be there: the agent runs no programs for a document of the mesh; use httpGet, tcpSocket, grpc or tcp"),
+		probeFields + "initialDelaySeconds": absent(
+			"must not be there: an inbound is not ready before its first success, and nothing restarts an application that is slow to start"),
 		probeFields + "terminationGracePeriodSeconds": absent("must not be there: the agent ends no application"),
-		probeFields + "httpGet.host":                  absent("must not be there: the probe goes to the inbound's serviceAddress; write a header Host instead"),
-		probeFields + "tcpSocket.host":                absent("must not be there: the probe goes to the inbound's serviceAddress"),
-		probeFields + "http":                          absent("must be httpGet, as in a Kubernetes probe"),
-		probeFields + "tcp.port":                      absent("must not be there: the probe goes to the inbound's servicePort; tcpSocket has a port of its own"),
+		probeFields + "httpGet.host": absent(
+			"must not be there: the probe goes to the inbound's serviceAddress; write a header Host instead"),
+		probeFields + "tcpSocket.host": absent("must not be there: the probe goes to the inbound's serviceAddress"),
+		probeFields + "http":           absent("must be httpGet, as in a Kubernetes probe"),
+		probeFields + "tcp.port": absent(
+			"must not be there: the probe goes to the inbound's servicePort; tcpSocket has a port of its own"),
 	},
 	mesh.KindMeshService: {
 		"creationTime":     bookkeeping,

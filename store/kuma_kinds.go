@@ -10,34 +10,34 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// What it means that Sonde does not have a kind of Kuma's.
+// Consequences of lacking a kind of Kuma's.
 const (
 	noPermissions = "every workload of the mesh may call every other, whatever it allows or denies"
 	noIdentities  = "identities and mTLS are set by mtls of the Mesh, with the backend builtin, and a certificate names the workload of its Dataplane"
 	noRoutes      = "each request and connection goes to the service that the outbound names"
-	noRetries     = "a proxy retries what no application has seen, and nothing else"
+	noRetries     = "a proxy only retries requests that no application has received"
 	noTimeouts    = "a proxy limits connecting to 5s, and leaves requests and connections to the applications"
 	noChecks      = "an endpoint is left out by its health, its agent and its probes, and while it answers nothing"
-	noBreakers    = "endpoints that are dead are left out for some seconds, and nothing else is limited"
+	noBreakers    = "dead endpoints are left out for some seconds, without other limits"
 	noLimits      = "requests are not limited"
 	noFaults      = "no faults are injected"
 	noLogs        = "proxies write no access logs"
 	noTraces      = "proxies record no traces"
 	noMetrics     = "each sonde-dp serves metrics on ports of its own, 9902 and in pods 5670"
 	noBalancing   = "requests go to all ready endpoints alike, wherever they are, unless a type: Service has sessionAffinity or internalTrafficPolicy"
-	noPatches     = "Envoy's configuration is what Sonde makes"
+	noPatches     = "Sonde alone generates Envoy's configuration"
 	noGateways    = "write a Dataplane with networking.gateway, type DELEGATED, for a gateway of your own such as nginx or Kong"
-	noZones       = "there is one control plane for all Dataplanes, and no zones"
+	noZones       = "one control plane has all Dataplanes, without zones"
 	noOutside     = "write a Service with the IP address as an endpoint, which a Dataplane's outbound names by the tag kuma.io/service"
 	noHostnames   = "a service is reached by an outbound, or at an address of its Service (type: Service); there are no host names"
 	noSecrets     = "the control plane keeps its keys in its state directory"
-	noInput       = "it is what a control plane of Kuma's says, and no input"
+	noInput       = "a control plane of Kuma's writes it, it is not input"
 	noPassthrough = "all destinations outside the mesh can be reached, or with networking.outbound.passthrough of the Mesh none"
 )
 
-// kumaKinds are the kinds of Kuma 2 and 3 that Sonde does not have, with what that means.
-// Source: the resources of Kuma 2.9 and of its master: api/mesh, api/system, pkg/core/resources/apis, pkg/plugins/policies; and of the
-// products that are built on it those that are taken for its own.
+// kumaKinds are the kinds of Kuma 2 and 3 that Sonde lacks, with the consequence. Source: the resources of Kuma 2.9 and
+// of its master (api/mesh, api/system, pkg/core/resources/apis, pkg/plugins/policies), and kinds of derived products
+// often mistaken for Kuma's.
 var kumaKinds = map[string]string{
 	"TrafficPermission":         noPermissions,
 	"OPAPolicy":                 noPermissions,
@@ -89,7 +89,7 @@ var kumaKinds = map[string]string{
 	"Secret":                    noSecrets,
 	"GlobalSecret":              noSecrets,
 	"Config":                    "the control plane is configured by its flags and its configuration file",
-	"Workload":                  "a workload is what the Dataplanes with the same label kuma.io/workload are",
+	"Workload":                  "a workload is all Dataplanes with the same label kuma.io/workload",
 	"DataplaneInsight":          noInput,
 	"DataplaneOverview":         noInput,
 	"MeshInsight":               noInput,
@@ -103,7 +103,7 @@ var kumaKinds = map[string]string{
 	"ZoneEgressOverview":        noInput,
 }
 
-// KumaKinds returns the kinds of Kuma's that Sonde does not have, with what that means.
+// KumaKinds returns the kinds of Kuma's that Sonde lacks, with the consequence.
 func KumaKinds() map[string]string { return maps.Clone(kumaKinds) }
 
 func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
@@ -118,14 +118,16 @@ func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
 	items, isList := find(fields, "items")
 	switch {
 	case !ok && isList:
-		d.fail(items.key, "items", "", "is a list of objects: "+noList+". What has apiVersion and kind is written with type instead")
+		d.fail(items.key, "items", "", "is a list of objects: "+noList+
+			". What has apiVersion and kind is written with type instead")
 	case !ok && versioned:
 		d.fail(version.value, "apiVersion", valueText(version.value), kubernetesForm(version.value.Value, kind))
 	case !ok && hasKind:
 		d.fail(kind.value, "kind", valueText(kind.value), "is a field of the Kubernetes form: write type instead")
 	case !ok && misspeltType(fields) != nil:
 		typo := misspeltType(fields)
-		d.report(d.line(typo), Error, &mesh.FieldError{Field: typo.Value, Allowed: mesh.UnknownField(typo.Value, []string{"type"})})
+		d.report(d.line(typo), Error, &mesh.FieldError{Field: typo.Value,
+			Allowed: mesh.UnknownField(typo.Value, []string{"type"})})
 	case !ok:
 		d.fail(top, "type", "", "is missing: "+allowed)
 	case !isString(f.value) || !slices.Contains(known, f.value.Value):
@@ -140,7 +142,7 @@ func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
 // noList says what to write instead of a list.
 const noList = "write each as a document of its own, with --- on a line between them"
 
-// misspeltType returns the name of the field that was written for type, nil if there is none.
+// misspeltType returns the field that was written for type, nil for none.
 func misspeltType(fields []pair) *yaml.Node {
 	for _, f := range fields {
 		if near, _ := mesh.Nearest(f.name(), []string{"type"}); near != "" {
@@ -170,16 +172,18 @@ func unknownKind(kind string, known []string, allowed string) string {
 	return allowed
 }
 
-// kubernetesForm says what to write instead of a document as Kubernetes has them.
+// kubernetesForm says what to write instead of a document in Kubernetes' form.
 func kubernetesForm(version string, kind pair) string {
 	group, _, _ := strings.Cut(version, "/")
 	name := "<kind>"
 	if kind.value != nil {
 		name = valueText(kind.value)
 	}
-	instead := "write type: " + name + ", name and mesh at the top level instead of apiVersion and kind; metadata and spec may stay"
+	instead := "write type: " + name +
+		", name and mesh at the top level instead of apiVersion and kind; metadata and spec may stay"
 	if name == string(mesh.KindMesh) {
-		instead = "write type: " + name + " and name at the top level instead of apiVersion and kind; metadata and spec may stay"
+		instead = "write type: " + name +
+			" and name at the top level instead of apiVersion and kind; metadata and spec may stay"
 	}
 	means, lacking := kumaKinds[name]
 	isOurs := slices.Contains(mesh.Kinds(), mesh.Kind(name))
@@ -187,9 +191,10 @@ func kubernetesForm(version string, kind pair) string {
 	case group == "kuma.io" && lacking:
 		return "is the Kubernetes form of a kind of Kuma's that Sonde does not have: " + means + ". Remove this document"
 	case group == "kuma.io" && isOurs:
-		return "is the Kubernetes form of a document of Kuma's, which files do not have: " + instead + ". On Kubernetes Sonde's group is " + mesh.Group + "/" + mesh.Version
+		return "is the Kubernetes form of a document of Kuma's, which files do not have: " + instead +
+			". On Kubernetes Sonde's group is " + mesh.Group + "/" + mesh.Version
 	case group == mesh.Group && isOurs:
 		return "is the form of an object of Kubernetes: apply it there, or in a file " + instead
 	}
-	return "is the form of an object of Kubernetes, and this is none of Sonde's: a document has a type, one of Mesh, Dataplane, Service, MeshService"
+	return "is the form of an object of Kubernetes, and not one of Sonde's: a document has a type, one of Mesh, Dataplane, Service, MeshService"
 }

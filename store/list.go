@@ -11,17 +11,19 @@ import (
 	"strings"
 )
 
-// endings are those of files that hold objects.
+// endings are the extensions of object files.
 var endings = []string{".yaml", ".yml", ".json"}
 
-// Files returns the files of a directory that hold objects, as Dir and Read find them, sorted. What has the name of one and is not read is a Warning.
+// Files returns the object files of a directory, as Dir and Read find them, sorted. A skipped entry with such a name is
+// a Warning.
 func Files(directory string) (names []string, skipped []Problem, err error) {
 	files, skipped, err := listDirectory(directory)
 	return slices.Sorted(maps.Keys(files)), skipped, err
 }
 
-// listDirectory lists the files of a directory that hold objects: *.yaml, *.yml and *.json that are not hidden. It follows links
-// and does not descend into directories. Anything else with such a name is skipped, with a Warning, since an operator may expect its objects.
+// listDirectory lists the object files of a directory: *.yaml, *.yml and *.json that are not hidden. It follows links
+// and does not descend into directories. Anything else with such a name is skipped with a Warning, since an operator
+// may expect its objects.
 func listDirectory(path string) (files map[string]os.FileInfo, skipped []Problem, err error) {
 	all, err := os.ReadDir(path)
 	if err != nil {
@@ -36,7 +38,7 @@ func listDirectory(path string) (files map[string]os.FileInfo, skipped []Problem
 		name := filepath.Join(path, item.Name())
 		info, err := stat(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has just gone
+			continue // deleted meanwhile
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("list directory of objects: %w", err)
@@ -50,22 +52,21 @@ func listDirectory(path string) (files map[string]os.FileInfo, skipped []Problem
 	return files, skipped, nil
 }
 
-// whySkipped returns why something of that mode, with that ending of its name, is not read. A link is: reading it says why it could
-// not be followed.
+// whySkipped returns why an entry with that mode and extension is not read, nil for a link: reading it reports why it
+// could not be followed.
 func whySkipped(mode os.FileMode, ending string) error {
 	switch {
 	case mode.IsDir():
 		return errors.New("is not read: it is a directory, and only the files beside it are")
 	case !mode.IsRegular() && mode.Type() != os.ModeSymlink:
-		return errors.New("is not read: it is a named pipe, a socket or a device, and no regular file")
+		return errors.New("is not read: it is a named pipe, a socket or a device, not a regular file")
 	case !slices.Contains(endings, ending):
 		return errors.New("is not read: its name must end in .yaml, .yml or .json, in lower case")
 	}
 	return nil
 }
 
-// stat follows links. Of a link that cannot be followed it returns what the link itself is: a file that cannot be read, whose last
-// content stays.
+// stat follows links. For a broken link it describes the link itself: an unreadable file, whose last content stays.
 func stat(name string) (os.FileInfo, error) {
 	info, err := os.Stat(name)
 	if err != nil {

@@ -15,7 +15,7 @@ func TestSkippedIsSaid(t *testing.T) {
 	const (
 		lowerCase = ": is not read: its name must end in .yaml, .yml or .json, in lower case"
 		directory = ": is not read: it is a directory, and only the files beside it are"
-		noFile    = ": is not read: it is a named pipe, a socket or a device, and no regular file"
+		noFile    = ": is not read: it is a named pipe, a socket or a device, not a regular file"
 	)
 	tests := map[string]struct {
 		make func(path string) error
@@ -83,7 +83,8 @@ func linkTo(target string) func(path string) error {
 	return func(path string) error { return os.Symlink(target, path) }
 }
 
-// TestDirKeepsWhatALinkLedTo has a link whose target goes away and comes back: that is a file that cannot be read for a while.
+// TestDirKeepsWhatALinkLedTo has a link whose target goes away and comes back: that is a file that cannot be read for a
+// while.
 func TestDirKeepsWhatALinkLedTo(t *testing.T) {
 	f := newFixture(t)
 	const good = "object file is valid again"
@@ -115,13 +116,13 @@ func TestDirKeepsWhatALinkLedTo(t *testing.T) {
 	f.expectProblems("end", errNoObject.Error())
 }
 
-// TestReadEntryDoesNotWait has a named pipe in the place of a file that was listed: nobody ever writes to it.
+// TestReadEntryDoesNotWait has a named pipe in the place of a file that was listed, without a writer.
 func TestReadEntryDoesNotWait(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "x.yaml")
 	if err := makePipe(pipe); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readEntry(pipe); err == nil || !strings.Contains(err.Error(), "is no regular file any more") {
+	if _, err := readEntry(pipe); err == nil || !strings.Contains(err.Error(), "is no longer a regular file") {
 		t.Errorf("readEntry() = %v, want an error", err)
 	}
 }

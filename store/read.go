@@ -13,16 +13,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Read reads a file, a directory as Dir does, or standard input if path is "-". Besides the problems of Decode it reports
-// objects that occur twice and names of unknown meshes, and, where a directory has no error, services that only
-// outbounds name. mode is that of the probes of Dataplanes that name none. It returns an error if something cannot be read at all.
+// Read reads a file, a directory as Dir does, or standard input if path is "-". Besides the problems of Decode it
+// reports objects that occur twice, names of unknown meshes, and, if a directory has no error, services that only
+// outbounds name. mode is the default probes mode of Dataplanes. It returns an error if something cannot be read at
+// all.
 func Read(path string, stdin io.Reader, mode mesh.ProbesMode) ([]Document, []Problem, error) {
 	files, problems, err := readAll(path, stdin)
 	if err != nil {
 		return nil, nil, err
 	}
 	var entries []entry
-	refused := map[string]*mesh.Mesh{} // the name of a Mesh that has an Error is right
+	refused := map[string]*mesh.Mesh{} // the name of a Mesh that has an Error is usable
 	for _, f := range files {
 		good, found, meshes := decodeFile(f.name, f.data, mode)
 		entries = append(entries, good...)
@@ -49,7 +50,7 @@ func Read(path string, stdin io.Reader, mode mesh.ProbesMode) ([]Document, []Pro
 	return documents, problems, nil
 }
 
-// ofDirectory returns the problems of documents that are all of a directory.
+// ofDirectory returns the problems across all documents of a directory.
 func ofDirectory(path string, documents []Document) []Problem {
 	if len(documents) == 0 {
 		return []Problem{{Place: Place{File: path}, Severity: Warning, Err: errNoObject}}
@@ -66,7 +67,7 @@ type fileText struct {
 	data []byte
 }
 
-// readAll returns the texts of the files, and warnings about what is in the directory and not read.
+// readAll returns the texts of the files, and warnings about skipped entries.
 func readAll(path string, stdin io.Reader) (files []fileText, skipped []Problem, err error) {
 	if path == "-" {
 		data, err := limited(stdin)
@@ -79,7 +80,7 @@ func readAll(path string, stdin io.Reader) (files []fileText, skipped []Problem,
 	if err != nil {
 		return nil, nil, fmt.Errorf("read objects: %w", err)
 	}
-	if !info.IsDir() { // a named pipe, too: a shell's <(...) is one
+	if !info.IsDir() { // including a named pipe, such as a shell's <(...)
 		data, err := readFile(path)
 		return []fileText{{path, data}}, nil, err
 	}
@@ -97,7 +98,7 @@ func readAll(path string, stdin io.Reader) (files []fileText, skipped []Problem,
 	return files, skipped, nil
 }
 
-// readEntry reads a file of a directory. It does not wait for the writer of a named pipe that has taken the file's place.
+// readEntry reads a file of a directory. It does not wait for the writer of a named pipe that has replaced the file.
 func readEntry(name string) ([]byte, error) {
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if target, linkErr := os.Readlink(name); err != nil && linkErr == nil {
@@ -107,7 +108,7 @@ func readEntry(name string) ([]byte, error) {
 		return nil, fmt.Errorf("read objects: %w", err)
 	}
 	if info, err := file.Stat(); err == nil && !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("read objects: %s is no regular file any more", name), file.Close())
+		return nil, errors.Join(fmt.Errorf("read objects: %s is no longer a regular file", name), file.Close())
 	}
 	return contentOf(file)
 }
@@ -122,7 +123,7 @@ func readFile(name string) ([]byte, error) {
 
 // contentOf reads a file and closes it.
 func contentOf(file *os.File) ([]byte, error) {
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // opened for reading
 	data, err := limited(file)
 	if err != nil {
 		return nil, fmt.Errorf("read objects: %w", err)

@@ -13,47 +13,47 @@ import (
 )
 
 const (
-	// recordPatience is how long Write and Remove wait for the disk.
+	// recordPatience bounds how long Write and Remove wait for the disk.
 	recordPatience = 500 * time.Millisecond
-	// retryPause is how soon the disk is asked again that has refused a record.
+	// retryPause is the delay before a failed write is retried.
 	retryPause = time.Second
-	// closePatience is how long Close waits for records that are not on disk yet.
+	// closePatience bounds how long Close waits for the disk.
 	closePatience = 2 * time.Second
-	// probeEvery is how old the write may be that Check goes by.
+	// probeEvery is how recent a write must be for Check to rely on it.
 	probeEvery = 10 * time.Second
-	// probeRecord is what Check writes if nothing else is written.
+	// probeRecord is the file that Check writes if nothing else is written.
 	probeRecord = "checked-at"
 )
 
-// Records are files of a State with what is known of proxies, such as which of them drain. What the disk does not take stays in memory and is
-// tried again, so that a mesh is served on whose control plane has a disk that is full, read-only or stuck: only what is not on disk
-// when the control plane ends is lost. Methods may be called concurrently.
+// Records are files of a State about proxies, such as which of them are draining. A failed write stays in memory and is
+// retried, so that a mesh is served even if the disk is full, read-only or stuck: only what is not on disk when the
+// control plane ends is lost. Methods may be called concurrently.
 type Records struct {
 	state *State
 	log   *slog.Logger
 
 	mu      sync.Mutex
-	queue   *list.List // of *record, what is not on disk, in the order in which it is tried
+	queue   *list.List // of *record not on disk, in the order of attempts
 	pending map[string]*list.Element
-	refused int  // how many of them the disk has refused
-	writing bool // whether there is a goroutine that writes them
+	refused int  // how many of them have failed
+	writing bool // whether a goroutine is writing them
 	closed  bool
-	lost    int           // how many the disk has refused since
+	lost    int           // how many have failed since
 	ending  chan struct{} // closed by Close
-	ended   chan struct{} // closed once nothing writes any more
+	ended   chan struct{} // closed once the writer has stopped
 }
 
-// record is a file that is to be written, or removed.
+// record is a file to be written or removed.
 type record struct {
 	name   string
 	write  func() error
-	since  time.Time       // when it was to be written first
-	err    error           // why the disk has refused it
-	tried  <-chan struct{} // closed by settle once it is on disk, or was refused
+	since  time.Time       // when it was first queued
+	err    error           // why the last attempt failed
+	tried  <-chan struct{} // closed by settle once it was tried
 	settle func()
 }
 
-// NewRecords returns the records of a state directory. They have to be closed before it is.
+// NewRecords returns the records of a state directory. Close them before the directory.
 func NewRecords(state *State, log *slog.Logger, registerer prometheus.Registerer) (*Records, error) {
 	r := &Records{
 		state: state, log: log, queue: list.New(), pending: map[string]*list.Element{},
@@ -61,7 +61,7 @@ func NewRecords(state *State, log *slog.Logger, registerer prometheus.Registerer
 	}
 	err := registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_state_unwritten_files",
-		Help: "Files of the state directory that are not on disk yet. They are lost if the control plane ends.",
+		Help: "Files of the state directory that are not on disk yet. They are lost if the control plane stops.",
 	}, func() float64 { return float64(r.unwritten()) }))
 	if err != nil {
 		return nil, fmt.Errorf("register metric of the state directory: %w", err)
@@ -69,26 +69,26 @@ func NewRecords(state *State, log *slog.Logger, registerer prometheus.Registerer
 	return r, nil
 }
 
-// Read is State.Read. Records are read before they are written.
+// Read is State.Read. Read records before writing any.
 func (r *Records) Read(name string) ([]byte, error) { return r.state.Read(name) }
 
 // List is State.List.
 func (r *Records) List(directory string) ([]string, error) { return r.state.List(directory) }
 
-// Write replaces a file. It is on disk when Write returns, unless the disk is slow or takes nothing: then it will be. The error
-// is fs.ErrInvalid for a wrong name, and fs.ErrClosed.
+// Write replaces a file. It is on disk when Write returns, unless the disk is slow or fails: then it is retried. The
+// error is fs.ErrInvalid for an invalid name, and fs.ErrClosed after Close.
 func (r *Records) Write(name string, data []byte) error {
 	return r.keep(name, func() error { return r.state.Write(name, data) })
 }
 
-// Remove removes a file, as Write writes it.
+// Remove removes a file in the way Write writes it.
 func (r *Records) Remove(name string) error {
 	return r.keep(name, func() error { return r.state.Remove(name) })
 }
 
-// later is Write for a name that is known to be good, and does not wait. A file that has the content already is not written.
+// later is Write without waiting, for a valid name. It skips a file that already has the content.
 func (r *Records) later(name string, data []byte) {
-	_, _, _ = r.add(name, func() error { // after Close it is not kept
+	_, _, _ = r.add(name, func() error { // dropped after Close
 		if now, err := r.state.Read(name); err == nil && bytes.Equal(now, data) {
 			return nil
 		}
@@ -96,7 +96,7 @@ func (r *Records) later(name string, data []byte) {
 	})
 }
 
-// removeLater is Remove as later is Write.
+// removeLater is Remove without waiting.
 func (r *Records) removeLater(name string) {
 	_, _, _ = r.add(name, func() error { return r.state.Remove(name) }) // as above
 }
@@ -118,7 +118,8 @@ func (r *Records) keep(name string, write func() error) error {
 	return nil
 }
 
-// add has a record written. wait says that it is worth to wait until it was tried: there is none that waits for longer.
+// add queues a record. wait reports whether waiting for its first attempt is worthwhile: no other record has waited
+// longer.
 func (r *Records) add(name string, write func() error) (settled <-chan struct{}, wait bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,8 +129,9 @@ func (r *Records) add(name string, write func() error) (settled <-chan struct{},
 	oldest := r.queue.Front()
 	wait = r.refused == 0 && (oldest == nil || time.Since(oldest.Value.(*record).since) < recordPatience)
 	tried := make(chan struct{})
-	now := &record{name: name, write: write, since: time.Now(), tried: tried, settle: sync.OnceFunc(func() { close(tried) })}
-	if e := r.pending[name]; e != nil { // callers that wait for the one before wait for this one
+	now := &record{name: name, write: write, since: time.Now(), tried: tried,
+		settle: sync.OnceFunc(func() { close(tried) })}
+	if e := r.pending[name]; e != nil { // callers waiting for the previous write wait for this one
 		before := e.Value.(*record)
 		now.since, now.err, now.tried, now.settle = before.since, before.err, before.tried, before.settle
 		e.Value = now
@@ -143,7 +145,7 @@ func (r *Records) add(name string, write func() error) (settled <-chan struct{},
 	return now.tried, wait, nil
 }
 
-// writeAll writes what there is to write. Once the records are closed it tries each that is left for a last time.
+// writeAll writes queued records. After Close it tries each one last time.
 func (r *Records) writeAll() {
 	for next := r.next(); next != nil; next = r.next() {
 		err := next.write()
@@ -157,7 +159,7 @@ func (r *Records) writeAll() {
 	}
 }
 
-// next returns the record that is tried next. Without one the caller writes no more.
+// next returns the next record to try, nil when the writer should stop.
 func (r *Records) next() *record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,12 +173,12 @@ func (r *Records) next() *record {
 	return nil
 }
 
-// wrote says what became of a record. One that the disk has refused comes last, so that a bad file keeps no other one back.
+// wrote records the result of an attempt. A failed record goes last, so that it does not hold up others.
 func (r *Records) wrote(last *record, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.pending[last.name]
-	now := e.Value.(*record) // what was written meanwhile, or the same
+	now := e.Value.(*record) // queued again meanwhile, or the same
 	if (now.err != nil) != (err != nil) {
 		r.count(err)
 	}
@@ -195,7 +197,7 @@ func (r *Records) wrote(last *record, err error) {
 	}
 }
 
-// count counts a record that the disk refuses now, or does not any more, and says when that begins and ends.
+// count updates the number of failed records, and logs when failures begin and end.
 func (r *Records) count(err error) {
 	if err == nil {
 		if r.refused--; r.refused == 0 {
@@ -213,7 +215,7 @@ func (r *Records) remove(e *list.Element) {
 	delete(r.pending, e.Value.(*record).name)
 }
 
-// Check returns why nothing can be kept in the directory, nil if it can. It writes a file if nothing else was written lately.
+// Check returns why the directory cannot be written, nil if it can. It writes a file if there was no recent write.
 func (r *Records) Check() error {
 	if err := r.state.Check(); err != nil {
 		return err
@@ -235,7 +237,8 @@ func (r *Records) Check() error {
 			since, err = one.since, one.err
 		}
 	}
-	return fmt.Errorf("%d files are not on disk, the first since %s; they are kept in memory: %w", r.queue.Len(), since.UTC().Format(time.RFC3339), err)
+	return fmt.Errorf("%d files are not on disk, the first since %s; they are kept in memory: %w",
+		r.queue.Len(), since.UTC().Format(time.RFC3339), err)
 }
 
 func (r *Records) unwritten() int {
@@ -244,7 +247,7 @@ func (r *Records) unwritten() int {
 	return r.queue.Len()
 }
 
-// Close writes what is left, for at most closePatience. The error says how many files are lost. It may be called once.
+// Close writes what is left, for at most closePatience. The error says how many files are lost. Call it once.
 func (r *Records) Close() error {
 	r.mu.Lock()
 	r.closed = true
@@ -262,7 +265,7 @@ func (r *Records) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if lost := r.lost + r.queue.Len(); lost > 0 {
-		return fmt.Errorf("close state directory: %d files are lost that the disk did not take", lost)
+		return fmt.Errorf("close state directory: %d files could not be written and are lost", lost)
 	}
 	return nil
 }

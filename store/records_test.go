@@ -87,7 +87,7 @@ func keep(t *testing.T, r *Records, name string, write func() error) time.Durati
 	return time.Since(begin)
 }
 
-// A disk that is full is asked again until it takes everything, and keeps nobody waiting.
+// A disk that is full is asked again until it takes everything, and blocks no caller.
 func TestRecordsOfAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, log := newRecords(t)
@@ -136,7 +136,7 @@ func TestRecordsWithABadFile(t *testing.T) {
 		if got := good.written(); got != "0 1 2" {
 			t.Errorf("written: %q", got)
 		}
-		if err := r.Close(); err == nil || !strings.Contains(err.Error(), "1 files are lost") {
+		if err := r.Close(); err == nil || !strings.Contains(err.Error(), "1 files could not be written and are lost") {
 			t.Errorf("Close() = %v", err)
 		}
 		if err := r.Write("a", nil); !errors.Is(err, fs.ErrClosed) {

@@ -7,14 +7,14 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// resolve decides which objects the directory holds as a whole. New content that conflicts with another file, or names an
-// unknown mesh, is not used: its file keeps the last good content. applied is the previous result. Resolving the same
-// files again changes nothing.
+// resolve decides which objects the directory holds as a whole. New content that conflicts with another file, or names
+// an unknown mesh, is not used: its file keeps the last good content. applied is the previous result. Resolving the
+// same files again changes nothing.
 func (f *directory) resolve(applied claims) claims {
 	for before := -1; ; {
 		chosen, orphans, problems := f.usePending(applied)
 		refused := f.pendingFiles()
-		// The contents now in use may have made room for those that were refused: try again until that changes nothing.
+		// The contents now in use may have made room for refused ones: repeat until nothing changes.
 		done := len(refused) == 0
 		if !done && len(refused) == before {
 			var more []Problem
@@ -44,8 +44,8 @@ func (f *directory) pendingFiles() []string {
 	return names
 }
 
-// usePending puts the pending contents into use that do not conflict. It returns the documents chosen from all contents
-// then in use, the orphans among them, and the problems.
+// usePending puts pending contents without conflicts into use. It returns the documents chosen from all contents then
+// in use, the orphans among them, and the problems.
 func (f *directory) usePending(applied claims) (claims, map[mesh.Key]bool, []Problem) {
 	names := slices.Sorted(maps.Keys(f.files))
 	refused := map[string]bool{}
@@ -69,12 +69,12 @@ func (f *directory) usePending(applied claims) (claims, map[mesh.Key]bool, []Pro
 				file.use()
 			}
 		}
-		// A refused file has problems of its own, with its new content.
+		// A refused file has its own problems, with its new content.
 		return chosen, orphans, slices.DeleteFunc(problems, func(p Problem) bool { return refused[p.File] })
 	}
 }
 
-// refuse adds to refused the files whose pending content has a problem, and reports whether there were any more.
+// refuse adds files whose pending content has a problem to refused, and reports whether there were any.
 func (f *directory) refuse(refused map[string]bool, problems []Problem) bool {
 	before := len(refused)
 	for _, p := range problems {
@@ -86,7 +86,7 @@ func (f *directory) refuse(refused map[string]bool, problems []Problem) bool {
 }
 
 // useOnePending puts the first refused content into use that does not conflict with the contents in use: usePending
-// compared it with other refused ones, too. If there is none, all stay refused, with these problems.
+// also compared it with other refused ones. Without one, all stay refused, with these problems.
 func (f *directory) useOnePending(refused []string, chosen claims) (problems []Problem, none bool) {
 	var meshes []entry
 	for _, file := range f.files {
@@ -102,7 +102,7 @@ func (f *directory) useOnePending(refused []string, chosen claims) (problems []P
 		if len(found) == 0 {
 			file.use()
 			for _, e := range file.entries {
-				chosen[e.Object.Key()] = e // it wins over those that come later
+				chosen[e.Object.Key()] = e // it wins over later ones
 			}
 			return nil, false
 		}
@@ -117,7 +117,7 @@ func (f *file) use() {
 	f.entries, f.pending, f.text, f.whole = *f.pending, nil, nil, true
 }
 
-// conflicts returns the problems of the pending content with the chosen documents and the Meshes in use.
+// conflicts returns the conflicts of the pending content with the chosen documents and the Meshes in use.
 func (f *file) conflicts(chosen claims, meshes []entry, recorded map[string]*mesh.Mesh) []Problem {
 	known := claims{}
 	for _, m := range meshes {

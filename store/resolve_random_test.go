@@ -145,8 +145,8 @@ func (r *resolved) holdsAll(want claims) (wrong []string) {
 	return wrong
 }
 
-// refusedForNothing returns refused contents that could be used: none of their objects is in use in another file, and all
-// their meshes exist.
+// refusedForNothing returns refused contents that could be used: none of their objects is in use in another file, and
+// all their meshes exist.
 func (r *resolved) refusedForNothing() (wrong []string) {
 	for _, name := range r.pendingFiles() {
 		taken, meshes := map[mesh.Key]bool{}, map[string]bool{}

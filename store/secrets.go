@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
-// Secrets are the files of a State as an identity.Secrets. A version is a hash of the content. No other process changes them, since
-// the State is locked.
+// Secrets are the files of a State as an identity.Secrets. A version is a hash of the content. No other process changes
+// them, since the State is locked.
 type Secrets struct{ state *State }
 
 // Secrets returns the files as secrets.
@@ -57,7 +57,7 @@ func (s Secrets) List(_ context.Context, directory string) ([]string, error) {
 	return s.state.List(directory)
 }
 
-// Watch implements identity.Secrets: there is nothing to see.
+// Watch implements identity.Secrets. Nothing else changes the files.
 func (s Secrets) Watch(ctx context.Context, _ func(name string)) error {
 	<-ctx.Done()
 	return nil

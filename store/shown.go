@@ -9,8 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// isShown reports whether problems show the value of the field of that path. They do for fields of the model: any other may be a
-// secret, such as the key of an authority of Kuma's, or the data of its Secret.
+// isShown reports whether problems may show the value at a path. Only values of known fields are shown: any other may
+// be secret, such as a CA key of Kuma's, or the data of its Secret.
 func isShown(path string) bool {
 	field := keyPattern.ReplaceAllString(path, "[]")
 	for _, outer := range []string{"spec.", "metadata."} {
@@ -29,7 +29,8 @@ var modelFields = sync.OnceValue(func() map[string]bool {
 	}
 	addFields(fields, "labels", reflect.TypeFor[map[string]string]())
 	for _, spec := range []reflect.Type{
-		reflect.TypeFor[mesh.MeshSpec](), reflect.TypeFor[mesh.DataplaneSpec](), reflect.TypeFor[mesh.ServiceSpec](), reflect.TypeFor[mesh.MeshServiceSpec](),
+		reflect.TypeFor[mesh.MeshSpec](), reflect.TypeFor[mesh.DataplaneSpec](), reflect.TypeFor[mesh.ServiceSpec](),
+		reflect.TypeFor[mesh.MeshServiceSpec](),
 	} {
 		addFields(fields, "", spec)
 	}

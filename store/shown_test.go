@@ -37,7 +37,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 		"token of a vault":             {backend + "{fromCp: {auth: {token: {inline: one, inline: sEcReT}}}}\n", conf + ".fromCp.auth.token.inline: must come once"},
 		"Secret":                       {"type: Secret\nname: a\ndata: one\ndata: sEcReT\n", "data: must come once"},
 		"Secret of Kubernetes":         {"apiVersion: v1\nkind: Secret\nstringData: {password: one, password: sEcReT}\n", "stringData.password: must come once"},
-		"field that nobody knows":      {"type: Mesh\nname: a\npassword: ${sEcReT}\n", "password: is a template"},
+		"unknown field with a secret":  {"type: Mesh\nname: a\npassword: ${sEcReT}\n", "password: is a template"},
 		"field of a status":            {"type: Mesh\nname: a\nstatus: {token: one, token: sEcReT}\n", "status.token: must come once"},
 		"a name of that field in tags": {"type: Dataplane\nname: a\nnetworking: {address: 10.0.0.1, gateway: {tags: {data: 1}}}\n", `networking.gateway.tags["data"]: 1: must be a text`},
 		"field of a spec":              {"type: Mesh\nname: a\nspec: {mtls: {enabledBackend: 1}}\n", `spec.mtls.enabledBackend: 1: must be a text`},
@@ -58,7 +58,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// TestFreeKeys checks that the keys of all maps of the model are in the paths of problems as in those of the model.
+// TestFreeKeys checks that the keys of all maps of the model are the same in the paths of problems and of the model.
 func TestFreeKeys(t *testing.T) {
 	var look func(name string, typ reflect.Type)
 	look = func(name string, typ reflect.Type) {

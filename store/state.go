@@ -24,23 +24,25 @@ import (
 // lockFile in the state directory is locked while a control plane uses the directory.
 const lockFile = ".lock"
 
-// State is the directory in which the control plane keeps its keys and certificates. Only its owner can read it. Names are
-// slash-separated paths within it; no part of one begins with a dot. It may be used from any goroutine.
+// State is the directory in which the control plane keeps its keys and certificates. Only its owner can read it. Names
+// are slash-separated paths within it; no part of one begins with a dot. It may be used from any goroutine.
 type State struct {
 	path string // absolute
 	root *os.Root
-	// lock and claimed, the directory itself, are locked: the file can be removed, and not every file system locks directories.
+	// lock and claimed, the directory itself, are locked: the lock file can be removed, and not every file system locks
+	// directories.
 	lock, claimed *os.File
-	disk          disk.Disk // one writer: each temporary file has a fixed name
+	disk          disk.Disk // single writer: each temporary file has a fixed name
 	// written is when a file was last written.
 	written atomic.Pointer[time.Time]
 	// secrets is held by Secrets while a file is compared and written.
 	secrets sync.Mutex
 }
 
-// OpenState opens the directory, and creates it with mode 0700 if it does not exist. A directory that others can read or write
-// is an error and is not corrected: it may be a shared one such as /tmp, and its files may have been read already. It is also
-// an error if another control plane uses the directory: both would keep CAs and records in memory, and overwrite each other's.
+// OpenState opens the directory, and creates it with mode 0700 if it does not exist. A directory that others can read
+// or write is an error and is not corrected: it may be a shared one such as /tmp, and its files may have been read
+// already. It is also an error if another control plane uses the directory: both would keep CAs and records in memory,
+// and overwrite each other's.
 func OpenState(directory string) (*State, error) {
 	directory, err := filepath.Abs(directory)
 	if err != nil {
@@ -48,7 +50,8 @@ func OpenState(directory string) (*State, error) {
 	}
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		if target, link := os.Readlink(directory); link == nil {
-			return nil, fmt.Errorf("make state directory: %s is a symbolic link to %s, which cannot be used: %w", directory, target, err)
+			return nil, fmt.Errorf("make state directory: %s is a symbolic link to %s, which cannot be used: %w",
+				directory, target, err)
 		}
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
@@ -72,13 +75,14 @@ func OpenState(directory string) (*State, error) {
 	return s, nil
 }
 
-// stateFiles are what a state directory has one of, also one that was restored from a backup without its lock.
-var stateFiles = []string{lockFile, "serving-ca.json", "serving-ca.crt", "serving-ca.key", "admin-token", "dataplane-token.key", "meshes"}
+// stateFiles identify a state directory: it has at least one of them, even if restored from a backup without its lock.
+var stateFiles = []string{lockFile, "serving-ca.json", "serving-ca.crt", "serving-ca.key", "admin-token",
+	"dataplane-token.key", "meshes"}
 
-// ownOfVolumes are what file systems and NAS have in a directory that is empty otherwise, and Git in one that is kept empty.
+// ownOfVolumes are entries that file systems and NAS put into an otherwise empty directory, and Git's placeholder.
 var ownOfVolumes = []string{"lost+found", ".snapshot", ".snapshots", ".trashcan", "@eaDir", ".gitkeep"}
 
-// checkOwn refuses a directory of something else, such as a user's home.
+// checkOwn rejects a directory of something else, such as a user's home.
 func (s *State) checkOwn() error {
 	items, err := fs.ReadDir(s.root.FS(), ".")
 	if err != nil {
@@ -102,7 +106,7 @@ func (s *State) checkOwn() error {
 // claim locks the directory for this process.
 func (s *State) claim() (err error) {
 	s.lock, err = s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
-	if errors.Is(err, unix.EROFS) { // what is there can be served
+	if errors.Is(err, unix.EROFS) { // a read-only state can still be served
 		s.lock, err = s.root.Open(lockFile)
 	}
 	if err == nil {
@@ -123,7 +127,7 @@ func (s *State) claim() (err error) {
 	return nil
 }
 
-// Close closes the directory, which another control plane may open then. It may be called again.
+// Close closes the directory, which another control plane may then open. It may be called again.
 func (s *State) Close() error {
 	err := s.root.Close()
 	for _, locked := range []*os.File{s.lock, s.claimed} {
@@ -140,7 +144,7 @@ func (s *State) Close() error {
 	return nil
 }
 
-// Check returns why nothing can be kept in the directory any more, nil if it can. It writes nothing, see Records.Check.
+// Check returns why the directory can no longer be used, nil if it can. It writes nothing, see Records.Check.
 func (s *State) Check() error {
 	there, err := os.Stat(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -165,8 +169,8 @@ func (s *State) Check() error {
 // maxExposed is how many files Exposed names.
 const maxExposed = 10
 
-// Exposed returns files, or "." for the directory, that others than this user could read, by their mode or since they own them: a backup or a copy of
-// the directory may have such ones, and their secrets may have been read there.
+// Exposed returns files, or "." for the directory, that users other than this one can read, by mode or ownership. A
+// backup or copy may have such files, and their secrets may have been read there.
 func (s *State) Exposed() ([]string, error) {
 	var names []string
 	err := fs.WalkDir(s.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
@@ -192,20 +196,20 @@ func foreign(info fs.FileInfo) bool {
 	return ok && int(of.Uid) != os.Geteuid()
 }
 
-// maxRead is how large a file may be: copies of the store's files are the largest, of 8 MiB.
+// maxRead limits a file: copies of the store's files are the largest, with 8 MiB.
 const maxRead = 16 << 20
 
-// read reads a regular file: another one may never end, or wait for a writer, and would block the disk for all.
+// read reads a regular file: any other may never end, or wait for a writer, and would block all access.
 func (s *State) read(name string) ([]byte, error) {
 	info, err := s.root.Stat(name)
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("it is no regular file (%s): remove it", info.Mode())
+		return nil, fmt.Errorf("it is not a regular file (%s): remove it", info.Mode())
 	}
 	if info.Size() > maxRead {
-		return nil, fmt.Errorf("it has %d bytes, at most %d are read", info.Size(), maxRead)
+		return nil, fmt.Errorf("it has %d bytes: must have at most %d", info.Size(), maxRead)
 	}
 	file, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -215,7 +219,7 @@ func (s *State) read(name string) ([]byte, error) {
 	return data, errors.Join(err, file.Close())
 }
 
-// Read returns the content of a file. The error wraps fs.ErrNotExist if there is none.
+// Read returns the content of a file. The error wraps fs.ErrNotExist if it does not exist.
 func (s *State) Read(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -270,7 +274,7 @@ func (s *State) write(name string, data []byte) error {
 }
 
 func (s *State) writeSynced(name string, data []byte) error {
-	// A file that a crash left behind may have any content.
+	// A file left behind by a crash may have any content.
 	if err := s.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -293,7 +297,7 @@ func (s *State) syncDirectory(name string) error {
 	return errors.Join(directory.Sync(), directory.Close())
 }
 
-// Remove removes a file. It is no error if there is none.
+// Remove removes a file. A missing file is not an error.
 func (s *State) Remove(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -311,8 +315,8 @@ func (s *State) Remove(name string) error {
 	return nil
 }
 
-// List returns the names of the files and directories in a directory, sorted; "." is the top. A directory that does not exist is
-// empty.
+// List returns the names of the files and directories in a directory, sorted; "." is the top. A directory that does not
+// exist is empty.
 func (s *State) List(directory string) ([]string, error) {
 	if directory != "." {
 		if err := checkName(directory); err != nil {
@@ -332,14 +336,14 @@ func (s *State) List(directory string) ([]string, error) {
 	return names, nil
 }
 
-// list lists a directory: opening another file may wait for a writer.
+// list lists a directory. It avoids opening anything else, which may wait for a writer.
 func (s *State) list(name string) ([]fs.DirEntry, error) {
 	info, err := s.root.Stat(name)
 	if err != nil {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return nil, fmt.Errorf("%s is no directory (%s): remove it", name, info.Mode())
+		return nil, fmt.Errorf("%s is not a directory (%s): remove it", name, info.Mode())
 	}
 	return fs.ReadDir(s.root.FS(), name)
 }

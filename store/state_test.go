@@ -129,7 +129,7 @@ func TestStateRefusesOpenDirectory(t *testing.T) {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
-		want := strconv.FormatUint(uint64(mode), 8) + "): must be a directory of its own"
+		want := strconv.FormatUint(uint64(mode), 8) + "): must be a dedicated directory"
 		if _, err := OpenState(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("OpenState() with mode %o = %v, want %q", mode, err, want)
 		}
@@ -193,14 +193,14 @@ func TestStateReadsRegularFilesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"fifo": "it is no regular file (p", "link": "it is no regular file (p", "directory": "it is no regular file (d",
-		"large": "it has 1073741824 bytes, at most 16777216 are read",
+		"fifo": "it is not a regular file (p", "link": "it is not a regular file (p", "directory": "it is not a regular file (d",
+		"large": "it has 1073741824 bytes: must have at most 16777216",
 	} {
 		if _, err := s.Read(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Read(%s) = %v, want %q", name, err, want)
 		}
 	}
-	if _, err := s.List("fifo"); err == nil || !strings.Contains(err.Error(), "fifo is no directory (p") {
+	if _, err := s.List("fifo"); err == nil || !strings.Contains(err.Error(), "fifo is not a directory (p") {
 		t.Errorf("List() = %v", err)
 	}
 	if data, err := s.Read("small"); err != nil || string(data) != "x" {

@@ -1,4 +1,5 @@
-// Package store reads Mesh, Dataplane, Service and MeshService objects from YAML files, and keeps the control plane's own files.
+// Package store reads Mesh, Dataplane, Service and MeshService objects from YAML files, and keeps the control plane's
+// own files.
 package store
 
 import (
@@ -9,15 +10,15 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Limits of what is read. Exceeding one is an error; nothing is cut off silently.
+// Limits on input. Exceeding one is an error; nothing is cut off silently.
 const (
 	maxDocument  = 1 << 20
 	maxFile      = 8 << 20
 	maxDocuments = 20_000 // of one file
-	// maxProblems of one file are listed.
+	// maxProblems limits the listed problems of one file.
 	maxProblems = 100
 	maxDepth    = 50 // of nested fields
-	// Bytes of the parts of a problem that are shown. maxField is also the limit of the name of a field.
+	// Limits, in bytes, of the shown parts of a problem. maxField is also the limit of the name of a field.
 	maxField, maxValue, maxAllowed = 500, 300, 1000
 )
 
@@ -37,7 +38,7 @@ type Place struct {
 	Line int
 }
 
-// String returns the place, for messages.
+// String returns the place for messages.
 func (p Place) String() string {
 	if p.Document == 0 {
 		return p.File
@@ -45,7 +46,7 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s, document %d, line %d", p.File, p.Document, p.Line)
 }
 
-// attributes returns the place for the log: without document and line where it has none.
+// attributes returns the place for the log, without document and line if unset.
 func (p Place) attributes() []any {
 	if p.Document == 0 {
 		return []any{"file", p.File}
@@ -74,15 +75,16 @@ func (s Severity) String() string {
 type Problem struct { //nolint:errname // it may be a warning
 	Place
 	Severity Severity
-	// Err is a *mesh.FieldError wherever one field is to blame.
+	// Err is a *mesh.FieldError whenever one field is to blame.
 	Err error
-	// Object is what it is about, zero where that is not known. Since is when a Dir has seen it first.
+	// Object is the object concerned, zero if unknown. Since is when a Dir first saw the problem.
 	Object mesh.Key
 	Since  time.Time
 }
 
 // errNoObject is a Warning about a directory.
-var errNoObject = errors.New("no Mesh, Dataplane, Service or MeshService found: files *.yaml, *.yml and *.json of the directory are read, and none of directories below it")
+var errNoObject = errors.New(
+	"no Mesh, Dataplane, Service or MeshService found: only files *.yaml, *.yml and *.json directly in the directory are read")
 
 func isError(p Problem) bool { return p.Severity == Error }
 

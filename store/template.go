@@ -12,16 +12,16 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// isTemplate is what templates of Kuma and of others look like that are not filled in: {{ name }}, {% if %}, ${NAME}, $(NAME).
+// isTemplate matches unfilled templates of Kuma and others: {{ name }}, {% if %}, ${NAME}, $(NAME).
 var isTemplate = regexp.MustCompile(`\{\{|\{%|\$\{\w|\$\(\w`)
 
 const templateText = "is a template, and files are read as they are: write the value, or fill the template in before the file is put here, for instance with envsubst"
 
-// templates reports the values of a document that are templates, except where they are not read, and in headers: these may hold
+// templates reports unfilled templates in values, except in fields that are not read, and in headers: these may hold
 // any text, such as a password.
 func (d *decoder) templates(n *yaml.Node, path string) {
-	f, known := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(strings.TrimPrefix(path, "spec."), "[]"))
-	if known && f.refused == "" || path == "status" || path == "metadata.annotations" || mesh.MayBeSecret(path) {
+	f, ok := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(strings.TrimPrefix(path, "spec."), "[]"))
+	if ok && f.refused == "" || path == "status" || path == "metadata.annotations" || mesh.MayBeSecret(path) {
 		return
 	}
 	switch n.Kind {
@@ -42,10 +42,11 @@ func (d *decoder) templates(n *yaml.Node, path string) {
 
 // isUnquotedTemplate reports whether YAML has read {{ name }} as a mapping whose key is a mapping.
 func isUnquotedTemplate(n *yaml.Node) bool {
-	return n.Kind == yaml.MappingNode && slices.ContainsFunc(pairs(n), func(p pair) bool { return p.key.Kind == yaml.MappingNode })
+	return n.Kind == yaml.MappingNode && slices.ContainsFunc(pairs(n),
+		func(p pair) bool { return p.key.Kind == yaml.MappingNode })
 }
 
-// templateLine returns the first line of a text that has a template outside comments, 0 if none has.
+// templateLine returns the first line with a template outside comments, 0 without one.
 func templateLine(text []byte) int {
 	number := 0
 	for line := range bytes.Lines(text) {

@@ -10,19 +10,20 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// correct reports the fields of a value whose names are typos, and goes on with the names that are meant: what a typo leaves out must not be the
-// reason of further errors. What is below such a field is read only for the sake of the others.
+// correct reports misspelt fields of a value, and continues with the intended names: a typo must not cause further
+// errors. What is below such a field is read only for the sake of the others.
 func (d *decoder) correct(n *yaml.Node, path string, into any) {
 	for range maxDepth {
 		var typos []func()
 		mesh.CheckJSON(path, toJSON(n), into, func(*mesh.FieldError) {}, func(at, name string, known []string) {
 			around := strings.TrimSuffix(at, name)
 			field := strings.TrimPrefix(at, d.root)
-			if _, ofKuma := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(field, "[]")); ofKuma || isMisplaced(at, name, known) {
+			if _, ofKuma := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(field, "[]")); ofKuma ||
+				isMisplaced(at, name, known) {
 				return
 			}
 			near, _ := mesh.Nearest(name, known)
-			if _, there := d.fields[around+near]; near == "" || there {
+			if _, ok := d.fields[around+near]; near == "" || ok {
 				return
 			}
 			typos = append(typos, func() {
@@ -39,14 +40,14 @@ func (d *decoder) correct(n *yaml.Node, path string, into any) {
 	}
 }
 
-// rename gives a field of the mapping at a path another name, and all below it the paths that they have then.
+// rename gives a field of the mapping at a path another name, and adjusts the paths below it.
 func (d *decoder) rename(around, name, to string) {
 	p, _ := find(pairs(d.fields[around].value), name)
 	p.key.Value = to
 	d.index(join(around, to), p)
 }
 
-// index enters a field, and those below it.
+// index records a field and those below it.
 func (d *decoder) index(path string, p pair) {
 	d.fields[path] = written{p.value, d.line(p.key)}
 	switch p.value.Kind {
@@ -61,25 +62,26 @@ func (d *decoder) index(path string, p pair) {
 	}
 }
 
-// standsFor notes which fields may be missing since an unknown one was written for them.
+// standsFor records which fields may be missing because an unknown one was written for them.
 func (d *decoder) standsFor(path, name string, known []string) {
 	around := strings.TrimSuffix(path, name)
 	near, _ := mesh.Nearest(name, known)
-	_, there := d.fields[around+near]
+	_, ok := d.fields[around+near]
 	switch {
 	case near == "" || isMisplaced(path, name, known):
 		d.strange = append(d.strange, strings.TrimSuffix(around, "."))
-	case !there:
-		d.replaced = append(d.replaced, around+near, strings.TrimPrefix(around, "metadata.")+near) // without either, a name is at the top
+	case !ok:
+		// without either, a name is at the top
+		d.replaced = append(d.replaced, around+near, strings.TrimPrefix(around, "metadata.")+near)
 	}
 }
 
-// isReplaced reports whether a field is, or is below, one that another name stands for.
+// isReplaced reports whether a field is at or below one that another name stands for.
 func (d *decoder) isReplaced(path string) bool {
 	return slices.ContainsFunc(d.replaced, func(outer string) bool { return within(path, outer) })
 }
 
-// maybeStrange reports whether an unknown field may be what is meant by one that is missing.
+// maybeStrange reports whether an unknown field may be the intended one for a missing field.
 func (d *decoder) maybeStrange(path string) bool {
 	return slices.ContainsFunc(d.strange, func(around string) bool {
 		rest, ok := strings.CutPrefix(path, around)
@@ -93,7 +95,7 @@ func (d *decoder) maybeStrange(path string) bool {
 		if end < 0 {
 			end = len(rest)
 		}
-		_, there := d.fields[path[:len(path)-len(rest)+end]]
-		return !there
+		_, ok = d.fields[path[:len(path)-len(rest)+end]]
+		return !ok
 	})
 }

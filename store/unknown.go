@@ -8,8 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/meshview/explain"
 )
 
-// unknownServices warns of services that outbounds name and none of the documents has, each at the first Dataplane that does. The
-// documents must be all of a mesh.
+// unknownServices warns of services that outbounds name but no document has, each at the first Dataplane that names it.
+// The documents must be all of a mesh.
 func unknownServices(directory string, documents []Document) []Problem {
 	b := meshview.NewBuilder(meshview.Options{})
 	places := map[mesh.Key]Place{}
@@ -17,7 +17,7 @@ func unknownServices(directory string, documents []Document) []Problem {
 		b.Set("files", d.Object)
 		places[d.Object.Key()] = d.Place
 	}
-	change, _ := b.Build() // the first Build has a view
+	change, _ := b.Build() // the first Build returns a view
 	unknown := change.After.UnknownServices()
 	var problems []Problem
 	for i, s := range unknown {

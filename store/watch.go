@@ -8,14 +8,15 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watch reports changes in a directory. If it cannot, err says why, the channels are nil, and the rescans find the changes.
+// watch reports changes in a directory. If it cannot, err says why, the channels are nil, and the rescans find the
+// changes.
 type watch struct {
 	path      string
 	watcher   *fsnotify.Watcher
 	events    <-chan fsnotify.Event
 	errors    <-chan error
 	err       error
-	directory os.FileInfo // the one being watched; another one may take over its path
+	directory os.FileInfo // the one being watched; another one may replace it at its path
 }
 
 func newWatch(path string, newWatcher func() (*fsnotify.Watcher, error)) *watch {
@@ -28,7 +29,7 @@ func newWatch(path string, newWatcher func() (*fsnotify.Watcher, error)) *watch 
 	return w
 }
 
-// renew watches the directory that is at the path now.
+// renew watches the directory currently at the path.
 func (w *watch) renew() {
 	if w.watcher == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// tellers are the agents and Envoys of all meshes.
+// tellers tells which agents and Envoys report, for all meshes.
 type tellers struct {
 	agents  map[mesh.ID]*adminv1.Agent
 	states  map[mesh.ID]*adminv1.AgentState
@@ -35,7 +35,8 @@ func (t *tellers) gaps(m *meshview.Mesh, telling map[mesh.ID]observed.ProxyPlain
 	return gaps
 }
 
-// newest returns the stream that was opened last, nil of none: those before it are of the same Envoy, or of one that is gone.
+// newest returns the stream that was opened last, nil without streams: earlier ones belong to the same Envoy, or to a
+// previous one.
 func newest(streams []*adminv1.Stream) *adminv1.Stream {
 	if len(streams) == 0 {
 		return nil
@@ -45,8 +46,8 @@ func newest(streams []*adminv1.Stream) *adminv1.Stream {
 	})
 }
 
-// gapOf returns why a proxy does not tell what it gets, "" if it does: tells says that its agent has, and fresh that it has just now. agent is nil without a
-// session, and stream without one of Envoy.
+// gapOf returns why a proxy does not report its plaintext traffic, "" if it does: tells means that its agent has
+// reported, and fresh that it has just now. agent is nil without a session, and stream without one of Envoy.
 func gapOf(tells, fresh bool, agent *adminv1.Agent, state *adminv1.AgentState, stream *adminv1.Stream) string {
 	switch {
 	case agent != nil:
@@ -63,19 +64,20 @@ func gapOfAgent(tells, fresh bool, agent *adminv1.Agent, stream *adminv1.Stream)
 	has := func(feature string) bool { return slices.Contains(agent.GetFeatures(), feature) }
 	switch {
 	case !has(agentv1.FeaturePlaintext):
-		return fmt.Sprintf("its agent of version %s is too old to count plain text: restart it with a newer one", agent.GetVersion())
+		return fmt.Sprintf("its agent of version %s is too old to count plaintext: restart it with a newer one",
+			agent.GetVersion())
 	case !tells:
-		return "its agent has just connected, and has not said yet what it has counted"
+		return "its agent has just connected, and has not reported its counts yet"
 	case agent.GetEnvoyDown() != "":
 		return "its Envoy does not run: " + agent.GetEnvoyDown()
 	case stream == nil:
 		return "its Envoy is not connected"
 	case !stream.GetRecords():
-		return "its Envoy was started when its agent, or the control plane, was too old to record plain text: restart it"
+		return "its Envoy was started when its agent, or the control plane, was too old to record plaintext: restart it"
 	case fresh:
 		return ""
 	case !has(agentv1.FeatureAskPlaintext):
-		return fmt.Sprintf("its agent of version %s is too old to be asked, and says once a minute what it has counted: what has come since is not known", agent.GetVersion())
+		return fmt.Sprintf("its agent of version %s is too old to be asked, and reports its counts once a minute: traffic since then is unknown", agent.GetVersion())
 	}
-	return "its agent has been asked and has not answered: what has come since its last report is not known"
+	return "its agent was asked and has not answered: traffic since its last report is unknown"
 }

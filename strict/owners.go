@@ -12,10 +12,11 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// owner is whose an address is.
+// owner is the owner of an address.
 type owner struct {
 	mesh, dataplane, workload string
-	// machine says that programs without a sidecar have the address too, and sharing are the proxies with it, if it is of several.
+	// machine means that programs without a sidecar share the address, and sharing are the proxies with it, if there
+	// are several.
 	machine bool
 	sharing []mesh.ID
 	Pod
@@ -26,7 +27,7 @@ func (o owner) write(s *adminv1.StrictSource) {
 	s.Machine, s.Dataplanes = o.machine, o.sharing[:min(len(o.sharing), maxNames)]
 }
 
-// ownersOf finds out whose the addresses are that have sent.
+// ownersOf finds the owners of the sending addresses.
 func (a *Answers) ownersOf(ctx context.Context, meshes []ports) map[netip.Addr]owner {
 	last := map[netip.Addr]time.Time{}
 	for _, all := range meshes {
@@ -42,15 +43,15 @@ func (a *Answers) ownersOf(ctx context.Context, meshes []ports) map[netip.Addr]o
 	if a.PodsAt == nil {
 		return owners
 	}
-	maps.DeleteFunc(last, func(from netip.Addr, _ time.Time) bool { _, known := owners[from]; return known })
+	maps.DeleteFunc(last, func(from netip.Addr, _ time.Time) bool { _, ok := owners[from]; return ok })
 	for from, pod := range a.PodsAt(ctx, last) {
 		owners[from] = owner{Pod: pod}
 	}
 	return owners
 }
 
-// ownersIn returns whose the addresses are by the view. Only a pod has its address alone: on a machine there are programs without a sidecar, and
-// perhaps other proxies.
+// ownersIn returns the owners of addresses in the view. Only a pod has its address to itself: a machine runs programs
+// without a sidecar, and perhaps other proxies.
 func ownersIn[T any](v *meshview.View, asked map[netip.Addr]T) map[netip.Addr]owner {
 	owners := map[netip.Addr]owner{}
 	for from := range asked {
@@ -70,7 +71,8 @@ func ownersIn[T any](v *meshview.View, asked map[netip.Addr]T) map[netip.Addr]ow
 	for address, proxies := range at {
 		if len(proxies) == 1 {
 			d := proxies[0].Dataplane
-			owners[address] = owner{mesh: d.Mesh, dataplane: d.Name, workload: mesh.WorkloadText(d.SPIFFEPath()), machine: !d.IsPod()}
+			owners[address] = owner{mesh: d.Mesh, dataplane: d.Name, workload: mesh.WorkloadText(d.SPIFFEPath()),
+				machine: !d.IsPod()}
 			continue
 		}
 		shared := owner{machine: true}

@@ -18,23 +18,25 @@ import (
 )
 
 const (
-	// maxPodsAt addresses are looked up for one answer, those that were seen last, podsAtOnce at a time, within podsAtTimeout: the rest stay
-	// addresses.
+	// Limits of one answer: maxPodsAt addresses, the last seen, are looked up, podsAtOnce at a time, within
+	// podsAtTimeout. The rest stay addresses.
 	maxPodsAt     = 100
 	podsAtOnce    = 8
 	podsAtTimeout = 5 * time.Second
 )
 
-// Pod is the pod that has an address: its name, NAMESPACE/NAME, and its node. Pods with hostNetwork share the address of their node: then it has no name.
+// Pod is the pod with an address: its name, NAMESPACE/NAME, and its node. The name is empty for pods with hostNetwork,
+// which share the address of their node.
 type Pod struct{ Name, Node string }
 
-// Pods asks the API server for pods, since the control plane keeps none without a sidecar. All fields are required.
+// Pods asks the API server for pods, since the control plane keeps no pods without a sidecar. All fields are required.
 type Pods struct {
 	Client kubernetes.Interface
 	Logger *slog.Logger
 }
 
-// At returns the pods with these addresses. last is when each address was seen last: a pod that has started since is another one than was seen.
+// At returns the pods with these addresses. last is when each address was last seen: a pod started later is a different
+// one.
 func (p Pods) At(ctx context.Context, last map[netip.Addr]time.Time) map[netip.Addr]Pod {
 	ctx, cancel := context.WithTimeout(ctx, podsAtTimeout)
 	defer cancel()
@@ -45,7 +47,7 @@ func (p Pods) At(ctx context.Context, last map[netip.Addr]time.Time) map[netip.A
 	newest := slices.SortedFunc(maps.Keys(last), func(a, b netip.Addr) int { return last[b].Compare(last[a]) })
 	for _, address := range newest[:min(len(newest), maxPodsAt)] {
 		asking.Go(func() error {
-			// From the API server's cache: it looks through all pods.
+			// Served from the API server's cache, which scans all pods.
 			pods, err := p.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
 				FieldSelector: fields.OneTermEqualSelector("status.podIP", address.String()).String(), ResourceVersion: "0",
 			})
@@ -61,20 +63,22 @@ func (p Pods) At(ctx context.Context, last map[netip.Addr]time.Time) map[netip.A
 		})
 	}
 	if err := asking.Wait(); err != nil {
-		p.Logger.WarnContext(ctx, "pods that send plain text not all found", "err", err)
+		p.Logger.WarnContext(ctx, "failed to find all pods that send plaintext", "err", err)
 	}
 	return found
 }
 
-// clockSkew is how much later the clock of a node may be than that of the control plane.
+// clockSkew is how far the clock of a node may be ahead of the control plane's.
 const clockSkew = 5 * time.Second
 
-// senderOf returns whose an address was then, among the pods that have it, or have had it last: the youngest that was there.
+// senderOf returns the owner of an address at a time, among the pods that have or had it: the youngest that existed
+// then.
 func senderOf(pods []corev1.Pod, seen time.Time) (Pod, bool) {
 	var youngest *corev1.Pod
 	for i := range pods {
 		p := &pods[i]
-		if started := p.Status.StartTime; started == nil || started.After(seen.Add(clockSkew)) || youngest != nil && started.Before(youngest.Status.StartTime) {
+		if started := p.Status.StartTime; started == nil || started.After(seen.Add(clockSkew)) ||
+			youngest != nil && started.Before(youngest.Status.StartTime) {
 			continue
 		}
 		youngest = p

@@ -19,27 +19,27 @@ import (
 
 // Limits of an answer about mode STRICT.
 const (
-	// maxNames of services and Dataplanes of a port, and maxSources of its sources.
+	// maxNames limits the services and Dataplanes of a port, maxSources its sources.
 	maxNames   = 20
 	maxSources = 50
 )
 
-// portKey is a port of a workload, and why STRICT would refuse what comes to it.
+// portKey is a port of a workload, and why STRICT would reject its traffic.
 type portKey struct {
 	workload string
 	observed.PlaintextPort
 }
 
-// portSums is what has come to the proxies of a workload.
+// portSums is the traffic to the proxies of a workload.
 type portSums struct {
 	observed.Plaintext
 	dataplanes []string
 }
 
-// ports are those of a mesh.
+// ports are the ports of a mesh.
 type ports map[portKey]*portSums
 
-// sorted returns the keys. That to which something has come last comes first.
+// sorted returns the keys, the port with the latest traffic first.
 func (p ports) sorted() []portKey {
 	last := make(map[portKey]time.Time, len(p))
 	for k, of := range p {
@@ -50,7 +50,7 @@ func (p ports) sorted() []portKey {
 	})
 }
 
-// portsOf adds up what proxies get, and those that are gone got, by workload and port.
+// portsOf adds up the traffic to current and past proxies, by workload and port.
 func portsOf(proxies map[mesh.ID]observed.ProxyPlaintext, past []observed.PastPlaintext) ports {
 	all := ports{}
 	at := func(workload string, of observed.Plaintext) *portSums {
@@ -108,18 +108,19 @@ func kindOf(k agentv1.PlaintextInbound_Kind) adminv1.StrictPort_Kind {
 	case agentv1.PlaintextInbound_NO_INBOUND:
 		return adminv1.StrictPort_NO_INBOUND
 	}
-	return adminv1.StrictPort_KIND_UNSPECIFIED // a newer agent knows more
+	return adminv1.StrictPort_KIND_UNSPECIFIED // from a newer agent
 }
 
-// tallyMessage returns nil if nothing has come.
+// tallyMessage returns nil without traffic.
 func tallyMessage(t observed.PlaintextTally) *adminv1.StrictTally {
 	if t.Last.IsZero() {
 		return nil
 	}
-	return &adminv1.StrictTally{Count: t.Count, Open: t.Open, First: timestamppb.New(t.First), Last: timestamppb.New(t.Last)}
+	return &adminv1.StrictTally{Count: t.Count, Open: t.Open, First: timestamppb.New(t.First),
+		Last: timestamppb.New(t.Last)}
 }
 
-// servicesAt returns the services of which a port of these Dataplanes is an endpoint.
+// servicesAt returns the services that have a port of these Dataplanes as an endpoint.
 func servicesAt(m *meshview.Mesh, dataplanes []string, port uint32) []string {
 	var all []string
 	for name, svc := range m.Services.All() {

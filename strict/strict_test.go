@@ -22,7 +22,7 @@ func TestGapOf(t *testing.T) {
 		return &adminv1.Stream{ConnectedSince: &timestamppb.Timestamp{Seconds: second}, Records: records}
 	}
 	records := []*adminv1.Stream{at(1, true)}
-	const unrecorded = "its Envoy was started when its agent, or the control plane, was too old to record plain text: restart it"
+	const unrecorded = "its Envoy was started when its agent, or the control plane, was too old to record plaintext: restart it"
 	tests := map[string]struct {
 		tells   bool
 		silent  bool // it has not answered now
@@ -36,14 +36,14 @@ func TestGapOf(t *testing.T) {
 		"an Envoy of before":  {tells: true, agent: &adminv1.Agent{Features: counts}, streams: []*adminv1.Stream{at(1, false)}, want: unrecorded},
 		"another Envoy since": {tells: true, agent: &adminv1.Agent{Features: counts}, streams: []*adminv1.Stream{at(2, true), at(1, false)}},
 		"as before again":     {tells: true, agent: &adminv1.Agent{Features: counts}, streams: []*adminv1.Stream{at(2, false), at(1, true)}, want: unrecorded},
-		"an old agent":        {agent: &adminv1.Agent{Version: "0.1.0"}, want: "its agent of version 0.1.0 is too old to count plain text: restart it with a newer one"},
-		"one that was newer":  {tells: true, agent: &adminv1.Agent{Version: "0.1.0"}, want: "its agent of version 0.1.0 is too old to count plain text: restart it with a newer one"},
-		"a moment ago":        {agent: &adminv1.Agent{Features: counts}, streams: records, want: "its agent has just connected, and has not said yet what it has counted"},
+		"an old agent":        {agent: &adminv1.Agent{Version: "0.1.0"}, want: "its agent of version 0.1.0 is too old to count plaintext: restart it with a newer one"},
+		"one that was newer":  {tells: true, agent: &adminv1.Agent{Version: "0.1.0"}, want: "its agent of version 0.1.0 is too old to count plaintext: restart it with a newer one"},
+		"a moment ago":        {agent: &adminv1.Agent{Features: counts}, streams: records, want: "its agent has just connected, and has not reported its counts yet"},
 		"without its Envoy":   {tells: true, agent: &adminv1.Agent{Features: counts, EnvoyDown: "exit status 1"}, want: "its Envoy does not run: exit status 1"},
-		"does not answer":     {tells: true, silent: true, agent: &adminv1.Agent{Features: counts}, streams: records, want: "its agent has been asked and has not answered: what has come since its last report is not known"},
+		"does not answer":     {tells: true, silent: true, agent: &adminv1.Agent{Features: counts}, streams: records, want: "its agent was asked and has not answered: traffic since its last report is unknown"},
 		"cannot be asked": {
 			tells: true, silent: true, agent: &adminv1.Agent{Version: "0.2.0", Features: counts[:2]}, streams: records,
-			want: "its agent of version 0.2.0 is too old to be asked, and says once a minute what it has counted: what has come since is not known",
+			want: "its agent of version 0.2.0 is too old to be asked, and reports its counts once a minute: traffic since then is unknown",
 		},
 		"never joined":         {phase: adminv1.AgentState_NEVER_JOINED, want: "its agent has never joined"},
 		"waits":                {phase: adminv1.AgentState_WAITING, want: "its agent waits to join: bad token"},

@@ -3,6 +3,7 @@ module github.com/sonde-mesh/sonde/test
 go 1.26.0
 
 require (
+	github.com/containernetworking/cni v1.3.1
 	github.com/envoyproxy/go-control-plane v0.14.0
 	github.com/envoyproxy/go-control-plane/envoy v1.40.0
 	github.com/fsnotify/fsnotify v1.10.1
@@ -25,6 +26,7 @@ require (
 	k8s.io/component-base v0.37.2
 	k8s.io/cri-streaming v0.0.0
 	k8s.io/klog/v2 v2.140.0
+	k8s.io/pod-security-admission v0.0.0
 )
 
 require (

@@ -20,62 +20,65 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// resource is the plural name of WatchedClusters.
+// resource is the plural name of the WatchedCluster resource.
 const resource = "watchedclusters"
 
-// record is what is kept of a WatchedCluster. Its status is read by the cluster that is watched.
+// record is the part of a WatchedCluster that the watchdog stores. It omits the status, which the cluster's own ledger
+// reads.
 type record struct {
 	uid        types.UID
 	generation int64
-	owner      types.UID // of Gardener's Cluster that it is about, "" for none
+	owner      types.UID // UID of the owning Gardener Cluster, "" without one
 	spec       v1alpha1.WatchedClusterSpec
-	beyond     bool // it does not count: its namespace has too many
+	beyond     bool // its namespace exceeds the limit
 }
 
-// maxClusters of a namespace are watched: the chart's memory is hardly enough for more.
+// maxClusters limits the watched clusters per namespace, for the chart's memory limit.
 const maxClusters = 1000
 
 var errTooMany = fmt.Errorf("only the %d oldest WatchedClusters of a namespace are watched", maxClusters)
 
-// clusterShare counts objects, and not what they take: what is watched takes much more.
+// clusterShare counts objects instead of bytes, since probing a cluster needs far more memory than its object.
 func clusterShare() watch.Share[record] {
 	return watch.Share[record]{Bytes: maxClusters, Takes: func(*record) int { return 1 }, Beyond: func(r *record) record {
 		return record{uid: r.uid, generation: r.generation, owner: r.owner, beyond: true}
 	}}
 }
 
-// readRecord returns false for an object that is being deleted: it is watched no more.
+// readRecord returns false for an object that is being deleted, which ends its probes.
 func readRecord(o *v1alpha1.WatchedCluster) (record, bool) {
-	return record{uid: o.UID, generation: o.Generation, owner: shootOf(o), spec: *o.Spec.DeepCopy()}, o.DeletionTimestamp == nil
+	return record{uid: o.UID, generation: o.Generation, owner: shootOf(o), spec: *o.Spec.DeepCopy()},
+		o.DeletionTimestamp == nil
 }
 
-// member is a cluster that is watched, or an object that is refused, or about a shoot that is not to be watched.
+// member is a watched cluster, a rejected object, or an object whose shoot is not watched.
 type member struct {
 	uid        types.UID
 	generation int64
-	halt       halt             // why it is not watched
-	beyond     bool             // it does not count
-	cluster    *cluster.Cluster // nil for one that is refused, or not watched
-	secret     string           // by which it is reached
+	halt       halt             // reason why it is not watched
+	beyond     bool             // its namespace exceeds the limit
+	cluster    *cluster.Cluster // nil if the object is rejected or not watched
+	secret     string           // Secret used to reach it
 	end        context.CancelFunc
 }
 
-// fleet is what a leader watches.
+// fleet holds the clusters that a leader watches.
 type fleet struct {
 	w                *Watchdog
-	synced           run.Signal // a store has read all
+	synced           run.Signal // a store has synced
 	clusters, shoots loop
-	shootsFailed     rate.Sometimes // how often it is told
+	shootsFailed     rate.Sometimes // limits how often the limit is logged
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the following fields
 	members map[watch.Key]*member
-	applied map[watch.Key]appliedShoot // what this leader has written of shoots
+	applied map[watch.Key]appliedShoot // objects that this leader has applied for shoots
 }
 
 func newFleet(w *Watchdog) *fleet {
 	f := &fleet{
 		w: w, synced: run.NewSignal(), clusters: loop{name: "clusters", keys: w.clusters.Keys, logger: w.o.Logger},
-		shootsFailed: rate.Sometimes{Interval: retryEvery}, members: map[watch.Key]*member{}, applied: map[watch.Key]appliedShoot{},
+		shootsFailed: rate.Sometimes{Interval: retryEvery}, members: map[watch.Key]*member{},
+		applied: map[watch.Key]appliedShoot{},
 	}
 	if w.shoots != nil {
 		f.shoots = loop{name: "shoots", keys: w.shoots.Keys, logger: w.o.Logger}
@@ -83,7 +86,7 @@ func newFleet(w *Watchdog) *fleet {
 	return f
 }
 
-// lead watches all clusters until ctx ends, and then returns nil, once all have ended.
+// lead watches all clusters until ctx ends, waits for them to stop, and returns nil.
 func (f *fleet) lead(ctx context.Context, epoch int64) error {
 	for f.w.missing() != nil {
 		select {
@@ -100,13 +103,15 @@ func (f *fleet) lead(ctx context.Context, epoch int64) error {
 	}()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return f.clusters.run(ctx, func(ctx context.Context, key watch.Key) time.Duration { return f.follow(ctx, epoch, key, group) })
+		return f.clusters.run(ctx, func(ctx context.Context, key watch.Key) time.Duration {
+			return f.follow(ctx, epoch, key, group)
+		})
 	})
 	switch {
 	case f.w.shoots != nil:
 		group.Go(func() error { return f.shoots.run(ctx, f.applyShoot) })
 	case f.w.file != nil:
-		group.Go(func() error { // once by each leader: an operator may change it then
+		group.Go(func() error { // once per leader: an operator may change it afterwards
 			for !f.w.applyFile(ctx) && run.Sleep(ctx, retryEvery) == nil {
 			}
 			return nil
@@ -115,17 +120,18 @@ func (f *fleet) lead(ctx context.Context, epoch int64) error {
 	return group.Wait()
 }
 
-// end ends what is watched of an object that has gone.
+// end stops watching the cluster of a deleted object.
 func (f *fleet) end(ctx context.Context, key watch.Key, m *member) {
 	f.mu.Lock()
 	delete(f.members, key)
 	f.mu.Unlock()
 	m.end()
-	f.w.o.Logger.InfoContext(ctx, "cluster not watched any more: its object has gone, what is scaled down stays so", "namespace", key.Namespace, "cluster", key.Name)
+	f.w.o.Logger.InfoContext(ctx, "WatchedCluster deleted, stopped watching; scaled-down dependants stay down",
+		"namespace", key.Namespace, "cluster", key.Name)
 }
 
-// follow has what is watched be as an object says, and returns after what time to try again, 0 for never. It does not probe: that may take long, and must
-// end once the object changes.
+// follow makes the watched cluster match its object, and returns the retry delay, 0 for none. It does not probe, since
+// a probe may take long and must end once the object changes.
 func (f *fleet) follow(ctx context.Context, epoch int64, key watch.Key, running *errgroup.Group) time.Duration {
 	m, r := f.get(key), f.w.clusters.Get(key)
 	if m != nil && (r == nil || r.uid != m.uid) {
@@ -146,29 +152,36 @@ func (f *fleet) follow(ctx context.Context, epoch int64, key watch.Key, running 
 		err = f.watch(ctx, epoch, key, r, m, running)
 	}
 	if err != nil {
-		f.w.o.Logger.WarnContext(ctx, "status not written, trying again", "namespace", key.Namespace, "cluster", key.Name, "err", err)
+		f.w.o.Logger.WarnContext(ctx, "failed to write status, retrying", "namespace", key.Namespace, "cluster", key.Name,
+			"err", err)
 		return retryEvery
 	}
 	return 0
 }
 
-// watch starts what an object says, or has what runs follow it. The error is of the status of one that is refused.
-func (f *fleet) watch(ctx context.Context, epoch int64, key watch.Key, r *record, m *member, running *errgroup.Group) error {
+// watch starts watching a cluster, or reconfigures a running one. The error is from writing the status of a rejected
+// object.
+func (f *fleet) watch(
+	ctx context.Context, epoch int64, key watch.Key, r *record, m *member, running *errgroup.Group,
+) error {
 	conf, err := config.Of(&r.spec, key.Namespace, f.w.self())
 	if r.beyond {
 		conf, err = nil, errTooMany
 	}
 	accepted := acceptedOf(r.generation, err)
-	if m != nil && m.cluster != nil && (conf == nil || conf.Secret == m.secret) { // one that is reached in another way is another one
+	// with another Secret, it is another cluster
+	if m != nil && m.cluster != nil && (conf == nil || conf.Secret == m.secret) {
 		m.cluster.Configure(conf, accepted)
-		f.put(key, &member{uid: r.uid, generation: r.generation, beyond: r.beyond, cluster: m.cluster, secret: m.secret, end: m.end})
+		f.put(key, &member{uid: r.uid, generation: r.generation, beyond: r.beyond, cluster: m.cluster, secret: m.secret,
+			end: m.end})
 		return nil
 	}
 	if m != nil {
 		m.end()
 	}
 	if err != nil {
-		f.w.o.Logger.WarnContext(ctx, "cluster not watched: its object is not valid", "namespace", key.Namespace, "cluster", key.Name, "err", err)
+		f.w.o.Logger.WarnContext(ctx, "invalid WatchedCluster, not watching it",
+			"namespace", key.Namespace, "cluster", key.Name, "err", err)
 		if err := cluster.Refuse(ctx, f.w.statuses(key), epoch, accepted); err != nil {
 			return err
 		}
@@ -185,14 +198,14 @@ func (f *fleet) watch(ctx context.Context, epoch int64, key watch.Key, r *record
 	running.Go(func() error {
 		defer close(done)
 		defer end()
-		f.w.o.Logger.InfoContext(ctx, "cluster watched", "namespace", key.Namespace, "cluster", key.Name)
+		f.w.o.Logger.InfoContext(ctx, "watching cluster", "namespace", key.Namespace, "cluster", key.Name)
 		c.Run(ctx)
 		return nil
 	})
 	return nil
 }
 
-// options returns those of a cluster.
+// options returns the options for a cluster.
 func (f *fleet) options(key watch.Key, r *record, epoch int64, conf *config.Cluster) cluster.Options {
 	log := f.w.o.Logger.With("namespace", key.Namespace, "cluster", key.Name)
 	event := func(e cluster.Event) { f.w.events.Record(eventOf(key, r.uid, e)) }
@@ -207,10 +220,11 @@ func (f *fleet) options(key watch.Key, r *record, epoch int64, conf *config.Clus
 	}
 }
 
-// acceptedOf returns the condition of an object.
+// acceptedOf returns the Accepted condition of an object.
 func acceptedOf(generation int64, err error) metav1.Condition {
 	c := metav1.Condition{
-		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, Message: "the cluster is watched as it is written",
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted,
+		Message:            "the spec is valid and in use",
 		ObservedGeneration: generation,
 	}
 	if err != nil {
@@ -231,7 +245,7 @@ func (f *fleet) put(key watch.Key, m *member) {
 	f.members[key] = m
 }
 
-// all returns what is watched now.
+// all returns the current members.
 func (f *fleet) all() map[watch.Key]*member {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// Of the WatchedClusters of a namespace the oldest are watched, and next to nothing is kept of the others.
+// Only the oldest WatchedClusters of a namespace are watched, and the others need almost no memory.
 func TestClustersBeyondTheMost(t *testing.T) {
 	s := watch.New(watch.Kind[*v1alpha1.WatchedCluster, record]{
 		Resource: resource, New: &v1alpha1.WatchedCluster{}, Record: readRecord, Share: clusterShare(), Changed: func(watch.Key, *record, *record) {},

@@ -26,14 +26,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// seed is an API server with WatchedClusters of namespace n, and the watchdog of it. No cluster of these can be probed: there is no Secret. Requests for
-// objects whose names begin with hangs have no answer.
+// seed is an API server with WatchedClusters in namespace n, and its watchdog. No cluster can be probed, since the
+// Secrets are missing. Requests for objects whose names begin with hangs get no response.
 type seed struct {
 	*Watchdog
 	t   *testing.T
 	log *bytes.Buffer
 
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex // guards the following fields
 	objects  map[string]*v1alpha1.WatchedCluster
 	probes   map[string]int // by Secret
 	hanging  map[string]int // requests, by object
@@ -104,7 +104,7 @@ func (s *seed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// apply creates an object, or replaces it.
+// apply creates or replaces an object.
 func (s *seed) apply(w http.ResponseWriter, r *http.Request, name string) {
 	o := &v1alpha1.WatchedCluster{}
 	if err := json.NewDecoder(r.Body).Decode(o); err != nil {
@@ -142,7 +142,7 @@ func (s *seed) answer(w http.ResponseWriter, name string) {
 	}
 }
 
-// put writes an object, which is reached by a Secret.
+// put writes an object for a cluster with a Secret.
 func (s *seed) put(name, secret string) {
 	s.t.Helper()
 	o := &v1alpha1.WatchedCluster{
@@ -164,7 +164,7 @@ func (s *seed) put(name, secret string) {
 	}
 }
 
-// term has the watchdog lead, and returns what ends that.
+// term makes the watchdog lead, and returns a function that ends the term.
 func (s *seed) term(epoch int64) (end func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	ended := make(chan error)
@@ -178,7 +178,7 @@ func (s *seed) term(epoch int64) (end func()) {
 	}
 }
 
-// probed returns how often a Secret was read, and for how many probes it is being read.
+// probed returns the number of reads of a Secret, and of running reads.
 func (s *seed) probed(secret string) (n, hanging int) {
 	synctest.Wait()
 	s.mu.Lock()
@@ -186,7 +186,8 @@ func (s *seed) probed(secret string) (n, hanging int) {
 	return s.probes[secret], s.hanging[secret]
 }
 
-// One process leads three times. In each term clusters are probed at their interval with the epoch of the term, and after it nothing is done any more.
+// One process leads three times. In each term, clusters are probed at their interval with the term's epoch, and after
+// it nothing more happens.
 func TestTerms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSeed(t)
@@ -215,14 +216,14 @@ func TestTerms(t *testing.T) {
 			}
 		}
 		for line := range strings.Lines(s.log.String()) {
-			if !strings.Contains(line, `"msg":"cluster watched"`) && !strings.Contains(line, `"msg":"probe failed`) && !strings.Contains(line, `"msg":"verdict has changed"`) {
+			if !strings.Contains(line, `"msg":"watching cluster"`) && !strings.Contains(line, `"msg":"probe failed`) && !strings.Contains(line, `"msg":"verdict changed"`) {
 				t.Errorf("the log says %s", line)
 			}
 		}
 	})
 }
 
-// Clusters that hang delay no other, whether it is a probe of them that does not end, or a write of their status. A term ends although they hang.
+// A cluster whose probe or status write hangs does not delay others, or the end of a term.
 func TestHangingClusters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSeed(t)
@@ -246,7 +247,7 @@ func TestHangingClusters(t *testing.T) {
 	})
 }
 
-// An object that changes or goes while its cluster is probed is followed at once.
+// A change or deletion of an object during a probe takes effect at once.
 func TestChangesDuringAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSeed(t)

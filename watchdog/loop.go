@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// atOnce is how many objects of a loop are reconciled at the same time: each may wait for the API server.
+	// atOnce is the number of concurrent reconciliations per loop, each of which may wait for the API server.
 	atOnce = 16
-	// retryEvery is how often it is tried again to write an object or its status.
+	// retryEvery is the delay before a failed write of an object or its status is retried.
 	retryEvery = 10 * time.Second
-	// startAndEnd is the verbosity of what a controller says: it is for debugging.
+	// startAndEnd is the verbosity of the controller's own log messages, for debugging.
 	startAndEnd = 4
 )
 
@@ -33,10 +33,10 @@ type loop struct {
 	logger *slog.Logger
 
 	mu    sync.Mutex
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // guarded by mu, nil outside of a term
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // guarded by mu, nil outside a term
 }
 
-// changed has an object be reconciled.
+// changed queues an object.
 func (l *loop) changed(key watch.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,9 +51,9 @@ func (l *loop) setQueue(to workqueue.TypedRateLimitingInterface[reconcile.Reques
 	l.queue = to
 }
 
-// run calls do for each object until ctx ends: at first, once it has changed, and after the time that do returns, unless that is 0. Each term has a controller
-// of its own, since one starts once. There is no Manager: its cache, client, servers and election would all be off. A panic ends the process, so that
-// another replica leads.
+// run reconciles all objects until ctx ends: at the start, on each change, and after the delay that do returns, unless
+// it is 0. Each term has a new controller, since a controller can only start once. No Manager is used, since its cache,
+// client, servers and election would all be unused. A panic ends the process, so that another replica leads.
 func (l *loop) run(ctx context.Context, do func(context.Context, watch.Key) time.Duration) error {
 	c, err := controller.NewUnmanaged(l.name, controller.Options{
 		Reconciler: reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
@@ -63,7 +63,7 @@ func (l *loop) run(ctx context.Context, do func(context.Context, watch.Key) time
 		Logger: logr.FromSlogHandler(l.logger.Handler()).V(startAndEnd),
 	})
 	if err != nil {
-		return fmt.Errorf("make the controller of %s: %w", l.name, err)
+		return fmt.Errorf("create controller of %s: %w", l.name, err)
 	}
 	defer l.setQueue(nil)
 	if err := errors.Join(c.Watch(source.Func(l.listen)), c.Start(ctx)); err != nil {
@@ -72,7 +72,7 @@ func (l *loop) run(ctx context.Context, do func(context.Context, watch.Key) time
 	return nil
 }
 
-// listen is the source of all objects that there are, and then of those that change.
+// listen feeds all existing objects into the queue, then those that change.
 func (l *loop) listen(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	l.setQueue(queue)
 	for _, key := range l.keys() {

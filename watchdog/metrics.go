@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/cluster"
 )
 
-// metrics of a watchdog. What is known of clusters is collected from the fleet.
+// metrics of a watchdog. It collects cluster states from the fleet.
 type metrics struct {
 	actions  *prometheus.CounterVec
 	duration prometheus.Histogram
@@ -19,10 +19,10 @@ type metrics struct {
 
 var (
 	stateDesc = prometheus.NewDesc("sonde_watchdog_state",
-		"What is known of the nodes of a cluster, of the replica that leads: 0 seen, 1 lost, -1 unknown. The cluster is namespace/name of its WatchedCluster, the group whole or zone/NAME, and the cause empty for seen.",
+		"State of the nodes of a cluster, from the leading replica: 0 seen, 1 lost, -1 unknown. Label cluster is the namespace/name of the WatchedCluster, group is whole or zone/NAME, and cause is empty for seen.",
 		[]string{"cluster", "group", "cause"}, nil)
 	leasesDesc = prometheus.NewDesc("sonde_watchdog_leases",
-		"Leases of nodes of all clusters, as the last probe of each has found them: renewed, expired, unjudged (not seen to be renewed yet), or left-out (without a node, or with one that is about to be deleted).",
+		"Node leases of all clusters at the last probe of each, by state: renewed, expired, unjudged (no renewal observed yet), or left-out (no node, or a node about to be deleted).",
 		[]string{"state"}, nil)
 )
 
@@ -31,10 +31,10 @@ func newMetrics(r prometheus.Registerer, f *fleet) *metrics {
 		fleet: f,
 		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_watchdog_actions_total",
-			Help: "What was done with dependants: action scale-down or scale-up, result success, error, kept (another client has set its replicas), ignored (by its annotation) or dry-run.",
+			Help: "Scaling actions on dependants, by action (scale-down, scale-up) and result: success, error, kept (another client set its replicas), ignored (by annotation) or dry-run.",
 		}, []string{"action", "result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "sonde_watchdog_probe_duration_seconds", Help: "How long probes of clusters take, those that fail as well.",
+			Name: "sonde_watchdog_probe_duration_seconds", Help: "Duration of cluster probes, including failed ones.",
 			Buckets: []float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30},
 		}),
 	}
@@ -76,6 +76,7 @@ func collectState(to chan<- prometheus.Metric, key watch.Key, state partition.St
 		case partition.Unknown:
 			value = -1
 		}
-		to <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, value, key.String(), group.String(), string(status.Cause))
+		to <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, value, key.String(), group.String(),
+			string(status.Cause))
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/gardener"
 )
 
-// followShoots makes the store of Gardener's Clusters.
+// followShoots creates the store for Gardener's Clusters.
 func (w *Watchdog) followShoots(config *rest.Config) error {
-	watching, err := newClient(config, gardener.GroupVersion, gardener.AddToScheme, 0) // a watch lasts
+	watching, err := newClient(config, gardener.GroupVersion, gardener.AddToScheme, 0) // no timeout: a watch has no end
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func (w *Watchdog) followShoots(config *rest.Config) error {
 	return nil
 }
 
-// missing returns why what says which clusters are watched has not been read, nil once it has.
+// missing returns why a store has not synced, nil once it has.
 func (w *Watchdog) missing() error {
 	if err := w.clusters.Missing(); err != nil || w.shoots == nil {
 		return err
@@ -39,7 +39,7 @@ func (w *Watchdog) missing() error {
 	return w.shoots.Missing()
 }
 
-// lost returns since when that is not heard, zero while it is.
+// lost returns when a store lost its watch, zero while all are connected.
 func (w *Watchdog) lost() watch.Loss {
 	if w.shoots == nil {
 		return w.clusters.Lost()
@@ -47,17 +47,18 @@ func (w *Watchdog) lost() watch.Loss {
 	return watch.First(w.clusters.Lost(), w.shoots.Lost())
 }
 
-// shootOf returns the UID of Gardener's Cluster that an object is about, "" if it is about none.
+// shootOf returns the UID of the Gardener Cluster that owns an object, "" without one.
 func shootOf(o *v1alpha1.WatchedCluster) types.UID {
 	for _, owner := range o.OwnerReferences {
-		if version, err := schema.ParseGroupVersion(owner.APIVersion); err == nil && version.Group == gardener.GroupVersion.Group && owner.Kind == gardener.Kind {
+		if version, err := schema.ParseGroupVersion(owner.APIVersion); err == nil &&
+			version.Group == gardener.GroupVersion.Group && owner.Kind == gardener.Kind {
 			return owner.UID
 		}
 	}
 	return ""
 }
 
-// halt is why a shoot is not watched. The zero value is that it is.
+// halt is the reason why a shoot is not watched. The zero value means that it is watched.
 type halt struct {
 	why    gardener.Halt
 	detail string
@@ -70,8 +71,8 @@ func (h halt) message() string {
 	return "not probed: " + h.why.Text()
 }
 
-// haltOf returns why an object is not watched. Its owner alone says that it is about a shoot: also a watchdog that does not follow these must not take
-// one that is hibernated for one that is lost.
+// haltOf returns why an object is not watched. An owner reference is enough to mark a shoot: a watchdog that does not
+// watch Clusters must not treat a hibernated shoot as lost.
 func (f *fleet) haltOf(key watch.Key, r *record) halt {
 	switch {
 	case r.owner == "":
@@ -86,7 +87,7 @@ func (f *fleet) haltOf(key watch.Key, r *record) halt {
 	return halt{why: shoot.Halt, detail: shoot.Detail}
 }
 
-// shootChanged is called for a shoot that has changed.
+// shootChanged handles a changed shoot.
 func (f *fleet) shootChanged(shoot watch.Key) {
 	f.shoots.changed(shoot)
 	for _, key := range f.w.clusters.Keys() {
@@ -96,40 +97,44 @@ func (f *fleet) shootChanged(shoot watch.Key) {
 	}
 }
 
-// halt ends the probes of an object's cluster, if there are any, and says why in its status.
+// halt stops probing an object's cluster, and writes the reason to its status.
 func (f *fleet) halt(ctx context.Context, epoch int64, key watch.Key, r *record, m *member, why halt) error {
 	if m != nil {
 		m.end()
-		f.put(key, &member{uid: r.uid, end: func() {}}) // without a generation: the status is still to be written
+		f.put(key, &member{uid: r.uid, end: func() {}}) // without a generation, since the status is not written yet
 	}
 	if m != nil && m.cluster != nil {
-		f.w.o.Logger.InfoContext(ctx, "cluster not watched any more, what is scaled down stays so", "namespace", key.Namespace, "cluster", key.Name, "why", why.message())
-		f.w.events.Record(eventOf(key, r.uid, cluster.Event{Reason: "ProbesEnded", Action: "Probe", Note: why.message(), Normal: true}))
+		f.w.o.Logger.InfoContext(ctx, "cluster no longer watched, scaled-down dependants stay down",
+			"namespace", key.Namespace, "cluster", key.Name, "why", why.message())
+		f.w.events.Record(eventOf(key, r.uid, cluster.Event{Reason: "ProbesEnded", Action: "Probe", Note: why.message(),
+			Normal: true}))
 	}
-	if err := cluster.Halt(ctx, f.w.statuses(key), epoch, acceptedOf(r.generation, nil), string(why.why), why.message()); err != nil {
+	if err := cluster.Halt(ctx, f.w.statuses(key), epoch, acceptedOf(r.generation, nil), string(why.why),
+		why.message()); err != nil {
 		return err
 	}
 	f.put(key, &member{uid: r.uid, generation: r.generation, halt: why, end: func() {}})
 	return nil
 }
 
-// eventOf returns an event about an object.
+// eventOf creates an event about an object.
 func eventOf(key watch.Key, uid types.UID, e cluster.Event) events.Event {
 	return events.Event{
-		Kind: "WatchedCluster", APIVersion: v1alpha1.GroupVersion.String(), Namespace: key.Namespace, Name: key.Name, UID: uid,
+		Kind: "WatchedCluster", APIVersion: v1alpha1.GroupVersion.String(), Namespace: key.Namespace, Name: key.Name,
+		UID:       uid,
 		FieldPath: e.FieldPath, Reason: e.Reason, Action: e.Action, Note: e.Note, Normal: e.Normal,
 	}
 }
 
-// appliedShoot is what was written of a shoot.
+// appliedShoot is the object that was applied for a shoot.
 type appliedShoot struct {
 	spec *v1alpha1.WatchedClusterSpec
 	at   time.Time
 }
 
-// applyShoot has a shoot that is to be watched have a WatchedCluster, which its Cluster owns, and returns after what time to look again, 0 for never. One
-// that is there stays while its shoot is not watched, and an operator may change it: it is written anew for another leader, or if what it should be has
-// changed.
+// applyShoot creates the WatchedCluster of a shoot, owned by its Cluster, and returns the delay before the next check,
+// 0 for none. It keeps an existing one while its shoot is not watched. It applies the spec again only after a change of
+// leader or spec, since an operator may edit the object in between.
 func (f *fleet) applyShoot(ctx context.Context, name watch.Key) time.Duration {
 	shoot := f.w.shoots.Get(name)
 	if shoot == nil || shoot.Halt != "" {
@@ -141,17 +146,19 @@ func (f *fleet) applyShoot(ctx context.Context, name watch.Key) time.Duration {
 	f.mu.Unlock()
 	same := last.spec != nil && equality.Semantic.DeepEqual(last.spec, spec)
 	if r := f.w.clusters.Get(key); r == nil || r.owner != shoot.UID {
-		if since := time.Since(last.at); same && since < retryEvery { // what was written may not have come back yet
+		if since := time.Since(last.at); same && since < retryEvery { // the watch may not have received the write yet
 			return retryEvery - since
 		}
 	} else if same || isAsWritten(r, spec) {
 		return 0
 	}
-	owner := metav1.OwnerReference{APIVersion: gardener.GroupVersion.String(), Kind: gardener.Kind, Name: name.Name, UID: shoot.UID}
+	owner := metav1.OwnerReference{APIVersion: gardener.GroupVersion.String(), Kind: gardener.Kind, Name: name.Name,
+		UID: shoot.UID}
 	if err := f.w.apply(ctx, key, []metav1.OwnerReference{owner}, spec); err != nil {
 		if ctx.Err() == nil {
-			f.shootsFailed.Do(func() { // an API server that is away refuses those of all shoots
-				f.w.o.Logger.WarnContext(ctx, "WatchedClusters of shoots not written, trying again", "namespace", key.Namespace, "err", err)
+			f.shootsFailed.Do(func() { // if the API server is unreachable, the writes for all shoots fail
+				f.w.o.Logger.WarnContext(ctx, "failed to write WatchedClusters of shoots, retrying",
+					"namespace", key.Namespace, "err", err)
 			})
 		}
 		return retryEvery
@@ -162,7 +169,7 @@ func (f *fleet) applyShoot(ctx context.Context, name watch.Key) time.Duration {
 	return retryEvery
 }
 
-// specOf returns the spec of a shoot's WatchedCluster: what the file says, and what the shoot does.
+// specOf returns the spec of a shoot's WatchedCluster: the file's spec with the shoot's own settings.
 func (f *fleet) specOf(shoot *gardener.Record) *v1alpha1.WatchedClusterSpec {
 	spec := f.w.file.DeepCopy()
 	if shoot.MonitorGrace > 0 {
@@ -171,7 +178,7 @@ func (f *fleet) specOf(shoot *gardener.Record) *v1alpha1.WatchedClusterSpec {
 	return spec
 }
 
-// isAsWritten reports whether an object is as it would be written, but for what is an operator's.
+// isAsWritten reports whether applying an object would not change it. It ignores fields of operators.
 func isAsWritten(r *record, spec *v1alpha1.WatchedClusterSpec) bool {
 	is := r.spec.DeepCopy()
 	is.Paused = spec.Paused

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/gardener"
 )
 
-// A shoot gets a WatchedCluster, once, which is probed while the shoot runs, and is written anew if it is deleted.
+// A shoot gets one WatchedCluster, which is probed while the shoot runs, and created again after a deletion.
 func TestShoots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSeed(t, func(w *Watchdog) {
@@ -61,7 +61,7 @@ func TestShoots(t *testing.T) {
 		remove()
 		time.Sleep(3*retryEvery - time.Second)
 		is("the API server refuses", 0, 5)
-		if n := strings.Count(s.log.String(), "WatchedClusters of shoots not written"); n < 1 || n > 3 {
+		if n := strings.Count(s.log.String(), "failed to write WatchedClusters of shoots"); n < 1 || n > 3 {
 			t.Errorf("the log says %d times that it is not written, want once per try at most", n)
 		}
 		s.count(func() { s.refuses = false })
@@ -70,7 +70,7 @@ func TestShoots(t *testing.T) {
 	})
 }
 
-// shoot has the shoot of namespace n run, or be hibernated.
+// shoot makes the shoot of namespace n run, or hibernates it.
 func (s *seed) shoot(hibernated bool) {
 	s.t.Helper()
 	raw := `{"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot", "spec": {"provider": {"workers": [{"name": "w"}]}}, "status": {"lastOperation": {"type": "Create", "state": "Succeeded"}}}`

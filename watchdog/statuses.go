@@ -19,8 +19,10 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/cluster"
 )
 
-// newClient returns a client of a group, without a timeout for 0.
-func newClient(config *rest.Config, group schema.GroupVersion, register func(*runtime.Scheme) error, timeout time.Duration) (rest.Interface, error) {
+// newClient returns a client for a group; timeout 0 means no timeout.
+func newClient(
+	config *rest.Config, group schema.GroupVersion, register func(*runtime.Scheme) error, timeout time.Duration,
+) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	if err := register(scheme); err != nil {
 		return nil, fmt.Errorf("register group %s: %w", group.Group, err)
@@ -30,12 +32,12 @@ func newClient(config *rest.Config, group schema.GroupVersion, register func(*ru
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(c)
 	if err != nil {
-		return nil, fmt.Errorf("make client of group %s: %w", group.Group, err)
+		return nil, fmt.Errorf("create client for group %s: %w", group.Group, err)
 	}
 	return client, nil
 }
 
-// statuses is the status of one WatchedCluster.
+// statuses reads and writes the status of one WatchedCluster.
 type statuses struct {
 	client rest.Interface
 	key    watch.Key
@@ -54,38 +56,44 @@ func (s statuses) Read(ctx context.Context) (v1alpha1.WatchedClusterStatus, stri
 	return o.Status, o.ResourceVersion, nil
 }
 
-// Write implements cluster.Statuses. The API server takes the status alone of what it is sent.
+// Write implements cluster.Statuses. The API server only uses the status of the object.
 func (s statuses) Write(ctx context.Context, status v1alpha1.WatchedClusterStatus, version string) (string, error) {
-	o := &v1alpha1.WatchedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.key.Namespace, Name: s.key.Name, ResourceVersion: version}, Status: status}
+	o := &v1alpha1.WatchedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.key.Namespace, Name: s.key.Name,
+		ResourceVersion: version}, Status: status}
 	var written v1alpha1.WatchedCluster
-	err := s.client.Put().Resource(resource).Namespace(s.key.Namespace).Name(s.key.Name).SubResource("status").Body(o).Do(ctx).Into(&written)
+	err := s.client.Put().Resource(resource).Namespace(s.key.Namespace).Name(s.key.Name).SubResource("status").Body(o).
+		Do(ctx).Into(&written)
 	switch {
 	case apierrors.IsConflict(err):
 		return "", cluster.ErrConflict
 	case err != nil:
-		return "", fmt.Errorf("write the status of WatchedCluster: %w", err)
+		return "", fmt.Errorf("write status of WatchedCluster: %w", err)
 	}
 	return written.ResourceVersion, nil
 }
 
-// applyFile has the object of the file be as the file says, and reports whether it is. Fields that are not in the file, such as paused, are left to
-// others.
+// applyFile applies the WatchedCluster from the file, and reports success. It does not set fields that are not in the
+// file, such as paused.
 func (w *Watchdog) applyFile(ctx context.Context) bool {
 	key := watch.Key{Namespace: w.o.Namespace, Name: w.o.FileCluster}
 	err := w.apply(ctx, key, nil, w.file)
 	if err != nil {
-		w.o.Logger.WarnContext(ctx, "WatchedCluster of the file not written, trying again", "namespace", key.Namespace, "cluster", key.Name, "err", err)
+		w.o.Logger.WarnContext(ctx, "failed to write the WatchedCluster of the file, retrying",
+			"namespace", key.Namespace, "cluster", key.Name, "err", err)
 	}
 	return err == nil
 }
 
-// apply writes a WatchedCluster with owners, which may be nil. Fields that are not in the spec are left to others.
-func (w *Watchdog) apply(ctx context.Context, key watch.Key, owners []metav1.OwnerReference, spec *v1alpha1.WatchedClusterSpec) error {
+// apply writes a WatchedCluster with owners, which may be nil. It does not set fields that are not in the spec.
+func (w *Watchdog) apply(
+	ctx context.Context, key watch.Key, owners []metav1.OwnerReference, spec *v1alpha1.WatchedClusterSpec,
+) error {
 	metadata := map[string]any{"namespace": key.Namespace, "name": key.Name}
 	if owners != nil {
 		metadata["ownerReferences"] = owners
 	}
-	body, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "WatchedCluster", "metadata": metadata, "spec": spec})
+	body, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "WatchedCluster",
+		"metadata": metadata, "spec": spec})
 	if err != nil {
 		return fmt.Errorf("encode WatchedCluster: %w", err)
 	}

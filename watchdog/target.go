@@ -14,12 +14,12 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/probe"
 )
 
-// target is how a cluster is reached. Its Secret is read for each probe: it may be rotated at any time.
+// target has the connection settings of a cluster. Each probe reads the Secret, which may be rotated at any time.
 type target struct {
 	w                 *Watchdog
 	namespace, secret string // "" for the local cluster
 	event             func(cluster.Event)
-	told              atomic.Pointer[string] // the external address that an event was about
+	told              atomic.Pointer[string] // last external address reported by an event
 }
 
 // open begins a probe.
@@ -30,12 +30,13 @@ func (t *target) open(ctx context.Context) (cluster.Source, error) {
 	kept, err := t.w.client.CoreV1().Secrets(t.namespace).Get(ctx, t.secret, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, t.refuse(&mesh.FieldError{Field: "spec.kubeconfigSecretName", Value: t.secret, Allowed: "must be a Secret that is there"})
+		return nil, t.refuse(&mesh.FieldError{Field: "spec.kubeconfigSecretName", Value: t.secret,
+			Allowed: "must be an existing Secret"})
 	case err != nil:
-		return nil, t.refuse(probe.Explain("read the Secret with the kubeconfig", err))
+		return nil, t.refuse(probe.Explain("read Secret with the kubeconfig", err))
 	}
-	data, has := kept.Data[kubeconfig.Key]
-	if !has {
+	data, ok := kept.Data[kubeconfig.Key]
+	if !ok {
 		return nil, t.refuse(&mesh.FieldError{Field: "Secret " + t.secret, Allowed: "must have the key " + kubeconfig.Key})
 	}
 	to, err := kubeconfig.Parse(data)
@@ -45,13 +46,13 @@ func (t *target) open(ctx context.Context) (cluster.Source, error) {
 	if last := t.told.Swap(&to.External); to.External != "" && (last == nil || *last != to.External) {
 		t.event(cluster.Event{
 			Reason: "ExternalAddress", Action: "Probe",
-			Note: to.External + " seems to be outside of this cluster: where the path to it breaks, the API server counts as away, and nothing is scaled",
+			Note: to.External + " seems to be outside this cluster: if the path to it breaks, the API server counts as unreachable and nothing is scaled",
 		})
 	}
 	return asSource(probe.New(to.Config, t.w.budget))
 }
 
-// asSource returns nil as a Source beside an error.
+// asSource avoids a non-nil Source with a nil probe.
 func asSource(p *probe.Probe, err error) (cluster.Source, error) {
 	if err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func asSource(p *probe.Probe, err error) (cluster.Source, error) {
 	return p, nil
 }
 
-// refuse returns an error about what says how to reach the cluster: its API server may be there.
+// refuse returns an error about the connection settings: the API server itself may be reachable.
 func (t *target) refuse(err error) error {
 	return &probe.Error{Cause: partition.Unreadable, Err: err}
 }

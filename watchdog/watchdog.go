@@ -33,15 +33,16 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// Requests to the API server with the WatchedClusters, of each of the clients. Probes of clusters are not limited here: each asks a handful. If
-// hundreds of clusters are lost at once, thousands of requests have to be sent before their nodes are Unknown.
+// Limits of requests to the API server with the WatchedClusters. Probes are not limited here, since each sends only a
+// few requests. If hundreds of clusters are lost at once, the watchdog must send thousands of requests before their
+// nodes turn Unknown.
 const (
 	requestsPerSecond = 400
 	requestsBurst     = 1000
 	requestTimeout    = 10 * time.Second
 )
 
-// reporter is who reports events.
+// reporter is the reporting controller of events.
 const reporter = mesh.OwnPrefix + "watchdog"
 
 // Watchdog is one replica.
@@ -51,20 +52,20 @@ type Watchdog struct {
 	places     descriptors.Shares
 	config     *rest.Config // with a timeout
 	client     kubernetes.Interface
-	objects    rest.Interface // of group sonde.dev, with a timeout
+	objects    rest.Interface // for group sonde.dev, has a timeout
 	clusters   *watch.Store[*v1alpha1.WatchedCluster, record]
-	shoots     *watch.Store[*gardener.Cluster, gardener.Record] // nil if Gardener's Clusters are not followed
-	file       *v1alpha1.WatchedClusterSpec                     // nil for none
+	shoots     *watch.Store[*gardener.Cluster, gardener.Record] // nil if Gardener's Clusters are not watched
+	file       *v1alpha1.WatchedClusterSpec                     // nil without a file
 	dependants *scale.Clients
 	events     *events.Recorder
 	registry   *prometheus.Registry
 	checks     *health.Registry
 	metrics    *metrics
 	fleet      *fleet
-	budget     *probe.Budget // of all clusters
+	budget     *probe.Budget // shared by all clusters
 }
 
-// New returns a Watchdog that listens already. Each error names the field of the Options.
+// New returns a Watchdog that is already listening. Errors name the field of the Options.
 func New(ctx context.Context, o Options) (*Watchdog, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -83,7 +84,8 @@ func New(ctx context.Context, o Options) (*Watchdog, error) {
 	if err := w.connect(config); err != nil {
 		return nil, err
 	}
-	w.registry.MustRegister(buildinfo.Metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	w.registry.MustRegister(buildinfo.Metric(), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	w.checks = health.New(health.Options{Logger: o.Logger, Registerer: w.registry, OwnAddress: localpeer.Is})
 	w.fleet = newFleet(w)
 	w.metrics = newMetrics(w.registry, w.fleet)
@@ -103,16 +105,16 @@ func New(ctx context.Context, o Options) (*Watchdog, error) {
 	return w, nil
 }
 
-// self is the Deployment of the watchdog.
+// self returns the watchdog's own Deployment.
 func (w *Watchdog) self() config.Self { return config.Self{Namespace: w.o.Namespace, Name: w.o.Name} }
 
-// Uses of descriptors.
+// Uses of file descriptors.
 const (
 	usesOwn    = "files and connections to clusters"
 	usesHealth = "health"
 )
 
-// shareDescriptors leaves to the clusters what callers of the health endpoints might take.
+// shareDescriptors reserves descriptors for clusters, so that callers of the health endpoints cannot use all.
 func (w *Watchdog) shareDescriptors() (err error) {
 	limit := cmp.Or(w.o.OpenFiles, math.MaxInt32)
 	uses := []descriptors.Use{{Name: usesOwn, Least: 160}, {Name: usesHealth, Least: 32, Most: health.MaxConnections}}
@@ -127,7 +129,7 @@ func (w *Watchdog) readFile() error {
 		return nil
 	}
 	namespace := w.o.Namespace
-	if w.o.Gardener { // it is about many, of which each is checked
+	if w.o.Gardener { // the file applies to many clusters, each of which is checked later
 		namespace = ""
 	}
 	spec, err := config.ReadFile(w.o.File, namespace, w.o.Local, w.self())
@@ -138,10 +140,10 @@ func (w *Watchdog) readFile() error {
 	return nil
 }
 
-// connect makes the clients and the stores. Nothing is asked yet.
+// connect creates the clients and stores. It does not send requests.
 func (w *Watchdog) connect(config *rest.Config) error {
 	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestsBurst, "sonde-watchdog/"+w.o.Version
-	watching, err := newClient(config, v1alpha1.GroupVersion, v1alpha1.AddToScheme, 0) // a watch lasts
+	watching, err := newClient(config, v1alpha1.GroupVersion, v1alpha1.AddToScheme, 0) // no timeout: a watch has no end
 	if err != nil {
 		return err
 	}
@@ -151,7 +153,7 @@ func (w *Watchdog) connect(config *rest.Config) error {
 		return err
 	}
 	if w.client, err = kubernetes.NewForConfig(w.config); err != nil {
-		return fmt.Errorf("make client of the API server: %w", err)
+		return fmt.Errorf("create client for the API server: %w", err)
 	}
 	if w.dependants, err = scale.NewClients(w.config); err != nil {
 		return err
@@ -188,23 +190,25 @@ func (w *Watchdog) restConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// addChecks adds what decides about liveness and readiness. A replica that does not lead is as ready as the one that does.
+// addChecks adds the checks for liveness and readiness. A replica that does not lead can be ready, too.
 func (w *Watchdog) addChecks() {
-	w.checks.Add(health.Livez, health.Check{Name: "probes", Run: func(context.Context) error { return w.fleet.check(time.Now()) }})
+	w.checks.Add(health.Livez, health.Check{Name: "probes", Run: func(context.Context) error {
+		return w.fleet.check(time.Now())
+	}})
 	w.checks.Add(health.Readyz, health.Check{Name: "synced", Run: func(context.Context) error { return w.missing() }})
 	w.checks.Add(health.Readyz, health.Check{Name: "api-server", Informational: true, Run: func(context.Context) error {
 		loss := w.lost()
 		if loss.Err == nil {
 			return nil
 		}
-		return fmt.Errorf("not heard for %s: %w", time.Since(loss.Since).Round(time.Second), loss.Err)
+		return fmt.Errorf("disconnected for %s: %w", time.Since(loss.Since).Round(time.Second), loss.Err)
 	}})
 }
 
-// HealthAddress returns where the health endpoints are.
+// HealthAddress returns the address of the health endpoints.
 func (w *Watchdog) HealthAddress() net.Addr { return w.listener.Addr() }
 
-// Run runs until ctx ends, and then returns nil. What it has begun to scale has ended then.
+// Run runs until ctx ends, waits for scaling that has begun, and returns nil.
 func (w *Watchdog) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	tasks := []func(context.Context) error{w.clusters.Run, w.events.Run, w.takePart, w.serve, w.watchChecks}
@@ -217,7 +221,7 @@ func (w *Watchdog) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// watchChecks runs the checks, so that their metrics and the log are true without callers.
+// watchChecks runs the checks even without probes, so that metrics and logs are current.
 func (w *Watchdog) watchChecks(ctx context.Context) error {
 	started := make(chan struct{})
 	close(started)
@@ -226,13 +230,14 @@ func (w *Watchdog) watchChecks(ctx context.Context) error {
 }
 
 func (w *Watchdog) serve(ctx context.Context) error {
-	if err := health.ServeLimited(ctx, w.listener, health.Handler(w.checks, health.Metrics(w.registry)), health.Limits{Connections: w.places[usesHealth]}); err != nil && !errors.Is(err, net.ErrClosed) {
+	if err := health.Serve(ctx, w.listener, health.Handler(w.checks, health.Metrics(w.registry)),
+		health.Limits{Connections: w.places[usesHealth]}); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
 	}
 	return nil
 }
 
-// takePart takes part in the election of the replica that watches.
+// takePart takes part in the leader election.
 func (w *Watchdog) takePart(ctx context.Context) error {
 	return leader.Run(ctx, leader.Options{
 		Client: w.client.CoordinationV1(), Namespace: w.o.Namespace, Lease: LeaseName, Identity: w.o.Replica,

@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -10,20 +9,20 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// runsInContainer is why the agent answers no exec probe.
+// runsInContainer is the reason why the agent does not answer exec probes.
 const runsInContainer = "exec runs in the container"
 
-// action is what a probe or hook does: a mesh.Probe in Kubernetes' form, or what no agent does.
+// action is the handler of a probe or hook: a mesh.Probe with Kubernetes' port names, or an action that agents do not
+// support.
 type action struct {
-	asks    mesh.Probe         // the handler alone, without its port; empty if no port is asked
+	asks    mesh.Probe         // the handler alone, without its port; empty for sleep, and what is not known
 	host    string             // that is asked instead of the pod, "" for the pod
 	target  intstr.IntOrString // the port that is asked, by number or name
-	exec    *corev1.ExecAction // the command that runs, nil if none does
 	sleep   *corev1.SleepAction
-	refused string // why the agent never does it, "" if it does
+	refused string // why agents never perform the action, "" if they do
 }
 
-// readActions sets how many actions a probe or hook has, which should be one, and the first.
+// readActions sets the number of actions of a probe or hook, which should be one, and the first action.
 func (h *handler) readActions() {
 	add := func(a action) {
 		if h.actions++; h.actions == 1 {
@@ -55,14 +54,14 @@ func (h *handler) readActions() {
 		add(action{asks: mesh.Probe{GRPC: check}, target: intstr.FromInt32(a.Port)})
 	}
 	if does.Exec != nil {
-		add(action{exec: does.Exec, refused: runsInContainer})
+		add(action{asks: mesh.Probe{Exec: &mesh.ExecProbe{Command: does.Exec.Command}}, refused: runsInContainer})
 	}
 	if h.hook != nil && h.hook.Sleep != nil {
-		add(action{sleep: h.hook.Sleep, refused: "sleep asks no application"})
+		add(action{sleep: h.hook.Sleep, refused: "sleep sends no request"})
 	}
 }
 
-// textOf returns "" for a field that is absent.
+// textOf returns "" for a missing field.
 func textOf[T ~string](field *T) string {
 	if field == nil {
 		return ""
@@ -78,7 +77,7 @@ func optional[T ~string](text string) *T {
 	return new(T(text))
 }
 
-// HandlerOf returns an entry of the probe table as a user writes it.
+// HandlerOf returns the user's form of an entry of the probe table.
 func HandlerOf(p mesh.Probe) corev1.ProbeHandler {
 	port := intstr.FromInt32(p.Port())
 	return mesh.MatchHandler(p,
@@ -95,28 +94,19 @@ func HandlerOf(p mesh.Probe) corev1.ProbeHandler {
 		func(h *mesh.GRPCProbe) corev1.ProbeHandler {
 			return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: h.Port, Service: &h.Service, Mode: optional[corev1.GRPCProbeMode](h.Mode)}}
 		},
+		func(h *mesh.ExecProbe) corev1.ProbeHandler {
+			return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: h.Command}}
+		},
 	)
 }
 
-// written returns the action in one line, to be shown.
+// written describes the action in one line.
 func (a action) written() string {
 	switch {
-	case a.exec != nil:
-		return "exec " + writtenCommand(a.exec.Command)
 	case a.sleep != nil:
 		return fmt.Sprintf("sleep %ds", a.sleep.Seconds)
-	case a.asks.Protocol() != "":
+	case a.asks.Exec != nil || a.asks.Protocol() != "":
 		return a.asks.Written(a.host + ":" + a.target.String())
 	}
 	return "unknown"
-}
-
-// writtenCommand returns a command, shortened, since it may be a script.
-func writtenCommand(words []string) string {
-	const longest = 60
-	command := []rune(strings.Join(strings.Fields(strings.Join(words, " ")), " "))
-	if len(command) <= longest {
-		return string(command)
-	}
-	return string(command[:longest-1]) + "…"
 }

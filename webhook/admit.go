@@ -16,8 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// admitPod answers the creation of a pod: with a patch if it is injected, with a refusal if it cannot be. It has no side effect, so
-// a dry run gets the same answer.
+// admitPod answers the creation of a pod: with a patch if it is injected, with a denial if it cannot be. It has no side
+// effects, so a dry run gets the same answer.
 func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.AdmissionResponse, error) {
 	r, err := decodeReview[podDocument](body)
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 		return nil, malformed("request.resource: %q of group %q: must be pods", r.Resource.Resource, r.Resource.Group)
 	}
 	if r.Operation != admissionv1.Create || r.SubResource != "" {
-		return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil // containers and probes of a pod never change
+		return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil // containers and probes never change
 	}
 	if r.Object == nil {
 		return nil, malformed("request.object: is missing")
@@ -64,11 +64,14 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 	return response, nil
 }
 
-// injectionOf returns the options for a pod with that DNS policy.
+// injectionOf returns the options for a pod with this DNS policy.
 func (s *Server) injectionOf(policy corev1.DNSPolicy) (options Options, err error) {
 	options = s.injection
 	if s.options.ControlPlaneCA != nil {
 		options.ControlPlaneCA = string(s.options.ControlPlaneCA())
+	}
+	if s.options.Hold != nil {
+		options.Hold = s.options.Hold()
 	}
 	options.controlPlaneIPs, err = s.controlPlaneIPs(policy)
 	return options, err
@@ -85,18 +88,18 @@ func (s *Server) namespace(ctx context.Context, name string) (*Namespace, error)
 	return &ns, nil
 }
 
-// checkMesh returns a reason to refuse what belongs to a mesh that does not exist.
+// checkMesh returns the reason to reject a pod or Dataplane if its mesh does not exist.
 func (s *Server) checkMesh(ctx context.Context, name string) (refused, err error) {
 	meshes, err := s.options.Meshes(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("%w: read the meshes: %w", errUnavailable, err)
+		return nil, fmt.Errorf("%w: read meshes: %w", errUnavailable, err)
 	}
 	if slices.Contains(meshes, name) {
 		return nil, nil
 	}
-	known := "there is none"
+	known := "this control plane has no meshes yet"
 	if len(meshes) > 0 {
-		known = "there are " + strings.Join(slices.Sorted(slices.Values(meshes)), ", ")
+		known = "one of " + strings.Join(slices.Sorted(slices.Values(meshes)), ", ")
 	}
-	return &mesh.FieldError{Field: mesh.LabelMesh, Value: name, Allowed: "must be the name of a mesh that exists: " + known}, nil
+	return &mesh.FieldError{Field: mesh.LabelMesh, Value: name, Allowed: "must be the name of an existing mesh: " + known}, nil
 }

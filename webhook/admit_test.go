@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// applied returns a pod after the patch of an answer, with the library of the API server.
+// applied applies a response's patch to a pod, with the API server's library.
 func applied(t testing.TB, pod []byte, answer *admissionv1.AdmissionResponse) []byte {
 	t.Helper()
 	if !answer.Allowed {
@@ -40,7 +40,7 @@ func applied(t testing.TB, pod []byte, answer *admissionv1.AdmissionResponse) []
 	return patched
 }
 
-// An admission gives the pod that Inject makes, and the second one, after other webhooks, nothing more.
+// The first admission returns the same pod as Inject; a second one, after other webhooks, changes nothing.
 func TestAdmissionIsInject(t *testing.T) {
 	pods := readPods(t)
 	pods["as the API server sends it"] = seedPod(t)
@@ -66,7 +66,7 @@ func TestAdmissionIsInject(t *testing.T) {
 	}
 }
 
-// A patch names no more than what changes: whatever the API server knows and our types do not, stays.
+// A patch contains only changes, so that fields unknown to this release remain.
 func TestPatchIsMinimal(t *testing.T) {
 	for _, op := range []string{`"path":"/metadata/annotations"`, `"path":"/metadata/labels"`, `"path":"/spec/volumes"`, `"path":"/spec/containers`, `"op":"replace"`} {
 		pod := toJSON(t, `{metadata: {labels: {a: b}, annotations: {c: d/e}}, spec: {containers: [{name: app}], volumes: [{name: v}]}}`)
@@ -96,10 +96,10 @@ func TestMeshOfAPod(t *testing.T) {
 		"annotation":           {`{metadata: {annotations: {kuma.io/mesh: blue}}, ` + containers + `}`, "default", "blue", ""},
 		"both":                 {`{metadata: {labels: {kuma.io/mesh: blue}, annotations: {kuma.io/mesh: blue}}, ` + containers + `}`, "", "blue", ""},
 		"an empty label":       {`{metadata: {labels: {kuma.io/mesh: ""}}, ` + containers + `}`, "blue", "blue", ""},
-		"contradiction":        {`{metadata: {labels: {kuma.io/mesh: blue}, annotations: {kuma.io/mesh: default}}, ` + containers + `}`, "", "", `metadata.annotations["kuma.io/mesh"]: "default": the label of the same name says "blue"`},
+		"contradiction":        {`{metadata: {labels: {kuma.io/mesh: blue}, annotations: {kuma.io/mesh: default}}, ` + containers + `}`, "", "", `metadata.annotations["kuma.io/mesh"]: "default": the label with the same name is "blue"`},
 		"no name":              {`{metadata: {labels: {kuma.io/mesh: B_}}, ` + containers + `}`, "", "", `metadata.labels["kuma.io/mesh"]: "B_": must be the name of a mesh`},
-		"no such mesh":         {`{metadata: {labels: {kuma.io/mesh: red}}, ` + containers + `}`, "", "", `kuma.io/mesh: "red": must be the name of a mesh that exists: there are blue, default, shop`},
-		"no such namespace's":  {`{` + containers + `}`, "red", "", `kuma.io/mesh: "red": must be the name of a mesh that exists`},
+		"no such mesh":         {`{metadata: {labels: {kuma.io/mesh: red}}, ` + containers + `}`, "", "", `kuma.io/mesh: "red": must be the name of an existing mesh: one of blue, default, shop`},
+		"no such namespace's":  {`{` + containers + `}`, "red", "", `kuma.io/mesh: "red": must be the name of an existing mesh`},
 		"the namespace is bad": {`{` + containers + `}`, "R", "", `namespace shop: metadata.labels["kuma.io/mesh"]: "R": must be the name of a mesh`},
 	}
 	for name, tc := range tests {
@@ -127,12 +127,12 @@ func TestMeshOfAPod(t *testing.T) {
 	}
 	none := enabled()
 	none.meshes = nil
-	if got := message(review(t, newServer(t, none.options()), webhook.PathInject, podReview("shop", toJSON(t, `{`+containers+`}`)))); !strings.Contains(got, "there is none") {
+	if got := message(review(t, newServer(t, none.options()), webhook.PathInject, podReview("shop", toJSON(t, `{`+containers+`}`)))); !strings.Contains(got, "no meshes yet") {
 		t.Errorf("without a mesh: %q", got)
 	}
 }
 
-// A pod from "sondectl inject" has a sidecar already, and gets what is missing.
+// A pod from "sondectl inject" already has a sidecar, and only gets the missing parts.
 func TestInjectedByHand(t *testing.T) {
 	injected, _, err := webhook.InjectJSON(toJSON(t, `{spec: {containers: [{name: app}]}}`), webhook.Options{Mesh: "blue"})
 	if err != nil {
@@ -145,12 +145,12 @@ func TestInjectedByHand(t *testing.T) {
 		t.Errorf("labels %v, want the sidecar's mesh", patched.Labels)
 	}
 	other := strings.Replace(string(injected), `"labels":{"kuma.io/mesh":"blue"}`, `"labels":{"kuma.io/mesh":"default"}`, 1)
-	if got, want := message(review(t, s, webhook.PathInject, podReview("shop", []byte(other)))), `kuma.io/mesh: "default": kuma-sidecar has --mesh=blue already`; !strings.Contains(got, want) {
+	if got, want := message(review(t, s, webhook.PathInject, podReview("shop", []byte(other)))), `kuma.io/mesh: "default": kuma-sidecar already has --mesh=blue`; !strings.Contains(got, want) {
 		t.Errorf("message %q, want %q", got, want)
 	}
 }
 
-// A refusal names everything that is wrong.
+// A denial contains all errors.
 func TestRefusedPod(t *testing.T) {
 	pod := toJSON(t, `
 metadata:
@@ -161,7 +161,7 @@ spec: {containers: [{name: app, ports: [{containerPort: 8080}, {containerPort: 1
 	for _, want := range []string{
 		"this pod cannot join the mesh: ", `metadata.labels["kuma.io/mesh"]: "B_"`, `metadata.annotations["kuma.io/virtual-probes"]: "maybe"`,
 		`metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: "http"`, `metadata.annotations["sonde.dev/server-first-ports"]: "x"`,
-		"containers[app]: two containers have this name", "containers[app].ports: port 15006 is kept for redirection",
+		"containers[app]: two containers have this name", "containers[app].ports: port 15006 is reserved for redirection",
 		`metadata.annotations["kuma.io/virtual-probes-port"]: port 8080 cannot be the virtual probes' port: containers[app].ports has it`,
 	} {
 		if !strings.Contains(message(answer), want) {
@@ -180,18 +180,20 @@ func TestWarningsOfAnAdmission(t *testing.T) {
 		want    []string
 		patched bool
 	}{
-		"none":       {nil, `{spec: {containers: [{name: app}]}}`, nil, true},
-		"baseline":   {map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}, `{spec: {containers: [{name: app}]}}`, []string{"namespace shop: pod-security.kubernetes.io/enforce is baseline: kuma-init needs the capability NET_ADMIN, for which Pod Security refuses this pod"}, true},
-		"restricted": {map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}, `{spec: {containers: [{name: app}]}}`, []string{"namespace shop: pod-security.kubernetes.io/enforce is restricted: kuma-init needs the capability NET_ADMIN, for which Pod Security refuses this pod"}, true},
+		"none": {nil, `{spec: {containers: [{name: app}]}}`, nil, true},
+		"baseline": {map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}, `{spec: {containers: [{name: app}]}}`, []string{"namespace shop: pod-security.kubernetes.io/enforce is baseline: kuma-init needs the capability NET_ADMIN, so Pod Security rejects this pod: " +
+			"a native sidecar does not need it if sonde.dev/cni is enabled"}, true},
+		"restricted": {map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}, `{spec: {containers: [{name: app}]}}`, []string{"namespace shop: pod-security.kubernetes.io/enforce is restricted: kuma-init needs the capability NET_ADMIN, so Pod Security rejects this pod: " +
+			"a native sidecar does not need it if sonde.dev/cni is enabled"}, true},
 		"privileged": {map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}, `{spec: {containers: [{name: app}]}}`, nil, true},
-		"the node's": {nil, `{spec: {hostNetwork: true, containers: [{name: app}]}}`, []string{"spec.hostNetwork: redirection would be that of the whole node: not injected"}, true},
+		"the node's": {nil, `{spec: {hostNetwork: true, containers: [{name: app}]}}`, []string{"spec.hostNetwork: redirection would apply to the whole node: not injected"}, true},
 		"Istio's": {nil, `{spec: {initContainers: [{name: istio-proxy, restartPolicy: Always}], containers: [{name: app}]}}`,
-			[]string{"containers[istio-proxy]: it has a sidecar of Istio, which takes its connections: not injected"}, true},
+			[]string{"containers[istio-proxy]: it has a sidecar of Istio, which gets its connections: not injected"}, true},
 		"Kuma's": {nil, `{metadata: {annotations: {kuma.io/sidecar-injected: "true"}}, spec: {containers: [{name: app}, {name: kuma-sidecar}]}}`,
-			[]string{`metadata.annotations["kuma.io/sidecar-injected"]: it has a sidecar of Kuma, which takes its connections: not injected`}, true},
+			[]string{`metadata.annotations["kuma.io/sidecar-injected"]: it has a sidecar of Kuma, which gets its connections: not injected`}, true},
 		"disabled": {nil, `{metadata: {labels: {kuma.io/sidecar-injection: disabled}}, spec: {containers: [{name: app}]}}`, nil, false},
 		"a probe": {nil, `{spec: {containers: [{name: app, livenessProbe: {httpGet: {host: h, port: 1}}}]}}`,
-			[]string{`containers[app].livenessProbe: host "h" is asked and not the pod: left as it is`}, true},
+			[]string{`containers[app].livenessProbe: it calls host "h", not the pod: not rewritten`}, true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -236,7 +238,7 @@ func TestWarningsAreLimited(t *testing.T) {
 	}
 	patched := applied(t, document, answer)
 	recorded := decode(t, patched).Annotations[mesh.AnnotationInjectionWarnings]
-	if len(recorded) > 33<<10 || !strings.HasSuffix(recorded, "\nthere are more warnings than are recorded") {
+	if len(recorded) > 33<<10 || !strings.HasSuffix(recorded, "\nmore warnings are not recorded") {
 		t.Errorf("%d bytes are recorded, at the end %q", len(recorded), recorded[len(recorded)-100:])
 	}
 	if again := review(t, s, webhook.PathInject, podReview("shop", patched)); again.Patch != nil {
@@ -244,7 +246,7 @@ func TestWarningsAreLimited(t *testing.T) {
 	}
 }
 
-// Only the creation of a pod changes it.
+// Only a creation changes a pod.
 func TestOtherOperationsOnPods(t *testing.T) {
 	body := string(podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`)))
 	for _, change := range [][2]string{{`"CREATE"`, `"UPDATE"`}, {`"namespace"`, `"subResource":"ephemeralcontainers","namespace"`}, {`"CREATE"`, `"DELETE"`}} {
@@ -255,7 +257,7 @@ func TestOtherOperationsOnPods(t *testing.T) {
 	}
 }
 
-// FuzzServer sends any bytes: the server answers, and what it answers is an answer.
+// FuzzServer sends arbitrary bytes: the server always returns a valid response.
 func FuzzServer(f *testing.F) {
 	pods := readPods(f)
 	for name := range pods {

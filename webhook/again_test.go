@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// late returns a container as another webhook adds it.
+// late returns a container like another webhook's.
 func late(t *testing.T, container string) corev1.Container {
 	t.Helper()
 	return podWith("", container).Spec.Containers[0]
@@ -85,7 +85,7 @@ func TestContainersThatComeLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := injectedApp(t, tc.form)
 			tc.change(&pod.Spec)
-			rand := counted(16) // continues after the bytes that the first injection used
+			rand := counted(16) // continues after the bytes of the first injection
 			again, warnings := inject(t, pod, webhook.Options{}.WithRandom(&rand))
 			if diff := cmp.Diff(tc.want, entries(t, again)); diff != "" {
 				t.Errorf("probe table (-want +got):\n%s", diff)
@@ -107,12 +107,12 @@ func TestContainersThatComeLate(t *testing.T) {
 	}
 }
 
-// A mesh whose webhook comes after ours puts a second sidecar into the pod: ours stays, and somebody is told.
+// Another mesh's webhook adds a second sidecar after Sonde's: Sonde's sidecar remains, with a warning.
 func TestAnotherMeshComesLater(t *testing.T) {
 	pod := injectedApp(t, webhook.Native)
 	pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{Name: "linkerd-proxy", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)})
 	again, warnings := inject(t, pod, webhook.Options{})
-	want := []string{"containers[linkerd-proxy]: it has a sidecar of Linkerd, too, and only one of the two gets its connections: let one mesh inject it"}
+	want := []string{"containers[linkerd-proxy]: the pod also has a sidecar of Linkerd, and only one of the two gets its connections: configure only one mesh to inject it"}
 	if diff := cmp.Diff(want, warnings); diff != "" || again.Annotations[mesh.AnnotationInjectionWarnings] != want[0] {
 		t.Errorf("recorded %q, warnings (-want +got):\n%s", again.Annotations[mesh.AnnotationInjectionWarnings], diff)
 	}
@@ -121,7 +121,7 @@ func TestAnotherMeshComesLater(t *testing.T) {
 	}
 }
 
-// TestDefaultsOfTheAPIServer sets the defaults that the API server sets between two calls of a webhook.
+// TestDefaultsOfTheAPIServer injects a pod again after the API server has set defaults.
 func TestDefaultsOfTheAPIServer(t *testing.T) {
 	pod := injectedApp(t, webhook.Native)
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -152,35 +152,35 @@ func TestPodsThatChangedSince(t *testing.T) {
 	}{
 		"a port that clashes": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, late(t, "ports: [{containerPort: 9000}]"))
-		}, "port 9000 of the virtual probes, which kuma-sidecar has already, is in use: containers[app].ports has it"},
+		}, "port 9000 of the virtual probes in kuma-sidecar is in use: containers[app].ports has it"},
 		"a probe that clashes": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, late(t, "livenessProbe: {tcpSocket: {port: 9000}}"))
 		}, "containers[app].livenessProbe has it"},
 		"another port asked for": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationVirtualProbesPort] = "9001"
-		}, `metadata.annotations["kuma.io/virtual-probes-port"]: 9001: kuma-sidecar has port 9000 already`},
+		}, `metadata.annotations["kuma.io/virtual-probes-port"]: 9001: kuma-sidecar already has port 9000`},
 		"a port for load balancers": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationLBHealthPort] = "9100"
-		}, `metadata.annotations["sonde.dev/lb-health-port"]: "9100": kuma-sidecar has --lb-health-port=0 already`},
+		}, `metadata.annotations["sonde.dev/lb-health-port"]: "9100": kuma-sidecar already has --lb-health-port=0`},
 		"another port for Prometheus": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationMetricsPort] = "9100"
-		}, `metadata.annotations["sonde.dev/metrics-port"]: "9100": kuma-sidecar has --metrics-addr=:5670 already`},
-		"no port for Prometheus any more": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+		}, `metadata.annotations["sonde.dev/metrics-port"]: "9100": kuma-sidecar already has --metrics-addr=:5670`},
+		"port for Prometheus removed": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationMetricsPort] = "0"
-		}, `"0": kuma-sidecar has --metrics-addr=:5670 already`},
+		}, `"0": kuma-sidecar already has --metrics-addr=:5670`},
 		"a port for Prometheus that clashes": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, late(t, "ports: [{containerPort: 5670}]"))
-		}, `containers[app].ports: port 5670 is kept for the metrics of the pod: metadata.annotations["sonde.dev/metrics-port"] takes another`},
+		}, `containers[app].ports: port 5670 is reserved for the metrics of the pod: set metadata.annotations["sonde.dev/metrics-port"] to another port`},
 		"probes disabled": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationVirtualProbes] = "disabled"
-		}, `kuma-sidecar has --virtual-probes-port=9000 already`},
+		}, `kuma-sidecar, which already has --virtual-probes-port=9000`},
 		"probes enabled": {disabled.DeepCopy(), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationVirtualProbes] = "enabled"
-		}, `kuma-sidecar has --virtual-probes-port=0 already`},
-		"a table that is none": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+		}, `kuma-sidecar, which already has --virtual-probes-port=0`},
+		"an invalid table": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Spec.InitContainers[1].Env[3].Value = "{}"
 		}, "containers[kuma-sidecar].env: KUMA_DATAPLANE_PROBES: parse probe table"},
-		"a port that is none": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+		"an invalid port": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			args := p.Spec.InitContainers[1].Args
 			args[slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, mesh.ArgVirtualPort) })] = "--virtual-probes-port=x"
 		}, `containers[kuma-sidecar].args: "--virtual-probes-port=x"`},
@@ -213,8 +213,8 @@ func TestEmptyMeshTwice(t *testing.T) {
 	}
 }
 
-// TestWarningsStay injects a pod twice, with a probe that cannot be rewritten added between: the annotation has the warnings of both
-// calls, although the first one alone looks at the drain time.
+// TestWarningsStay injects a pod again after adding a probe that cannot be rewritten: the annotation has the warnings
+// of both calls, although only the first one checks the drain time.
 func TestWarningsStay(t *testing.T) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{mesh.AnnotationDrainTime: "50m"}},

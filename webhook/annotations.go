@@ -15,37 +15,40 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// settings are what the labels and annotations of a pod say.
+// settings are a pod's settings from its labels and annotations.
 type settings struct {
-	mesh            string          // "" if the pod names none
-	probesEnabled   *bool           // nil if the pod does not say
-	probesEnabledBy string          // the annotation that says it
-	virtualPort     int32           // 0 if the pod asks for none
-	virtualPortBy   string          // the annotation that asks for it
-	probesMode      mesh.ProbesMode // "" if the pod names none
+	mesh            string          // "" if unset
+	probesEnabled   *bool           // nil if unset
+	probesEnabledBy string          // the annotation that sets it
+	virtualPort     int32           // 0 if unset
+	virtualPortBy   string          // the annotation that sets it
+	probesMode      mesh.ProbesMode // "" if unset
 	portRange       portRange
+	gateway         *bool         // nil if the pod does not say
 	guarded         *bool         // nil if the pod does not say
+	guardedExec     *bool         // nil if the pod does not say
 	excludeInbound  []int32       // without duplicates, in the user's order
 	excludeOutbound []int32       // the same
-	drainTime       time.Duration // 0 if the pod asks for none
-	lbHealthPort    int32         // 0 if the pod asks for none
+	serverFirst     []int32       // the same
+	drainTime       time.Duration // 0 if unset
+	lbHealthPort    int32         // 0 if unset
 	lbDrainTime     time.Duration
-	metricsPort     *int32 // nil if the pod does not say; 0 for none
+	metricsPort     *int32 // nil if unset; 0 for none
 	resources       demands
 }
 
-// knownAnnotations are the annotations of a pod, with one of our prefixes, that are not worth a warning.
+// knownAnnotations are the annotations with one of Sonde's or Kuma's prefixes that need no warning.
 var knownAnnotations = []string{
-	mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelMesh,
+	mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelMesh, mesh.AnnotationGateway,
 	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode, mesh.AnnotationVirtualProbesPort, mesh.AnnotationVirtualProbesPortRange,
-	mesh.AnnotationProbeProxyPort, mesh.AnnotationGuardedLiveness, mesh.AnnotationLiveness,
+	mesh.AnnotationProbeProxyPort, mesh.AnnotationGuardedLiveness, mesh.AnnotationGuardedExec, mesh.AnnotationLiveness,
 	mesh.AnnotationDrainTime, mesh.AnnotationDrain, mesh.AnnotationLBHealthPort, mesh.AnnotationLBDrainTime, mesh.AnnotationMetricsPort,
 	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
 	mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
 	mesh.AnnotationServerFirstPorts, mesh.AnnotationReachableServices, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA,
 }
 
-// readSettings reads the settings of a pod. The error joins one error for each bad value.
+// readSettings reads the settings of a pod. The error joins one error for each invalid value.
 func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err error) {
 	var errs []error
 	read := func(key string, parse func(value string) error) {
@@ -70,7 +73,8 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 	})
 	read(mesh.AnnotationEnhancedLiveness, into(&s.guarded, parseEnhancedLiveness))
 	read(mesh.AnnotationGuardedLiveness, into(&s.guarded, parseSwitch)) // after OpenKruise's: it takes precedence
-	var liveness mesh.Liveness                                          // only checked: the control plane reads it from the pod
+	read(mesh.AnnotationGuardedExec, into(&s.guardedExec, parseSwitch))
+	var liveness mesh.Liveness // only checked: the control plane reads it from the pod
 	read(mesh.AnnotationLiveness, into(&liveness, mesh.ParseLiveness))
 	s.portRange = portRange{mesh.PortVirtualProbes, mesh.LastSparePort}
 	read(mesh.AnnotationVirtualProbesPortRange, into(&s.portRange, parsePortRange))
@@ -79,18 +83,18 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 	s.lbDrainTime = mesh.DefaultLBDrainTime
 	read(mesh.AnnotationLBDrainTime, into(&s.lbDrainTime, parseLBDrainTime))
 	read(mesh.AnnotationMetricsPort, into(&s.metricsPort, parsePortOrNone))
+	read(mesh.AnnotationGateway, into(&s.gateway, parseSwitch))
 	read(mesh.AnnotationExcludeInboundPorts, into(&s.excludeInbound, parseInboundPorts))
 	read(mesh.AnnotationExcludeOutboundPorts, into(&s.excludeOutbound, mesh.ParsePorts[int32]))
 	if s.resources, err = demandsOf("", meta.Annotations); err != nil {
 		errs = append(errs, err)
 	}
-	var serverFirst []int32 // only checked: the control plane reads it from the pod
-	read(mesh.AnnotationServerFirstPorts, into(&serverFirst, mesh.ParsePorts[int32]))
+	read(mesh.AnnotationServerFirstPorts, into(&s.serverFirst, mesh.ParsePorts[int32])) // the control plane also reads it
 	return s, append(warnings, unknownAnnotations(meta)...), errors.Join(errs...)
 }
 
-// readProbeProxyPort reads the port of Kuma's application probe proxy for what the pod does not say in Sonde's own annotations, which
-// are read before. The warning is the same whether they are there or not: injection adds one of them.
+// readProbeProxyPort reads the port of Kuma's application probe proxy if Sonde's own annotations do not set the port or
+// mode. It always warns, since injection adds one of Sonde's annotations, so their presence says nothing.
 func (s *settings) readProbeProxyPort(value string) (warnings []string, err error) {
 	place := mesh.AnnotationVirtualProbesPort
 	if value == "0" {
@@ -107,11 +111,11 @@ func (s *settings) readProbeProxyPort(value string) (warnings []string, err erro
 			s.virtualPort, s.virtualPortBy = port, mesh.AnnotationProbeProxyPort
 		}
 	}
-	return []string{fmt.Sprintf("%s: %q: Kuma's annotation is read as %s, which takes its place and precedence",
+	return []string{fmt.Sprintf("%s: %q: Kuma's annotation is read as %s, which replaces it and takes precedence",
 		annotationField(mesh.AnnotationProbeProxyPort), value, place)}, nil
 }
 
-// into returns a function that parses a value into target, which stays as it is if the value is wrong.
+// into returns a function that parses a value into target. An invalid value leaves target unchanged.
 func into[T any](target *T, parse func(string) (T, error)) func(string) error {
 	return func(value string) error {
 		parsed, err := parse(value)
@@ -126,7 +130,7 @@ func annotationField(key string) string { return "metadata.annotations[" + strco
 
 func labelField(key string) string { return "metadata.labels[" + strconv.Quote(key) + "]" }
 
-// meshOf returns the mesh that a label or an annotation names, "" if none does. An empty name counts as none.
+// meshOf returns the mesh that a label or an annotation names, "" if neither does or the name is empty.
 func meshOf(meta *metav1.ObjectMeta) (string, error) {
 	label, value := meta.Labels[mesh.LabelMesh], meta.Annotations[mesh.LabelMesh]
 	switch {
@@ -140,20 +144,20 @@ func meshOf(meta *metav1.ObjectMeta) (string, error) {
 	return cmp.Or(label, value), nil
 }
 
-// contradiction returns the error for an annotation that differs from the label with its key.
+// contradiction returns the error for an annotation that differs from the label with the same key.
 func contradiction(key, annotation, label string) error {
-	return &mesh.FieldError{Field: annotationField(key), Value: annotation, Allowed: fmt.Sprintf("the label of the same name says %q", label)}
+	return &mesh.FieldError{Field: annotationField(key), Value: annotation, Allowed: fmt.Sprintf("the label with the same name is %q", label)}
 }
 
 // unknownAnnotations returns a warning for each annotation that has no effect.
 func unknownAnnotations(meta *metav1.ObjectMeta) (warnings []string) {
 	for _, key := range UnknownAnnotations(meta) {
-		warnings = append(warnings, annotationField(key)+": Sonde does not know this annotation, it has no effect")
+		warnings = append(warnings, annotationField(key)+": unknown annotation, it has no effect")
 	}
 	return warnings
 }
 
-// UnknownAnnotations returns the annotations of a pod that have one of our prefixes and no effect, sorted.
+// UnknownAnnotations returns the annotations of a pod with one of Sonde's or Kuma's prefixes but no effect, sorted.
 func UnknownAnnotations(meta *metav1.ObjectMeta) (unknown []string) {
 	for _, key := range slices.Sorted(maps.Keys(meta.Annotations)) {
 		ours := slices.ContainsFunc([]string{mesh.Prefix, mesh.TrafficPrefix, mesh.OwnPrefix}, func(prefix string) bool {
@@ -166,11 +170,11 @@ func UnknownAnnotations(meta *metav1.ObjectMeta) (unknown []string) {
 	return unknown
 }
 
-// Errors of the parsers: each says what is allowed.
+// Errors of the parsers name the allowed values.
 var (
 	errPortOrNone = errors.New(mesh.AllowedPort + ", or 0 for none")
-	errReadiness  = fmt.Errorf("must not have %d: only redirected connections reach the readiness of the sidecar", mesh.PortReadiness)
-	errPortRange  = errors.New("must be two ports from 1 to 65535 with a - between them, the lower first")
+	errReadiness  = fmt.Errorf("must not contain %d: the sidecar's readiness probe needs redirection of this port", mesh.PortReadiness)
+	errPortRange  = errors.New("must be two ports from 1 to 65535, separated by -, the lower first")
 	errDrainTime  = errors.New(mesh.AllowedDrainTime)
 
 	errLBDrainTime = errors.New(mesh.AllowedLBDrainTime)
@@ -185,7 +189,7 @@ func parseSwitch(value string) (*bool, error) {
 	return &on, nil
 }
 
-// parseInboundPorts accepts what the init container accepts as --exclude-inbound-ports.
+// parseInboundPorts accepts the same values as --exclude-inbound-ports of the init container.
 func parseInboundPorts(value string) ([]int32, error) {
 	ports, err := mesh.ParsePorts[int32](value)
 	if err == nil && slices.Contains(ports, mesh.PortReadiness) {
@@ -209,7 +213,7 @@ func parsePortRange(value string) (portRange, error) {
 	return portRange{from, to}, nil
 }
 
-// parseDrainTime accepts what the agent accepts.
+// parseDrainTime accepts the same values as the agent.
 func parseDrainTime(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < mesh.MinDrainTime || d > mesh.MaxDrainTime {

@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// seedPod is the pod of the golden case seed as an API server sends it for a Deployment: with defaults, managed fields, and the volume of
-// the service account. test/bench/admission has the same.
+// seedPod is the pod of the golden case seed as sent by an API server for a Deployment: with defaults, managed fields,
+// and the service account's volume. test/bench/admission uses the same pod.
 func seedPod(t testing.TB) []byte {
 	t.Helper()
 	text, err := os.ReadFile("testdata/bench/pod.yaml")
@@ -34,7 +34,7 @@ func largePod(t testing.TB) []byte {
 	return bytes.Replace(seedPod(t), []byte(`"image":"busybox",`), []byte(list+`"image":"busybox",`), 1)
 }
 
-// BenchmarkAdmission is one admission, from the bytes of the AdmissionReview to those of the answer.
+// BenchmarkAdmission runs one admission, from the bytes of the AdmissionReview to the bytes of the response.
 func BenchmarkAdmission(b *testing.B) {
 	for name, pod := range map[string][]byte{"seed": seedPod(b), "2000 variables": largePod(b)} {
 		b.Run(name, func(b *testing.B) {

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// trusted is how long a connection on which a review was answered makes room only after those on which none was: API servers
-	// keep theirs.
+	// trusted is how long a connection is protected from eviction after an answered review: API servers keep their
+	// connections.
 	trusted = 30 * time.Second
-	// maxAhead is how many bytes a connection may send beside the bodies that are answered. Of these the window of a connection may be
-	// on its way, and the rest are frames that ask nothing: these take the processor and nothing else.
+	// maxAhead limits the bytes of a connection in excess of answered bodies: one flow-control window in transit, and
+	// frames without a request, which only cost CPU.
 	maxAhead = window + 128<<10
-	// perReview is what is taken off again for each review, which has a header, and its frames.
+	// perReview is the allowance for the header and frames of each review.
 	perReview = 4 << 10
-	// perWaste is what is added for a request that its peer gives up, which takes the server more than its bytes.
+	// perWaste is the charge for a request that the client cancels, which costs the server more than its bytes.
 	perWaste = 2 << 10
 )
 
-// guarded is a connection that ends if it sends much that asks nothing.
+// guarded is a connection that is closed if it sends too many bytes without requests.
 type guarded struct {
 	net.Conn
 
@@ -44,14 +44,14 @@ func (g *guarded) Read(into []byte) (int, error) {
 	return n, err //nolint:wrapcheck // it is that connection's
 }
 
-// arrived takes bytes off that were of use; a negative number adds some.
+// arrived subtracts useful bytes; a negative number adds a charge.
 func (g *guarded) arrived(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ahead = max(g.ahead-n, 0)
 }
 
-// guardedListener guards the connections that are accepted.
+// guardedListener guards the accepted connections.
 type guardedListener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -63,17 +63,17 @@ func (l guardedListener) Accept() (net.Conn, error) {
 	return &guarded{Conn: c}, nil
 }
 
-// caller is the connection of a request.
+// caller represents the connection of a request.
 type caller struct {
 	guard *guarded
 
 	mu    sync.Mutex
-	trust *time.Timer // ends it
+	trust *time.Timer // closes the connection
 }
 
 type callerKey struct{}
 
-// withCaller is a hook for http.Server.
+// withCaller is the ConnContext of http.Server.
 func withCaller(ctx context.Context, nc net.Conn) context.Context {
 	if t, ok := nc.(*tls.Conn); ok {
 		nc = t.NetConn()
@@ -82,7 +82,7 @@ func withCaller(ctx context.Context, nc net.Conn) context.Context {
 	return context.WithValue(ctx, callerKey{}, &caller{guard: g})
 }
 
-// callerOf returns the connection of a request, an unknown one without a network.
+// callerOf returns the connection of a request, or an empty caller in tests without a network.
 func callerOf(ctx context.Context) *caller {
 	if c, ok := ctx.Value(callerKey{}).(*caller); ok {
 		return c
@@ -90,21 +90,21 @@ func callerOf(ctx context.Context) *caller {
 	return &caller{}
 }
 
-// received says that bytes of a body have arrived.
+// received counts bytes of a body as useful.
 func (c *caller) received(n int) {
 	if c.guard != nil {
 		c.guard.arrived(n)
 	}
 }
 
-// wasted says that a request did not arrive.
+// wasted charges for an incomplete request.
 func (c *caller) wasted() {
 	if c.guard != nil {
 		c.guard.arrived(-perWaste)
 	}
 }
 
-// asked says that a whole request has arrived. The caller waits for the server until end is called.
+// asked marks that a complete request has arrived. The caller waits for the server until end is called.
 func (c *caller) asked() (end func()) {
 	if c.guard == nil {
 		return func() {}
@@ -113,7 +113,7 @@ func (c *caller) asked() (end func()) {
 	return connlimit.Begin(c.guard.Conn)
 }
 
-// answered says that a review of this connection was answered.
+// answered marks that a review of this connection was answered.
 func (c *caller) answered() {
 	if c.guard == nil {
 		return

@@ -19,7 +19,7 @@ import (
 
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" // with empty settings
 
-// dial connects a host to the server until the test ends.
+// dial connects a host to the server for the duration of the test.
 func dial(t *testing.T, n *virtual.Network, host string) net.Conn {
 	t.Helper()
 	c, err := n.DialFrom(host)(t.Context(), "tcp", serverAt)
@@ -39,7 +39,7 @@ func dialTLS(t *testing.T, n *virtual.Network) *tls.Conn {
 	return c
 }
 
-// A connection on which nothing is asked ends, whatever frames it sends.
+// The server closes a connection without requests, even if it sends frames.
 func TestFramesThatAskNothing(t *testing.T) {
 	tests := map[string]string{
 		"PING":     "\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678",
@@ -53,7 +53,7 @@ func TestFramesThatAskNothing(t *testing.T) {
 			c := dialTLS(t, n)
 			began := time.Now()
 			go func() { _, _ = io.WriteString(c, preface+strings.Repeat(frame, 512<<10/len(frame))) }()
-			_, _ = io.Copy(io.Discard, c) // until it ends
+			_, _ = io.Copy(io.Discard, c) // until the server closes the connection
 			if took := time.Since(began); took > 0 {
 				t.Errorf("the connection is open for %s after 512 KiB of frames", took)
 			}
@@ -61,7 +61,7 @@ func TestFramesThatAskNothing(t *testing.T) {
 	}
 }
 
-// The connection of an API server, on which reviews are answered, stays while others of the same source come and ask nothing.
+// An API server's connection with answered reviews remains open while idle connections arrive from the same source.
 func TestConnectionsThatAreUsedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, client, _ := serve(t, enabled().options())
@@ -85,9 +85,9 @@ func TestConnectionsThatAreUsedStay(t *testing.T) {
 			return reused
 		}
 		ask()
-		time.Sleep(time.Second) // it has been idle for longer than those that follow
+		time.Sleep(time.Second) // it has been idle for longer than the following connections
 		first, began := dial(t, n, apiServer), time.Now()
-		for range 599 { // with it more than there may be
+		for range 599 { // together with it more than the limit
 			dial(t, n, apiServer)
 		}
 		if _, err := first.Read(make([]byte, 1)); err == nil || time.Since(began) > time.Second {
@@ -99,14 +99,15 @@ func TestConnectionsThatAreUsedStay(t *testing.T) {
 	})
 }
 
-// A client that takes no answer holds its place no longer than one that sends nothing, and others are answered.
+// A client that does not read its response holds its place no longer than one that sends nothing, and other clients get
+// responses.
 func TestAnswersThatAreNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, client, _ := serve(t, enabled().options())
 		body := podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`))
-		window := "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00" // none for answers
+		window := "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00" // no window for responses
 		const perConnection = 32
-		for range 40 { // 1,280 reviews, where 1,024 may be held
+		for range 40 { // 1,280 reviews, above the limit of 1,024
 			c := dialTLS(t, n)
 			go func() { _, _ = io.Copy(io.Discard, c) }()
 			var text strings.Builder

@@ -10,17 +10,18 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
-// What a review takes once it is decoded is estimated from its text, and limited: an empty object in a list, of three bytes, may become a
-// container of more than a thousand.
+// The memory of a decoded review is estimated from its JSON text, and limited: three bytes for an empty object in a
+// list may become a container of more than a thousand bytes.
 const (
-	// The element of a list, copies of the list included; an object beside that; a field of an object.
+	// Bytes for an element of a list, with copies of the list; for an object; for a field of an object.
 	costOfElement, costOfObject, costOfField = 1 << 10, 512, 64
-	// maxCost is that of the largest review that is decoded. A pod of the largest size that is stored, all of it variables, costs less.
+	// maxCost is the maximum cost of a review. The largest pod that API servers store costs less, even if it consists only
+	// of environment variables.
 	maxCost = 128 << 20
-	// maxDepth is how deep objects and lists may be nested.
+	// maxDepth limits the nesting of objects and lists.
 	maxDepth = 1000
-	// Reviews up to smallCost are decoded beside each other, up to maxSmall in all; of those up to mediumCost, such as the largest pods that
-	// are used, maxMedium at a time, and of others maxLarge.
+	// Parallel decoding: reviews up to smallCost share maxSmall bytes; at most maxMedium reviews up to mediumCost, such as
+	// the largest usual pods; at most maxLarge others.
 	smallCost  = 1 << 20
 	maxSmall   = 32 << 20
 	mediumCost = 16 << 20
@@ -28,14 +29,14 @@ const (
 	maxLarge   = 1
 )
 
-// estimate is the cost of a JSON text up to some byte of it.
+// estimate is the cost of the beginning of a JSON text.
 type estimate struct {
 	cost   int
 	quoted bool
-	within []byte // the brackets that are open
+	within []byte // open brackets
 }
 
-// costOf estimates what it takes to decode a JSON text, in bytes. The error says that it is more than is decoded.
+// costOf estimates the memory for decoding a JSON text, in bytes. It returns an error if that exceeds maxCost.
 func costOf(body []byte) (int, error) {
 	e := estimate{cost: len(body)}
 	for i := 0; i < len(body); i++ {
@@ -48,16 +49,16 @@ func costOf(body []byte) (int, error) {
 			e.add(c)
 		}
 		if e.cost > maxCost {
-			return 0, malformed("it has %d bytes, and too many objects and values: to decode it would take more than %d MiB", len(body), maxCost>>20)
+			return 0, malformed("has %d bytes with too many objects and values: decoding needs more than %d MiB", len(body), maxCost>>20)
 		}
 		if len(e.within) > maxDepth {
-			return 0, malformed("objects and lists are nested deeper than %d", maxDepth)
+			return 0, malformed("objects and lists are nested deeper than %d levels", maxDepth)
 		}
 	}
 	return e.cost, nil
 }
 
-// add adds a byte outside of texts.
+// add adds a byte outside of strings.
 func (e *estimate) add(c byte) {
 	last := len(e.within) - 1
 	switch c {
@@ -78,7 +79,7 @@ func (e *estimate) add(c byte) {
 	}
 }
 
-// decoders limit what is decoded at a time.
+// decoders limit parallel decoding.
 type decoders struct {
 	small         *semaphore.Weighted
 	medium, large *connlimit.Places[netip.Prefix]
@@ -92,7 +93,8 @@ func newDecoders() decoders {
 	}
 }
 
-// begin waits until a review may be decoded, for at most queueTimeout. done has to be called once nothing is kept of it.
+// begin waits at most queueTimeout until a review may be decoded. The caller must call done when it no longer uses the
+// review.
 func (d decoders) begin(ctx context.Context, source netip.Prefix, body []byte) (done func(), err error) {
 	cost, err := costOf(body)
 	if err != nil {

@@ -9,22 +9,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ownDNS reports whether a pod does not ask the DNS of the cluster, in which the names of Services are.
+// ownDNS reports whether a pod does not use the cluster's DNS, which has the names of Services.
 func ownDNS(policy corev1.DNSPolicy) bool {
 	return policy == corev1.DNSDefault || policy == corev1.DNSNone
 }
 
 // controlPlaneHost returns the host of the control plane, "" if it is an address.
 func (o *Options) controlPlaneHost() string {
-	host, _, _ := net.SplitHostPort(o.ControlPlane) // Validate has checked it
+	host, _, _ := net.SplitHostPort(o.ControlPlane) // Validate has checked the address
 	if net.ParseIP(host) != nil {
 		return ""
 	}
 	return host
 }
 
-// controlPlaneIPs returns the addresses of the control plane's Service for a pod that does not find it by its name: none for other pods, and
-// none where the control plane is no Service with addresses of its own.
+// controlPlaneIPs returns the addresses of the control plane's Service for a pod that cannot resolve its name. It
+// returns none for other pods, or if the control plane is not a Service with its own addresses.
 func (s *Server) controlPlaneIPs(policy corev1.DNSPolicy) ([]string, error) {
 	labels := strings.Split(s.injection.controlPlaneHost(), ".")
 	if !ownDNS(policy) || len(labels) < 3 || labels[2] != "svc" {
@@ -32,13 +32,13 @@ func (s *Server) controlPlaneIPs(policy corev1.DNSPolicy) ([]string, error) {
 	}
 	ips, err := s.options.ServiceIPs(labels[1], labels[0])
 	if err != nil {
-		return nil, fmt.Errorf("%w: read the Service %s/%s: %w", errUnavailable, labels[1], labels[0], err)
+		return nil, fmt.Errorf("%w: read Service %s/%s: %w", errUnavailable, labels[1], labels[0], err)
 	}
 	return ips, nil
 }
 
-// nameControlPlane has a pod that does not ask the DNS of the cluster find the control plane in its hosts file, unless it has the name there
-// already.
+// nameControlPlane adds the control plane to the hosts file of a pod that does not use the cluster's DNS, unless the
+// file already has the name.
 func (in *injection) nameControlPlane() {
 	spec, host := &in.pod.Spec, in.options.controlPlaneHost()
 	named := func(a corev1.HostAlias) bool { return slices.Contains(a.Hostnames, host) }
@@ -46,7 +46,7 @@ func (in *injection) nameControlPlane() {
 		return
 	}
 	if len(in.options.controlPlaneIPs) == 0 {
-		in.warn("spec.dnsPolicy: %s: this pod starts only if its DNS servers know %s", spec.DNSPolicy, host)
+		in.warn("spec.dnsPolicy: %s: this pod only starts if its DNS servers can resolve %s", spec.DNSPolicy, host)
 		return
 	}
 	var aliases []corev1.HostAlias

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// A pod that does not ask the DNS of the cluster has the control plane in its hosts file.
+// A pod that does not use the cluster's DNS gets the control plane in its hosts file.
 func TestControlPlaneInHosts(t *testing.T) {
 	const host = "sonde-cp.sonde-system.svc"
 	both := []corev1.HostAlias{{IP: "10.96.0.5", Hostnames: []string{host}}, {IP: "fd00::5", Hostnames: []string{host}}}
@@ -43,7 +43,7 @@ func TestControlPlaneInHosts(t *testing.T) {
 			s := newServer(t, o)
 			pod := toJSON(t, "{spec: {"+tc.spec+", containers: [{name: app}]}}")
 			answer := review(t, s, webhook.PathInject, podReview("shop", pod))
-			if warns := strings.Contains(strings.Join(answer.Warnings, "\n"), "this pod starts only if its DNS servers know"); warns != tc.warns {
+			if warns := strings.Contains(strings.Join(answer.Warnings, "\n"), "this pod only starts if its DNS servers can resolve"); warns != tc.warns {
 				t.Errorf("warnings = %q, want one of DNS: %v", answer.Warnings, tc.warns)
 			}
 			pod = applied(t, pod, answer)
@@ -57,7 +57,7 @@ func TestControlPlaneInHosts(t *testing.T) {
 	}
 }
 
-// While Services are not known the API server asks again, and not for pods that do not need them.
+// While Services are unknown, the API server retries, except for pods that do not need them.
 func TestServicesAreNotRead(t *testing.T) {
 	o := enabled().options()
 	o.ServiceIPs = func(string, string) ([]string, error) { return nil, errors.New("not read yet") }

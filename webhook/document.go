@@ -12,13 +12,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// InjectJSON is Inject for a pod, or a pod template, as a JSON document. It applies the changes of Inject to the document,
-// so that fields that our types do not have stay, and unchanged values stay as they are written.
+// InjectJSON is Inject for a pod or a pod template as a JSON document. It applies the changes of Inject to the
+// document, which keeps unknown fields and the text of unchanged values.
 func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 	if err := o.complete(); err != nil {
 		return nil, nil, err
 	}
-	// No API server has looked at the fields that injection does not read.
+	// No API server has checked the fields that injection does not read.
 	if _, err := DecodePod(document); err != nil {
 		return nil, nil, err
 	}
@@ -37,7 +37,7 @@ func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 	return patched, in.warnings, err
 }
 
-// DecodePod decodes a pod, or a pod template, from JSON. As for the API server, the case of keys matters.
+// DecodePod decodes a pod or a pod template from JSON. Like the API server, it is case-sensitive.
 func DecodePod(document []byte) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if err := kjson.Unmarshal(document, pod); err != nil {
@@ -46,8 +46,8 @@ func DecodePod(document []byte) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// podDocument is what injection reads of a pod, which any user of the API server may have written: no quantity but those that parseQuantity takes. The rest is
-// passed over, which is most of a pod.
+// podDocument has the fields of a pod that injection reads; decoding skips the others, which are most of a pod. Any
+// user of the API server may have written the pod, so parseQuantity reads its quantities.
 type podDocument struct {
 	Metadata *struct {
 		Labels      map[string]string `json:"labels"`
@@ -74,8 +74,9 @@ type podDocument struct {
 type containerDocument struct {
 	Name            string                         `json:"name"`
 	Image           string                         `json:"image"`
+	Command         []string                       `json:"command"`
 	Args            []string                       `json:"args"`
-	Env             json.RawMessage                `json:"env"` // read for kuma-sidecar alone
+	Env             json.RawMessage                `json:"env"` // only read for kuma-sidecar
 	Ports           []corev1.ContainerPort         `json:"ports"`
 	RestartPolicy   *corev1.ContainerRestartPolicy `json:"restartPolicy"`
 	StartupProbe    *exact[corev1.Probe]           `json:"startupProbe"`
@@ -84,21 +85,22 @@ type containerDocument struct {
 	Lifecycle       *lifecycleDocument             `json:"lifecycle"`
 	SecurityContext *corev1.SecurityContext        `json:"securityContext"`
 	Resources       resourcesDocument              `json:"resources"`
+	VolumeMounts    []struct{}                     `json:"volumeMounts"` // only their number matters
 }
 
-// resourcesDocument is what injection reads of corev1.ResourceRequirements.
+// resourcesDocument has the fields of corev1.ResourceRequirements that injection reads.
 type resourcesDocument struct {
 	Limits   *resourceListDocument `json:"limits"`
 	Requests *resourceListDocument `json:"requests"`
 }
 
-// resourceListDocument has quantities as they are written: to decode one as a number may never end (parseQuantity).
+// resourceListDocument has quantities as text: decoding a malicious one as a number may never end (parseQuantity).
 type resourceListDocument struct {
 	CPU    json.RawMessage `json:"cpu"`
 	Memory json.RawMessage `json:"memory"`
 }
 
-// inject is the function of that name for a pod of which only a part was decoded. The patch is for the whole document.
+// inject is the function inject for a partly decoded pod. The patch is for the whole document.
 func (d *podDocument) inject(ns *Namespace, o *Options) (*injection, error) {
 	pod, unknown, err := d.pod()
 	if err != nil {
@@ -111,7 +113,7 @@ func (d *podDocument) inject(ns *Namespace, o *Options) (*injection, error) {
 	return in, err
 }
 
-// readPod reads a pod, or a pod template, from JSON.
+// readPod reads a pod or a pod template from JSON.
 func readPod(document []byte) (*podDocument, error) {
 	var d podDocument
 	if err := kjson.Unmarshal(document, &d); err != nil {
@@ -152,10 +154,10 @@ func containersOf(documents []containerDocument, unknown unknownFields) (contain
 	for i := range documents {
 		d := &documents[i]
 		c := corev1.Container{
-			Name: d.Name, Image: d.Image, Args: d.Args, Ports: d.Ports, RestartPolicy: d.RestartPolicy, StartupProbe: d.StartupProbe.open(unknown),
-			LivenessProbe: d.LivenessProbe.open(unknown), ReadinessProbe: d.ReadinessProbe.open(unknown), Lifecycle: d.Lifecycle.open(unknown),
-			SecurityContext: d.SecurityContext,
-			Resources:       d.Resources.requirements(),
+			Name: d.Name, Image: d.Image, Command: d.Command, Args: d.Args, Ports: d.Ports, RestartPolicy: d.RestartPolicy,
+			StartupProbe: d.StartupProbe.open(unknown), LivenessProbe: d.LivenessProbe.open(unknown), ReadinessProbe: d.ReadinessProbe.open(unknown),
+			Lifecycle: d.Lifecycle.open(unknown), SecurityContext: d.SecurityContext, Resources: d.Resources.requirements(),
+			VolumeMounts: make([]corev1.VolumeMount, len(d.VolumeMounts)),
 		}
 		if d.Name == mesh.ContainerSidecar && len(d.Env) > 0 {
 			if err := kjson.Unmarshal(d.Env, &c.Env); err != nil {
@@ -171,14 +173,14 @@ func (d *resourcesDocument) requirements() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Limits: d.Limits.list(), Requests: d.Requests.list()}
 }
 
-// list returns nil only where the document has no list. What is no quantity is left out: the API server refuses such a pod.
+// list returns nil only if the document has no list. It omits invalid quantities: the API server rejects such a pod.
 func (d *resourceListDocument) list() corev1.ResourceList {
 	if d == nil {
 		return nil
 	}
 	list := corev1.ResourceList{}
 	add := func(name corev1.ResourceName, text json.RawMessage) {
-		if q, err := parseQuantity(strings.Trim(string(text), `"`)); err == nil { // a number is a quantity, too
+		if q, err := parseQuantity(strings.Trim(string(text), `"`)); err == nil { // a number is also a quantity
 			list[name] = q
 		}
 	}

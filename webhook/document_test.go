@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// The API server refuses lists in which two elements have the same name. It must see all their elements.
+// The API server rejects lists with duplicate names, so it must get all their elements.
 func TestElementsWithoutNamesStay(t *testing.T) {
 	for name, volumes := range map[string]string{
 		"without a name": `[{"future":{"size":1}}]`,

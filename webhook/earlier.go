@@ -15,10 +15,10 @@ import (
 // earlier is the result of an earlier injection of a pod.
 type earlier struct {
 	form    Form
-	enabled bool // probes are answered in the applications' place
+	enabled bool // the agent answers probes
 	mode    mesh.ProbesMode
-	port    int32  // the virtual port; 0 for none
-	mesh    string // "" if the sidecar does not say
+	port    int32  // virtual port, 0 for none
+	mesh    string // "" if unset in the sidecar
 	image   string
 	table   mesh.ProbeTable
 	// lbHealthPort is the port for load balancers; 0 for none.
@@ -27,8 +27,8 @@ type earlier struct {
 	metricsPort int32
 }
 
-// findEarlier returns the earlier injection of a pod, nil if there is none. It returns an error if containers have our names
-// but are not ours: other meshes use the same names.
+// findEarlier returns the earlier injection of a pod, or nil. It returns an error if other containers have Sonde's
+// names, since other meshes use the same names.
 func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	c := podspec.Container(&pod.Spec, mesh.ContainerSidecar)
 	if c == nil {
@@ -38,7 +38,7 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	if podspec.Index(pod.Spec.Containers, mesh.ContainerSidecar) < 0 {
 		e.form = Native
 	}
-	foreign := fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", c.Name)
+	foreign := fmt.Errorf("containers[%s]: name is reserved for Sonde, which has not added this container", c.Name)
 	if e.form == Native && !podspec.IsNativeSidecar(c) {
 		return nil, foreign
 	}
@@ -71,14 +71,14 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	return e, nil
 }
 
-// checkNamesFree returns an error if the names of our containers or volumes are in use.
+// checkNamesFree returns an error if other containers or volumes have Sonde's names.
 func checkNamesFree(pod *corev1.Pod) error {
 	if podspec.Container(&pod.Spec, mesh.ContainerInit) != nil {
-		return fmt.Errorf("containers[%s]: this container is not one that Sonde has put there", mesh.ContainerInit)
+		return fmt.Errorf("containers[%s]: name is reserved for Sonde, which has not added this container", mesh.ContainerInit)
 	}
 	for _, v := range pod.Spec.Volumes {
-		if v.Name == mesh.VolumeIdentity || v.Name == volumeWork {
-			return fmt.Errorf("spec.volumes[%s]: this name is kept for the sidecar", v.Name)
+		if slices.Contains([]string{mesh.VolumeIdentity, volumeWork, volumeExecHelper, volumeExecSockets}, v.Name) {
+			return fmt.Errorf("spec.volumes[%s]: name is reserved for the sidecar", v.Name)
 		}
 	}
 	return nil
@@ -95,7 +95,7 @@ func (in *injection) setTable() {
 	}
 }
 
-// sidecarList returns the list that kuma-sidecar is in.
+// sidecarList returns the list with kuma-sidecar.
 func (in *injection) sidecarList() (path string, containers []corev1.Container) {
 	if in.form == Native {
 		return pathInitContainers, in.pod.Spec.InitContainers
@@ -103,14 +103,15 @@ func (in *injection) sidecarList() (path string, containers []corev1.Container) 
 	return pathContainers, in.pod.Spec.Containers
 }
 
-// orderContainers moves the containers of an earlier injection back to their places: other webhooks have added some since.
+// orderContainers moves the containers of an earlier injection back to their positions, since other webhooks may have
+// added containers.
 func (in *injection) orderContainers() {
 	spec := &in.pod.Spec
 	if in.form == Native {
 		first, sidecar := podspec.Index(spec.InitContainers, mesh.ContainerInit), podspec.Index(spec.InitContainers, mesh.ContainerSidecar)
 		in.moveContainer(pathInitContainers, first, 0)
 		if first > sidecar {
-			sidecar++ // kuma-init is before it now
+			sidecar++ // kuma-init now precedes it
 		}
 		in.moveContainer(pathInitContainers, sidecar, min(first+1, 1))
 		return
@@ -119,7 +120,7 @@ func (in *injection) orderContainers() {
 	in.moveContainer(pathInitContainers, podspec.Index(spec.InitContainers, mesh.ContainerInit), len(spec.InitContainers)-1)
 }
 
-// moveContainer moves a container within its list, if it is there: from is not negative.
+// moveContainer moves a container within its list, unless from is negative.
 func (in *injection) moveContainer(path string, from, to int) {
 	if from >= 0 && from != to {
 		in.patch.move(path+"/"+strconv.Itoa(from), path+"/"+strconv.Itoa(to))

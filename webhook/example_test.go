@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// A liveness probe of the application becomes one of the agent, which keeps the original in its probe table.
+// The application's liveness probe now calls the agent, which has the original in its probe table.
 func ExampleInject() {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},

@@ -8,16 +8,16 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// WithRandom returns options with another source of the IDs of hooks.
+// WithRandom returns options with another source of hook IDs.
 func (o Options) WithRandom(r io.Reader) Options {
 	o.random = r
 	return o
 }
 
-// HasRandom reports whether the options have a source of their own.
+// HasRandom reports whether the options set the source of hook IDs.
 func (o Options) HasRandom() bool { return o.random != nil }
 
-// AgainProbeContext parses the annotation with the liveness probes, and returns its text anew.
+// AgainProbeContext parses the annotation with liveness probes, and encodes it again.
 func AgainProbeContext(text string) (string, error) {
 	c, err := parseProbeContext(text)
 	if err != nil {
@@ -26,7 +26,7 @@ func AgainProbeContext(text string) (string, error) {
 	return c.encode()
 }
 
-// InjectIn injects a pod in a namespace, as an admission does.
+// InjectIn injects a pod in a namespace, like an admission.
 func InjectIn(pod *corev1.Pod, ns *Namespace, o Options) (*corev1.Pod, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

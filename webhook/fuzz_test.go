@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// FuzzReview posts any bytes, as strangers do: there is an answer to the review, or a status that says what is wrong with it, and none is
-// much larger than what was sent.
+// FuzzReview posts arbitrary bytes, like an attacker: the server returns an admission response, or an HTTP error, and
+// neither is much larger than the request.
 func FuzzReview(f *testing.F) {
 	f.Add(podReview("shop", seedPod(f)))
 	f.Add(podReview("shop", []byte(`{"metadata":{"annotations":{"traffic.kuma.io/exclude-inbound-ports":"1,2"}},"spec":{"containers":[{"name":"a"},{"name":"a","ports":[{"containerPort":9000}]}]}}`)))
@@ -39,7 +39,7 @@ func FuzzReview(f *testing.F) {
 				} else if patch := answer.Response.Patch; patch != nil && !json.Valid(patch) {
 					t.Errorf("%s: patch %s", path, patch)
 				}
-			case http.StatusBadRequest, http.StatusServiceUnavailable: // a namespace that is not known may come
+			case http.StatusBadRequest, http.StatusServiceUnavailable: // an unknown namespace may be created later
 			default:
 				t.Errorf("%s: %d: %s", path, w.Code, w.Body)
 			}

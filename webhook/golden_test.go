@@ -15,13 +15,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/internal/testing/golden"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
 const testdata = "../testdata/inject"
 
-// counted is a random source that is the same in each run.
+// counted is a deterministic random source.
 type counted byte
 
 // Read implements io.Reader.
@@ -37,7 +38,7 @@ func newRand() io.Reader { return new(counted) }
 
 func forms() []webhook.Form { return []webhook.Form{webhook.Native, webhook.Container} }
 
-// readPods returns the pods of all cases as JSON, by the name of the case.
+// readPods returns the pods of all cases as JSON, by case.
 func readPods(t testing.TB) map[string][]byte {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(testdata, "*", "pod.yaml"))
@@ -64,11 +65,11 @@ func TestGolden(t *testing.T) {
 			files[filepath.Join(name, file)] = got
 		}
 	}
-	golden.Files(t, testdata, files, "*/native.yaml", "*/container.yaml", "*/patch.json", "*/probes.json", "*/probes-container.json", "*/warnings.txt")
+	golden.Files(t, testdata, files, "*/native.yaml", "*/container.yaml", "*/patch.json", "*/probes.json", "*/probes-container.json", "*/warnings.txt", "*/redirection.json")
 }
 
-// goldenFiles returns the pod in both forms, the patch of an admission in the native one, the probe table (of both forms if they differ), and the warnings, each with the
-// forms that it is for.
+// goldenFiles returns the pod in both sidecar forms, the patch of an admission in the native form, the probe table (of
+// both forms if they differ), the warnings with their forms, and the redirection without kuma-init.
 func goldenFiles(t *testing.T, pod []byte) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -102,6 +103,12 @@ func goldenFiles(t *testing.T, pod []byte) map[string][]byte {
 		fmt.Fprintf(&text, "%s: %s\n", strings.Join(warned[warning], ", "), warning)
 	}
 	files["warnings.txt"] = []byte(text.String())
+	plugged, _, err := webhook.InjectJSON(pod, webhook.Options{CNI: webhook.CNIAll}.WithRandom(newRand()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	redirection, _ := podspec.RedirectionText(&decode(t, plugged).Spec)
+	files["redirection.json"] = indent(t, redirection)
 	answer := review(t, newServer(t, enabled().options()), webhook.PathInject, podReview("shop", pod))
 	files["patch.json"] = indent(t, string(answer.Patch))
 	return files

@@ -16,28 +16,46 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// chooseGuarded decides whether the liveness probes of the pod are guarded: as the pod says, else as its namespace does. In a guarded pod,
-// containers get back the probes that only mesh.AnnotationProbeContext has.
+// chooseGuarded decides whether the liveness probes of the pod are guarded, and its exec probes, too. In a guarded pod, containers get back the
+// probes that only mesh.AnnotationProbeContext has.
 func (in *injection) chooseGuarded() error {
-	asked := in.settings.guarded
-	if asked == nil && in.namespace != nil {
-		if value, ok := in.namespace.Annotations[mesh.AnnotationGuardedLiveness]; ok {
-			var err error
-			if asked, err = parseSwitch(value); err != nil {
-				field := "namespace " + in.namespace.Name + ": " + annotationField(mesh.AnnotationGuardedLiveness)
-				return &mesh.FieldError{Field: field, Value: value, Err: err}
-			}
-		}
+	asked, err := in.switchOf(in.settings.guarded, mesh.AnnotationGuardedLiveness)
+	exec, execErr := in.switchOf(in.settings.guardedExec, mesh.AnnotationGuardedExec)
+	if err := errors.Join(err, execErr); err != nil {
+		return err
 	}
 	if in.guarded = asked != nil && *asked; !in.guarded {
+		if in.settings.guardedExec != nil && *in.settings.guardedExec {
+			in.warn("%s: it has no effect without %s: enabled", annotationField(mesh.AnnotationGuardedExec), mesh.AnnotationGuardedLiveness)
+		}
 		return nil
+	}
+	in.guardedExec = in.ofKruise()
+	if exec != nil {
+		in.guardedExec = *exec
 	}
 	return in.readProbeContext()
 }
 
+// switchOf returns what the pod says, else what its namespace does in an annotation, nil if neither does.
+func (in *injection) switchOf(ofPod *bool, annotation string) (*bool, error) {
+	if ofPod != nil || in.namespace == nil {
+		return ofPod, nil
+	}
+	value, ok := in.namespace.Annotations[annotation]
+	if !ok {
+		return nil, nil
+	}
+	asked, err := parseSwitch(value)
+	if err != nil {
+		return nil, &mesh.FieldError{Field: "namespace " + in.namespace.Name + ": " + annotationField(annotation), Value: value, Err: err}
+	}
+	return asked, nil
+}
+
 var errEnhancedLiveness = errors.New("must be true or false")
 
-// parseEnhancedLiveness parses OpenKruise's switch. OpenKruise itself takes anything but true as false.
+// parseEnhancedLiveness parses OpenKruise's annotation. OpenKruise itself treats any value other than true as false.
 func parseEnhancedLiveness(value string) (*bool, error) {
 	if value != "true" && value != "false" {
 		return nil, errEnhancedLiveness
@@ -45,8 +63,8 @@ func parseEnhancedLiveness(value string) (*bool, error) {
 	return new(value == "true"), nil
 }
 
-// markGuarded marks the entry of the probe table for a liveness probe of a guarded pod, if the agent can discard its failures, and no other. If the entry
-// was marked before, it alone has the user's threshold.
+// markGuarded marks a liveness probe of a guarded pod in the probe table, if the agent can hold back its failures. If
+// the entry was already marked, only the entry has the user's threshold.
 func (in *injection) markGuarded(h handler, p *mesh.Probe) {
 	threshold := p.FailureThreshold
 	p.Guarded, p.FailureThreshold, p.PeriodSeconds = false, 0, 0
@@ -56,13 +74,13 @@ func (in *injection) markGuarded(h handler, p *mesh.Probe) {
 	}
 }
 
-// sameRelease reports whether the agent of the pod is of this release. One of another release that the pod has already may not count the failures of guarded
-// probes, and its kuma-init may not know flags.
+// sameRelease reports whether the pod's agent has this release. An agent of another release may not count failures of
+// guarded probes, and its kuma-init may lack flags.
 func (in *injection) sameRelease() bool {
 	return in.earlier == nil || in.earlier.image == in.options.Image
 }
 
-// kubeletOf returns what the kubelet gets of a handler, nothing of a hook.
+// kubeletOf returns the kubelet's values for a handler, empty for a hook.
 func (in *injection) kubeletOf(h handler, p mesh.Probe) Kubelet {
 	if h.probe == nil {
 		return Kubelet{}
@@ -75,8 +93,8 @@ func (in *injection) kubeletOf(h handler, p mesh.Probe) Kubelet {
 	return KubeletOf(p)
 }
 
-// kubeletAgain returns what the kubelet gets of a probe that an earlier injection has rewritten: what it has, unless the guard is new or dropped. Where it
-// is dropped the user's threshold comes back.
+// kubeletAgain returns the kubelet's values for a probe that an earlier injection has rewritten. They remain unless the
+// probe becomes guarded or unguarded; an unguarded probe gets back the user's threshold.
 func (in *injection) kubeletAgain(h handler, before *mesh.Probe, now mesh.Probe) Kubelet {
 	k := in.kubeletOf(h, now)
 	switch {
@@ -92,7 +110,7 @@ func (in *injection) kubeletAgain(h handler, before *mesh.Probe, now mesh.Probe)
 	return k
 }
 
-// guardedPortFlag of kuma-init has the port of guarded probes, which is the virtual port.
+// guardedPortFlag is kuma-init's flag for the port of guarded probes, which is the virtual port.
 const guardedPortFlag = "--guarded-port="
 
 // hasGuarded reports whether a probe of the pod is guarded.
@@ -100,19 +118,19 @@ func (in *injection) hasGuarded() bool {
 	return slices.ContainsFunc(in.table, func(p mesh.Probe) bool { return p.Guarded })
 }
 
-// alive asks whether the agent answers. While it does not, nothing restarts the containers of guarded probes, whether they fail or not: it is restarted
-// after one and a half minutes of silence, in which it may just have had no processor.
+// alive returns the liveness probe of the sidecar. While the agent does not answer, no guarded container can restart,
+// so the kubelet restarts the agent after one and a half minutes, long enough for a temporary lack of CPU.
 func (in *injection) alive() *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
 			Path: mesh.PathAlive, Port: intstr.FromInt32(in.port), HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: mesh.ProbeAlive}},
 		}},
 		PeriodSeconds: 30, TimeoutSeconds: 30, FailureThreshold: 3,
-		TerminationGracePeriodSeconds: new(int64(10)), // what hangs does not drain
+		TerminationGracePeriodSeconds: new(int64(10)), // an agent that hangs does not drain
 	}
 }
 
-// setGuarded adds to an earlier injection what the sidecar of a guarded pod has, or removes it.
+// setGuarded adds the liveness probe and arguments of a guarded pod's sidecar to an earlier injection, or removes them.
 func (in *injection) setGuarded() {
 	if !in.sameRelease() {
 		return
@@ -151,21 +169,21 @@ func (in *injection) setGuardedPort() {
 	}
 }
 
-// undiscarded returns why the kubelet would count each failure of a probe that is answered in the application's place, "" if it need not.
+// undiscarded returns why the agent cannot hold back failures of a probe that it answers, "" if it can.
 func (in *injection) undiscarded(p *mesh.Probe) string {
 	switch {
 	case !in.perPort() || !p.WantsOwnPort():
 		return ""
 	case p.Protocol() == mesh.ProtocolTCP:
-		return "the kernel answers tcpSocket probes in the per-port mode" + unifiedGuards
+		return "in per-port mode the kernel answers tcpSocket probes" + unifiedGuards
 	}
-	return "the kubelet discards no answer to a grpc probe, which is what it asks in the per-port mode" + unifiedGuards
+	return "in per-port mode the kubelet sends grpc probes, for which it discards no answer" + unifiedGuards
 }
 
-// What to do about a probe that is not guarded.
+// Advice about a probe that is not guarded.
 const (
 	unifiedGuards = ": with " + mesh.AnnotationVirtualProbesMode + ": unified it would be guarded"
-	networkGuards = ", where the agent cannot ask: an httpGet, tcpSocket or grpc probe would be guarded"
+	optInGuards   = ": with " + mesh.AnnotationGuardedExec + ": enabled it would be guarded"
 )
 
 // unguarded returns Decision.Unguarded.
@@ -174,17 +192,22 @@ func (in *injection) unguarded(d Decision) string {
 	case !in.guarded || d.Type != mesh.ProbeLiveness:
 		return ""
 	case d.Why == runsInContainer:
-		return d.Why + networkGuards
+		return d.Why + optInGuards
 	case d.Probe == nil:
 		return d.Why
 	}
 	return in.undiscarded(d.Probe)
 }
 
-// recordGuarded adds the annotations of a guarded pod to others: that it is guarded, by whichever annotation, and its liveness probes.
+// recordGuarded adds the annotations of a guarded pod to others: that it and its exec probes are guarded, by whichever annotation, and its liveness
+// probes.
 func (in *injection) recordGuarded(annotations map[string]string) error {
 	if _, ok := in.pod.Annotations[mesh.AnnotationGuardedLiveness]; !ok {
 		annotations[mesh.AnnotationGuardedLiveness] = "enabled"
+	}
+	isExec := func(h handler) bool { return h.kind == mesh.ProbeLiveness && h.asks.Exec != nil }
+	if in.guardedExec && in.settings.guardedExec == nil && slices.ContainsFunc(in.handlers, isExec) {
+		annotations[mesh.AnnotationGuardedExec] = "enabled"
 	}
 	before, now := in.context, in.originals()
 	if len(before) == 0 && len(now) == 0 {
@@ -198,17 +221,18 @@ func (in *injection) recordGuarded(annotations map[string]string) error {
 	if err != nil {
 		return err
 	}
-	if text != textBefore { // else it may be written in another way
+	if text != textBefore { // otherwise keep its formatting
 		annotations[mesh.AnnotationProbeContext] = text
 	}
 	return nil
 }
 
-// maxAnnotations is what the API server allows for the keys and values of all annotations of an object, in bytes.
+// maxAnnotations is the API server's limit for the keys and values of all annotations of an object, in bytes.
 // Source: k8s.io/apimachinery pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB.
 const maxAnnotations = 256 << 10
 
-// checkAnnotations returns an error if mesh.AnnotationProbeContext does not fit beside the other annotations of a guarded pod.
+// checkAnnotations returns an error if mesh.AnnotationProbeContext and the other annotations of a guarded pod exceed
+// maxAnnotations.
 func (in *injection) checkAnnotations(added map[string]string) error {
 	if !in.guarded {
 		return nil
@@ -227,6 +251,6 @@ func (in *injection) checkAnnotations(added map[string]string) error {
 		return nil
 	}
 	return &mesh.FieldError{Field: annotationField(mesh.AnnotationProbeContext), Err: fmt.Errorf(
-		"the liveness probes of this pod take %d bytes here, with which its annotations have %d: %d is the most that a pod may have",
+		"the pod's liveness probes take %d bytes here, and its annotations would have %d: must be at most %d",
 		len(all[mesh.AnnotationProbeContext]), size, maxAnnotations)}
 }

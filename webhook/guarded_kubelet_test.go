@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// numbers are what the kubelet has of the liveness probe of app.
+// numbers are the kubelet's numbers of app's liveness probe.
 type numbers struct{ timeout, failures int32 }
 
 func numbersOf(pod *corev1.Pod) numbers {
@@ -24,7 +24,8 @@ func numbersOf(pod *corev1.Pod) numbers {
 	return numbers{}
 }
 
-// isWaitedFor reports whether a liveness probe asks the agent itself, and whether connections wait while it is away. Both are so, or none.
+// isWaitedFor reports whether a liveness probe checks the agent itself, and connections wait while it does not run. It
+// fails the test unless both or neither are true.
 func isWaitedFor(t *testing.T, pod *corev1.Pod) bool {
 	t.Helper()
 	probe := sidecarOf(t, pod).LivenessProbe
@@ -35,7 +36,8 @@ func isWaitedFor(t *testing.T, pod *corev1.Pod) bool {
 	return waits
 }
 
-// No slow agent reaches the time-out, and no end of a sidecar the threshold, whatever the user has written. Where the guard is dropped the user's come back.
+// Neither a slow agent reaches the timeout, nor a restart of the sidecar the threshold, for any values of the user.
+// Without the guard, the user's values return.
 func TestNumbersOfTheKubelet(t *testing.T) {
 	tests := map[string]struct {
 		probe            string
@@ -69,8 +71,8 @@ func TestNumbersOfTheKubelet(t *testing.T) {
 	}
 }
 
-// What an agent of an earlier release tells the kubelet is meant for the user's threshold, and its kuma-init does not know the flag: a pod that has one is
-// guarded as that release does it.
+// An agent of an earlier release relies on the user's threshold, and its kuma-init lacks the flag: the pod stays
+// guarded in that release's way.
 func TestGuardedByAnotherRelease(t *testing.T) {
 	pod, _ := inject(t, podWith("", "livenessProbe: {httpGet: {port: 80}, timeoutSeconds: 1, failureThreshold: 2}"), webhook.Options{Image: "sonde:1"})
 	pod.Annotations[mesh.AnnotationGuardedLiveness] = "enabled"
@@ -84,7 +86,7 @@ func TestGuardedByAnotherRelease(t *testing.T) {
 	}
 }
 
-// Nothing of this is in pods without a guarded probe, nor on other probes.
+// Pods without a guarded probe, and other probes, are unchanged.
 func TestNumbersOfOthers(t *testing.T) {
 	const others = "startupProbe: {httpGet: {port: 80}, failureThreshold: 9}, readinessProbe: {tcpSocket: {port: 80}, failureThreshold: 9}"
 	for name, pod := range map[string]*corev1.Pod{

@@ -28,7 +28,7 @@ func guardedProbes(t *testing.T, pod *corev1.Pod) (containers []string) {
 	return containers
 }
 
-// The pod wins over its namespace, and on the pod Sonde's annotation over OpenKruise's.
+// The pod takes precedence over its namespace, and Sonde's annotation over OpenKruise's.
 func TestWhoAsksForGuardedLiveness(t *testing.T) {
 	const (
 		disabled, kruise, notKruise = "sonde.dev/guarded-liveness: disabled", `apps.kruise.io/using-enhanced-liveness: "true"`, `apps.kruise.io/using-enhanced-liveness: "false"`
@@ -70,7 +70,7 @@ func TestWhoAsksForGuardedLiveness(t *testing.T) {
 			if !tc.want && strings.Contains(tableOf(t, injected), "failureThreshold") {
 				t.Errorf("the table of a pod that is not guarded has changed: %s", tableOf(t, injected))
 			}
-			// Without its namespace it stays what it is.
+			// Without its namespace, a pod keeps its state.
 			again, _ := inject(t, injected, webhook.Options{})
 			if diff := cmp.Diff(injected, again); diff != "" {
 				t.Errorf("the second injection changes the pod:\n%s", diff)
@@ -117,20 +117,20 @@ func TestProbesThatCannotBeGuarded(t *testing.T) {
 		"TCP":              {guarded, "tcpSocket: {port: 80}", ""},
 		"gRPC":             {guarded, "grpc: {port: 80}", ""},
 		"HTTP, per port":   {perPortGuarded, "httpGet: {port: 80}", ""},
-		"exec":             {guarded, "exec: {command: [a]}", "exec runs in the container, where the agent cannot ask: an httpGet, tcpSocket or grpc probe would be guarded"},
-		"exec, per port":   {perPortGuarded, "exec: {command: [a]}", "exec runs in the container, where the agent cannot ask: an httpGet, tcpSocket or grpc probe would be guarded"},
-		"TCP, per port":    {perPortGuarded, "tcpSocket: {port: 80}", "the kernel answers tcpSocket probes in the per-port mode: with sonde.dev/virtual-probes-mode: unified it would be guarded"},
-		"gRPC, per port":   {perPortGuarded, "grpc: {port: 80}", "the kubelet discards no answer to a grpc probe, which is what it asks in the per-port mode: with sonde.dev/virtual-probes-mode: unified it would be guarded"},
-		"another host":     {guarded, "httpGet: {host: h, port: 80}", `host "h" is asked and not the pod: left as it is`},
-		"an excluded port": {guarded + `, traffic.kuma.io/exclude-inbound-ports: "80"`, "httpGet: {port: 80}", "port 80 is excluded from redirection by traffic.kuma.io/exclude-inbound-ports: left as it is"},
-		"no port":          {guarded, "httpGet: {port: web}", `this container has no port named "web": left as it is`},
+		"exec":             {guarded, "exec: {command: [a]}", "exec runs in the container: with sonde.dev/guarded-exec: enabled it would be guarded"},
+		"exec, per port":   {perPortGuarded, "exec: {command: [a]}", "exec runs in the container: with sonde.dev/guarded-exec: enabled it would be guarded"},
+		"TCP, per port":    {perPortGuarded, "tcpSocket: {port: 80}", "in per-port mode the kernel answers tcpSocket probes: with sonde.dev/virtual-probes-mode: unified it would be guarded"},
+		"gRPC, per port":   {perPortGuarded, "grpc: {port: 80}", "in per-port mode the kubelet sends grpc probes, for which it discards no answer: with sonde.dev/virtual-probes-mode: unified it would be guarded"},
+		"another host":     {guarded, "httpGet: {host: h, port: 80}", `it calls host "h", not the pod: not rewritten`},
+		"an excluded port": {guarded + `, traffic.kuma.io/exclude-inbound-ports: "80"`, "httpGet: {port: 80}", "port 80 is excluded from redirection by traffic.kuma.io/exclude-inbound-ports: not rewritten"},
+		"no port":          {guarded, "httpGet: {port: web}", `this container has no port named "web": not rewritten`},
 		"disabled": {
 			guarded + `, kuma.io/virtual-probes: disabled`, "httpGet: {port: 80}",
-			"kuma.io/virtual-probes is disabled: left as it is, and an inbound that is STRICT refuses the kubelet",
+			"kuma.io/virtual-probes is disabled: not rewritten, and a STRICT inbound rejects the kubelet",
 		},
-		"disabled, another host": {guarded + `, kuma.io/virtual-probes: disabled`, "httpGet: {host: h, port: 80}", `host "h" is asked and not the pod: left as it is`},
-		"load balancers' port":   {guarded + `, sonde.dev/lb-health-port: "9100"`, "httpGet: {path: /livez, port: 9100}", "the agent answers there: left as it is"},
-		"a bad threshold":        {guarded, "httpGet: {port: 80}, failureThreshold: -1", `failureThreshold: -1: must be at least 1: left as it is, for the API server to judge`},
+		"disabled, another host": {guarded + `, kuma.io/virtual-probes: disabled`, "httpGet: {host: h, port: 80}", `it calls host "h", not the pod: not rewritten`},
+		"load balancers' port":   {guarded + `, sonde.dev/lb-health-port: "9100"`, "httpGet: {path: /livez, port: 9100}", "the agent answers this port: not rewritten"},
+		"a bad threshold":        {guarded, "httpGet: {port: 80}, failureThreshold: -1", `failureThreshold: -1: must be at least 1: not rewritten, the API server decides about it`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestProbesThatCannotBeGuarded(t *testing.T) {
 	}
 }
 
-// Other probes of a guarded pod restart nothing, or must, and no warning is worth it.
+// Other probes of a guarded pod restart nothing, or must restart, so they cause no warning.
 func TestOtherProbesAreNotGuarded(t *testing.T) {
 	injected, warnings := inject(t, podWith(guarded, "startupProbe: {exec: {command: [a]}}, readinessProbe: {tcpSocket: {port: 80}, failureThreshold: 9}"), webhook.Options{})
 	if table := tableOf(t, injected); len(warnings) > 0 || strings.Contains(table, "guarded") || strings.Contains(table, "failureThreshold") {
@@ -162,7 +162,7 @@ func TestOtherProbesAreNotGuarded(t *testing.T) {
 	}
 }
 
-// The kubelet reads these on the probe itself.
+// The kubelet reads these fields of the probe itself.
 func TestWhatStaysOnAGuardedProbe(t *testing.T) {
 	probe := "initialDelaySeconds: 1, periodSeconds: 2, timeoutSeconds: 3, successThreshold: 1, failureThreshold: 7, terminationGracePeriodSeconds: 6"
 	for _, mode := range []string{"", ", " + perPort} {
@@ -181,7 +181,7 @@ func TestWhatStaysOnAGuardedProbe(t *testing.T) {
 }
 
 func TestExplainGuarded(t *testing.T) {
-	pod := podWith(guarded+`, apps.kruise.io/container-probe-context: '[{"name":"app","livenessProbe":{"grpc":{"port":90}}}]'`, "readinessProbe: {exec: {command: [x]}}")
+	pod := podWith(guarded+`, sonde.dev/guarded-exec: disabled, apps.kruise.io/container-probe-context: '[{"name":"app","livenessProbe":{"grpc":{"port":90}}}]'`, "readinessProbe: {exec: {command: [x]}}")
 	pod.Spec.Containers = append(pod.Spec.Containers, parse("spec: {containers: [{name: job, livenessProbe: {exec: {command: [x]}}}]}").Spec.Containers...)
 	before := pod.DeepCopy()
 	want := []webhook.Decision{
@@ -190,7 +190,7 @@ func TestExplainGuarded(t *testing.T) {
 			GRPC: &mesh.GRPCProbe{Port: 90},
 		}, Kubelet: webhook.Kubelet{TimeoutSeconds: 600, FailureThreshold: 5}},
 		{Container: "app", Type: "readiness", Written: "exec x", Why: "exec runs in the container"},
-		{Container: "job", Type: "liveness", Written: "exec x", Why: "exec runs in the container", Unguarded: "exec runs in the container, where the agent cannot ask: an httpGet, tcpSocket or grpc probe would be guarded"},
+		{Container: "job", Type: "liveness", Written: "exec x", Why: "exec runs in the container", Unguarded: "exec runs in the container: with sonde.dev/guarded-exec: enabled it would be guarded"},
 	}
 	injected, _ := inject(t, pod, webhook.Options{})
 	for name, pod := range map[string]*corev1.Pod{"written": pod, "injected": injected} {

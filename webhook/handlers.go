@@ -12,18 +12,18 @@ import (
 // handler is one probe or hook of a container.
 type handler struct {
 	container *corev1.Container
-	init      bool // the container is an init container, perhaps a native sidecar
-	index     int  // of the container in its list
+	init      bool // the container is an init container, possibly a native sidecar
+	index     int  // index of the container in its list
 	kind      mesh.ProbeType
 	probe     *corev1.Probe            // nil for a hook
 	hook      *corev1.LifecycleHandler // nil for a probe
-	unknown   []string                 // its fields that our types do not have
-	actions   int                      // how many it has
-	action                             // the first of them
+	unread    unread                   // hook handler
+	actions   int                      // number of actions
+	action                             // first action
 }
 
-// handlersOf returns the probes and hooks of all containers except ours, in the order of the probe table: init containers,
-// then containers; for each of them startup, liveness, readiness, postStart, preStop.
+// handlersOf returns the probes and hooks of all containers except Sonde's, in the order of the probe table: init
+// containers, then containers; for each of them startup, liveness, readiness, postStart, preStop.
 func handlersOf(pod *corev1.Pod, unknown unknownFields) (all []handler) {
 	for list, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -40,7 +40,7 @@ func handlersIn(c *corev1.Container, unknown unknownFields, init bool, index int
 		if probe == nil && hook == nil {
 			return
 		}
-		h := handler{container: c, init: init, index: index, kind: kind, probe: probe, hook: hook, unknown: unknown.of(probe, hook)}
+		h := handler{container: c, init: init, index: index, kind: kind, probe: probe, hook: hook, unread: unknown.of(probe, hook)}
 		h.readActions()
 		all = append(all, h)
 	}
@@ -58,7 +58,7 @@ func isOurs(container string) bool {
 	return container == mesh.ContainerSidecar || container == mesh.ContainerInit
 }
 
-// field returns the place of the handler in the pod, for warnings.
+// field returns the path of the handler in the pod, for warnings.
 func (h handler) field() string {
 	field := "lifecycle." + string(h.kind)
 	if h.probe != nil {
@@ -80,12 +80,12 @@ func (h handler) path() string {
 	return path + "/" + string(h.kind) + "Probe"
 }
 
-// port returns the number of the target port, as the kubelet would find it, or why there is none.
+// port returns the number of the target port like the kubelet, or an error.
 func (h handler) port() (port int32, why string) {
 	port = h.target.IntVal
 	if name := h.target.StrVal; name != "" {
-		// Like the kubelet, take the first port with the name, whatever its protocol. A number in quotes is not a name that
-		// the API server accepts.
+		// Like the kubelet, use the first port with the name, for any protocol. The API server does not accept a number in
+		// quotes as a name.
 		i := slices.IndexFunc(h.container.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 		if i < 0 {
 			return 0, "this container has no port named " + quote(name)

@@ -20,14 +20,13 @@ const (
 	meshFlag                   = "--mesh="
 )
 
-// Inject returns a copy of a pod with the containers kuma-init and kuma-sidecar and their volumes, whose probes and hooks
-// ask the agent. The originals are in the probe table, the variable KUMA_DATAPLANE_PROBES of kuma-sidecar. pod is not
-// modified.
+// Inject returns a copy of a pod with the containers kuma-init and kuma-sidecar and their volumes, whose probes and
+// hooks call the agent. The originals are in the probe table, the variable KUMA_DATAPLANE_PROBES of kuma-sidecar. pod
+// is not modified.
 //
-// A probe or hook that the agent cannot answer is left as it is, with a warning that says why. A pod that must not or cannot
-// have a sidecar is returned unchanged, with a warning. A pod that has a sidecar keeps it, and only probes and hooks that
-// were added since are rewritten, so injecting twice changes nothing. The error says what is wrong with the pod or with the
-// options.
+// Inject warns of a probe or hook that the agent cannot answer, and does not change it. It returns a pod that must not
+// or cannot have a sidecar unchanged, with a warning. A pod with a sidecar keeps it, and Inject rewrites only new
+// probes and hooks, so a second injection changes nothing. It returns an error for an invalid pod or invalid options.
 func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
 	document, err := json.Marshal(pod)
 	if err != nil {
@@ -41,8 +40,8 @@ func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
 	return injected, warnings, err
 }
 
-// Explain returns what Inject decides about each probe and hook, in the order of the probe table, and the virtual port, 0
-// if the pod has none.
+// Explain returns the decisions of Inject about each probe and hook, in the order of the probe table, and the virtual
+// port, 0 if the pod has none.
 func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err error) {
 	document, err := json.Marshal(pod)
 	if err != nil {
@@ -51,7 +50,7 @@ func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err 
 	return ExplainJSON(document, o)
 }
 
-// ExplainJSON is Explain for a pod, or a pod template, as a JSON document, in which there may be fields that our types do not have.
+// ExplainJSON is Explain for a pod or a pod template as a JSON document, which may contain unknown fields.
 func ExplainJSON(document []byte, o Options) (decisions []Decision, port int32, err error) {
 	if err := o.complete(); err != nil {
 		return nil, 0, err
@@ -88,40 +87,45 @@ func ExplainJSON(document []byte, o Options) (decisions []Decision, port int32, 
 // injection is the state of the injection of one pod.
 type injection struct {
 	options   *Options
-	namespace *Namespace  // nil if it is not known
-	pod       *corev1.Pod // as it was read
-	patch     patch       // what is to be changed in it
+	namespace *Namespace  // nil if unknown
+	pod       *corev1.Pod // pod as it was read
+	patch     patch       // changes of the pod
 	unknown   unknownFields
 	handlers  []handler
 	selection Selection
 	settings  settings
-	// ofNamespace is what the namespace asks for the sidecar, and resources what it gets.
+	// ofNamespace has the namespace's resources for the sidecar, and resources the chosen ones.
 	ofNamespace demands
 	resources   corev1.ResourceRequirements
 	mesh        string
 	earlier     *earlier // nil for a pod without a sidecar
 	form        Form
-	used        map[int32]string // the pod's ports, and what uses them
+	used        map[int32]string // the pod's ports, and their users
 	mode        mesh.ProbesMode
 	enabled     bool            // probes are answered in the applications' place
+	gateway     bool            // incoming connections are not redirected
+	cni         bool            // the CNI plugin redirects connections, there is no kuma-init
 	guarded     bool            // liveness probes that fail wait until a restart is granted
+	guardedExec bool            // exec probes, too
 	context     probeContext    // the liveness probes in the annotation of a guarded pod
-	port        int32           // the virtual port; 0 if there is none
-	metricsPort int32           // the port for Prometheus; 0 if there is none
-	table       mesh.ProbeTable // of the probes and hooks that are answered in the applications' place
+	port        int32           // the virtual port, or 0
+	metricsPort int32           // the port for Prometheus, or 0
+	table       mesh.ProbeTable // of the probes and hooks that the agent answers for the applications
 	warnings    []string
 
-	encodedTable string
+	encodedTable       string
+	encodedRedirection string
 }
 
-// inject finds out what is to be changed in a pod, which it only reads. The options are complete. After an error the patch is not complete.
+// inject computes the changes of a pod, which it only reads. The options must be complete. After an error the patch is
+// incomplete.
 func inject(pod *corev1.Pod, unknown unknownFields, ns *Namespace, o *Options) (*injection, error) {
 	in := &injection{options: o, namespace: ns, pod: pod, unknown: unknown}
 	if err := in.prepare(); err != nil {
 		return in, err
 	}
 	if !in.selection.Injected {
-		if ns != nil { // a pod in a file stays as it is
+		if ns != nil { // a pod in a file remains unchanged
 			in.write(nil, in.recordWarnings(nil))
 		}
 		return in, nil
@@ -139,25 +143,26 @@ func inject(pod *corev1.Pod, unknown unknownFields, ns *Namespace, o *Options) (
 		}
 		if in.rewritten(in.handlers[i]) == nil {
 			in.rewrite(in.handlers[i], *d.Probe)
+			in.addHelper(in.handlers[i], *d.Probe)
 		} else {
 			in.removeNewField(in.handlers[i])
 		}
 		in.setNumbers(in.handlers[i], d)
 	}
+	if err := in.encodeRedirection(); err != nil {
+		return in, err
+	}
 	if in.earlier == nil {
 		in.addSidecar()
 	} else {
-		in.setTable()
-		if in.perPort() {
-			in.setArguments()
-		}
-		in.setGuarded()
-		in.orderContainers()
+		in.updateSidecar()
 	}
 	in.warnOtherMesh()
 	in.warnSharedUser()
 	in.warnPlaintext()
-	if ns != nil {
+	in.warnServerFirst()
+	in.warnConnects()
+	if ns != nil && !in.cni {
 		if why := ns.podSecurity(); why != "" {
 			in.warn("%s", why)
 		}
@@ -165,7 +170,20 @@ func inject(pod *corev1.Pod, unknown unknownFields, ns *Namespace, o *Options) (
 	return in, in.setMetadata()
 }
 
-// prepare reads and checks the pod. The error joins all that is wrong.
+// updateSidecar adapts an earlier injection to changes of the pod by other webhooks.
+func (in *injection) updateSidecar() {
+	in.setTable()
+	if in.perPort() {
+		in.setArguments()
+	}
+	in.setGuarded()
+	if in.cni {
+		in.setRedirection()
+	}
+	in.orderContainers()
+}
+
+// prepare reads and checks the pod. The error joins all problems.
 func (in *injection) prepare() (err error) {
 	in.handlers = handlersOf(in.pod, in.unknown)
 	if in.selection, err = in.options.selectPod(in.namespace, in.pod); err != nil {
@@ -188,11 +206,15 @@ func (in *injection) prepare() (err error) {
 		errs = append(errs, err)
 	}
 	if in.earlier, err = findEarlier(in.pod); err != nil {
-		return errors.Join(append(errs, err)...) // the rest depends on it
+		return errors.Join(append(errs, err)...) // the next steps depend on the mesh
 	}
+	in.chooseGateway()
 	in.form = in.options.Sidecar
 	if in.earlier != nil {
 		in.form = in.earlier.form
+	}
+	if err := in.chooseCNI(); err != nil {
+		errs = append(errs, err)
 	}
 	if err := in.chooseMesh(); err != nil {
 		errs = append(errs, err)
@@ -201,17 +223,17 @@ func (in *injection) prepare() (err error) {
 		errs = append(errs, err)
 	}
 	if err := in.chooseMode(); err != nil {
-		return errors.Join(append(errs, err)...) // the ports depend on it
+		return errors.Join(append(errs, err)...) // the ports depend on the mode
 	}
 	return errors.Join(append(errs, in.preparePorts())...)
 }
 
-// chooseMesh takes the mesh that the pod names, else that of its namespace, else the default. A pod that has a sidecar keeps its mesh.
+// chooseMesh uses the pod's mesh, then its namespace's, then the default. An injected pod keeps its mesh.
 func (in *injection) chooseMesh() (err error) {
 	in.mesh = in.settings.mesh
 	if in.earlier != nil && in.earlier.mesh != "" {
 		if in.mesh != "" && in.mesh != in.earlier.mesh {
-			return fmt.Errorf("%s: %q: %s has %s%s already", mesh.LabelMesh, in.mesh, mesh.ContainerSidecar, meshFlag, in.earlier.mesh)
+			return fmt.Errorf("%s: %q: %s already has %s%s", mesh.LabelMesh, in.mesh, mesh.ContainerSidecar, meshFlag, in.earlier.mesh)
 		}
 		in.mesh = in.earlier.mesh
 	}
@@ -225,25 +247,18 @@ func (in *injection) chooseMesh() (err error) {
 	return err
 }
 
-// warnPlaintext warns of ports that the mesh does not protect although it seems to.
-func (in *injection) warnPlaintext() {
-	if ports := in.settings.excludeInbound; len(ports) > 0 && in.options.strict != nil && in.options.strict(in.mesh) {
-		in.warn("%s: %q: connections to these ports are not redirected, so that any client may make them in plaintext, although mesh %q is STRICT",
-			annotationField(mesh.AnnotationExcludeInboundPorts), joinPorts(ports), in.mesh)
-	}
-}
-
-// warn adds a warning. It is one line, whatever strings of the pod are in it.
+// warn adds a warning of one line: it replaces line breaks in the pod's strings.
 func (in *injection) warn(format string, args ...any) {
 	words := strings.FieldsFunc(fmt.Sprintf(format, args...), unicode.IsControl)
 	in.warnings = append(in.warnings, strings.Join(words, " "))
 }
 
-// maxRecorded limits the annotation with the warnings, in bytes: all annotations of an object may have 256 KiB.
+// maxRecorded limits the annotation with warnings, in bytes. All annotations of an object may have 256 KiB.
 const maxRecorded = 32 << 10
 
-// recordedWarnings returns the warnings, and before them those of earlier injections, one per line: no user sees what an admission
-// webhook tells a controller that makes pods. A second injection does not find again what only the first one decides.
+// recordedWarnings returns the warnings of this and earlier injections, one per line. They are recorded because users
+// do not see a webhook's warnings to a controller that creates pods, and because a second injection does not repeat the
+// first one's warnings.
 func (in *injection) recordedWarnings() string {
 	recorded := in.pod.Annotations[mesh.AnnotationInjectionWarnings]
 	var lines []string
@@ -255,7 +270,7 @@ func (in *injection) recordedWarnings() string {
 			continue
 		}
 		if len(recorded)+len(warning) > maxRecorded {
-			if warning = "there are more warnings than are recorded"; slices.Contains(lines, warning) {
+			if warning = "more warnings are not recorded"; slices.Contains(lines, warning) {
 				continue
 			}
 		}
@@ -265,7 +280,7 @@ func (in *injection) recordedWarnings() string {
 	return recorded
 }
 
-// checkNames returns an error if containers have no names or the same name. The API server would refuse such a pod, too.
+// checkNames returns an error if containers have no names or the same name. The API server also rejects such a pod.
 func checkNames(pod *corev1.Pod) error {
 	names := map[string]bool{}
 	var errs []error
@@ -273,7 +288,7 @@ func checkNames(pod *corev1.Pod) error {
 		for _, c := range containers {
 			switch {
 			case c.Name == "":
-				errs = append(errs, errors.New("spec.containers: there is one without a name"))
+				errs = append(errs, errors.New("spec.containers: a container has no name"))
 			case names[c.Name]:
 				errs = append(errs, fmt.Errorf("containers[%s]: two containers have this name", c.Name))
 			}
@@ -281,34 +296,37 @@ func checkNames(pod *corev1.Pod) error {
 		}
 	}
 	if len(pod.Spec.Containers) == 0 {
-		errs = append(errs, errors.New("spec.containers: there is none"))
+		errs = append(errs, errors.New("spec.containers: must not be empty"))
 	}
 	return errors.Join(errs...)
 }
 
-// addSidecar adds our containers and volumes. A native sidecar, with kuma-init before it, comes before all other init containers,
-// so that all of them have network and probes. An ordinary one is the first of the containers; kuma-init is then the last init
-// container, since no container has network between the two.
+// addSidecar adds Sonde's containers and volumes. A native sidecar, preceded by kuma-init unless the CNI plugin
+// replaces it, is before all other init containers, so that all of them have network and probes. An ordinary sidecar is
+// the first container; kuma-init is then the last init container, since no container has network between the two.
 func (in *injection) addSidecar() {
 	spec := &in.pod.Spec
 	in.chooseResources()
-	first, sidecar, volumes := in.initContainer(), in.sidecar(), in.volumes()
+	sidecar, volumes := in.sidecar(), in.volumes()
 	in.nameControlPlane()
-	if in.form == Native {
-		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "0", first, sidecar)
-	} else {
-		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "-", first)
+	switch {
+	case in.cni:
+		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "0", sidecar)
+	case in.form == Native:
+		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "0", in.initContainer(), sidecar)
+	default:
+		insert(&in.patch, pathInitContainers, len(spec.InitContainers), "-", in.initContainer())
 		insert(&in.patch, pathContainers, len(spec.Containers), "0", sidecar)
 	}
 	insert(&in.patch, pathVolumes, len(spec.Volumes), "-", volumes...)
 	if in.form == Container && spec.RestartPolicy != "" && spec.RestartPolicy != corev1.RestartPolicyAlways {
-		in.warn("spec.restartPolicy: %s: this pod never completes, as an ordinary container %s runs for ever: the native form ends with the others",
+		in.warn("spec.restartPolicy: %s: this pod never completes, because %s is an ordinary container and runs forever: a native sidecar ends with the other containers",
 			spec.RestartPolicy, mesh.ContainerSidecar)
 	}
 }
 
-// setMetadata writes the mesh into a label, by which the control plane selects pods, and what else was decided into annotations,
-// unless the user has set them.
+// setMetadata writes the mesh into a label, by which the control plane selects pods, and other decisions into
+// annotations, unless the user has set them.
 func (in *injection) setMetadata() error {
 	meta := &in.pod.ObjectMeta
 	labels, annotations := map[string]string{}, map[string]string{}
@@ -330,7 +348,7 @@ func (in *injection) setMetadata() error {
 	return in.checkAnnotations(annotations)
 }
 
-// recordWarnings adds the annotation with the warnings to others, if it changes.
+// recordWarnings sets the annotation with the warnings if it changes.
 func (in *injection) recordWarnings(annotations map[string]string) map[string]string {
 	if recorded := in.recordedWarnings(); recorded != in.pod.Annotations[mesh.AnnotationInjectionWarnings] {
 		if annotations == nil {

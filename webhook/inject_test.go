@@ -20,7 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// podWith returns a pod with annotations and one container, both given as YAML in flow style without the braces.
+// podWith returns a pod with annotations and one container, both in YAML flow style without braces.
 func podWith(annotations, container string) *corev1.Pod {
 	return parse("metadata: {annotations: {" + annotations + "}}\nspec: {containers: [{name: app, " + container + "}]}")
 }
@@ -119,7 +119,7 @@ func TestPodsThatGetNoSidecar(t *testing.T) {
 		"false":             {podWith(`kuma.io/sidecar-injection: "false"`, ""), "kuma.io/sidecar-injection is disabled: not injected"},
 		"label":             {parse(`{metadata: {labels: {kuma.io/sidecar-injection: disabled}}, spec: {containers: [{name: app}]}}`), "kuma.io/sidecar-injection is disabled: not injected"},
 		"own":               {podWith("sonde.dev/sidecar-injection: disabled, kuma.io/sidecar-injection: enabled", ""), "sonde.dev/sidecar-injection is disabled: not injected"},
-		"the node's":        {parse("spec: {hostNetwork: true, containers: [{name: app}]}"), "spec.hostNetwork: redirection would be that of the whole node: not injected"},
+		"the node's":        {parse("spec: {hostNetwork: true, containers: [{name: app}]}"), "spec.hostNetwork: redirection would apply to the whole node: not injected"},
 		"of another system": {parse("spec: {os: {name: windows}, containers: [{name: app}]}"), "spec.os: there is no sidecar for Windows: not injected"},
 		"of other nodes":    {parse("spec: {nodeSelector: {kubernetes.io/os: windows}, containers: [{name: app}]}"), "spec.nodeSelector: there is no sidecar for Windows: not injected"},
 	}
@@ -139,8 +139,8 @@ func TestPodsThatGetNoSidecar(t *testing.T) {
 func TestPodsThatAskForASidecar(t *testing.T) {
 	for _, annotations := range []string{
 		"", `kuma.io/sidecar-injection: enabled`, `kuma.io/sidecar-injection: "true"`,
-		`sonde.dev/sidecar-injection: enabled, kuma.io/sidecar-injection: disabled`, // Sonde's own annotation decides alone
-		`kuma.io/transparent-proxying-reachable-services: web_shop_svc_80`,          // the control plane reads it
+		`sonde.dev/sidecar-injection: enabled, kuma.io/sidecar-injection: disabled`, // only Sonde's own annotation counts
+		`kuma.io/transparent-proxying-reachable-services: web_shop_svc_80`,          // only the control plane reads it
 	} {
 		injected, warnings := inject(t, podWith(annotations, ""), webhook.Options{})
 		sidecarOf(t, injected)
@@ -346,7 +346,7 @@ func TestNamedPortIsOfTheSameContainer(t *testing.T) {
 	}
 }
 
-// The first kubectl apply of an object only adds to it: a scheme that is left out would stay.
+// The first kubectl apply of an object only adds fields, so an omitted scheme would remain.
 func TestSchemeIsOverwritten(t *testing.T) {
 	for scheme, want := range map[corev1.URIScheme]corev1.URIScheme{"": "", "HTTP": "HTTP", "HTTPS": "HTTP"} {
 		pod := podWith("", "livenessProbe: {httpGet: {port: 80}}, lifecycle: {preStop: {httpGet: {port: 80}}}")
@@ -372,7 +372,7 @@ func TestExplain(t *testing.T) {
 			HTTPGet: &mesh.HTTPGetProbe{Path: "/a", Port: 80, Scheme: "HTTPS"},
 		}, Kubelet: webhook.Kubelet{TimeoutSeconds: 2}},
 		{Container: "app", Type: "readiness", Written: "exec x z", Why: "exec runs in the container"},
-		{Container: "app", Type: "preStop", Written: "httpGet h:1", Why: `host "h" is asked and not the pod: left as it is`, Warn: true},
+		{Container: "app", Type: "preStop", Written: "httpGet h:1", Why: `it calls host "h", not the pod: not rewritten`, Warn: true},
 	}
 	if diff := cmp.Diff(want, decisions); diff != "" {
 		t.Errorf("Explain() (-want +got):\n%s", diff)

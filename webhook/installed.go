@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// Injects ends the names of the webhooks of the chart that inject pods.
+	// Injects is the name suffix of the chart's webhooks that inject pods.
 	Injects = ".inject." + mesh.Group
-	// ofKuma is the one of namespaces with the label of Kuma.
+	// ofKuma is the name of the webhook for namespaces with Kuma's label.
 	ofKuma = "kuma-namespace" + Injects
 )
 
-// Installed returns which pods an installation selects, of which only OwnLabelOnly and ControlPlaneNamespace are set: its webhooks say it. If none of the
-// configurations has one that injects, it returns what is so by default, and false.
+// Installed reads from an installation's webhooks which pods it selects. It only sets OwnLabelOnly and
+// ControlPlaneNamespace. If no configuration has an injecting webhook, it returns the defaults and false.
 func Installed(configurations []admissionv1.MutatingWebhookConfiguration) (o Options, is bool) {
 	o.OwnLabelOnly = true
 	for i := range configurations {

@@ -12,7 +12,7 @@ func TestInstalled(t *testing.T) {
 	type webhooks []string
 	for name, tc := range map[string]struct {
 		webhooks webhooks
-		own      bool // pods are selected by Sonde's own label alone
+		own      bool // only Sonde's own label selects pods
 		is       bool
 	}{
 		"nothing":               {},

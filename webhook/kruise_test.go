@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// stripLikeKruise does what OpenKruise's webhook does to a pod that asks for it: liveness probes of containers move into the annotation,
-// whatever was there. It does not look at init containers.
+// stripLikeKruise changes a pod like OpenKruise's webhook: it moves liveness probes of containers into the annotation,
+// and overwrites it. It ignores init containers.
 // Source: openkruise/kruise pkg/webhook/pod/mutating/enhancedlivenessprobe_handler.go.
 func stripLikeKruise(pod *corev1.Pod) {
 	type probe struct {
@@ -37,8 +37,9 @@ func stripLikeKruise(pod *corev1.Pod) {
 	pod.Annotations[mesh.AnnotationProbeContext] = string(text)
 }
 
-// TestKruiseCases has the cases of OpenKruise's handler: a pod with these containers has this annotation afterwards. There the probes are gone
-// then; here they stay, and ask the agent. Whether OpenKruise's webhook has seen the pod before makes no difference.
+// TestKruiseCases has the cases of OpenKruise's handler: a pod with these containers gets this annotation. OpenKruise
+// removes the probes; Sonde keeps them, and they call the agent. The result is the same if OpenKruise's webhook has
+// changed the pod before.
 func TestKruiseCases(t *testing.T) {
 	const (
 		times     = "initialDelaySeconds: 3000, timeoutSeconds: 5, periodSeconds: 100, successThreshold: 1, failureThreshold: 3"

@@ -8,17 +8,17 @@ import (
 
 // Results of a request.
 const (
-	resultAllowed     = "allowed"     // without a change
+	resultAllowed     = "allowed"     // allowed without a change
 	resultPatched     = "patched"     // allowed with a patch
-	resultDenied      = "denied"      // the object is wrong
+	resultDenied      = "denied"      // the object is invalid
 	resultMalformed   = "malformed"   // not an AdmissionReview for this path
-	resultUnavailable = "unavailable" // something is not known yet, or there are too many requests
-	resultFailed      = "failed"      // an error of the server's own
+	resultUnavailable = "unavailable" // a cache has not synced yet, or too many requests
+	resultFailed      = "failed"      // internal error of the server
 )
 
 var results = []string{resultAllowed, resultPatched, resultDenied, resultMalformed, resultUnavailable, resultFailed}
 
-// The webhooks, as a label has them.
+// Values of the label webhook.
 const (
 	webhookInject   = "inject"
 	webhookValidate = "validate"
@@ -37,11 +37,11 @@ func newMetrics() *metrics {
 		}, []string{"webhook", "result"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "sonde_webhook_request_duration_seconds",
-			Help:    "How long admission requests took, from their header to the end of the answer.",
+			Help:    "Duration of admission requests, from their header to the end of the response.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .05, .25, 1, 5},
 		}, []string{"webhook"}),
 	}
-	// What is there from the start has a rate from its first request on.
+	// Series that exist from the start have a rate from the first request on.
 	for _, webhook := range []string{webhookInject, webhookValidate} {
 		for _, result := range results {
 			m.total.WithLabelValues(webhook, result)
@@ -50,7 +50,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// register does nothing without a registerer.
+// register does nothing if the registerer is nil.
 func (m *metrics) register(r prometheus.Registerer) error {
 	if r == nil {
 		return nil

@@ -11,10 +11,10 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// metricsPortFlag of kuma-init has the port for Prometheus.
+// metricsPortFlag is kuma-init's flag for the port for Prometheus.
 const metricsPortFlag = "--metrics-port"
 
-// metricsPortName is what has the port for Prometheus where no annotation asks for it.
+// metricsPortName names the user of the port for Prometheus in errors if no annotation sets it.
 const metricsPortName = "the metrics of the pod"
 
 // parsePortOrNone returns nil only with an error.
@@ -29,14 +29,14 @@ func parsePortOrNone(value string) (*int32, error) {
 	return &port, nil
 }
 
-// AddMetricsFlags adds the flags for Prometheus, which the control plane and sondectl share.
+// AddMetricsFlags adds the flags for Prometheus of the control plane and sondectl.
 func (o *Options) AddMetricsFlags(flags *pflag.FlagSet) {
 	o.MetricsPort = new(int32(mesh.PortPodMetrics))
-	flags.Int32Var(o.MetricsPort, "sidecar-metrics-port", mesh.PortPodMetrics, "`PORT` of the agent for Prometheus, unless a pod asks for another one; 0: none")
-	flags.StringSliceVar(&o.MetricsInclude, "sidecar-metrics-include", nil, "`PREFIXES` of the names of Envoy's metrics at --sidecar-metrics-port; default those that docs/metrics.md lists")
+	flags.Int32Var(o.MetricsPort, "sidecar-metrics-port", mesh.PortPodMetrics, "`PORT` of the agent for Prometheus; a pod's annotation takes precedence; 0: none")
+	flags.StringSliceVar(&o.MetricsInclude, "sidecar-metrics-include", nil, "name `PREFIXES` of Envoy's metrics at --sidecar-metrics-port; default those in docs/metrics.md")
 }
 
-// validateMetrics returns a *mesh.FieldError for each bad value.
+// validateMetrics returns a *mesh.FieldError for each invalid value.
 func (o *Options) validateMetrics() error {
 	err := mesh.CheckMetricPrefixes("MetricsInclude", o.MetricsInclude)
 	port := *o.MetricsPort
@@ -54,13 +54,14 @@ func (o *Options) validateMetrics() error {
 	return errors.Join(err, &mesh.FieldError{Field: "MetricsPort", Value: number(port), Allowed: allowed})
 }
 
-// reserveMetricsPort takes the port for Prometheus, before the agent gets its others. A pod that has a sidecar keeps its port, or has none.
+// reserveMetricsPort reserves the port for Prometheus, before the agent's other ports are chosen. An injected pod keeps
+// its port or has none.
 func (in *injection) reserveMetricsPort() error {
 	asked, field := in.settings.metricsPort, annotationField(mesh.AnnotationMetricsPort)
 	in.metricsPort = *in.options.MetricsPort
 	if in.earlier != nil {
 		if in.metricsPort = in.earlier.metricsPort; asked != nil && *asked != in.metricsPort {
-			return fmt.Errorf("%s: %q: %s has %s already", field, number(*asked), mesh.ContainerSidecar, in.earlier.describeMetricsPort())
+			return fmt.Errorf("%s: %q: %s already has %s", field, number(*asked), mesh.ContainerSidecar, in.earlier.describeMetricsPort())
 		}
 	} else if asked != nil {
 		in.metricsPort = *asked
@@ -69,17 +70,17 @@ func (in *injection) reserveMetricsPort() error {
 	if port == 0 {
 		return nil
 	}
-	if use := reservedPorts[port]; use != "" { // the options have none of these
-		return fmt.Errorf("%s: %q: it is kept for %s", field, number(port), use)
+	if use := reservedPorts[port]; use != "" { // the options cannot have these ports
+		return fmt.Errorf("%s: %q: reserved for %s", field, number(port), use)
 	}
 	if by := in.used[port]; by != "" {
-		return fmt.Errorf("%s: port %d is kept for %s: %s takes another, or \"0\" for none", by, port, metricsPortName, field)
+		return fmt.Errorf("%s: port %d is reserved for %s: set %s to another port, or to \"0\" for none", by, port, metricsPortName, field)
 	}
 	in.used[port] = metricsPortName + " (" + field + ")"
 	return nil
 }
 
-// describeMetricsPort returns the argument that says which port there is for Prometheus.
+// describeMetricsPort returns the name of the setting for the port and its value.
 func (e *earlier) describeMetricsPort() string {
 	if e.metricsPort == 0 {
 		return "no " + strings.TrimSuffix(mesh.ArgMetricsAddress, "=")
@@ -87,7 +88,8 @@ func (e *earlier) describeMetricsPort() string {
 	return mesh.ArgMetricsAddress + metricsAddress(e.metricsPort)
 }
 
-// metricsAddress returns where the agent answers Prometheus: on all addresses of the pod, which may have two.
+// metricsAddress returns the address at which the agent answers Prometheus: all addresses of the pod, which may be
+// dual-stack.
 func metricsAddress(port int32) string { return net.JoinHostPort("", number(port)) }
 
 // metricsArgs returns the arguments of the sidecar for Prometheus.
@@ -102,7 +104,7 @@ func (in *injection) metricsArgs() []string {
 	return args
 }
 
-// annotateMetrics writes where Prometheus finds the metrics of the pod. set leaves annotations alone that are there.
+// annotateMetrics writes annotations with which Prometheus finds the pod's metrics. set keeps existing annotations.
 func (in *injection) annotateMetrics(set func(key, value string)) {
 	if in.metricsPort == 0 {
 		return
@@ -112,7 +114,7 @@ func (in *injection) annotateMetrics(set func(key, value string)) {
 		{mesh.AnnotationPrometheusScrape, "true"}, {mesh.AnnotationPrometheusPort, number(in.metricsPort)}, {mesh.AnnotationPrometheusPath, mesh.PathMetrics},
 	}
 	var theirs []string
-	others := false // whether one of them says something else
+	others := false // an existing annotation differs
 	for _, a := range ours {
 		if value, ok := in.pod.Annotations[a.key]; ok {
 			theirs = append(theirs, annotationField(a.key))
@@ -126,6 +128,6 @@ func (in *injection) annotateMetrics(set func(key, value string)) {
 		return
 	}
 	if others || len(theirs) < len(ours) {
-		in.warn("%s: it stays as it is, and a Prometheus that goes by it does not scrape %s at port %d", strings.Join(theirs, ", "), metricsPortName, in.metricsPort)
+		in.warn("%s: not changed, so a Prometheus that uses this annotation does not scrape %s at port %d", strings.Join(theirs, ", "), metricsPortName, in.metricsPort)
 	}
 }

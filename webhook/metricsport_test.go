@@ -12,9 +12,9 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// TestMetricsPort looks at what a pod gets for Prometheus: the argument of each container, and annotations.
+// TestMetricsPort checks a pod's arguments and annotations for Prometheus.
 func TestMetricsPort(t *testing.T) {
-	const stays = ": it stays as it is, and a Prometheus that goes by it does not scrape the metrics of the pod at port 5670"
+	const stays = ": not changed, so a Prometheus that uses this annotation does not scrape the metrics of the pod at port 5670"
 	field := func(name string) string { return `metadata.annotations["prometheus.io/` + name + `"]` }
 	scraped := func(port string) map[string]string {
 		return map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": port, "prometheus.io/path": "/metrics", "sonde.dev/metrics-port": port}
@@ -22,7 +22,7 @@ func TestMetricsPort(t *testing.T) {
 	tests := map[string]struct {
 		annotations   string
 		options       webhook.Options
-		init, sidecar []string // their arguments about it
+		init, sidecar []string // their arguments about the port
 		want          map[string]string
 		warnings      []string
 	}{
@@ -60,7 +60,7 @@ func TestMetricsPort(t *testing.T) {
 			annotations: `prometheus.io/scrape: "true", prometheus.io/port: "5670", prometheus.io/path: /metrics`,
 			init:        []string{"--metrics-port", "5670"}, sidecar: []string{"--metrics-addr=:5670"}, want: scraped("5670"),
 		},
-		"excluded as well": { // as for Kuma, whose port it is, too
+		"excluded as well": { // also for Kuma, which uses the same port
 			annotations: `traffic.kuma.io/exclude-inbound-ports: "5670,9800"`, init: []string{"9000,9800", "--metrics-port", "5670"}, sidecar: []string{"--metrics-addr=:5670"}, want: scraped("5670"),
 		},
 	}
@@ -102,7 +102,8 @@ func TestMetricsPort(t *testing.T) {
 	}
 }
 
-// TestMetricsPortOfEarlierReleases injects a pod again whose sidecar has no port for Prometheus: its application may have the port.
+// TestMetricsPortOfEarlierReleases injects a pod again whose sidecar has no port for Prometheus: its application may
+// use that port.
 func TestMetricsPortOfEarlierReleases(t *testing.T) {
 	pod, _ := inject(t, podWith(`sonde.dev/metrics-port: "0"`, "ports: [{containerPort: 5670}]"), webhook.Options{})
 	delete(pod.Annotations, mesh.AnnotationMetricsPort)
@@ -112,7 +113,7 @@ func TestMetricsPortOfEarlierReleases(t *testing.T) {
 	}
 }
 
-// TestMetricsPortInTheRange leaves the port for Prometheus out of the ports for probes.
+// TestMetricsPortInTheRange shows that probes never get the port for Prometheus.
 func TestMetricsPortInTheRange(t *testing.T) {
 	pod, _ := inject(t, podWith(`sonde.dev/metrics-port: "9001", sonde.dev/virtual-probes-mode: per-port`, "livenessProbe: {grpc: {port: 80}}, readinessProbe: {grpc: {port: 80}}"), webhook.Options{})
 	for _, p := range []int32{pod.Spec.Containers[0].LivenessProbe.GRPC.Port, pod.Spec.Containers[0].ReadinessProbe.GRPC.Port} {

@@ -7,14 +7,14 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// chooseMode decides whether probes are answered in the applications' place, and takes the mode that the pod names, else that of its
-// namespace, else the default. A pod that has a sidecar keeps both.
+// chooseMode decides whether the agent answers probes, and uses the pod's mode, then its namespace's, then the default.
+// An injected pod keeps both.
 func (in *injection) chooseMode() (err error) {
 	in.enabled = in.settings.probesEnabled == nil || *in.settings.probesEnabled
 	in.mode = in.settings.probesMode
 	if e := in.earlier; e != nil {
 		if in.mode != "" && e.enabled && in.mode != e.mode {
-			return fmt.Errorf("%s: %s: %s is in the mode %s already", mesh.AnnotationVirtualProbesMode, in.mode, mesh.ContainerSidecar, e.mode)
+			return fmt.Errorf("%s: %s: %s is already in mode %s", mesh.AnnotationVirtualProbesMode, in.mode, mesh.ContainerSidecar, e.mode)
 		}
 		in.enabled, in.mode = e.enabled, e.mode
 		return nil

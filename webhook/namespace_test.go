@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// The administrator of a namespace says which meshes its pods and Dataplanes may join.
+// An administrator's annotation on a namespace limits the meshes of its pods and Dataplanes.
 func TestMeshesOfANamespace(t *testing.T) {
 	const pod = `{"metadata":{"labels":{%s}},"spec":{"containers":[{"name":"app"}]}}`
 	const dataplane = `{"metadata":{"name":"vm","labels":{%s}},"spec":{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"servicePort":8080,"tags":{"kuma.io/service":"web"}}]}}}`
@@ -41,9 +41,23 @@ func TestMeshesOfANamespace(t *testing.T) {
 	}
 }
 
-// A port that Envoy does not see is plaintext, which nobody expects of a STRICT mesh.
+// A gateway accepts any client, which is unexpected in a STRICT mesh.
+func TestGatewayOfAStrictMesh(t *testing.T) {
+	const want = `metadata.annotations["kuma.io/gateway"]: "enabled": incoming connections of this pod are not redirected, so any client may use plaintext, although mesh "default" is STRICT`
+	for strict, wants := range map[string]bool{"default": true, "blue": false} {
+		c := enabled()
+		c.strict = strict
+		r := review(t, newServer(t, c.options()), webhook.PathInject, podReview("shop",
+			[]byte(`{"metadata":{"annotations":{"kuma.io/gateway":"enabled"}},"spec":{"containers":[{"name":"app"}]}}`)))
+		if !r.Allowed || slices.Contains(r.Warnings, want) != wants {
+			t.Errorf("strict %s: allowed %t, warnings %q, want %t that the pod takes plaintext", strict, r.Allowed, r.Warnings, wants)
+		}
+	}
+}
+
+// An excluded port accepts plaintext, which is unexpected in a STRICT mesh.
 func TestExcludedPortsOfAStrictMesh(t *testing.T) {
-	const want = `metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: "9800,9801": connections to these ports are not redirected, so that any client may make them in plaintext, although mesh "default" is STRICT`
+	const want = `metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: "9800,9801": connections to these ports are not redirected, so any client may use plaintext, although mesh "default" is STRICT`
 	tests := map[string]struct {
 		strict, ports string
 		want          bool

@@ -16,7 +16,7 @@ import (
 
 const perPortMode = mesh.AnnotationVirtualProbesMode + ": per-port"
 
-// What a pod says with new fields of Kubernetes is in the probe table, and what the kubelet gets is what it always gets.
+// New fields of Kubernetes are in the probe table, and the kubelet's request to the agent is unchanged.
 func TestNewFieldsAreCarried(t *testing.T) {
 	tests := map[string]struct{ annotations, probe, table, kubelet string }{
 		"HTTP2":           {"", "httpGet: {port: 80, protocol: HTTP2}", `"httpGet":{"path":"/","port":80,"scheme":"HTTP","protocol":"HTTP2"}`, `{"httpGet":{"path":"/80/","port":9000,"httpHeaders"`},
@@ -40,7 +40,7 @@ func TestNewFieldsAreCarried(t *testing.T) {
 	}
 }
 
-// The kubelet does not read the protocol of a hook, and neither does the agent: it is not in the table, nor in what is explained.
+// The kubelet ignores the protocol of a hook, and so does the agent: neither the table nor Explain contains it.
 func TestProtocolOfAHook(t *testing.T) {
 	pod := podWith("", "lifecycle: {preStop: {httpGet: {port: 80, protocol: HTTP2}}}")
 	injected, warnings := inject(t, pod, webhook.Options{})
@@ -53,7 +53,7 @@ func TestProtocolOfAHook(t *testing.T) {
 	}
 }
 
-// A probe that was rewritten asks the agent by HTTP/1.1 and without TLS, whatever was added since.
+// A rewritten probe calls the agent by HTTP/1.1 and without TLS, even if other webhooks have added fields.
 func TestNewFieldsOfRewrittenProbes(t *testing.T) {
 	for name, tc := range map[string]struct{ annotations, probe string }{
 		"httpGet": {"", "httpGet: {port: 80}"}, "grpc": {perPortMode, "grpc: {port: 80, mode: TLS}"},
@@ -74,18 +74,18 @@ func TestNewFieldsOfRewrittenProbes(t *testing.T) {
 	}
 }
 
-// What Sonde does not know, or the API server refuses, is left as it is, with a warning that names it.
+// Unknown fields and invalid values are not rewritten, with a warning that names them.
 func TestProbesThatAreLeft(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	for probe, want := range map[string]string{
-		"livenessProbe: {httpGet: {port: 80, protocol: HTTP3}}":                `livenessProbe: httpGet.protocol: "HTTP3": must be HTTP1 or HTTP2: left as it is, for the API server to judge`,
-		"livenessProbe: {httpGet: {port: 80, scheme: HTTPS, protocol: HTTP2}}": `livenessProbe: httpGet.protocol: "HTTP2": must be HTTP1 with scheme HTTPS: left as it is, for the API server to judge`,
-		"livenessProbe: {grpc: {port: 80, mode: mTLS}}":                        `livenessProbe: grpc.mode: "mTLS": must be Plaintext or TLS: left as it is, for the API server to judge`,
-		"livenessProbe: {httpGet: {port: 80, tls: {insecure: true}}}":          "livenessProbe: httpGet.tls is not known to this release: left as it is",
-		"livenessProbe: {tcpSocket: {port: 80, mode: x}, jitter: 1}":           "is not known to this release: left as it is",
-		"startupProbe: {udpSocket: {port: 80}}":                                "startupProbe: udpSocket is not known to this release: left as it is",
-		"lifecycle: {preStop: {httpGet: {port: 80, retries: 1}}}":              "lifecycle.preStop: httpGet.retries is not known to this release: left as it is",
-		"readinessProbe: {httpGet: {port: 80, " + long + ": 1}}":               "is not known to this release: left as it is",
+		"livenessProbe: {httpGet: {port: 80, protocol: HTTP3}}":                `livenessProbe: httpGet.protocol: "HTTP3": must be HTTP1 or HTTP2: not rewritten, the API server decides about it`,
+		"livenessProbe: {httpGet: {port: 80, scheme: HTTPS, protocol: HTTP2}}": `livenessProbe: httpGet.protocol: "HTTP2": must be HTTP1 with scheme HTTPS: not rewritten, the API server decides about it`,
+		"livenessProbe: {grpc: {port: 80, mode: mTLS}}":                        `livenessProbe: grpc.mode: "mTLS": must be Plaintext or TLS: not rewritten, the API server decides about it`,
+		"livenessProbe: {httpGet: {port: 80, tls: {insecure: true}}}":          "livenessProbe: httpGet.tls is unknown to this release: not rewritten",
+		"livenessProbe: {tcpSocket: {port: 80, mode: x}, jitter: 1}":           "is unknown to this release: not rewritten",
+		"startupProbe: {udpSocket: {port: 80}}":                                "startupProbe: udpSocket is unknown to this release: not rewritten",
+		"lifecycle: {preStop: {httpGet: {port: 80, retries: 1}}}":              "lifecycle.preStop: httpGet.retries is unknown to this release: not rewritten",
+		"readinessProbe: {httpGet: {port: 80, " + long + ": 1}}":               "is unknown to this release: not rewritten",
 	} {
 		t.Run(want, func(t *testing.T) {
 			document, err := yaml.YAMLToJSON([]byte("metadata: {}\nspec: {containers: [{name: app, " + probe + "}]}"))
@@ -110,19 +110,19 @@ func TestProbesThatAreLeft(t *testing.T) {
 	}
 }
 
-// An agent of another release may not know the field, and would ask by HTTP/1.1, or without TLS.
+// An agent of another release may not support the field, and would use HTTP/1.1, or no TLS.
 func TestNewFieldWithAnEarlierSidecar(t *testing.T) {
 	pod, _ := inject(t, podWith("", "image: a"), webhook.Options{Image: "sonde:before"})
 	pod.Spec.Containers[0].ReadinessProbe = parse("spec: {containers: [{readinessProbe: {httpGet: {port: 80, protocol: HTTP2}}}]}").Spec.Containers[0].ReadinessProbe
 	injected, warnings := inject(t, pod, webhook.Options{Image: "sonde:now"})
-	const want = "httpGet.protocol: the sidecar that the pod has already is of another release, which may not know it: left as it is"
+	const want = "httpGet.protocol: the pod's sidecar has another release, which may not support it: not rewritten"
 	if got := encode(t, injected.Spec.Containers[0].ReadinessProbe); got != encode(t, pod.Spec.Containers[0].ReadinessProbe) ||
 		!slices.ContainsFunc(warnings, func(w string) bool { return strings.HasSuffix(w, want) }) {
 		t.Errorf("probe = %s, warnings %q, want %s", got, warnings, want)
 	}
 }
 
-// A module update that brings a field has to be looked at: is it read by readActions, and carried by the probe table?
+// If a module update adds a field, check whether readActions and the probe table must support it.
 func TestFieldsOfProbesAreKnown(t *testing.T) {
 	for object, want := range map[any][]string{
 		corev1.Probe{}: {

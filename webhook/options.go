@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,59 +23,65 @@ type Form string
 
 // Forms of the sidecar.
 const (
-	// Native is an init container with restartPolicy Always: it starts before the user's init containers and ends after
+	// Native is an init container with restartPolicy Always, which starts before the user's init containers and ends after
 	// all containers. It needs Kubernetes 1.29.
 	Native Form = "native"
-	// Container is an ordinary container, the first one.
+	// Container is the first ordinary container.
 	Container Form = "container"
 )
 
-// Options of Inject. They are the same for all pods; annotations say what differs from pod to pod.
+// Options of Inject are the same for all pods. Annotations set options of a single pod.
 type Options struct {
 	// Sidecar is the form of the sidecar. Default Native.
 	Sidecar Form
 	// Image of kuma-init and kuma-sidecar. Default DefaultImage.
 	Image string
-	// Mesh of pods that name none. Default "default".
+	// Mesh of pods that do not name one. Default "default".
 	Mesh string
-	// ProbesMode of pods whose annotations and namespace name none. Default unified.
+	// ProbesMode of pods whose annotations and namespace do not set one. Default unified.
 	ProbesMode mesh.ProbesMode
-	// VirtualProbesPort is the agent's port for probes, unless the pod asks for another one or uses it itself. Default 9000. In the
-	// per-port mode it is not used: there the first free port of the pod's range is.
+	// VirtualProbesPort is the agent's port for probes, unless the pod sets another one or uses this port itself. Default
+	// 9000. Per-port mode uses the first free port of the pod's range instead.
 	VirtualProbesPort int32
-	// MetricsPort is the agent's port for Prometheus, unless the pod asks for another one. 0 is none. Default 5670.
+	// MetricsPort is the agent's port for Prometheus, unless the pod sets another one. 0 disables it. Default 5670.
 	MetricsPort *int32
-	// MetricsInclude are the prefixes of the names of Envoy's metrics that are served there. Default mesh.DefaultMetricFamilies.
+	// MetricsInclude are the name prefixes of Envoy's metrics at MetricsPort. Default mesh.DefaultMetricFamilies.
 	MetricsInclude []string
+	// CNI selects the pods whose connections the nodes' CNI plugin redirects. Default CNIOff.
+	CNI CNI
 	// ControlPlane is the address of the control plane, host:port. Default "sonde-cp.sonde-system.svc:5678".
 	ControlPlane string
-	// ControlPlaneCA holds the PEM certificates of the control plane's serving CA, which become an annotation of the pod.
-	// Default: the pod gets them from ca.crt in the ConfigMap sonde-ca of its namespace.
+	// Hold is the agent's answer to the kubelet for a liveness failure that is held back, until the control plane sends
+	// another setting. Default mesh.HoldErrored.
+	Hold mesh.LivenessHold
+	// ControlPlaneCA has the PEM certificates of the control plane's serving CA, for an annotation of the pod. Default:
+	// the pod reads ca.crt in the ConfigMap sonde-ca of its namespace.
 	ControlPlaneCA string
-	// Resources of the sidecars, unless a pod or its namespace asks for others.
+	// Resources of the sidecars, unless a pod or its namespace sets others.
 	Resources Resources
-	// OwnLabelOnly leaves the label kuma.io/sidecar-injection to a Kuma in the same cluster: sonde.dev/sidecar-injection alone
-	// says which pods are injected. It is the opposite of injection.kumaLabels in the control plane's configuration.
+	// OwnLabelOnly ignores the label kuma.io/sidecar-injection, for a Kuma in the same cluster: only
+	// sonde.dev/sidecar-injection selects pods. It is the opposite of injection.kumaLabels in the control plane's
+	// configuration.
 	OwnLabelOnly bool
-	// ControlPlaneNamespace is where the control plane runs: no pod there is injected. Default "sonde-system".
+	// ControlPlaneNamespace is the control plane's namespace, whose pods are not injected. Default "sonde-system".
 	ControlPlaneNamespace string
 
-	random io.Reader              // the source of the IDs of hooks; default crypto/rand
-	strict func(mesh string) bool // whether a mesh accepts mTLS alone; nil where that is not known
+	random io.Reader                       // source of hook IDs; default crypto/rand
+	mode   func(name string) mesh.MTLSMode // mode of a mesh; nil if unknown
 
-	controlPlaneIPs []string // of its Service, for a pod that does not find it by its name
+	controlPlaneIPs []string // addresses of the control plane's Service, for a pod that cannot resolve its name
 
-	demands demands // those of Resources
+	demands demands // parsed Resources
 }
 
-// Defaults that flags show.
+// Defaults of flags.
 const (
 	DefaultImage        = "docker.io/sonde-mesh/sonde:dev"
 	DefaultControlPlane = "sonde-cp." + DefaultNamespace + ".svc:5678"
 	DefaultNamespace    = "sonde-system"
 )
 
-// InjectionKeys returns the labels and annotations that say whether a pod is injected. The first one that is there decides.
+// InjectionKeys returns the labels and annotations that select pods for injection. The first one that is set decides.
 func (o *Options) InjectionKeys() []string {
 	if o.OwnLabelOnly {
 		return []string{mesh.LabelOwnInjection}
@@ -93,7 +100,7 @@ func (o *Options) complete() error {
 	return err
 }
 
-// setDefaults sets the default of each option that is not set.
+// setDefaults sets the default of each unset option.
 func (o *Options) setDefaults() {
 	if o.Sidecar == "" {
 		o.Sidecar = Native
@@ -113,6 +120,9 @@ func (o *Options) setDefaults() {
 	if o.MetricsPort == nil {
 		o.MetricsPort = new(int32(mesh.PortPodMetrics))
 	}
+	if o.CNI == "" {
+		o.CNI = CNIOff
+	}
 	if o.ControlPlane == "" {
 		o.ControlPlane = DefaultControlPlane
 	}
@@ -124,8 +134,8 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Validate returns all violations, joined, with the defaults for what is not set. Each is a *mesh.FieldError that names a field of
-// Options.
+// Validate checks the options with their defaults, and returns all errors, joined. Each is a *mesh.FieldError that
+// names a field of Options.
 func (o Options) Validate() error {
 	o.setDefaults()
 	var errs []error
@@ -134,6 +144,9 @@ func (o Options) Validate() error {
 	}
 	if o.Sidecar != Native && o.Sidecar != Container {
 		refuse("Sidecar", string(o.Sidecar), fmt.Sprintf("must be %s or %s", Native, Container))
+	}
+	if !slices.Contains([]CNI{CNIOff, CNINamespaces, CNIAll}, o.CNI) {
+		refuse("CNI", string(o.CNI), fmt.Sprintf("must be %s, %s or %s", CNIOff, CNINamespaces, CNIAll))
 	}
 	if strings.ContainsFunc(o.Image, isBlank) {
 		refuse("Image", o.Image, "must be the name of an image")
@@ -161,14 +174,14 @@ func (o Options) Validate() error {
 	return errors.Join(append(errs, err)...)
 }
 
-const meshNameRule = "must be the name of a mesh: at most 63 of a-z, 0-9 and -, none of them - at an end"
+const meshNameRule = "must be the name of a mesh: at most 63 of a-z, 0-9 and -, not beginning or ending with -"
 
 func isBlank(r rune) bool { return r <= ' ' || r == 0x7f }
 
 // isAddress reports whether an address is host:port.
 func isAddress(address string) bool {
 	host, port, err := net.SplitHostPort(address)
-	number, _ := strconv.Atoi(port) // 0 for what is no number
+	number, _ := strconv.Atoi(port) // 0 if it is not a number
 	return err == nil && host != "" && !strings.ContainsFunc(host, isBlank) && number >= 1 && number <= 65535
 }
 
@@ -176,16 +189,17 @@ func isPort(n int32) bool { return n >= 1 && n <= 65535 }
 
 func isMeshName(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
 
-// checkCA refuses anything but certificates, above all a key: every client that may get pods reads annotations.
+// checkCA accepts only certificates, and rejects above all a private key: every client with the right to get pods can
+// read the annotation.
 func checkCA(text string) error {
 	rest := []byte(text)
 	for n := 1; len(bytes.TrimSpace(rest)) > 0; n++ {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return errors.New("must hold PEM certificates and nothing else")
+			return errors.New("must contain only PEM certificates")
 		}
 		if block.Type != "CERTIFICATE" {
-			return fmt.Errorf("block %d is %q: must hold PEM certificates and nothing else", n, block.Type)
+			return fmt.Errorf("block %d is %q: must contain only PEM certificates", n, block.Type)
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return fmt.Errorf("block %d: %w", n, err)

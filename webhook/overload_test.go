@@ -15,13 +15,13 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// most is how many requests are answered at a time, and places how many bytes of all of them may have arrived.
+// most is the limit of parallel requests, and places the limit of arrived bytes of all requests.
 const (
 	most   = 1024
 	places = 32 << 20
 )
 
-// peer is a client whose body stops, until the server gives up.
+// peer is a client whose body stalls until the server evicts it.
 type peer struct {
 	*httptest.ResponseRecorder
 	sent     io.Reader
@@ -30,7 +30,7 @@ type peer struct {
 	answered chan struct{}
 }
 
-// SetReadDeadline implements what http.ResponseController asks for.
+// SetReadDeadline implements the interface of http.ResponseController.
 func (p *peer) SetReadDeadline(time.Time) error {
 	p.once.Do(func() { close(p.end) })
 	return nil
@@ -64,7 +64,7 @@ func stall(t *testing.T, s *webhook.Server, from string, sent int) *peer {
 	return p
 }
 
-// lost reports whether the server has given up.
+// lost reports whether the server has evicted the request.
 func (p *peer) lost() bool {
 	select {
 	case <-p.answered:
@@ -74,7 +74,7 @@ func (p *peer) lost() bool {
 	}
 }
 
-// postFrom is post from an address.
+// postFrom is post with a source address.
 func postFrom(t *testing.T, s *webhook.Server, from string, body []byte) int {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, webhook.PathInject, bytes.NewReader(body))
@@ -85,7 +85,7 @@ func postFrom(t *testing.T, s *webhook.Server, from string, body []byte) int {
 	return w.Code
 }
 
-// What is announced takes no place, and of what has arrived the source with the most makes room.
+// Announced bytes take no place. If arrived bytes exceed the limit, the source with the most is evicted.
 func TestBodiesThatStop(t *testing.T) {
 	const hostile, other, caller = "10.0.0.1:1000", "10.0.0.2:1000", "10.0.0.3:1000"
 	body := podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`))
@@ -93,7 +93,7 @@ func TestBodiesThatStop(t *testing.T) {
 		from string
 		sent int
 		n    int
-		lost int // of those that have stopped
+		lost int // of the stalled requests
 	}{
 		"announced alone":             {from: caller, sent: 0, n: most - 2, lost: 0},
 		"as many as there may be":     {from: caller, sent: 1, n: most - 1, lost: 1},
@@ -135,7 +135,7 @@ func TestBodiesThatStop(t *testing.T) {
 	}
 }
 
-// At the limit of requests that wait for others, the one that has waited for longest is answered that it may come again.
+// At the limit of waiting requests, the one that has waited longest is told to retry.
 func TestTooManyRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := enabled().options()
@@ -166,8 +166,8 @@ func TestTooManyRequests(t *testing.T) {
 	})
 }
 
-// Reviews that would take much memory are refused before they are decoded, however small they are, and those that take time to check are
-// not checked further than the answer goes.
+// Reviews that would need too much memory are rejected before decoding, even small ones, and expensive checks stop once
+// the response is full.
 func TestBombs(t *testing.T) {
 	list := func(element string, n int) string {
 		return "[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]"

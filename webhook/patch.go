@@ -10,25 +10,25 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 )
 
-// JSON pointers of lists in a pod.
+// JSON pointers to lists in a pod.
 const (
 	pathInitContainers = "/spec/initContainers"
 	pathContainers     = "/spec/containers"
 	pathVolumes        = "/spec/volumes"
 )
 
-// patch is a JSON patch (RFC 6902): what the injection changes in a pod. It names single fields and elements of lists, so that whatever
-// else the document has stays, known to our types or not.
+// patch is a JSON patch (RFC 6902) with the injection's changes. It names single fields and elements of lists, so the
+// document keeps all others, including unknown ones.
 type patch []operation
 
 type operation struct {
 	Op    string `json:"op"`
 	From  string `json:"from,omitempty"`
 	Path  string `json:"path"`
-	Value any    `json:"value,omitempty"` // an empty string is a value, too
+	Value any    `json:"value,omitempty"` // no omitempty: an empty string is a value
 }
 
-// add sets a field of an object, whether it is there or not, or inserts an element into a list.
+// add sets a field of an object, existing or not, or inserts an element into a list.
 func (p *patch) add(path string, value any) {
 	*p = append(*p, operation{Op: "add", Path: path, Value: value})
 }
@@ -38,29 +38,29 @@ func (p *patch) replace(path string, value any) {
 	*p = append(*p, operation{Op: "replace", Path: path, Value: value})
 }
 
-// remove removes a field that is there.
+// remove removes an existing field.
 func (p *patch) remove(path string) { *p = append(*p, operation{Op: "remove", Path: path}) }
 
-// move takes an element out of a list and inserts it at another place.
+// move moves an element of a list.
 func (p *patch) move(from, path string) {
 	*p = append(*p, operation{Op: "move", From: from, Path: path})
 }
 
-// insert inserts elements into a list that has length elements, at an index, or at the end if it is "-".
+// insert inserts elements into a list of length elements, at an index, or at the end for "-".
 func insert[T any](p *patch, list string, length int, index string, elements ...T) {
-	if length == 0 { // perhaps there is no list
+	if length == 0 { // the list may be missing
 		p.add(list, elements)
 		return
 	}
 	if index != "-" {
-		slices.Reverse(elements) // each comes before the one that was inserted before it
+		slices.Reverse(elements) // reverse order: each is inserted before the previous one
 	}
 	for _, e := range elements {
 		p.add(list+"/"+index, e)
 	}
 }
 
-// set sets keys of a map, of which before is what the document has.
+// set sets keys of a map. before is the map in the document.
 func (p *patch) set(path string, before, values map[string]string) {
 	if before == nil && len(values) > 0 {
 		p.add(path, values)
@@ -71,7 +71,7 @@ func (p *patch) set(path string, before, values map[string]string) {
 	}
 }
 
-// has reports whether something is set at a path already.
+// has reports whether the patch already sets a path.
 func (p patch) has(path string) bool {
 	return slices.ContainsFunc(p, func(o operation) bool { return o.Path == path })
 }
@@ -86,7 +86,7 @@ func (p patch) encode() ([]byte, error) {
 	return text, nil
 }
 
-// apply returns a document with the changes.
+// apply applies the changes to a document.
 func (p patch) apply(document []byte) ([]byte, error) {
 	text, err := p.encode()
 	if err != nil {

@@ -11,17 +11,14 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// Arguments of the sidecar's containers in the per-port mode.
-const (
-	excludeInboundFlag = "--exclude-inbound-ports"
-	redirectProbesFlag = "--redirect-tcp-probes"
-)
+// redirectProbesFlag is kuma-init's flag for ports that the kernel redirects in per-port mode.
+const redirectProbesFlag = "--redirect-tcp-probes"
 
-// perPort reports whether the probes of the pod are answered in the per-port mode.
+// perPort reports whether the pod's probes are in per-port mode.
 func (in *injection) perPort() bool { return in.enabled && in.mode == mesh.ProbesPerPort }
 
-// allocate gives the probes of a pod in the per-port mode their ports: the first free one of the range is for all of HTTP, unless the pod
-// names one, and each other probe gets the next. Probes of an earlier injection keep theirs.
+// allocate assigns ports to the probes of a pod in per-port mode: the pod's port, or the first free one of the range,
+// to all HTTP probes, and the next ports to the other probes. Probes of an earlier injection keep theirs.
 func (in *injection) allocate(decisions []Decision) error {
 	taken := in.takenPorts()
 	var free []int32
@@ -51,14 +48,14 @@ func (in *injection) allocate(decisions []Decision) error {
 	if need <= len(free) {
 		return nil
 	}
-	allowed := fmt.Sprintf("must have a free port for each probe: this pod needs %d, and the range has %d", need, len(free))
+	allowed := fmt.Sprintf("must have a free port for each probe: this pod needs %d, the range has %d", need, len(free))
 	if len(why) > 0 {
 		allowed += " (" + strings.Join(why, "; ") + ")"
 	}
 	return &mesh.FieldError{Field: annotationField(mesh.AnnotationVirtualProbesPortRange), Value: in.settings.portRange.String(), Allowed: allowed}
 }
 
-// takenPorts returns the ports that cannot be given to a probe, and why.
+// takenPorts returns the ports that are not available for probes, and why.
 func (in *injection) takenPorts() map[int32]string {
 	taken := map[int32]string{}
 	for port, by := range in.used {
@@ -68,7 +65,7 @@ func (in *injection) takenPorts() map[int32]string {
 		taken[port] = mesh.AnnotationExcludeInboundPorts + " has it"
 	}
 	if in.port != 0 {
-		taken[in.port] = "it is the port of HTTP probes"
+		taken[in.port] = "it is the port for HTTP probes"
 	}
 	if in.earlier != nil {
 		for i := range in.earlier.table {
@@ -80,14 +77,15 @@ func (in *injection) takenPorts() map[int32]string {
 	return taken
 }
 
-// checkPerPort returns an error if the ports of a pod in the per-port mode cannot be used: those of an earlier injection may be in use since.
+// checkPerPort returns an error if a pod in per-port mode cannot use its ports. Another container may have been added
+// with a port of the earlier injection.
 func (in *injection) checkPerPort() error {
 	r := in.settings.portRange
 	for _, port := range sortedReserved() {
 		if r.first <= port && port <= r.last {
 			return &mesh.FieldError{
 				Field: annotationField(mesh.AnnotationVirtualProbesPortRange), Value: r.String(),
-				Allowed: fmt.Sprintf("must not have %d, which is kept for %s", port, reservedPorts[port]),
+				Allowed: fmt.Sprintf("must not contain %d, which is reserved for %s", port, reservedPorts[port]),
 			}
 		}
 	}
@@ -97,14 +95,14 @@ func (in *injection) checkPerPort() error {
 	for i := range in.earlier.table {
 		p := &in.earlier.table[i]
 		if by := in.used[p.VirtualPort]; p.WantsOwnPort() && by != "" {
-			return fmt.Errorf("port %d of the %s probe of %s, which %s has already, is in use: %s has it",
+			return fmt.Errorf("port %d of the %s probe of %s in %s is in use by %s",
 				p.VirtualPort, p.Type, p.Container, mesh.ContainerSidecar, by)
 		}
 	}
 	return nil
 }
 
-// ownPortOf returns the entry of the probe table for a TCP or gRPC probe that an earlier injection has rewritten, nil if there is none.
+// ownPortOf returns the probe table's entry for a TCP or gRPC probe that an earlier injection has rewritten, or nil.
 func (in *injection) ownPortOf(h handler) *mesh.Probe {
 	port, why := h.port()
 	if in.earlier == nil || why != "" {
@@ -119,13 +117,13 @@ func (in *injection) ownPortOf(h handler) *mesh.Probe {
 	return &in.earlier.table[i]
 }
 
-// rewritePort makes a TCP or gRPC probe ask its own port.
+// rewritePort changes a TCP or gRPC probe to its own port.
 func (in *injection) rewritePort(h handler, p mesh.Probe) {
 	in.patch.add(h.path()+"/"+p.HandlerName()+"/port", p.VirtualPort)
 	in.removeNewField(h)
 }
 
-// agentPorts returns the ports that must reach the agent as they are: those for HTTP and gRPC probes.
+// agentPorts returns the ports for HTTP and gRPC probes, which must reach the agent without redirection.
 func (in *injection) agentPorts() (ports []int32) {
 	if in.port != 0 {
 		ports = append(ports, in.port)
@@ -138,13 +136,21 @@ func (in *injection) agentPorts() (ports []int32) {
 	return ports
 }
 
-// tcpProbes returns the ports that the kernel redirects, as kuma-init takes them.
-func (in *injection) tcpProbes() string {
-	var pairs []string
+// tcpProbes returns the ports that the kernel redirects.
+func (in *injection) tcpProbes() (probes []mesh.RedirectedProbe) {
 	for _, p := range in.table {
 		if p.Redirected() {
-			pairs = append(pairs, number(p.VirtualPort)+":"+number(p.Port()))
+			probes = append(probes, mesh.RedirectedProbe{Port: p.VirtualPort, Target: p.Port()})
 		}
+	}
+	return probes
+}
+
+// joinProbes formats probes for kuma-init.
+func joinProbes(probes []mesh.RedirectedProbe) string {
+	var pairs []string
+	for _, p := range probes {
+		pairs = append(pairs, p.String())
 	}
 	return strings.Join(pairs, ",")
 }
@@ -153,15 +159,15 @@ func (in *injection) tcpProbes() string {
 func (in *injection) setArguments() {
 	initContainers := in.pod.Spec.InitContainers
 	if at := podspec.Index(initContainers, mesh.ContainerInit); at >= 0 {
-		in.setArgument(pathInitContainers, at, &initContainers[at], excludeInboundFlag, joinPorts(in.excludedInbound()))
-		in.setArgument(pathInitContainers, at, &initContainers[at], redirectProbesFlag, in.tcpProbes())
+		in.setArgument(pathInitContainers, at, &initContainers[at], mesh.ArgExcludeInbound, joinPorts(in.excludedInbound()))
+		in.setArgument(pathInitContainers, at, &initContainers[at], redirectProbesFlag, joinProbes(in.tcpProbes()))
 	}
 	list, containers := in.sidecarList()
 	at := podspec.Index(containers, mesh.ContainerSidecar)
 	in.setArgument(list, at, &containers[at], mesh.ArgVirtualPort, number(in.port))
 }
 
-// setArgument sets the value of a flag that is there: behind its "=", or in the argument after it.
+// setArgument sets the value of an existing flag: after its "=", or in the next argument.
 func (in *injection) setArgument(list string, at int, c *corev1.Container, flag, value string) {
 	i := slices.IndexFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, flag) })
 	if strings.HasSuffix(flag, "=") {

@@ -32,18 +32,18 @@ func TestBadPortsOfPerPortMode(t *testing.T) {
 		"from 0":              {podWith(inRange("0-10"), twoProbes), field + `"0-10": must be two ports from 1 to 65535`},
 		"no ports":            {podWith(inRange("abc"), twoProbes), field + `"abc": must be two ports from 1 to 65535`},
 		"beyond the last":     {podWith(inRange("65000-65536"), twoProbes), `must be two ports from 1 to 65535`},
-		"redirect port":       {podWith(inRange("15000-15010"), twoProbes), field + `"15000-15010": must not have 15001, which is kept for redirection`},
-		"readiness port":      {podWith(inRange("15022-15030"), twoProbes), `must not have 15022, which is kept for the readiness of the sidecar`},
-		"one port for two":    {podWith(inRange("9005-9005"), twoProbes), field + `"9005-9005": must have a free port for each probe: this pod needs 2, and the range has 1`},
-		"HTTP needs one, too": {podWith(inRange("9005-9006"), twoProbes+", startupProbe: {httpGet: {port: 80}}"), `this pod needs 3, and the range has 2`},
+		"redirect port":       {podWith(inRange("15000-15010"), twoProbes), field + `"15000-15010": must not contain 15001, which is reserved for redirection`},
+		"readiness port":      {podWith(inRange("15022-15030"), twoProbes), `must not contain 15022, which is reserved for the readiness of the sidecar`},
+		"one port for two":    {podWith(inRange("9005-9005"), twoProbes), field + `"9005-9005": must have a free port for each probe: this pod needs 2, the range has 1`},
+		"HTTP needs one, too": {podWith(inRange("9005-9006"), twoProbes+", startupProbe: {httpGet: {port: 80}}"), `this pod needs 3, the range has 2`},
 		"taken": {
 			podWith(inRange("9005-9008")+`, traffic.kuma.io/exclude-inbound-ports: "9006", kuma.io/virtual-probes-port: "9007"`, "ports: [{containerPort: 9005}], "+twoProbes),
-			`this pod needs 2, and the range has 1 (9005 is not: containers[app].ports has it; 9006 is not: traffic.kuma.io/exclude-inbound-ports has it; 9007 is not: it is the port of HTTP probes)`,
+			`this pod needs 2, the range has 1 (9005 is not: containers[app].ports has it; 9006 is not: traffic.kuma.io/exclude-inbound-ports has it; 9007 is not: it is the port for HTTP probes)`,
 		},
 		"mode":                {podWith(`sonde.dev/virtual-probes-mode: both`, ""), `metadata.annotations["sonde.dev/virtual-probes-mode"]: "both": must be unified or per-port`},
 		"empty mode":          {podWith(`sonde.dev/virtual-probes-mode: ""`, ""), `must be unified or per-port`},
 		"label":               {parse(`{metadata: {labels: {sonde.dev/virtual-probes-mode: x}}, spec: {containers: [{name: app}]}}`), `metadata.labels["sonde.dev/virtual-probes-mode"]: "x": must be unified or per-port`},
-		"label, annotation":   {parse(`{metadata: {labels: {sonde.dev/virtual-probes-mode: unified}, annotations: {sonde.dev/virtual-probes-mode: per-port}}}`), `the label of the same name says "unified"`},
+		"label, annotation":   {parse(`{metadata: {labels: {sonde.dev/virtual-probes-mode: unified}, annotations: {sonde.dev/virtual-probes-mode: per-port}}}`), `the label with the same name is "unified"`},
 		"HTTP port is probed": {podWith(perPort+`, kuma.io/virtual-probes-port: "80"`, twoProbes), `port 80 cannot be the virtual probes' port: containers[app].livenessProbe has it`},
 	}
 	for name, tc := range tests {
@@ -55,7 +55,7 @@ func TestBadPortsOfPerPortMode(t *testing.T) {
 	}
 }
 
-// The pod wins over its namespace, and that over the control plane.
+// The pod takes precedence over its namespace, and the namespace over the control plane.
 func TestModeOfProbes(t *testing.T) {
 	const key = mesh.AnnotationVirtualProbesMode
 	per := map[string]string{key: "per-port"}
@@ -94,11 +94,11 @@ func TestModeOfProbes(t *testing.T) {
 	}
 }
 
-// The mode is fixed at injection: an injected pod keeps it, whatever the control plane says since.
+// An injected pod keeps its mode, even if the control plane's default changes.
 func TestModeIsKept(t *testing.T) {
 	pod, _ := inject(t, podWith(perPort, "livenessProbe: {tcpSocket: {port: 80}}"), webhook.Options{})
 	pod.Annotations[mesh.AnnotationVirtualProbesMode] = "unified"
-	if _, _, err := webhook.Inject(pod, webhook.Options{}); err == nil || !strings.Contains(err.Error(), "kuma-sidecar is in the mode per-port already") {
+	if _, _, err := webhook.Inject(pod, webhook.Options{}); err == nil || !strings.Contains(err.Error(), "kuma-sidecar is already in mode per-port") {
 		t.Errorf("Inject() = %v", err)
 	}
 	delete(pod.Annotations, mesh.AnnotationVirtualProbesMode)
@@ -108,7 +108,7 @@ func TestModeIsKept(t *testing.T) {
 	}
 }
 
-// Ports of containers that another webhook adds come after those that are there, and the sidecar learns them.
+// Probes of containers that another webhook adds get the next ports, which are added to the sidecar's arguments.
 func TestLateContainersInPerPortMode(t *testing.T) {
 	pod, _ := inject(t, parse("metadata: {annotations: {"+perPort+"}}\nspec: {containers: [{name: web, livenessProbe: {tcpSocket: {port: 80}}}]}"), webhook.Options{})
 	pod.Spec.Containers = slices.Insert(pod.Spec.Containers, 0,
@@ -132,21 +132,21 @@ func TestLateContainersInPerPortMode(t *testing.T) {
 		t.Errorf("the port of HTTP probes is %q for the agent, %q on the pod", got, again.Annotations[mesh.AnnotationVirtualProbesPort])
 	}
 	again.Spec.Containers = append(again.Spec.Containers, parse("spec: {containers: [{name: third, ports: [{containerPort: 9004}]}]}").Spec.Containers[0])
-	if _, _, err := webhook.Inject(again, webhook.Options{}); err == nil || !strings.Contains(err.Error(), "port 9004 of the readiness probe of app, which kuma-sidecar has already, is in use: containers[third].ports has it") {
+	if _, _, err := webhook.Inject(again, webhook.Options{}); err == nil || !strings.Contains(err.Error(), "port 9004 of the readiness probe of app in kuma-sidecar is in use by containers[third].ports") {
 		t.Errorf("a container that takes a port of a probe: %v", err)
 	}
 }
 
-// Ports never clash, never change on re-injection, and lead to the application's.
+// Ports never conflict, never change with a second injection, and lead to the application's ports.
 func TestRandomPodsInPerPortMode(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 6)) // the same pods each time
+	random := rand.New(rand.NewPCG(1, 6)) // deterministic
 	pods, refused := slowtest.Rounds(500, 200), 0
 	for range pods {
 		pod := randomPod(random)
 		o := webhook.Options{ProbesMode: mesh.ProbesPerPort, Sidecar: forms()[random.IntN(2)]}
 		injected, _, err := webhook.Inject(pod, o)
 		if err != nil && strings.Contains(err.Error(), mesh.AnnotationLBHealthPort) {
-			continue // a container has it
+			continue // a container uses it
 		}
 		if err != nil {
 			if refused++; !strings.Contains(err.Error(), "must have a free port for each probe") {
@@ -214,7 +214,7 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 	return pod
 }
 
-// checkPorts compares what the kubelet asks of the injected pod with what redirection and Envoy make of it, and with what the user wrote.
+// checkPorts compares the kubelet's requests to the injected pod, after redirection and Envoy, with the user's probes.
 func checkPorts(t *testing.T, pod, injected *corev1.Pod) {
 	t.Helper()
 	table, _, err := mesh.ParseProbeTable(tableOf(t, injected))
@@ -236,7 +236,7 @@ func checkPorts(t *testing.T, pod, injected *corev1.Pod) {
 		t.Errorf("more ports than the range has: %v", slices.Sorted(maps.Keys(asked)))
 	}
 	for _, p := range table {
-		if by, taken := asked[p.Port()]; taken && by != "load balancers" { // the kubelet may ask the agent, too
+		if by, taken := asked[p.Port()]; taken && by != "load balancers" { // the kubelet may also call the agent
 			t.Errorf("port %d is probed, and is the virtual port of %s", p.Port(), by)
 		}
 	}
@@ -249,7 +249,7 @@ func checkPorts(t *testing.T, pod, injected *corev1.Pod) {
 	}
 }
 
-// checkTarget checks where a probe leads, and returns the port that the kubelet asks, and what that is for.
+// checkTarget checks the target of a probe, and returns the kubelet's port and its purpose.
 func checkTarget(t *testing.T, p mesh.Probe, pod, injected *corev1.Pod) (port int32, use string) {
 	t.Helper()
 	first := initOf(t, injected)

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// reservedPorts are the ports that the sidecar uses, and for what.
+// reservedPorts maps the ports of the sidecar to their purpose.
 var reservedPorts = map[int32]string{
 	mesh.PortRedirectIn:  "redirection",
 	mesh.PortRedirectOut: "redirection",
@@ -19,12 +19,13 @@ var reservedPorts = map[int32]string{
 	mesh.PortMetrics:     "the metrics of the sidecar",
 }
 
-// ReservedPorts returns the ports that no container of an injected pod may have, each with what it is kept for. That of Prometheus can be another one.
+// ReservedPorts returns the ports that containers of an injected pod must not use, each with its purpose. Pods can
+// change the port for Prometheus.
 func ReservedPorts() map[int32]string { return maps.Clone(reservedPorts) }
 
 func sortedReserved() []int32 { return slices.Sorted(maps.Keys(reservedPorts)) }
 
-// preparePorts finds out which ports the pod uses, and which may be those of its probes.
+// preparePorts finds the pod's ports, and ports for its probes.
 func (in *injection) preparePorts() (err error) {
 	in.used = in.usedPorts()
 	errs := []error{in.checkReserved(), in.reserveMetricsPort(), in.reserveLBPort()}
@@ -36,20 +37,20 @@ func (in *injection) preparePorts() (err error) {
 	return errors.Join(errs...)
 }
 
-// checkReserved returns an error if the pod uses a port of the sidecar: one of the two could not start, or could not be
-// reached.
+// checkReserved returns an error if the pod uses a port of the sidecar: one of the two could not start or would be
+// unreachable.
 func (in *injection) checkReserved() error {
 	var errs []error
 	for _, port := range sortedReserved() {
 		if by := in.used[port]; by != "" {
-			errs = append(errs, fmt.Errorf("%s: port %d is kept for %s", by, port, reservedPorts[port]))
+			errs = append(errs, fmt.Errorf("%s: port %d is reserved for %s", by, port, reservedPorts[port]))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// usedPorts returns the TCP ports that the pod uses, each with the first field that uses it. Our own containers do not count,
-// and neither do probes and hooks that an earlier injection has rewritten.
+// usedPorts returns the pod's TCP ports, each with the first field that uses it. It ignores Sonde's own containers, and
+// probes and hooks that an earlier injection has rewritten.
 func (in *injection) usedPorts() map[int32]string {
 	used := map[int32]string{}
 	use := func(port int32, field string) {
@@ -72,17 +73,17 @@ func (in *injection) usedPorts() map[int32]string {
 		if p := in.rewritten(h); p != nil {
 			asked = p.Port()
 		}
-		if why == "" && h.host == "" && !in.forLoadBalancers(asked) {
+		if why == "" && asked != 0 && h.host == "" && !in.forLoadBalancers(asked) {
 			use(asked, h.field())
 		}
 	}
 	return used
 }
 
-// checkFree returns an error if a port cannot be the virtual port.
+// checkFree returns an error if a port is not available as virtual port.
 func (in *injection) checkFree(virtual int32) error {
 	if use := reservedPorts[virtual]; use != "" {
-		return errors.New("it is kept for " + use)
+		return errors.New("reserved for " + use)
 	}
 	if by := in.used[virtual]; by != "" {
 		return errors.New(by + " has it")
@@ -90,7 +91,8 @@ func (in *injection) checkFree(virtual int32) error {
 	return nil
 }
 
-// choosePort returns the virtual port; 0 if the pod has none, or gets one of its range later. A pod that has a sidecar keeps its port.
+// choosePort returns the virtual port; 0 if the pod has none, or gets one from its range later. An injected pod keeps
+// its port.
 func (in *injection) choosePort() (int32, error) {
 	if in.earlier != nil {
 		return in.earlier.port, in.checkEarlierPort()
@@ -115,22 +117,22 @@ func (in *injection) choosePort() (int32, error) {
 			return port, nil
 		}
 	}
-	return 0, fmt.Errorf("port %d cannot be the virtual probes' port: %w; nor is one from %d to %d free (%s takes another)",
+	return 0, fmt.Errorf("port %d cannot be the virtual probes' port: %w; no port from %d to %d is free (set another one with %s)",
 		wanted, taken, mesh.FirstSparePort, mesh.LastSparePort, mesh.AnnotationVirtualProbesPort)
 }
 
-// checkEarlierPort returns an error if the pod has changed since its injection in a way that its sidecar does not support.
+// checkEarlierPort returns an error if the sidecar does not support changes of the pod since its injection.
 func (in *injection) checkEarlierPort() error {
 	port, s := in.earlier.port, in.settings
 	switch has := port != 0; {
 	case s.probesEnabled != nil && *s.probesEnabled != in.enabled:
-		return fmt.Errorf("%s: %s has %s%d already, which says otherwise",
+		return fmt.Errorf("%s: contradicts %s, which already has %s%d",
 			annotationField(s.probesEnabledBy), mesh.ContainerSidecar, mesh.ArgVirtualPort, port)
 	case has && s.virtualPort != 0 && s.virtualPort != port:
-		return fmt.Errorf("%s: %d: %s has port %d already", annotationField(s.virtualPortBy), s.virtualPort, mesh.ContainerSidecar, port)
+		return fmt.Errorf("%s: %d: %s already has port %d", annotationField(s.virtualPortBy), s.virtualPort, mesh.ContainerSidecar, port)
 	case has:
 		if err := in.checkFree(port); err != nil {
-			return fmt.Errorf("port %d of the virtual probes, which %s has already, is in use: %w", port, mesh.ContainerSidecar, err)
+			return fmt.Errorf("port %d of the virtual probes in %s is in use: %w", port, mesh.ContainerSidecar, err)
 		}
 	}
 	return nil

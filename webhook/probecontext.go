@@ -19,27 +19,28 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// probeContext is the value of mesh.AnnotationProbeContext: liveness probes before they are rewritten, in the order of the probe table.
+// probeContext is the value of mesh.AnnotationProbeContext: the original liveness probes, in the order of the probe
+// table.
 // Source: openkruise/kruise pkg/webhook/pod/mutating/enhancedlivenessprobe_handler.go.
 type probeContext []originalProbe
 
 type originalProbe struct {
-	// Name of the container.
+	// Name is the container's name.
 	Name          string        `json:"name"`
 	LivenessProbe *corev1.Probe `json:"livenessProbe"`
 }
 
-// maxContextCost limits what it takes to decode the annotation: costOf of a review does not look into texts.
+// maxContextCost limits the memory for decoding the annotation, which a review's costOf counts only as a string.
 const maxContextCost = 4 << 20
 
-// parseProbeContext parses the annotation strictly: a field that is not known would be lost. The error names the place in it.
+// parseProbeContext parses the annotation strictly, since unknown fields would be lost. The error names the position.
 func parseProbeContext(text string) (probeContext, error) {
 	data := []byte(text)
 	if len(data) > maxAnnotations {
-		return nil, fmt.Errorf("it has %d bytes: %d is the most that all annotations of a pod may have", len(data), maxAnnotations)
+		return nil, fmt.Errorf("has %d bytes: all annotations of a pod must have at most %d", len(data), maxAnnotations)
 	}
 	if cost, err := costOf(data); err != nil || cost > maxContextCost {
-		return nil, errors.New("it has too many objects and values")
+		return nil, errors.New("has too many objects and values")
 	}
 	var c probeContext
 	unknown, err := kjson.UnmarshalStrict(data, &c)
@@ -57,9 +58,9 @@ func parseProbeContext(text string) (probeContext, error) {
 		case o.Name == "":
 			return nil, &mesh.FieldError{Field: place + ".name", Allowed: "must be the name of a container"}
 		case again:
-			return nil, &mesh.FieldError{Field: place + ".name", Value: o.Name, Allowed: fmt.Sprintf("must be unique, [%d] has it too", first)}
+			return nil, &mesh.FieldError{Field: place + ".name", Value: o.Name, Allowed: fmt.Sprintf("must be unique, [%d] is the same", first)}
 		case o.LivenessProbe == nil:
-			return nil, &mesh.FieldError{Field: place + ".livenessProbe", Allowed: "must be there"}
+			return nil, &mesh.FieldError{Field: place + ".livenessProbe", Allowed: "is missing"}
 		}
 		places[o.Name] = i
 	}
@@ -79,7 +80,7 @@ func (c probeContext) encode() (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-// byContainer returns the probes by the names of their containers.
+// byContainer returns the probes by container name.
 func (c probeContext) byContainer() map[string]*corev1.Probe {
 	probes := map[string]*corev1.Probe{}
 	for _, o := range c {
@@ -88,8 +89,8 @@ func (c probeContext) byContainer() map[string]*corev1.Probe {
 	return probes
 }
 
-// readProbeContext reads the annotation, and gives each container that has no liveness probe the one that it has there: OpenKruise's webhook
-// has taken it away, or the user wrote it there alone.
+// readProbeContext reads the annotation, and restores the probe of each container without a liveness probe:
+// OpenKruise's webhook has removed the probe, or the user wrote it only into the annotation.
 func (in *injection) readProbeContext() (err error) {
 	text, ok := in.pod.Annotations[mesh.AnnotationProbeContext]
 	if !ok {
@@ -101,7 +102,7 @@ func (in *injection) readProbeContext() (err error) {
 	if in.context, err = parseProbeContext(text); err != nil {
 		return wrong(err)
 	}
-	if in.earlier == nil { // else the container was there when the annotation was written
+	if in.earlier == nil { // otherwise the container existed when the annotation was written
 		var missing []string
 		for _, o := range in.context {
 			if podspec.Container(&in.pod.Spec, o.Name) == nil {
@@ -120,7 +121,7 @@ func (in *injection) readProbeContext() (err error) {
 	return nil
 }
 
-// withProbes returns a list of containers in which those without a liveness probe have that of the annotation.
+// withProbes returns containers in which those without a liveness probe have the probe of the annotation.
 func (in *injection) withProbes(list string, containers []corev1.Container, probes map[string]*corev1.Probe) []corev1.Container {
 	containers = slices.Clone(containers)
 	for i := range containers {
@@ -133,8 +134,8 @@ func (in *injection) withProbes(list string, containers []corev1.Container, prob
 	return containers
 }
 
-// originals returns the liveness probes as they were before they were rewritten. What the annotation has stays as it is written there, if it
-// is the same: with names of ports, and without defaults that the API server has set since.
+// originals returns the liveness probes before they were rewritten. It prefers the annotation's equivalent probes,
+// which have port names, and no defaults of the API server.
 func (in *injection) originals() (c probeContext) {
 	written := in.context.byContainer()
 	for _, h := range in.handlers {
@@ -150,8 +151,8 @@ func (in *injection) originals() (c probeContext) {
 	return c
 }
 
-// original returns a probe as it was before it was rewritten, with numbers for names of ports. Only what an earlier injection has rewritten is
-// taken from the probe table.
+// original returns a probe before an earlier injection rewrote it. The action, with port numbers instead of names, the
+// timeout and, if guarded, the failure threshold come from the probe table. It returns any other probe unchanged.
 func (in *injection) original(h handler) *corev1.Probe {
 	entry := in.rewritten(h)
 	if entry == nil {
@@ -165,12 +166,12 @@ func (in *injection) original(h handler) *corev1.Probe {
 	return &probe
 }
 
-// sameProbe reports whether two probes of a container do the same.
+// sameProbe reports whether two probes of a container are equivalent.
 func sameProbe(c *corev1.Container, a, b *corev1.Probe) bool {
 	return apiequality.Semantic.DeepEqual(explicit(c, a), explicit(c, b))
 }
 
-// explicit returns a copy of a probe with numbers for names of ports, and with the API server's defaults.
+// explicit returns a copy of a probe with port numbers instead of names, and with the API server's defaults.
 // Source: kubernetes pkg/apis/core/v1/defaults.go.
 func explicit(c *corev1.Container, probe *corev1.Probe) *corev1.Probe {
 	p := probe.DeepCopy()

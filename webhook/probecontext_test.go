@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// withContext returns a guarded pod with that annotation, and the containers app and web, which have no probes but those given.
+// withContext returns a guarded pod with this annotation, and the containers app and web with only the given probes.
 func withContext(text, app string) *corev1.Pod {
 	pod := podWith(guarded, app)
 	pod.Annotations[mesh.AnnotationProbeContext] = text
@@ -32,8 +32,8 @@ func TestBadProbeContexts(t *testing.T) {
 		"no list":          {`{"name":"app"}`, `{...}: must be a list`},
 		"no object":        {`["app"]`, `[0]: "app": must be an object`},
 		"no name":          {`[{"livenessProbe":{}}]`, "[0].name: must be the name of a container"},
-		"no probe":         {`[{"name":"app"}]`, "[0].livenessProbe: must be there"},
-		"null":             {list("null"), "[0].livenessProbe: must be there"},
+		"no probe":         {`[{"name":"app"}]`, "[0].livenessProbe: is missing"},
+		"null":             {list("null"), "[0].livenessProbe: is missing"},
 		"a list for it":    {list("[]"), `[0].livenessProbe: [...]: must be an object`},
 		"quoted threshold": {list(`{"failureThreshold":"3"}`), `[0].livenessProbe.failureThreshold: "3": must be a whole number`},
 		"half a port":      {list(`{"httpGet":{"port":1.5}}`), `[0].livenessProbe.httpGet.port: 1.5: must be a whole number or a text`},
@@ -41,13 +41,13 @@ func TestBadProbeContexts(t *testing.T) {
 		"another case":     {list(`{"httpget":{}}`), `unknown field "[0].livenessProbe.httpget"`},
 		"another probe":    {`[{"name":"app","readinessProbe":{}}]`, `unknown field "[0].readinessProbe"`},
 		"twice in one":     {list(`{"periodSeconds":1,"periodSeconds":2}`), `duplicate field "[0].livenessProbe.periodSeconds"`},
-		"twice":            {`[{"name":"app","livenessProbe":{}},{"name":"web","livenessProbe":{}},{"name":"app","livenessProbe":{}}]`, `[2].name: "app": must be unique, [0] has it too`},
+		"twice":            {`[{"name":"app","livenessProbe":{}},{"name":"web","livenessProbe":{}},{"name":"app","livenessProbe":{}}]`, `[2].name: "app": must be unique, [0] is the same`},
 		"no such one":      {`[{"name":"App","livenessProbe":{}},{"name":"app","livenessProbe":{}}]`, `the pod has no container "App"`},
 		"ours":             {`[{"name":"kuma-sidecar","livenessProbe":{}}]`, `the pod has no container "kuma-sidecar"`},
 		"a secret":         {list(`{"httpGet":{"port":1,"httpHeaders":[{"name":"A","value":["hidden"]}]}}`), "[0].livenessProbe.httpGet.httpHeaders[0].value: must be a text"},
-		"long":             {"[" + strings.Repeat(" ", 256<<10) + "]", "it has 262146 bytes: 262144 is the most that all annotations of a pod may have"},
-		"of many":          {"[" + strings.Repeat("{},", 50_000) + "{}]", "it has too many objects and values"},
-		"deep":             {strings.Repeat("[", 100_000), "it has too many objects and values"},
+		"long":             {"[" + strings.Repeat(" ", 256<<10) + "]", "has 262146 bytes: all annotations of a pod must have at most 262144"},
+		"of many":          {"[" + strings.Repeat("{},", 50_000) + "{}]", "has too many objects and values"},
+		"deep":             {strings.Repeat("[", 100_000), "has too many objects and values"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestProbeContext(t *testing.T) {
 func TestGuardedPodsThatChangedSince(t *testing.T) {
 	const (
 		web = `{"name":"web","livenessProbe":{"httpGet":{"path":"/a","port":"http"},"failureThreshold":5}}`
-		// As it is made of the probe table.
+		// Like the annotation built from the probe table.
 		rebuilt = `{"name":"web","livenessProbe":{"httpGet":{"path":"/a","port":80,"scheme":"HTTP"},"timeoutSeconds":1,"failureThreshold":5}}`
 		job     = `{"name":"job","livenessProbe":{"exec":{"command":["a"]}}}`
 	)
@@ -179,7 +179,7 @@ func TestGuardedPodsThatChangedSince(t *testing.T) {
 	}
 }
 
-// A pod that sondectl has injected is guarded if its namespace asks for it.
+// A pod injected by sondectl becomes guarded if its namespace asks for that.
 func TestGuardedAfterItsInjection(t *testing.T) {
 	pod, _ := inject(t, podWith("kuma.io/sidecar-injection: enabled", "livenessProbe: {tcpSocket: {port: 80}, timeoutSeconds: 2}"), webhook.Options{})
 	ns := &webhook.Namespace{Name: "shop", Annotations: map[string]string{mesh.AnnotationGuardedLiveness: "enabled"}}
@@ -216,7 +216,7 @@ func TestSizeOfProbeContexts(t *testing.T) {
 		}
 		return nil
 	}
-	least := 0 // what fits
+	least := 0 // the maximum that fits
 	for most := 256 << 10; least+1 < most; {
 		if middle := (least + most) / 2; withOther(middle) == nil {
 			least = middle
@@ -227,13 +227,13 @@ func TestSizeOfProbeContexts(t *testing.T) {
 	if least < 255<<10 {
 		t.Errorf("beside %d bytes of other annotations the pod is refused", least+1)
 	}
-	const want = `metadata.annotations["apps.kruise.io/container-probe-context"]: the liveness probes of this pod take 59 bytes here, with which its annotations have 262145: 262144 is the most that a pod may have`
+	const want = `metadata.annotations["apps.kruise.io/container-probe-context"]: the pod's liveness probes take 59 bytes here, and its annotations would have 262145: must be at most 262144`
 	if err := withOther(least + 1); err == nil || err.Error() != want {
 		t.Errorf("Inject() of a pod with a byte too many = %v, want %s", err, want)
 	}
 	pod := podWith("", "livenessProbe: {exec: {command: [a]}}")
 	pod.Annotations = map[string]string{"example.com/other": strings.Repeat("x", 256<<10)}
-	inject(t, pod, webhook.Options{}) // left to the API server
+	inject(t, pod, webhook.Options{}) // the API server checks it
 }
 
 func FuzzProbeContext(f *testing.F) {

@@ -17,27 +17,27 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// Decision is what becomes of one probe or hook.
+// Decision is the decision about one probe or hook.
 type Decision struct {
-	// Container that it belongs to.
+	// Container is the owner's name.
 	Container string
 	// Type of the probe or hook.
 	Type mesh.ProbeType
-	// Written is what the user wrote, in one line. If the pod was injected before, it comes from the probe table.
+	// Written is the user's original in one line. For an injected pod it comes from the probe table.
 	Written string
-	// Probe is what the agent will do, nil if the probe or hook is left as it is.
+	// Probe is the agent's action, nil if the probe or hook is not rewritten.
 	Probe *mesh.Probe
-	// Kubelet is what the kubelet gets of a probe that the agent answers, but for one with a port of its own.
+	// Kubelet has the kubelet's values for a probe that the agent answers, except for a probe with its own port.
 	Kubelet Kubelet
-	// Why it is left as it is, "" if it is not.
+	// Why it is not rewritten, "" if it is.
 	Why string
-	// Warn says that Why is something that the user may not expect.
+	// Warn means that the user may not expect Why.
 	Warn bool
-	// Unguarded is why a liveness probe of a guarded pod is not guarded, "" for any other.
+	// Unguarded is why a liveness probe of a guarded pod is not guarded, "" for other probes.
 	Unguarded string
 }
 
-// warning returns what users should be told, "" if nothing.
+// warning returns the warning for users, "" for none.
 func (d Decision) warning() string {
 	switch {
 	case d.Unguarded != "":
@@ -48,7 +48,7 @@ func (d Decision) warning() string {
 	return ""
 }
 
-// decideAll decides about all handlers, and makes the probe table of those that are answered in the application's place.
+// decideAll decides about all handlers, and builds the probe table of those that the agent answers.
 func (in *injection) decideAll() (decisions []Decision, err error) {
 	for _, h := range in.handlers {
 		d, err := in.decide(h)
@@ -72,7 +72,8 @@ func (in *injection) decideAll() (decisions []Decision, err error) {
 	return decisions, err
 }
 
-// decide decides about a handler, but for Decision.Written, which is only shown. It has no side effect but to read Options.random for the ID of a new hook.
+// decide decides about a handler. It does not set Decision.Written, which is only for output. Its only side effect is
+// to read Options.random for the ID of a new hook.
 func (in *injection) decide(h handler) (Decision, error) {
 	d := Decision{Container: h.container.Name, Type: h.kind}
 	if p := in.rewritten(h); p != nil {
@@ -89,22 +90,22 @@ func (in *injection) decide(h handler) (Decision, error) {
 		return d, err
 	}
 	if field := newField(p); field != "" && !in.sameRelease() {
-		d.Why, d.Warn = field+": the sidecar that the pod has already is of another release, which may not know it: left as it is", true
+		d.Why, d.Warn = field+": the pod's sidecar has another release, which may not support it: not rewritten", true
 		return d, nil
 	}
 	if why := refusedByServer(p); why != "" {
-		d.Why, d.Warn = why+": left as it is, for the API server to judge", true
+		d.Why, d.Warn = why+": not rewritten, the API server decides about it", true
 		return d, nil
 	}
 	if h.hook != nil && p.HTTPGet != nil {
-		p.HTTPGet.Protocol = "" // the kubelet does not read it (pkg/kubelet/lifecycle/handlers.go)
+		p.HTTPGet.Protocol = "" // the kubelet does not read this field (pkg/kubelet/lifecycle/handlers.go)
 	}
 	d.Probe, d.Kubelet = &p, in.kubeletOf(h, p)
 	return d, nil
 }
 
-// rewritten returns the entry of the probe table for a handler that an earlier injection has rewritten, nil for one that
-// the user wrote.
+// rewritten returns the probe table's entry for a handler that an earlier injection has rewritten, nil for the user's
+// handler.
 func (in *injection) rewritten(h handler) *mesh.Probe {
 	if in.perPort() {
 		if p := in.ownPortOf(h); p != nil {
@@ -125,59 +126,73 @@ func (in *injection) rewritten(h handler) *mesh.Probe {
 	return &in.earlier.table[i]
 }
 
-// unsuitable returns why the agent never answers this kind of handler, "" if it is a request to a port, and whether that is
-// worth a warning.
+// unsuitable returns why the agent never answers this kind of handler, "" if it is a request to a port, and whether to
+// warn.
 func (h handler) unsuitable() (why string, warn bool) {
 	switch {
-	case len(h.unknown) > 0:
-		return h.unknown[0] + " is not known to this release: left as it is", true
+	case h.unread.written != nil:
+		return h.unread.fields[0] + " is unknown to this release: not rewritten", true
 	case h.actions == 0:
-		return "this kind of probe is not known: left as it is", true
+		return "unknown kind of probe: not rewritten", true
 	case h.actions > 1:
-		return "there is more than one handler: left as it is, for the API server to judge", true
+		return "more than one handler: not rewritten, the API server decides about it", true
 	}
 	return h.refused, false
 }
 
-// obstacle returns why the agent cannot answer a handler, "" if it can, and whether that is worth a warning.
+// obstacle returns why the agent cannot answer a handler, "" if it can, and whether to warn.
 func (in *injection) obstacle(h handler) (why string, warn bool) {
-	if why, warn := h.unsuitable(); why != "" {
+	switch why, warn := h.unsuitable(); {
+	case why == runsInContainer && h.kind == mesh.ProbeLiveness && in.guardedExec:
+		why = in.execObstacle(h)
+		return why, why != ""
+	case why != "":
 		return why, warn
 	}
-	port, noPort := h.port()
-	excluded := slices.Contains(in.settings.excludeInbound, port)
-	// mTLS only affects requests to this pod that are redirected.
-	redirected := h.host == "" && noPort == "" && !excluded
+	why = in.notRedirected(h)
+	port, _ := h.port()
 	switch {
 	case h.host == "" && in.forLoadBalancers(port):
 		return h.asksForLoadBalancers()
-	case !in.enabled && redirected:
-		return mesh.AnnotationVirtualProbes + " is disabled: " + h.withoutAgent(), true
-	case h.host != "":
-		why = fmt.Sprintf("host %q is asked and not the pod", h.host)
-	case noPort != "":
-		why = noPort
-	case excluded:
-		why = fmt.Sprintf("port %d is excluded from redirection by %s", port, mesh.AnnotationExcludeInboundPorts)
+	case why != "":
+	case !in.enabled && !in.gateway: // mTLS only affects redirected requests to this pod
+		return mesh.AnnotationVirtualProbes + " is disabled: " + in.withoutAgent(h), true
+	case !in.enabled: // in a gateway the kubelet reaches the application itself
+		why = mesh.AnnotationVirtualProbes + " is disabled"
 	case h.init && !podspec.IsNativeSidecar(h.container):
-		why = "an init container that ends has no probes"
+		why = "an ordinary init container has no probes"
 	case h.init && in.form == Container:
-		return "this container starts before the agent, which cannot answer for it: " + h.withoutAgent(), true
+		return "this container starts before the agent, which cannot answer its probes: " + in.withoutAgent(h), !in.gateway
 	default:
 		return "", false
 	}
-	return why + ": left as it is", in.enabled
+	return why + ": not rewritten", in.enabled
 }
 
-// withoutAgent says what redirection does to a probe that is left as it is.
-func (h handler) withoutAgent() string {
-	if h.asks.Protocol() == mesh.ProtocolTCP {
-		return "left as it is, and Envoy takes each connection in the application's place, so that this probe cannot fail"
+// notRedirected returns why the handler's requests are never redirected, "" if they are in pods other than gateways.
+func (in *injection) notRedirected(h handler) string {
+	port, noPort := h.port()
+	switch {
+	case h.host != "":
+		return fmt.Sprintf("it calls host %q, not the pod", h.host)
+	case slices.Contains(in.settings.excludeInbound, port):
+		return fmt.Sprintf("port %d is excluded from redirection by %s", port, mesh.AnnotationExcludeInboundPorts)
 	}
-	return "left as it is, and an inbound that is STRICT refuses the kubelet"
+	return noPort
 }
 
-// translate returns what the agent will do in place of the kubelet.
+// withoutAgent describes the effect of redirection on a probe that is not rewritten.
+func (in *injection) withoutAgent(h handler) string {
+	switch {
+	case in.gateway:
+		return "not rewritten"
+	case h.asks.Protocol() == mesh.ProtocolTCP:
+		return "not rewritten, and Envoy accepts each connection, so this probe never fails"
+	}
+	return "not rewritten, and a STRICT inbound rejects the kubelet"
+}
+
+// translate returns the agent's action for a handler.
 func (in *injection) translate(h handler) (mesh.Probe, error) {
 	port, _ := h.port()
 	p := h.asks.At(port)
@@ -191,16 +206,17 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 		p.ID = h.container.Name + "-" + string(h.kind)
 		return p, nil
 	}
-	// A hook has effects, so its ID must be impossible to guess.
+	// A hook has side effects, so clients must not be able to guess its ID.
 	bits := make([]byte, 16)
 	if _, err := io.ReadFull(in.options.random, bits); err != nil {
-		return p, fmt.Errorf("make the id of %s: %w", h.field(), err)
+		return p, fmt.Errorf("create ID of %s: %w", h.field(), err)
 	}
 	p.ID = hex.EncodeToString(bits)
 	return p, nil
 }
 
-// refusedByServer returns why the API server would refuse this probe, or the agent a table with it, "" if neither would.
+// refusedByServer returns why the API server would reject this probe, or the agent a table with it, "" if neither
+// would.
 func refusedByServer(p mesh.Probe) string {
 	if p.HTTPGet != nil {
 		for _, h := range p.HTTPGet.HTTPHeaders {
@@ -215,7 +231,7 @@ func refusedByServer(p mesh.Probe) string {
 	return ""
 }
 
-// rewrite makes a handler ask the agent, or its own port.
+// rewrite changes a handler to call the agent, or its own port.
 func (in *injection) rewrite(h handler, p mesh.Probe) {
 	if p.VirtualPort != 0 {
 		in.rewritePort(h, p)
@@ -225,14 +241,15 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 		Path: p.VirtualPath(), Port: intstr.FromInt32(in.port),
 		HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}},
 	}
-	// Where there is no last-applied-configuration, kubectl apply keeps a field that is absent: HTTPS would stay.
+	// Without last-applied-configuration, kubectl apply keeps a field that is missing in the new object: HTTPS would
+	// remain.
 	if old := h.asks.HTTPGet; old != nil && old.Scheme != "" {
 		get.Scheme = corev1.URISchemeHTTP
 	}
 	in.patchHandler(h, get)
 }
 
-// newField returns the field of a probe that agents before this release do not know, "" if there is none.
+// newField returns the field of a probe that agents of earlier releases do not support, or "".
 func newField(p mesh.Probe) string {
 	switch {
 	case p.HTTPGet != nil && p.HTTPGet.Protocol != "":
@@ -243,14 +260,14 @@ func newField(p mesh.Probe) string {
 	return ""
 }
 
-// removeNewField has the kubelet ask the agent as it always does: by HTTP/1.1, and without TLS.
+// removeNewField makes the kubelet call the agent as usual, by HTTP/1.1 and without TLS.
 func (in *injection) removeNewField(h handler) {
 	if field := newField(h.asks); field != "" {
 		in.patch.remove(h.path() + "/" + strings.ReplaceAll(field, ".", "/"))
 	}
 }
 
-// setNumbers gives the kubelet its numbers of a probe that asks the virtual port.
+// setNumbers sets the kubelet's timeout and threshold of a probe that calls the virtual port.
 func (in *injection) setNumbers(h handler, d Decision) {
 	if h.probe == nil || d.Probe.VirtualPort != 0 {
 		return
@@ -263,7 +280,7 @@ func (in *injection) setNumbers(h handler, d Decision) {
 	}
 }
 
-// patchHandler records that a handler becomes get. What else is in an httpGet stays.
+// patchHandler adds the change of a handler to get. It keeps other fields of an httpGet.
 func (in *injection) patchHandler(h handler, get *corev1.HTTPGetAction) {
 	path := h.path()
 	old := h.asks.HTTPGet
@@ -281,16 +298,16 @@ func (in *injection) patchHandler(h handler, get *corev1.HTTPGetAction) {
 	in.removeNewField(h)
 }
 
-// Kubelet is what the kubelet gets of a rewritten probe in place of the user's values.
+// Kubelet has the values of a rewritten probe that replace the user's.
 type Kubelet struct {
-	// TimeoutSeconds is one second more than the user's, which the agent enforces, so that its answer arrives in time. For a probe that is guarded no slow
-	// agent reaches it.
+	// TimeoutSeconds is one second more than the user's, which the agent enforces, so that its answer arrives in time. A
+	// guarded probe has a timeout that even a slow agent does not reach.
 	TimeoutSeconds int32
-	// FailureThreshold of a guarded probe, whose failures the agent counts; 0 for the user's.
+	// FailureThreshold is for a guarded probe, whose failures the agent counts; 0 means the user's.
 	FailureThreshold int32
 }
 
-// KubeletOf returns what the kubelet gets of p.
+// KubeletOf returns the kubelet's values for p.
 func KubeletOf(p mesh.Probe) Kubelet {
 	k := Kubelet{TimeoutSeconds: int32(min(int64(p.TimeoutSeconds)+1, math.MaxInt32))}
 	if p.Guarded {

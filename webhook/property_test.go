@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/execwire"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -30,8 +31,8 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// FuzzInject checks the properties for any document, whether the API server would accept it or not. The corpus are the pods
-// of the golden files.
+// FuzzInject checks the properties for arbitrary documents, even if the API server would reject them. Its corpus are
+// the pods of the golden files.
 func FuzzInject(f *testing.F) {
 	for _, pod := range readPods(f) {
 		f.Add(pod, true)
@@ -42,7 +43,7 @@ func FuzzInject(f *testing.F) {
 		if native {
 			form = webhook.Native
 		}
-		// As the API server writes it: without duplicate keys.
+		// Like the API server, without duplicate keys.
 		var object map[string]any
 		decoder := json.NewDecoder(bytes.NewReader(document))
 		decoder.UseNumber()
@@ -57,7 +58,7 @@ func FuzzInject(f *testing.F) {
 	})
 }
 
-// FuzzProbe checks the same for one pod with any values in the fields that matter.
+// FuzzProbe checks the same properties for one pod with arbitrary values in the relevant fields.
 func FuzzProbe(f *testing.F) {
 	f.Add("app", "/healthz?x=1", "http", int32(80), int32(1), "Host", "web.example", "9800", "shop.v1.Orders", true)
 	f.Add("app-liveness", "a b$(HOME)ä\n", "80", int32(9000), int32(0), "", "\x00", "", "a/b $$", false)
@@ -95,7 +96,8 @@ func FuzzProbe(f *testing.F) {
 	})
 }
 
-// checkProperties injects a document in both modes and checks what must hold for each pod. It returns false if the pod is refused.
+// checkProperties injects a document in both modes and checks invariants of each pod. It returns false if the pod is
+// rejected.
 func checkProperties(t *testing.T, document []byte, form webhook.Form) bool {
 	t.Helper()
 	unified := checkMode(t, document, webhook.Options{Sidecar: form})
@@ -158,7 +160,7 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	}
 	for _, annotation := range []string{
 		"kubectl.kubernetes.io/default-container", mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode,
-		mesh.AnnotationVirtualProbesPort, mesh.AnnotationInjectionWarnings, mesh.AnnotationGuardedLiveness,
+		mesh.AnnotationVirtualProbesPort, mesh.AnnotationInjectionWarnings, mesh.AnnotationGuardedLiveness, mesh.AnnotationGuardedExec,
 		mesh.AnnotationMetricsPort, mesh.AnnotationPrometheusScrape, mesh.AnnotationPrometheusPort, mesh.AnnotationPrometheusPath,
 	} {
 		if _, ok := before.Annotations[annotation]; !ok {
@@ -171,7 +173,8 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	}
 	got.Spec.InitContainers = slices.DeleteFunc(got.Spec.InitContainers, ours)
 	got.Spec.Containers = slices.DeleteFunc(got.Spec.Containers, ours)
-	got.Spec.Volumes = got.Spec.Volumes[:len(got.Spec.Volumes)-2]
+	got.Spec.Volumes = slices.DeleteFunc(got.Spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, "sonde-") })
+	want.Spec.Volumes = slices.DeleteFunc(want.Spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, "sonde-") })
 	if r := got.Spec.Resources; r != nil { // what the API server sets by default
 		maps.DeleteFunc(r.Requests, func(name corev1.ResourceName, request resource.Quantity) bool {
 			_, before := want.Spec.Resources.Requests[name]
@@ -231,7 +234,7 @@ func checkContext(t *testing.T, before, after *corev1.Pod) {
 		switch {
 		case c.LivenessProbe == nil:
 			c.LivenessProbe = had[c.Name].DeepCopy()
-		case had[c.Name] != nil && got[c.Name] != nil: // it may be written in two ways
+		case had[c.Name] != nil && got[c.Name] != nil: // it has two valid encodings
 			got[c.Name] = c.LivenessProbe
 		}
 		if c.LivenessProbe != nil {
@@ -261,7 +264,7 @@ func containerOf(t *testing.T, pod *corev1.Pod, name string) *corev1.Container {
 }
 
 // takeBack writes the whole entry of the table into the injected handler, and only the numbers of named ports and the
-// defaults into the original one. It checks what the kubelet asks.
+// defaults into the original one. It checks the kubelet's request.
 func takeBack(t *testing.T, injected, before *corev1.Container, p mesh.Probe) {
 	t.Helper()
 	if p.Type.IsHook() {
@@ -279,6 +282,9 @@ func takeBack(t *testing.T, injected, before *corev1.Container, p mesh.Probe) {
 		t.Errorf("the kubelet asks %+v and not port %d", got.ProbeHandler, p.VirtualPort)
 	}
 	got.ProbeHandler = original(p)
+	if p.Exec != nil {
+		takeBackHelper(t, injected, before, p)
+	}
 	if got.TimeoutSeconds = p.TimeoutSeconds; want.TimeoutSeconds == 0 {
 		want.TimeoutSeconds = 1
 	}
@@ -292,8 +298,43 @@ func takeBack(t *testing.T, injected, before *corev1.Container, p mesh.Probe) {
 		fill(t, want.HTTPGet, p)
 	case want.TCPSocket != nil:
 		want.TCPSocket.Port = intstr.FromInt32(p.TCPSocket.Port)
-	case want.GRPC.Service == nil:
+	case want.GRPC != nil && want.GRPC.Service == nil:
 		want.GRPC.Service = new("")
+	}
+}
+
+// takeBackHelper removes the helper of an exec probe from its container, and what starts it there unless that is the user's.
+func takeBackHelper(t *testing.T, c, before *corev1.Container, p mesh.Probe) {
+	t.Helper()
+	if c.VolumeMounts = c.VolumeMounts[:len(c.VolumeMounts)-2]; len(c.VolumeMounts) == 0 {
+		c.VolumeMounts = nil
+	}
+	isOurs := func(a *corev1.ExecAction) bool {
+		return a != nil && len(a.Command) > 0 && a.Command[0] == "/.sonde/exec/sonde-exec"
+	}
+	var run *corev1.ExecAction
+	hooked := c.Lifecycle != nil && c.Lifecycle.PostStart != nil && isOurs(c.Lifecycle.PostStart.Exec)
+	if hooked {
+		run = c.Lifecycle.PostStart.Exec
+	} else {
+		run = c.StartupProbe.Exec
+	}
+	if !isOurs(run) {
+		t.Fatalf("nothing starts the helper: %+v", c)
+	}
+	mode, start, err := execwire.Parse(run.Command[1:])
+	if err != nil || mode != execwire.ModeStart || !slices.Equal(start.Command, p.Exec.Command) {
+		t.Fatalf("Parse(%q) = %s, %+v, %v", run.Command, mode, start, err)
+	}
+	run.Command = start.Then
+	switch {
+	case len(start.Then) > 0:
+	case !hooked:
+		c.StartupProbe = nil
+	default:
+		if c.Lifecycle.PostStart = nil; before.Lifecycle == nil {
+			c.Lifecycle = nil
+		}
 	}
 }
 
@@ -332,6 +373,8 @@ func original(p mesh.Probe) (h corev1.ProbeHandler) {
 		}
 	case p.TCPSocket != nil:
 		h.TCPSocket = &corev1.TCPSocketAction{Port: intstr.FromInt32(p.TCPSocket.Port)}
+	case p.Exec != nil:
+		h.Exec = &corev1.ExecAction{Command: p.Exec.Command}
 	default:
 		h.GRPC = &corev1.GRPCAction{Port: p.GRPC.Port, Service: &p.GRPC.Service}
 	}

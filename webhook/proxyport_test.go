@@ -11,12 +11,12 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// TestProbeProxyPort checks how the annotation of Kuma's application probe proxy is read, and that a second injection reads it in the
-// same way: the first one has added an annotation of Sonde's own.
+// TestProbeProxyPort checks the annotation of Kuma's application probe proxy, also in a second injection, after the
+// first one has added an annotation of Sonde.
 func TestProbeProxyPort(t *testing.T) {
 	const field = `metadata.annotations["kuma.io/application-probe-proxy-port"]: `
-	asPort := field + `"19000": Kuma's annotation is read as kuma.io/virtual-probes-port, which takes its place and precedence`
-	asSwitch := field + `"0": Kuma's annotation is read as kuma.io/virtual-probes: disabled, which takes its place and precedence`
+	asPort := field + `"19000": Kuma's annotation is read as kuma.io/virtual-probes-port, which replaces it and takes precedence`
+	asSwitch := field + `"0": Kuma's annotation is read as kuma.io/virtual-probes: disabled, which replaces it and takes precedence`
 	tests := map[string]struct {
 		annotations string
 		wantPort    string // of the sidecar
@@ -28,7 +28,7 @@ func TestProbeProxyPort(t *testing.T) {
 		"0, and Sonde's":                  {`kuma.io/application-probe-proxy-port: "0", kuma.io/virtual-probes-port: "9500"`, "0", asSwitch},
 		"0, and probes are enabled":       {`kuma.io/application-probe-proxy-port: "0", kuma.io/virtual-probes: enabled`, "9000", asSwitch},
 		"a port, and probes are disabled": {`kuma.io/application-probe-proxy-port: "19000", kuma.io/virtual-probes: disabled`, "0", asPort},
-		"the default of Sonde":            {`kuma.io/application-probe-proxy-port: "9000"`, "9000", field + `"9000": Kuma's annotation is read as kuma.io/virtual-probes-port, which takes its place and precedence`},
+		"the default of Sonde":            {`kuma.io/application-probe-proxy-port: "9000"`, "9000", field + `"9000": Kuma's annotation is read as kuma.io/virtual-probes-port, which replaces it and takes precedence`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

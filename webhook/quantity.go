@@ -12,39 +12,40 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Resources are those of the sidecars of all pods, as quantities such as "250m", "" for the default. Annotations of a pod and of its
-// namespace say something else.
+// Resources of the sidecars of all pods, as quantities such as "250m", "" for the default. Annotations of a pod and of its
+// namespace take precedence.
 type Resources struct {
 	CPU, CPULimit, Memory, MemoryLimit string
 }
 
-// AddFlags adds a flag for each.
+// AddFlags adds a flag for each quantity.
 func (r *Resources) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&r.CPU, "sidecar-cpu", "", "`QUANTITY` of CPU that sidecars request; default 50m, and 250m in pods of QoS Guaranteed")
-	flags.StringVar(&r.CPULimit, "sidecar-cpu-limit", "", "`QUANTITY` of CPU that sidecars are limited to; default 1, and in pods of QoS Guaranteed what they request")
-	flags.StringVar(&r.Memory, "sidecar-memory", "", "`QUANTITY` of memory that sidecars request; default 64Mi, and "+sidecarMemory+" in pods of QoS Guaranteed")
-	flags.StringVar(&r.MemoryLimit, "sidecar-memory-limit", "", "`QUANTITY` of memory that sidecars are limited to; default "+sidecarMemory+", and in pods of QoS Guaranteed what they request")
+	flags.StringVar(&r.CPU, "sidecar-cpu", "", "CPU request `QUANTITY` of sidecars; default 50m, and 250m in pods of QoS class Guaranteed")
+	flags.StringVar(&r.CPULimit, "sidecar-cpu-limit", "", "CPU limit `QUANTITY` of sidecars; default 1, and the request in pods of QoS class Guaranteed")
+	flags.StringVar(&r.Memory, "sidecar-memory", "", "memory request `QUANTITY` of sidecars; default 64Mi, and "+sidecarMemory+" in pods of QoS class Guaranteed")
+	flags.StringVar(&r.MemoryLimit, "sidecar-memory-limit", "", "memory limit `QUANTITY` of sidecars; default "+sidecarMemory+", and the request in pods of QoS class Guaranteed")
 }
 
-// computeResource is one of the resources by which Kubernetes decides about the QoS class of a pod.
+// computeResource is a resource that determines the QoS class of a pod.
 type computeResource struct {
 	name           corev1.ResourceName
 	request, limit quantityKey
-	// guaranteed is request and limit in a pod of QoS Guaranteed (docs/decisions/041-resources-of-the-sidecar.md).
+	// guaranteed is the request and limit in a pod of QoS class Guaranteed
+	// (docs/decisions/041-resources-of-the-sidecar.md).
 	guaranteed resource.Quantity
 }
 
-// quantityKey is where users set a quantity.
+// quantityKey names the annotation and option of a quantity.
 type quantityKey struct {
 	annotation string
-	option     string // the field of Options
+	option     string // field of Options
 	standard   resource.Quantity
 	least      resource.Quantity
 	example    string
 }
 
-// computeResources have the least quantities with which Envoy and its agent come up, and the requests that leave them room at rest
-// (docs/decisions/041-resources-of-the-sidecar.md).
+// computeResources have the minimum quantities with which Envoy and the agent start, and default requests with headroom
+// for an idle proxy (docs/decisions/041-resources-of-the-sidecar.md).
 var computeResources = []computeResource{
 	{
 		corev1.ResourceCPU,
@@ -66,20 +67,20 @@ func newKey(annotation, option, standard, least, example string) quantityKey {
 	return quantityKey{annotation, option, resource.MustParse(standard), resource.MustParse(least), example}
 }
 
-// quantity is one that is set.
+// quantity is a quantity that a user has set.
 type quantity struct {
 	resource.Quantity
-	field, text string // where, and as it is written
+	field, text string // its field and text
 }
 
-// demand is what one place says about a resource of the sidecar, nil where it says nothing.
+// demand has the request and limit of a resource from one source, nil if unset.
 type demand struct{ request, limit *quantity }
 
-// demands are those of one place.
+// demands are demands by resource.
 type demands map[corev1.ResourceName]demand
 
-// readDemands reads the demands of a place. lookup returns the field of a key and what is there. The error joins a FieldError for each
-// quantity that is bad.
+// readDemands reads the demands of a source. lookup returns the field of a key and its value. The error joins a
+// FieldError for each invalid quantity.
 func readDemands(lookup func(quantityKey) (field, text string, ok bool)) (demands, error) {
 	all := demands{}
 	var errs []error
@@ -101,7 +102,7 @@ func readDemands(lookup func(quantityKey) (field, text string, ok bool)) (demand
 		d := demand{read(r.request), read(r.limit)}
 		if d.request != nil && d.limit != nil && d.request.Cmp(d.limit.Quantity) > 0 {
 			errs = append(errs, &mesh.FieldError{
-				Field: d.request.field, Value: d.request.text, Allowed: "must be at most the limit of the sidecar, which is " + d.limit.text,
+				Field: d.request.field, Value: d.request.text, Allowed: "must be at most the sidecar's limit, " + d.limit.text,
 			})
 		}
 		if d != (demand{}) {
@@ -111,7 +112,7 @@ func readDemands(lookup func(quantityKey) (field, text string, ok bool)) (demand
 	return all, errors.Join(errs...)
 }
 
-// demandsOf reads annotations. place is what stands before the names of their fields.
+// demandsOf reads annotations. place is the prefix of their names in errors.
 func demandsOf(place string, annotations map[string]string) (demands, error) {
 	return readDemands(func(k quantityKey) (field, text string, ok bool) {
 		text, ok = annotations[k.annotation]
@@ -119,7 +120,7 @@ func demandsOf(place string, annotations map[string]string) (demands, error) {
 	})
 }
 
-// demands reads the options.
+// demands reads the demands from the options.
 func (r Resources) demands() (demands, error) {
 	texts := map[string]string{
 		"Resources.CPU": r.CPU, "Resources.CPULimit": r.CPULimit, "Resources.Memory": r.Memory, "Resources.MemoryLimit": r.MemoryLimit,
@@ -130,11 +131,10 @@ func (r Resources) demands() (demands, error) {
 	})
 }
 
-// quantityText matches quantities whose exponent keeps no processor busy: of 1e-1000000000 the whole number would be written
-// out to round it.
+// quantityText matches quantities with small exponents: rounding 1e-1000000000 would first expand the whole number.
 var quantityText = regexp.MustCompile(`^[-+]?[0-9.]{1,64}([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?$`)
 
-// parseQuantity parses a quantity of Kubernetes, which any client of the API server may have written.
+// parseQuantity parses a Kubernetes quantity from an untrusted client.
 func parseQuantity(text string) (resource.Quantity, error) {
 	if !quantityText.MatchString(text) {
 		return resource.Quantity{}, resource.ErrFormatWrong

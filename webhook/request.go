@@ -8,28 +8,28 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Request is a probe or hook as it is in a pod, rewritten or not: what the kubelet asks.
+// Request is a probe or hook in a pod, rewritten or not: the request of the kubelet.
 type Request struct {
-	// Container that it belongs to.
+	// Container is the owner's name.
 	Container string
 	// Type of the probe or hook.
 	Type mesh.ProbeType
-	// Field is its place in the pod, as warnings name it: containers[web].livenessProbe.
+	// Field is its path in the pod, as in warnings: containers[web].livenessProbe.
 	Field string
-	// Written is it in one line, to be shown.
+	// Written describes it in one line.
 	Written string
-	// Host that is asked, "" for the pod itself.
+	// Host of the request, "" for the pod itself.
 	Host string
-	// Port that is asked, 0 if none is, or if the container has no port of that name.
+	// Port of the request, 0 for none, or if the container has no port with that name.
 	Port int32
-	// Protocol that is spoken to Port, "" if none is asked.
+	// Protocol of the request, "" without a port.
 	Protocol mesh.Protocol
-	// Probe or Hook is it itself, in the pod that Requests got; the other one is nil.
+	// Probe or Hook points into the pod that Requests got; the other one is nil.
 	Probe *corev1.Probe
 	Hook  *corev1.LifecycleHandler
 }
 
-// Requests returns the probes and hooks of all containers of a pod except ours, in the order of the probe table.
+// Requests returns the probes and hooks of all containers of a pod except Sonde's, in the order of the probe table.
 func Requests(pod *corev1.Pod) (all []Request) {
 	for _, h := range handlersOf(pod, nil) {
 		port, _ := h.port()
@@ -41,7 +41,8 @@ func Requests(pod *corev1.Pod) (all []Request) {
 	return all
 }
 
-// Asks returns in one line what the kubelet asks in place of a probe or hook that is rewritten. virtual is the port that Explain returns.
+// Asks describes the kubelet's request for a rewritten probe or hook in one line. virtual is the port that Explain
+// returns.
 func (d Decision) Asks(virtual int32) string {
 	p := d.Probe
 	switch {

@@ -33,6 +33,6 @@ func TestRequests(t *testing.T) {
 	}
 	web := pod.Spec.Containers[1]
 	if got[1].Probe != web.LivenessProbe || got[3].Hook != web.Lifecycle.PreStop || got[3].Probe != nil {
-		t.Error("Probe and Hook are not those of the pod")
+		t.Error("Probe and Hook are not the pod's")
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// readResources reads what the namespace asks for. The error joins one for each quantity that is bad, and for each in the pod's annotations that is
-// more than the pod has for all its containers.
+// readResources reads the namespace's resources. The error joins one for each invalid quantity, and for each in the
+// pod's annotations that exceeds the pod's own resources for all containers.
 func (in *injection) readResources() (err error) {
 	var errs []error
 	if in.namespace != nil {
@@ -25,20 +25,20 @@ func (in *injection) readResources() (err error) {
 		d := in.settings.resources[r.name]
 		for _, q := range []*quantity{d.request, d.limit} {
 			if q != nil && limited && q.Cmp(limit) > 0 {
-				errs = append(errs, &mesh.FieldError{Field: q.field, Value: q.text, Allowed: "must be at most the limit in spec.resources, which is " + limit.String()})
+				errs = append(errs, &mesh.FieldError{Field: q.field, Value: q.text, Allowed: "must be at most the limit in spec.resources, " + limit.String()})
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// chooseResources decides what kuma-sidecar requests and is limited to. kuma-init has the same: it ends before the others start, so that it adds
-// nothing to what the pod needs, and a LimitRange that allows the one allows the other.
+// chooseResources decides about requests and limits of kuma-sidecar. kuma-init has the same: it ends before the others
+// start, so the pod needs no more, and a LimitRange that accepts one container accepts the other.
 func (in *injection) chooseResources() {
 	in.resources = corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	keep := isGuaranteed(&in.pod.Spec) && !in.leavesGuaranteed()
 	for _, r := range computeResources {
-		places := []demand{in.options.demands[r.name], in.ofNamespace[r.name], in.settings.resources[r.name]} // each wins over those before it
+		places := []demand{in.options.demands[r.name], in.ofNamespace[r.name], in.settings.resources[r.name]} // later ones take precedence
 		switch {
 		case isShared(&in.pod.Spec, r.name):
 			in.shareResource(r, places[2])
@@ -52,7 +52,7 @@ func (in *injection) chooseResources() {
 	}
 }
 
-// setResource sets request and limit, where there is one.
+// setResource sets the request and, if there is one, the limit.
 func (in *injection) setResource(name corev1.ResourceName, request, limit *resource.Quantity) {
 	if request != nil {
 		in.resources.Requests[name] = request.DeepCopy()
@@ -62,7 +62,8 @@ func (in *injection) setResource(name corev1.ResourceName, request, limit *resou
 	}
 }
 
-// choose returns request and limit. What a place does not say gives way to what it says: a limit below its request, a request above its limit.
+// choose returns request and limit. If a source only sets one of them, the other one from an earlier source is
+// adjusted: a lower limit is raised to the request, a higher request lowered to the limit.
 func (r computeResource) choose(places []demand) (request, limit resource.Quantity) {
 	request, limit = r.request.standard, r.limit.standard
 	for _, d := range places {
@@ -78,8 +79,8 @@ func (r computeResource) choose(places []demand) (request, limit resource.Quanti
 	return request, limit
 }
 
-// equal returns request and limit in a pod of QoS Guaranteed, in which both are the same: the limit of the nearest place that says
-// anything, or else its request, with which Envoy has to come up.
+// equal returns request and limit in a pod of QoS class Guaranteed, where both are the same: the limit of the most
+// specific source, otherwise its request, which must be enough for Envoy to start.
 func (r computeResource) equal(places []demand) resource.Quantity {
 	for _, d := range slices.Backward(places) {
 		switch {
@@ -106,9 +107,9 @@ func smaller(a, b resource.Quantity) resource.Quantity {
 	return a
 }
 
-// isGuaranteed reports whether a pod is of QoS Guaranteed by the resources of its containers, once the API server has set the requests
-// that are missing to the limits. What the sidecar has does not count where the pod has resources of its own. Resources that say nothing, "resources: {}",
-// count as such before Kubernetes 1.37, and then the pod is BestEffort whatever its containers have.
+// isGuaranteed reports whether a pod is of QoS class Guaranteed, once the API server has set missing requests to the
+// limits. If the pod has resources of its own, containers do not count. Before Kubernetes 1.37, an empty "resources:
+// {}" counts as the pod's own resources, and makes the pod BestEffort.
 // Source: kubernetes pkg/apis/core/v1/helper/qos/qos.go, pkg/apis/core/v1/defaults.go (SetDefaults_Pod).
 func isGuaranteed(spec *corev1.PodSpec) bool {
 	if r := spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
@@ -135,20 +136,20 @@ func hasEqualResources(have *corev1.ResourceRequirements) bool {
 	return true
 }
 
-// leavesGuaranteed reports whether the annotations of the pod itself ask for a request below the limit, with which it cannot stay of QoS
-// Guaranteed.
+// leavesGuaranteed reports whether the pod's own annotations set a request below the limit, with which it loses QoS
+// class Guaranteed.
 func (in *injection) leavesGuaranteed() bool {
 	leaves := false
 	for _, r := range computeResources {
 		if d := in.settings.resources[r.name]; d.request != nil && d.limit != nil && d.request.Cmp(d.limit.Quantity) != 0 {
-			in.warn("%s: %q: it is less than the limit, %s, so that this pod is not of QoS Guaranteed any more", d.request.field, d.request.text, d.limit.text)
+			in.warn("%s: %q: less than the limit %s, so this pod loses its QoS class Guaranteed", d.request.field, d.request.text, d.limit.text)
 			leaves = true
 		}
 	}
 	return leaves
 }
 
-// limitOfPod returns what a pod may use of a resource with all its containers, false if it does not say.
+// limitOfPod returns the pod's own limit of a resource for all containers, false if unset.
 func (in *injection) limitOfPod(name corev1.ResourceName) (limit resource.Quantity, ok bool) {
 	if r := in.pod.Spec.Resources; r != nil {
 		limit, ok = r.Limits[name]
@@ -156,7 +157,7 @@ func (in *injection) limitOfPod(name corev1.ResourceName) (limit resource.Quanti
 	return limit, ok
 }
 
-// isShared reports whether a pod has a resource for all its containers.
+// isShared reports whether the pod itself sets a resource for all its containers.
 func isShared(spec *corev1.PodSpec, name corev1.ResourceName) bool {
 	if spec.Resources == nil {
 		return false
@@ -166,11 +167,16 @@ func isShared(spec *corev1.PodSpec, name corev1.ResourceName) bool {
 	return limited || requested
 }
 
-// shareResource gives our containers of a resource that the pod has for all of its containers no more than the pod's annotations ask for: the API
-// server refuses a container limit above the pod's, and containers that request more than the pod.
+// shareResource handles a resource that the pod sets for all its containers: Sonde's containers get only what the pod's
+// annotations set, since the API server rejects a container limit above the pod's, and container requests above the
+// pod's.
 func (in *injection) shareResource(r computeResource, asked demand) {
 	if asked == (demand{}) {
-		in.warn("spec.resources: %s and %s have no %s of their own, the pod's is for all", mesh.ContainerInit, mesh.ContainerSidecar, r.name)
+		ours := mesh.ContainerInit + " and " + mesh.ContainerSidecar + " have"
+		if in.cni {
+			ours = mesh.ContainerSidecar + " has"
+		}
+		in.warn("spec.resources: %s no %s of their own, they share the pod's", ours, r.name)
 		return
 	}
 	in.keepRequest(r.name)
@@ -186,8 +192,8 @@ func (in *injection) shareResource(r computeResource, asked demand) {
 	in.setResource(r.name, request, limit)
 }
 
-// keepRequest writes what the pod requests of a resource if it is only limited, and no container says anything: by default that is the limit, but
-// where a container requests some, that.
+// keepRequest sets the pod's request of a resource if the pod has only a limit and no container a request. The API
+// server's default would be the limit, but once a container has a request, the sum of requests.
 // Source: kubernetes pkg/apis/core/v1/defaults.go (defaultPodRequests).
 func (in *injection) keepRequest(name corev1.ResourceName) {
 	spec := &in.pod.Spec
@@ -208,7 +214,7 @@ func (in *injection) keepRequest(name corev1.ResourceName) {
 	in.patch.add(path+"/"+string(name), limit)
 }
 
-// cloneResources returns a copy: two containers have the same.
+// cloneResources returns a copy for the second container.
 func cloneResources(r *corev1.ResourceRequirements) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: maps.Clone(r.Requests), Limits: maps.Clone(r.Limits)}
 }

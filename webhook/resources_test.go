@@ -17,7 +17,8 @@ const (
 	guaranteed = "resources: {limits: {cpu: 2, memory: 1Gi}}"
 )
 
-// ofSidecar returns what kuma-sidecar has, "cpu 50m to 1, memory 64Mi to 512Mi", and holds that kuma-init has the same.
+// ofSidecar returns the resources of kuma-sidecar, "cpu 50m to 1, memory 64Mi to 512Mi", and checks that kuma-init has
+// the same.
 func ofSidecar(t *testing.T, pod *corev1.Pod) string {
 	t.Helper()
 	text := func(c corev1.Container) string {
@@ -41,7 +42,8 @@ func ofSidecar(t *testing.T, pod *corev1.Pod) string {
 	return sidecar
 }
 
-// The pod wins over its namespace, and that over the control plane. In a pod of QoS Guaranteed request and limit are the same.
+// The pod takes precedence over its namespace, and the namespace over the control plane. In a pod of QoS class
+// Guaranteed, request and limit are the same.
 func TestResourcesOfTheSidecar(t *testing.T) {
 	tests := map[string]struct {
 		pod, namespace string // annotations, without their prefix
@@ -49,7 +51,7 @@ func TestResourcesOfTheSidecar(t *testing.T) {
 		burstable      string
 		guaranteed     string
 	}{
-		"nobody says anything": {
+		"no annotations": {
 			burstable:  "cpu 50m to 1, memory 64Mi to 512Mi",
 			guaranteed: "cpu 250m to 250m, memory 512Mi to 512Mi",
 		},
@@ -113,7 +115,7 @@ func TestResourcesOfTheSidecar(t *testing.T) {
 						t.Errorf("%s, %q: %s, want %s", form, of, got, want)
 					}
 					warned := injected.Annotations[mesh.AnnotationInjectionWarnings]
-					if leaves := of == guaranteed && name == "the pod does not want to be Guaranteed"; leaves != strings.Contains(warned, "not of QoS Guaranteed any more") {
+					if leaves := of == guaranteed && name == "the pod does not want to be Guaranteed"; leaves != strings.Contains(warned, "loses its QoS class Guaranteed") {
 						t.Errorf("%s, %q: warnings %q", form, of, warned)
 					}
 				}
@@ -122,7 +124,7 @@ func TestResourcesOfTheSidecar(t *testing.T) {
 	}
 }
 
-// prefixed puts "sonde.dev/sidecar-" before each key, and quotes before and after each value: all annotations are texts.
+// prefixed adds "sonde.dev/sidecar-" to each key, and quotes each value, since annotations are strings.
 func prefixed(annotations string) string {
 	var all []string
 	for pair := range strings.SplitSeq(annotations, ", ") {
@@ -156,12 +158,12 @@ func TestPodsThatAreGuaranteed(t *testing.T) {
 		"an init container without resources":  {containers(full, "{name: a}"), false},
 		"a native sidecar":                     {containers(full, "{name: a, restartPolicy: Always, "+full+"}"), true},
 		"a native sidecar with a part of them": {containers(full, "{name: a, restartPolicy: Always, resources: {limits: {cpu: 1}}}"), false},
-		"a quantity that is none":              {containers(`resources: {limits: {cpu: "1e100000000", memory: 1Gi}}`), false},
+		"an invalid quantity":                  {containers(`resources: {limits: {cpu: "1e100000000", memory: 1Gi}}`), false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			for _, form := range forms() {
-				// As the API server sends it, since it decides about a document.
+				// As sent by the API server, since injection reads documents.
 				document, _, err := webhook.InjectJSON(toJSON(t, tc.pod), webhook.Options{Sidecar: form})
 				if err != nil {
 					t.Fatal(err)
@@ -216,7 +218,7 @@ func TestBadQuantities(t *testing.T) {
 			ns := &webhook.Namespace{Name: "shop", Annotations: podWith(annotation, "").Annotations}
 			_, err = webhook.InjectIn(podWith("kuma.io/sidecar-injection: enabled", ""), ns, webhook.Options{})
 			hasError(t, err, "namespace shop: "+field+value+tc.want)
-			if tc.value != "" { // which is the default
+			if tc.value != "" { // the default
 				o := map[string]webhook.Resources{
 					"cpu": {CPU: tc.value}, "cpu-limit": {CPULimit: tc.value}, "memory": {Memory: tc.value}, "memory-limit": {MemoryLimit: tc.value},
 				}[tc.key]
@@ -234,22 +236,23 @@ func hasError(t *testing.T, err error, want string) {
 	}
 }
 
-// All that is wrong is said at once.
+// The error contains all problems.
 func TestQuantitiesThatContradict(t *testing.T) {
 	pod := podWith(prefixed("cpu: 2, cpu-limit: 1, memory: 1Gi, memory-limit: 512Mi"), "")
 	_, _, err := webhook.Inject(pod, webhook.Options{Resources: webhook.Resources{}})
-	hasError(t, err, `metadata.annotations["sonde.dev/sidecar-cpu"]: "2": must be at most the limit of the sidecar, which is 1`)
-	hasError(t, err, `metadata.annotations["sonde.dev/sidecar-memory"]: "1Gi": must be at most the limit of the sidecar, which is 512Mi`)
-	hasError(t, webhook.Options{Resources: webhook.Resources{CPU: "2", CPULimit: "1"}}.Validate(), `Resources.CPU: "2": must be at most the limit of the sidecar, which is 1`)
+	hasError(t, err, `metadata.annotations["sonde.dev/sidecar-cpu"]: "2": must be at most the sidecar's limit, 1`)
+	hasError(t, err, `metadata.annotations["sonde.dev/sidecar-memory"]: "1Gi": must be at most the sidecar's limit, 512Mi`)
+	hasError(t, webhook.Options{Resources: webhook.Resources{CPU: "2", CPULimit: "1"}}.Validate(), `Resources.CPU: "2": must be at most the sidecar's limit, 1`)
 
 	pod = podWith(prefixed("cpu: 700m, memory-limit: 1Gi"), "")
 	pod.Spec.Resources = &parse("spec: {containers: [{name: a, resources: {limits: {cpu: 500m, memory: 512Mi}}}]}").Spec.Containers[0].Resources
 	_, _, err = webhook.Inject(pod, webhook.Options{})
-	hasError(t, err, `metadata.annotations["sonde.dev/sidecar-cpu"]: "700m": must be at most the limit in spec.resources, which is 500m`)
-	hasError(t, err, `metadata.annotations["sonde.dev/sidecar-memory-limit"]: "1Gi": must be at most the limit in spec.resources, which is 512Mi`)
+	hasError(t, err, `metadata.annotations["sonde.dev/sidecar-cpu"]: "700m": must be at most the limit in spec.resources, 500m`)
+	hasError(t, err, `metadata.annotations["sonde.dev/sidecar-memory-limit"]: "1Gi": must be at most the limit in spec.resources, 512Mi`)
 }
 
-// TestAPartOfThePods has a pod with resources of its own give its sidecar a part of them. What it requests by default does not change by that.
+// TestAPartOfThePods injects pods with their own resources, whose annotations give a part to the sidecar. The pod's
+// default requests do not change.
 func TestAPartOfThePods(t *testing.T) {
 	tests := map[string]struct {
 		resources, annotations string
@@ -288,7 +291,7 @@ func TestAPartOfThePods(t *testing.T) {
 	}
 }
 
-// Whoever reaches the webhook may send quantities, of which some would be written out for hours before they are rounded or compared.
+// Untrusted clients may send quantities whose rounding or comparison would take hours.
 func TestQuantitiesOfStrangers(t *testing.T) {
 	s := newServer(t, enabled().options())
 	for _, text := range []string{`"1e-1000000000"`, `1e-1000000000`, `"1e1000000000"`, `"1e-999999"`, `{"a":1}`, `null`, `"` + strings.Repeat("1", 64<<10) + `"`} {

@@ -17,18 +17,18 @@ import (
 
 const reviewKind = "AdmissionReview"
 
-// Limits of an answer, in bytes.
+// Limits of a response, in bytes.
 const (
-	// maxWarning and maxWarnings are what the API server passes on of one warning and of all.
+	// maxWarning and maxWarnings are the API server's limits for one warning and for all.
 	// Source: k8s.io/apiserver pkg/endpoints/filters/warning.go.
 	maxWarning  = 256
 	maxWarnings = 4096
 	maxMessage  = 4096
-	// maxReason is how much is said of why there is no answer.
+	// maxReason limits the text of an HTTP error.
 	maxReason = 1024
 )
 
-// review is an AdmissionReview with a request, of which T is what is read of the object.
+// review is an AdmissionReview with a request. T has the fields of the object that are read.
 type review[T any] struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
@@ -66,10 +66,10 @@ func decodeReview[T any](body []byte) (*request[T], error) {
 	return r.Request, nil
 }
 
-// Errors of a handler that are no answer to the request.
+// Errors of a handler without an admission response.
 var (
 	errMalformed = errors.New("malformed request")
-	// errUnavailable means that the same request may succeed in a moment.
+	// errUnavailable means that the same request may succeed soon.
 	errUnavailable = errors.New("not ready")
 )
 
@@ -77,17 +77,17 @@ func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", errMalformed, fmt.Errorf(format, args...))
 }
 
-// denial returns the answer that refuses a request.
+// denial returns the response that denies a request.
 func denial(uid types.UID, code int32, reason metav1.StatusReason, message string) *admissionv1.AdmissionResponse {
 	return &admissionv1.AdmissionResponse{UID: uid, Result: &metav1.Status{
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: cut.Marked(message, maxMessage),
 	}}
 }
 
-// inOneLine returns all of joined errors in one line.
+// inOneLine formats joined errors in one line.
 func inOneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// limitWarnings shortens warnings to what the API server passes on, and says how many it leaves out.
+// limitWarnings shortens warnings to the API server's limits, and adds the number of omitted ones.
 func limitWarnings(all []string) []string {
 	const last = "and %d more warnings"
 	warnings := make([]string, 0, len(all))
@@ -102,7 +102,7 @@ func limitWarnings(all []string) []string {
 	return warnings
 }
 
-// encodeResponse returns the AdmissionReview that answers a request.
+// encodeResponse encodes the AdmissionReview with the response.
 func encodeResponse(response *admissionv1.AdmissionResponse) ([]byte, error) {
 	response.Warnings = limitWarnings(response.Warnings)
 	text, err := json.Marshal(&admissionv1.AdmissionReview{

@@ -12,24 +12,26 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// Namespace is what injection has to know of a pod's namespace.
+// Namespace has the fields of a pod's namespace that injection reads.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
-	// Annotations, of which sonde.dev/virtual-probes-mode, sonde.dev/guarded-liveness, sonde.dev/meshes and those for the resources of the sidecar are read.
+	// Annotations may contain sonde.dev/virtual-probes-mode, sonde.dev/guarded-liveness, sonde.dev/meshes, sonde.dev/cni
+	// and the sidecar's resources; others are ignored.
 	Annotations map[string]string
 }
 
 // Selection says whether a pod gets a sidecar.
 type Selection struct {
 	Injected bool
-	// Why it gets none: "kuma.io/sidecar-injection is disabled". "" if it gets one, or if nothing asks for one.
+	// Why the pod gets no sidecar, such as "kuma.io/sidecar-injection is disabled"; "" if it gets one, or if nothing asks
+	// for one.
 	Why string
-	// Warn says that Why is something that the user may not expect.
+	// Warn means that the user may not expect Why.
 	Warn bool
 }
 
-// Warning is for the author of a pod without a sidecar, "" for none.
+// Warning is for the user who creates a pod without a sidecar, "" for none.
 func (s *Selection) Warning() string {
 	if !s.Warn {
 		return ""
@@ -37,12 +39,12 @@ func (s *Selection) Warning() string {
 	return s.Why + notInjected
 }
 
-// notInjected ends the warning about a pod that is left alone.
+// notInjected is the end of the warning about a pod that is not injected.
 const notInjected = ": not injected"
 
-// Select decides whether a pod gets a sidecar. The pod's own label or annotation wins over the label of its namespace. ns is nil
-// where the namespace is not known, as in a file: then a pod gets one unless it says otherwise. The error says which label or
-// annotation has a wrong value.
+// Select decides whether a pod gets a sidecar. The pod's own label or annotation takes precedence over its namespace's
+// label. ns is nil if the namespace is unknown, as for a file: then a pod gets a sidecar unless its own setting
+// disables that. The error names a label or annotation with an invalid value.
 func Select(ns *Namespace, pod *corev1.Pod, o Options) (Selection, error) {
 	o.setDefaults()
 	return o.selectPod(ns, pod)
@@ -50,13 +52,13 @@ func Select(ns *Namespace, pod *corev1.Pod, o Options) (Selection, error) {
 
 func (o *Options) selectPod(ns *Namespace, pod *corev1.Pod) (Selection, error) {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
-		// The node runs what is in its file, whatever the API says.
-		return Selection{Why: "it is the mirror of a static pod"}, nil
+		// The node runs the pod of its file, and ignores changes of the mirror pod.
+		return Selection{Why: "it is the mirror pod of a static pod"}, nil
 	}
 	asked, key, err := o.askedByPod(&pod.ObjectMeta)
 	if err == nil && ns != nil {
 		if ns.Name == metav1.NamespaceSystem || ns.Name == o.ControlPlaneNamespace {
-			return Selection{Why: "no pod of namespace " + ns.Name + " is injected", Warn: asked != nil && *asked}, nil
+			return Selection{Why: "pods of namespace " + ns.Name + " are not injected", Warn: asked != nil && *asked}, nil
 		}
 		if asked == nil {
 			asked, key, err = o.askedByNamespace(ns)
@@ -68,11 +70,11 @@ func (o *Options) selectPod(ns *Namespace, pod *corev1.Pod) (Selection, error) {
 	return selectAsked(pod, asked, key, err)
 }
 
-// selectAsked decides about a pod for which key asks, or for which an error says what is wrong with that. asked is nil where the namespace is not known.
+// selectAsked decides about a pod by the value of key, or its error. asked is nil if the namespace is unknown.
 func selectAsked(pod *corev1.Pod, asked *bool, key string, err error) (Selection, error) {
 	why := podspec.Unsupported(&pod.Spec)
 	switch {
-	case err != nil && why == "": // about other pods the API server does not ask, whatever their labels say
+	case err != nil && why == "": // the API server does not call the webhook for other pods
 		return Selection{}, err
 	case err == nil && asked != nil && !*asked:
 		return Selection{Why: key + " is disabled"}, nil
@@ -83,25 +85,25 @@ func selectAsked(pod *corev1.Pod, asked *bool, key string, err error) (Selection
 	return Selection{Injected: true}, nil
 }
 
-// inOtherMesh returns why a pod is left to another mesh, "" if none has it. One that has our sidecar keeps it.
+// inOtherMesh returns why a pod belongs to another mesh, "" if it does not. A pod with Sonde's sidecar keeps it.
 func inOtherMesh(pod *corev1.Pod) string {
 	if podspec.IsInjected(&pod.Spec) {
 		return ""
 	}
 	for _, f := range podspec.Foreigners(pod) {
-		return f.By + ": it has a sidecar of " + f.Mesh + ", which takes its connections"
+		return f.By + ": it has a sidecar of " + f.Mesh + ", which gets its connections"
 	}
 	return ""
 }
 
-// warnOtherMesh warns of a pod into which another mesh has put its sidecar after ours.
+// warnOtherMesh warns of a pod to which another mesh has added its sidecar after Sonde.
 func (in *injection) warnOtherMesh() {
 	for _, f := range podspec.Foreigners(in.pod) {
-		in.warn("%s: it has a sidecar of %s, too, and only one of the two gets its connections: let one mesh inject it", f.By, f.Mesh)
+		in.warn("%s: the pod also has a sidecar of %s, and only one of the two gets its connections: configure only one mesh to inject it", f.By, f.Mesh)
 	}
 }
 
-// askedByPod returns what the labels and annotations of a pod ask for, and by which key, nil if they do not say.
+// askedByPod returns whether a pod's labels and annotations ask for a sidecar, and the key, nil if none is set.
 func (o *Options) askedByPod(meta *metav1.ObjectMeta) (asked *bool, by string, err error) {
 	for _, key := range o.InjectionKeys() {
 		label, isLabel := meta.Labels[key]
@@ -128,7 +130,7 @@ func (o *Options) askedByPod(meta *metav1.ObjectMeta) (asked *bool, by string, e
 	return nil, "", nil
 }
 
-// askedByNamespace returns what the labels of a namespace ask for, and by which key, nil if they do not say.
+// askedByNamespace returns whether a namespace's labels ask for a sidecar, and the key, nil if none is set.
 func (o *Options) askedByNamespace(ns *Namespace) (asked *bool, by string, err error) {
 	for _, key := range o.InjectionKeys() {
 		if value, ok := ns.Labels[key]; ok {
@@ -145,7 +147,7 @@ func (ns *Namespace) labelField(key string) string {
 	return "namespace " + ns.Name + ": " + labelField(key)
 }
 
-// mesh returns the mesh that the namespace names, "" if it names none.
+// mesh returns the namespace's mesh, "" if unset.
 func (ns *Namespace) mesh() (string, error) {
 	name := ns.Labels[mesh.LabelMesh]
 	if name != "" && !isMeshName(name) {
@@ -154,16 +156,16 @@ func (ns *Namespace) mesh() (string, error) {
 	return name, nil
 }
 
-// labelPodSecurity is the level of Pod Security that a namespace enforces.
+// labelPodSecurity is the label with the level of Pod Security that a namespace enforces.
 // Source: k8s.io/pod-security-admission api/constants.go.
 const labelPodSecurity = "pod-security.kubernetes.io/enforce"
 
-// podSecurity returns why Pod Security will refuse each injected pod of the namespace, "" if it will not.
+// podSecurity returns why Pod Security will reject injected pods of the namespace, "" if it will not.
 func (ns *Namespace) podSecurity() string {
 	level := ns.Labels[labelPodSecurity]
 	if level != "baseline" && level != "restricted" {
 		return ""
 	}
-	return fmt.Sprintf("namespace %s: %s is %s: %s needs the capability NET_ADMIN, for which Pod Security refuses this pod",
-		ns.Name, labelPodSecurity, level, mesh.ContainerInit)
+	return fmt.Sprintf("namespace %s: %s is %s: %s needs the capability NET_ADMIN, so Pod Security rejects this pod: "+
+		"a native sidecar does not need it if %s is enabled", ns.Name, labelPodSecurity, level, mesh.ContainerInit, mesh.LabelCNI)
 }

@@ -23,7 +23,7 @@ func TestSelect(t *testing.T) {
 		ownOnly   bool
 		want      webhook.Selection
 	}{
-		"nobody asks":                     {nil, "", "", false, no},
+		"no labels":                       {nil, "", "", false, no},
 		"namespace":                       {map[string]string{kuma: "enabled"}, "", "", false, yes},
 		"namespace, true":                 {map[string]string{kuma: "true"}, "", "", false, yes},
 		"namespace, own":                  {map[string]string{own: "enabled"}, "", "", false, yes},
@@ -42,11 +42,11 @@ func TestSelect(t *testing.T) {
 		"a Kuma's pod":                    {map[string]string{own: "enabled"}, label(kuma, "disabled"), "", true, yes},
 		"a Kuma's pod, and nothing":       {nil, label(kuma, "enabled"), "", true, no},
 		"a Kuma's pod with a wrong value": {map[string]string{own: "enabled"}, label(kuma, "x"), "", true, yes},
-		"mirror":                          {map[string]string{kuma: "enabled"}, annotation("kubernetes.io/config.mirror", "x"), "", false, webhook.Selection{Why: "it is the mirror of a static pod"}},
-		"host network":                    {map[string]string{kuma: "enabled"}, "", "hostNetwork: true, ", false, webhook.Selection{Why: "spec.hostNetwork: redirection would be that of the whole node", Warn: true}},
+		"mirror":                          {map[string]string{kuma: "enabled"}, annotation("kubernetes.io/config.mirror", "x"), "", false, webhook.Selection{Why: "it is the mirror pod of a static pod"}},
+		"host network":                    {map[string]string{kuma: "enabled"}, "", "hostNetwork: true, ", false, webhook.Selection{Why: "spec.hostNetwork: redirection would apply to the whole node", Warn: true}},
 		"host network, not asked":         {nil, "", "hostNetwork: true, ", false, no},
 		"host network, and disabled":      {map[string]string{kuma: "enabled"}, label(kuma, "disabled"), "hostNetwork: true, ", false, disabledBy(kuma)},
-		"host network, a wrong value":     {nil, label(kuma, "x"), "hostNetwork: true, ", false, webhook.Selection{Why: "spec.hostNetwork: redirection would be that of the whole node", Warn: true}},
+		"host network, a wrong value":     {nil, label(kuma, "x"), "hostNetwork: true, ", false, webhook.Selection{Why: "spec.hostNetwork: redirection would apply to the whole node", Warn: true}},
 		"windows, by node":                {map[string]string{kuma: "x"}, "", "nodeSelector: {kubernetes.io/os: windows}, ", false, webhook.Selection{Why: "spec.nodeSelector: there is no sidecar for Windows", Warn: true}},
 		"windows":                         {map[string]string{kuma: "enabled"}, "", "os: {name: windows}, ", false, webhook.Selection{Why: "spec.os: there is no sidecar for Windows", Warn: true}},
 	}
@@ -67,7 +67,7 @@ func TestSelectNever(t *testing.T) {
 	for _, name := range []string{"kube-system", "mesh"} {
 		for text, warn := range map[string]bool{"": false, "kuma.io/sidecar-injection: enabled": true} {
 			got, err := webhook.Select(&webhook.Namespace{Name: name, Labels: all}, podWith(text, ""), webhook.Options{ControlPlaneNamespace: "mesh"})
-			want := webhook.Selection{Why: "no pod of namespace " + name + " is injected", Warn: warn}
+			want := webhook.Selection{Why: "pods of namespace " + name + " are not injected", Warn: warn}
 			if got != want || err != nil {
 				t.Errorf("Select() in %s = %+v, %v, want %+v", name, got, err, want)
 			}
@@ -86,7 +86,7 @@ func TestSelectBadValues(t *testing.T) {
 	}{
 		"namespace":           {map[string]string{"kuma.io/sidecar-injection": "yes"}, "", `namespace shop: metadata.labels["kuma.io/sidecar-injection"]: "yes": must be enabled or disabled`},
 		"label":               {nil, `labels: {kuma.io/sidecar-injection: "on"}`, `metadata.labels["kuma.io/sidecar-injection"]: "on": must be enabled or disabled`},
-		"both, and different": {nil, `labels: {kuma.io/sidecar-injection: enabled}, annotations: {kuma.io/sidecar-injection: disabled}`, `metadata.annotations["kuma.io/sidecar-injection"]: "disabled": the label of the same name says "enabled"`},
+		"both, and different": {nil, `labels: {kuma.io/sidecar-injection: enabled}, annotations: {kuma.io/sidecar-injection: disabled}`, `metadata.annotations["kuma.io/sidecar-injection"]: "disabled": the label with the same name is "enabled"`},
 		"both bad":            {nil, `labels: {sonde.dev/sidecar-injection: a}, annotations: {sonde.dev/sidecar-injection: b}`, `metadata.annotations["sonde.dev/sidecar-injection"]: "b": must be`},
 	}
 	for name, tc := range tests {

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Addresses on the network of a server, an API server and a pod. The certificate is for the name in serverURL.
+// Addresses of a server, an API server and a pod. The certificate is for the name in serverURL.
 const (
 	serverURL = "https://webhook"
 	serverAt  = "10.0.0.1:443"
@@ -28,8 +28,8 @@ const (
 	somePod   = "10.0.0.3"
 )
 
-// serve starts a server with TLS. It returns its network, a client at apiServer that trusts it, and a function that ends it and returns what
-// Serve returned.
+// serve starts a server with TLS. It returns its network, a client at apiServer that trusts it, and a function that
+// stops it and returns the result of Serve.
 func serve(t *testing.T, o webhook.ServerOptions) (n *virtual.Network, client *http.Client, end func() error) {
 	t.Helper()
 	config, roots := certificate.Server(t, "webhook")
@@ -66,7 +66,7 @@ func serve(t *testing.T, o webhook.ServerOptions) (n *virtual.Network, client *h
 	return n, &http.Client{Transport: transport}, end
 }
 
-// send has a client ask for the injection of a pod.
+// send sends the creation of a pod.
 func send(t *testing.T, client *http.Client, body []byte) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, serverURL+webhook.PathInject, bytes.NewReader(body))
@@ -101,7 +101,7 @@ func TestServe(t *testing.T) {
 	})
 }
 
-// A request that has begun when the server is told to end gets its answer.
+// A running request gets its response although the server stops.
 func TestServeEndsGracefully(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := enabled().options()
@@ -134,11 +134,11 @@ func TestServeEndsGracefully(t *testing.T) {
 	})
 }
 
-// TestServeAnswersWhileConnectionsAreHeld has a pod that opens more connections than there may be, and asks nothing.
+// TestServeAnswersWhileConnectionsAreHeld has a pod that opens more connections than the limit, without requests.
 func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, client, _ := serve(t, enabled().options())
-		client.Timeout = 5 * time.Second // the server waits for a handshake for longer
+		client.Timeout = 5 * time.Second // shorter than the server's handshake timeout
 		for range 600 {
 			dial(t, n, somePod)
 		}

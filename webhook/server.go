@@ -18,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 	admissionv1 "k8s.io/api/admission/v1"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
@@ -28,60 +29,66 @@ const (
 	PathValidate = "/validate"
 )
 
-// MaxConnections is how many connections there may be at once.
+// MaxConnections limits concurrent connections.
 const MaxConnections = 512
 
-// Limits of the server. API servers are its only clients, each with one HTTP/2 connection, but any pod can connect: at the limit of connections,
-// a new one takes the place of another.
+// Limits of the server. Its clients are API servers, each with one HTTP/2 connection, but any pod can connect: at the
+// limit, a new connection evicts another one.
 const (
-	// maxBody is the size of an AdmissionReview. The API server takes requests of at most 3 MiB and stores objects of at most
-	// 1.5 MiB. An update has both, and JSON may be longer than the protobuf that the client has sent.
+	// maxBody limits the size of an AdmissionReview. The API server accepts requests up to 3 MiB and stores objects up to
+	// 1.5 MiB. An update has both objects, and JSON may be longer than the client's protobuf.
 	maxBody = 8 << 20
 
 	maxHeaderBytes = 16 << 10
-	// A stream takes some KiB before its turn comes. An API server that needs more of them opens another connection.
+	// A stream needs some KiB before its turn. An API server that needs more streams opens another connection.
 	maxStreams = 32
-	// Of what comes before it is read, a connection may have one window. A frame has memory as soon as its header is there.
+	// Unread data of a connection is limited to one window. A frame gets memory as soon as its header has arrived.
 	window   = 128 << 10
 	maxFrame = 16 << 10
 
-	// queueTimeout is how long a request waits for its turn: API servers give up after timeoutSeconds of the webhook, 3 s.
+	// queueTimeout limits how long a request waits for its turn: API servers give up after the webhook's timeoutSeconds, 3
+	// s.
 	queueTimeout    = 2 * time.Second
-	requestTimeout  = 10 * time.Second // for reading it, and for writing the answer
+	requestTimeout  = 10 * time.Second // to read the request and write the response
 	idleTimeout     = 2 * time.Minute
 	shutdownTimeout = 5 * time.Second
 )
 
-// ServerOptions of a Server. All functions are called by several goroutines, and must be fast: the API server waits.
+// ServerOptions of a Server. Several goroutines call the functions, which must be fast, since the API server waits.
 type ServerOptions struct {
-	// Injection says what pods get.
+	// Injection has the options for pods.
 	Injection Options
-	// ControlPlaneCA returns Injection.ControlPlaneCA of the next pod, which changes in a rotation. Default: it does not change.
+	// ControlPlaneCA returns Injection.ControlPlaneCA for the next pod, since rotations change it. Default: it does not
+	// change.
 	ControlPlaneCA func() []byte
-	// TLS has the certificate of the server. Versions below 1.2 are not offered.
+	// Hold returns Injection.Hold for the next pod. Default: it does not change.
+	Hold func() mesh.LivenessHold
+	// TLS has the server's certificate. The server does not offer versions below 1.2.
 	TLS *tls.Config
-	// Namespace returns a namespace. After an error, such as for one that is not known yet, the API server asks again.
+	// Namespace returns a namespace. After an error, such as for a namespace that is not cached yet, the API server
+	// retries.
 	Namespace func(ctx context.Context, name string) (Namespace, error)
-	// Meshes returns the names of all meshes. If wanted is not among those that it has read, it reads them again: a pod may come right
-	// after its Mesh. After an error, such as before they are known, the API server asks again.
+	// Meshes returns the names of all meshes. If the cached names lack wanted, it reads them again, since a pod may be
+	// created right after its Mesh. After an error, such as before the first read, the API server retries.
 	Meshes func(ctx context.Context, wanted string) ([]string, error)
-	// Strict reports whether a mesh accepts mTLS alone, false for one that is not known.
-	Strict func(mesh string) bool
-	// InUse returns how many pods and Dataplanes belong to a mesh, an error as Meshes.
+	// Mode returns the mode of a mesh's mTLS, "" without mTLS or for an unknown mesh.
+	Mode func(name string) mesh.MTLSMode
+	// InUse returns the number of pods and Dataplanes of a mesh. Errors are like those from Meshes.
 	InUse func(mesh string) (int, error)
-	// PodExists reports whether there is a pod of that name, an error as Meshes.
+	// PodExists reports whether a pod exists. Errors are like those from Meshes.
 	PodExists func(namespace, name string) (bool, error)
-	// ServiceIPs returns the virtual addresses of a Service, none for one that is not there or has none, an error as Meshes.
+	// ServiceIPs returns the virtual addresses of a Service, none if it does not exist or has none. Errors are like those
+	// from Meshes.
 	ServiceIPs func(namespace, name string) ([]string, error)
-	// Connections is how many there may be at once. Default MaxConnections.
+	// Connections limits concurrent connections. Default MaxConnections.
 	Connections int
-	// Log gets what no caller is told. Default slog.Default.
+	// Log gets errors that no caller receives. Default slog.Default.
 	Log *slog.Logger
 	// Registerer of the metrics. Default none.
 	Registerer prometheus.Registerer
 }
 
-// Server answers the AdmissionReviews of Kubernetes' API servers: PathInject mutates pods, PathValidate checks objects of Sonde.
+// Server answers AdmissionReviews of API servers: PathInject mutates pods, PathValidate checks Sonde's objects.
 type Server struct {
 	options   ServerOptions
 	injection Options
@@ -91,7 +98,7 @@ type Server struct {
 	warned    rate.Sometimes
 }
 
-// NewServer returns a server, or what is wrong with the options.
+// NewServer returns a server, or the errors in the options.
 func NewServer(o ServerOptions) (*Server, error) {
 	s := &Server{
 		options: o, injection: o.Injection, metrics: newMetrics(),
@@ -99,10 +106,10 @@ func NewServer(o ServerOptions) (*Server, error) {
 		warned: rate.Sometimes{Interval: time.Second},
 	}
 	s.options.Log, s.options.Connections = cmp.Or(o.Log, slog.Default()), cmp.Or(o.Connections, MaxConnections)
-	s.injection.strict = o.Strict
+	s.injection.mode = o.Mode
 	err := s.injection.complete()
 	for name, missing := range map[string]bool{
-		"TLS": o.TLS == nil, "Namespace": o.Namespace == nil, "Meshes": o.Meshes == nil, "Strict": o.Strict == nil, "InUse": o.InUse == nil, "PodExists": o.PodExists == nil,
+		"TLS": o.TLS == nil, "Namespace": o.Namespace == nil, "Meshes": o.Meshes == nil, "Mode": o.Mode == nil, "InUse": o.InUse == nil, "PodExists": o.PodExists == nil,
 		"ServiceIPs": o.ServiceIPs == nil,
 	} {
 		if missing {
@@ -118,7 +125,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// Serve serves on l until ctx ends, and closes l. Requests that have begun then have a few seconds to end.
+// Serve serves on l until ctx ends, and closes l. Running requests then have a few seconds to end.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	config := s.options.TLS.Clone()
 	config.MinVersion = max(config.MinVersion, tls.VersionTLS12)
@@ -136,7 +143,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			MaxReceiveBufferPerConnection: window, MaxReceiveBufferPerStream: window,
 		},
 		ConnContext: withCaller,
-		ErrorLog:    slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // handshakes that fail, which any client can cause
+		ErrorLog:    slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // failed handshakes, which any client can cause
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
@@ -144,18 +151,18 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		defer cancel()
 		err := server.Shutdown(timeout)
 		if err != nil {
-			err = server.Close() // connections that do not end by themselves
+			err = server.Close() // closes connections that did not end by themselves
 		}
 		stopped <- err
 	})
 	err := server.ServeTLS(guardedListener{connections.Listener(l)}, "", "")
-	if stop() { // ctx has not ended: the listener broke
+	if stop() { // the listener failed before ctx ended
 		return fmt.Errorf("serve webhook on %s: %w", l.Addr(), err)
 	}
 	return <-stopped
 }
 
-// Handler returns the handler of the server's paths, without TLS and its limits for connections.
+// Handler returns the handler of the server's paths, without TLS and connection limits.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t, ctx := s.takeTurn(w, r)
@@ -171,7 +178,7 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// endpoint answers an AdmissionReview. Its error is an errMalformed, an errUnavailable, or an error of the server's own.
+// endpoint answers an AdmissionReview. Its error is an errMalformed, an errUnavailable, or an internal error.
 type endpoint func(ctx context.Context, body []byte) (*admissionv1.AdmissionResponse, error)
 
 func (s *Server) handle(w http.ResponseWriter, r *http.Request, t *turn, webhook string, e endpoint) {
@@ -215,7 +222,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, t *turn, e endpoi
 	}
 }
 
-// answer decodes a review and answers it, once there is memory for it.
+// answer decodes a review once memory is available, and answers it.
 func (s *Server) answer(ctx context.Context, t *turn, body []byte, e endpoint) (*admissionv1.AdmissionResponse, error) {
 	done, err := s.decoders.begin(ctx, t.source, body)
 	if err != nil {
@@ -225,7 +232,7 @@ func (s *Server) answer(ctx context.Context, t *turn, body []byte, e endpoint) (
 	return e(ctx, body)
 }
 
-// checkRequest returns why a request cannot be an API server's.
+// checkRequest returns why a request cannot come from an API server.
 func checkRequest(r *http.Request) (status int, why string) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
@@ -241,16 +248,16 @@ func checkRequest(r *http.Request) (status int, why string) {
 	return http.StatusOK, ""
 }
 
-// fail answers a request that has no answer.
+// fail answers a request without an admission response.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) (result string) {
-	why := cut.Marked(inOneLine(err), maxReason) // it may have parts of the request
+	why := cut.Marked(inOneLine(err), maxReason) // the error may contain parts of the request
 	switch {
 	case errors.Is(err, errMalformed):
 		http.Error(w, why, http.StatusBadRequest)
 		return resultMalformed
 	case errors.Is(err, errUnavailable):
-		// The API server tries again until timeoutSeconds have passed. A refusal would be final: controllers that make pods wait
-		// longer after each, up to a quarter of an hour.
+		// The API server retries until timeoutSeconds have passed. A denial would be final: controllers that create pods wait
+		// longer after each denial, up to a quarter of an hour.
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, why, http.StatusServiceUnavailable)
 		result = resultUnavailable

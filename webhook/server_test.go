@@ -19,10 +19,11 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// cluster is what the server asks of Kubernetes.
+// cluster is the cluster's state for the server.
 type cluster struct {
 	namespaces  map[string]map[string]string // their labels
 	annotations map[string]string            // of all namespaces
@@ -31,7 +32,7 @@ type cluster struct {
 	inUse       map[string]int
 	pods        []string            // namespace/name
 	services    map[string][]string // their addresses, by namespace/name
-	err         error               // of all questions
+	err         error               // error of all functions
 }
 
 func (c *cluster) options() webhook.ServerOptions {
@@ -46,8 +47,13 @@ func (c *cluster) options() webhook.ServerOptions {
 			return webhook.Namespace{Name: name, Labels: labels, Annotations: c.annotations}, c.err
 		},
 		Meshes: func(context.Context, string) ([]string, error) { return c.meshes, c.err },
-		Strict: func(mesh string) bool { return mesh == c.strict },
-		InUse:  func(mesh string) (int, error) { return c.inUse[mesh], c.err },
+		Mode: func(name string) mesh.MTLSMode {
+			if name == c.strict {
+				return mesh.ModeStrict
+			}
+			return mesh.ModePermissive
+		},
+		InUse: func(mesh string) (int, error) { return c.inUse[mesh], c.err },
 		PodExists: func(namespace, name string) (bool, error) {
 			return slices.Contains(c.pods, namespace+"/"+name), c.err
 		},
@@ -72,7 +78,7 @@ func newServer(t testing.TB, o webhook.ServerOptions) *webhook.Server {
 	return s
 }
 
-// podReview returns the AdmissionReview for the creation of a pod, given as JSON.
+// podReview returns the AdmissionReview for the creation of a pod in JSON.
 func podReview(namespace string, pod []byte) []byte {
 	return fmt.Appendf(nil, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u-1",`+
 		`"kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"requestKind":{"group":"","version":"v1","kind":"Pod"},`+
@@ -99,7 +105,7 @@ func post(t testing.TB, s *webhook.Server, path string, body []byte) *httptest.R
 	return w
 }
 
-// review posts an AdmissionReview and returns the response in the answer.
+// review posts an AdmissionReview and returns the admission response.
 func review(t testing.TB, s *webhook.Server, path string, body []byte) *admissionv1.AdmissionResponse {
 	t.Helper()
 	w := post(t, s, path, body)
@@ -116,7 +122,7 @@ func review(t testing.TB, s *webhook.Server, path string, body []byte) *admissio
 	return answer.Response
 }
 
-// message returns the text of a refusal, "" if the request is allowed.
+// message returns the text of a denial, "" if the request is allowed.
 func message(r *admissionv1.AdmissionResponse) string {
 	if r.Allowed {
 		return ""
@@ -190,7 +196,7 @@ func TestRequestsAreLimited(t *testing.T) {
 	}
 }
 
-// What is not known yet is asked again by the API server, and not refused.
+// Unknown state makes the API server retry, and is not a denial.
 func TestNotReady(t *testing.T) {
 	c := enabled()
 	mesh := `{"metadata":{"name":"blue"},"spec":{}}`
@@ -250,7 +256,7 @@ func TestServerMetrics(t *testing.T) {
 		"sonde_webhook_request_duration_seconds inject":   5,
 		"sonde_webhook_requests_total allowed inject":     1,
 		"sonde_webhook_requests_total denied inject":      1,
-		"sonde_webhook_requests_total failed inject":      0, // what has not happened yet is there as well
+		"sonde_webhook_requests_total failed inject":      0, // series without events also exist
 		"sonde_webhook_requests_total malformed inject":   1,
 		"sonde_webhook_requests_total patched inject":     1,
 		"sonde_webhook_requests_total unavailable inject": 1,
@@ -268,7 +274,7 @@ func TestServerMetrics(t *testing.T) {
 
 func TestBadServerOptions(t *testing.T) {
 	_, err := webhook.NewServer(webhook.ServerOptions{Injection: webhook.Options{Image: "a b", ControlPlaneNamespace: "A"}})
-	for _, want := range []string{"Image", "ControlPlaneNamespace", "TLS: is missing", "Namespace: is missing", "Meshes: is missing", "Strict: is missing", "InUse: is missing", "PodExists: is missing", "ServiceIPs: is missing"} {
+	for _, want := range []string{"Image", "ControlPlaneNamespace", "TLS: is missing", "Namespace: is missing", "Meshes: is missing", "Mode: is missing", "InUse: is missing", "PodExists: is missing", "ServiceIPs: is missing"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("NewServer() = %v, want %q", err, want)
 		}

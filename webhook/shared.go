@@ -6,7 +6,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// warnSharedUser warns of containers that run as the user of the sidecar, by which redirection recognises it.
+// warnSharedUser warns of containers that run as the sidecar's user, since redirection recognises the sidecar by its
+// user.
 func (in *injection) warnSharedUser() {
 	var ofPod *int64
 	if c := in.pod.Spec.SecurityContext; c != nil {
@@ -18,7 +19,7 @@ func (in *injection) warnSharedUser() {
 			user = c.SecurityContext.RunAsUser
 		}
 		if user != nil && *user == mesh.SidecarUser && !isOurs(c.Name) {
-			in.warn("containers[%s]: user %d is that of %s: what this container sends is not redirected", c.Name, mesh.SidecarUser, mesh.ContainerSidecar)
+			in.warn("containers[%s]: user %d is reserved for %s: connections of this container are not redirected", c.Name, mesh.SidecarUser, mesh.ContainerSidecar)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestUserOfTheSidecar(t *testing.T) {
-	const warning = "containers[app]: user 5678 is that of kuma-sidecar: what this container sends is not redirected"
+	const warning = "containers[app]: user 5678 is reserved for kuma-sidecar: connections of this container are not redirected"
 	tests := map[string]struct {
 		pod  *corev1.Pod
 		want []string
@@ -41,8 +41,8 @@ func TestDNSOfThePod(t *testing.T) {
 		policy, controlPlane string
 		want                 []string
 	}{
-		"the node's":      {"Default", "", []string{"spec.dnsPolicy: Default: this pod starts only if its DNS servers know " + name}},
-		"of its own":      {"None", "", []string{"spec.dnsPolicy: None: this pod starts only if its DNS servers know " + name}},
+		"the node's":      {"Default", "", []string{"spec.dnsPolicy: Default: this pod only starts if its DNS servers can resolve " + name}},
+		"of its own":      {"None", "", []string{"spec.dnsPolicy: None: this pod only starts if its DNS servers can resolve " + name}},
 		"the cluster's":   {"ClusterFirst", "", nil},
 		"no name to find": {"None", "10.0.0.1:5678", nil},
 	}
@@ -56,7 +56,7 @@ func TestDNSOfThePod(t *testing.T) {
 	}
 }
 
-// The API server refuses a container whose limit is above the pod's, and a pod whose containers request more than the pod.
+// The API server rejects a container limit above the pod's, and container requests above the pod's.
 func TestResourcesOfThePod(t *testing.T) {
 	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 	tests := map[string]struct {
@@ -65,11 +65,11 @@ func TestResourcesOfThePod(t *testing.T) {
 		want      []string
 	}{
 		"limits": {"limits: {cpu: 500m, memory: 256Mi}", names, []string{
-			"spec.resources: kuma-init and kuma-sidecar have no cpu of their own, the pod's is for all",
-			"spec.resources: kuma-init and kuma-sidecar have no memory of their own, the pod's is for all",
+			"spec.resources: kuma-init and kuma-sidecar have no cpu of their own, they share the pod's",
+			"spec.resources: kuma-init and kuma-sidecar have no memory of their own, they share the pod's",
 		}},
 		"requests": {"requests: {memory: 16Mi}", names[1:], []string{
-			"spec.resources: kuma-init and kuma-sidecar have no memory of their own, the pod's is for all",
+			"spec.resources: kuma-init and kuma-sidecar have no memory of their own, they share the pod's",
 		}},
 		"of other kinds": {"limits: {hugepages-2Mi: 4Mi}", nil, nil},
 	}

@@ -12,23 +12,23 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
-// The memory of requests is shared by their sources in places of placeSize. A request has one from its header on, and more as its body
-// arrives: what is announced takes none. Where all are taken, the source with the most loses one, of the request whose peer has been
-// waited for longest.
+// Sources share the memory for requests in places of placeSize bytes. A request gets one place for its header, and more
+// as its body arrives. If no place is free, the source with the most places loses the request whose peer has been idle
+// for longest.
 const (
 	placeSize = 32 << 10
-	maxPlaces = 1024 // of all requests together: 32 MiB
+	maxPlaces = 1024 // for all requests together: 32 MiB
 	firstRead = 4 << 10
 
-	// sendTime is how long an answer may take before its peer counts as one that is waited for.
+	// sendTime is how long a response may take before its peer counts as idle.
 	sendTime = 500 * time.Millisecond
-	// arriveTime is how long a body may take to come before its peer is waited for.
+	// arriveTime is how long a body may take before its peer counts as idle.
 	arriveTime = 20 * time.Millisecond
-	// lastWords is how long the answer to a request may take that was lost.
-	lastWords = 200 * time.Millisecond
+	// evictedWriteTimeout bounds the response to an evicted request.
+	evictedWriteTimeout = 200 * time.Millisecond
 )
 
-// turn is what one request holds of the server, until it is answered.
+// turn holds a request's places until it is answered.
 type turn struct {
 	owner   *connlimit.Places[netip.Prefix]
 	source  netip.Prefix
@@ -37,23 +37,23 @@ type turn struct {
 	cancel  context.CancelFunc
 	places  []*connlimit.Place[netip.Prefix]
 
-	arriving *time.Timer // ends when the peer is waited for
+	arriving *time.Timer // marks the peer as idle
 
 	mu      sync.Mutex
-	arrived bool        // all of the body
-	gone    bool        // it was lost
-	sending *time.Timer // ends when the peer is waited for; nil before there is an answer
+	arrived bool        // the complete body has arrived
+	gone    bool        // the request was evicted
+	sending *time.Timer // marks the peer as idle; nil before there is an answer
 	ended   bool
 }
 
-// takeTurn begins a request. The context ends when it is lost.
+// takeTurn begins a request. The context ends if the request is evicted.
 func (s *Server) takeTurn(w http.ResponseWriter, r *http.Request) (*turn, context.Context) {
 	ctx, cancel := context.WithCancel(r.Context())
-	from, _ := netip.ParseAddrPort(r.RemoteAddr) // a Unix socket is the zero source
+	from, _ := netip.ParseAddrPort(r.RemoteAddr) // a Unix socket has the zero source
 	t := &turn{
 		owner: s.turns, source: connlimit.Source(from.Addr()), peer: callerOf(ctx), control: http.NewResponseController(w), cancel: cancel,
 	}
-	first := s.turns.TakeBusy(t.source, t.lose) // a body that comes at once makes no room for others
+	first := s.turns.TakeBusy(t.source, t.lose) // busy: a body that arrives immediately is not evicted
 	t.places = append(t.places, first)
 	t.arriving = time.AfterFunc(arriveTime, func() {
 		t.mu.Lock()
@@ -65,8 +65,8 @@ func (s *Server) takeTurn(w http.ResponseWriter, r *http.Request) (*turn, contex
 	return t, ctx
 }
 
-// hold has the turn hold places for so many bytes. Each time that these are twice as many, the peer is waited for from then on: a body that
-// comes makes no room for one that does not.
+// hold takes places for this number of bytes. Each time it doubles, the idle time of the peer starts anew, so that a
+// body that arrives is not evicted for one that does not.
 func (t *turn) hold(bytes int) {
 	for len(t.places)*placeSize < bytes {
 		if n := len(t.places); n&(n-1) == 0 {
@@ -78,17 +78,17 @@ func (t *turn) hold(bytes int) {
 	}
 }
 
-// lose has whatever waits for the peer, and for others, end at once. A request that is lost before its answer is sent gets one.
+// lose evicts the request: all waiting ends at once. A request without a response still gets one.
 func (t *turn) lose() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended {
-		return // the response is another request's by now
+		return // the response now belongs to another request
 	}
 	t.gone = true
 	t.cancel()
 	past := time.Unix(1, 0)
-	_ = t.control.SetReadDeadline(past) // not supported without a network, as all of these
+	_ = t.control.SetReadDeadline(past) // returns an error in tests without a network, like the calls below
 	if t.sending != nil {
 		_ = t.control.SetWriteDeadline(past)
 	}
@@ -100,7 +100,7 @@ func (t *turn) lost() bool {
 	return t.gone
 }
 
-// work says that the body is there, and the peer waits for the server.
+// work marks that the body has arrived, and that the peer waits for the server.
 func (t *turn) work() {
 	t.mu.Lock()
 	t.arrived = true
@@ -114,7 +114,7 @@ func (t *turn) busy() {
 	}
 }
 
-// send says that the answer is there. If the peer does not take it soon, it is waited for.
+// send marks that the response is ready. If the peer does not read it soon, the peer counts as idle.
 func (t *turn) send() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,15 +128,15 @@ func (t *turn) send() {
 			p.Idle()
 		}
 	})
-	if t.gone { // it has no places any more, so that it must not take long
-		_ = t.control.SetWriteDeadline(time.Now().Add(lastWords))
+	if t.gone { // an evicted request has no places, so limit the time of its response
+		_ = t.control.SetWriteDeadline(time.Now().Add(evictedWriteTimeout))
 	}
 }
 
-// end sends what is buffered of the answer, and frees the places. Afterwards the peer would be waited for without being counted.
+// end flushes the response before it frees the places: later, nothing would limit a slow peer.
 func (t *turn) end() {
 	t.send()
-	_ = t.control.Flush() // a peer that has gone asks again
+	_ = t.control.Flush() // ignore errors: a disconnected peer retries
 	t.sending.Stop()
 	t.arriving.Stop()
 	t.mu.Lock()
@@ -148,7 +148,7 @@ func (t *turn) end() {
 	}
 }
 
-// read reads a body of that length. Its buffer grows with what arrives.
+// read reads a body of this length. Its buffer grows as data arrives.
 func (t *turn) read(body io.Reader, length int) ([]byte, error) {
 	buffer := make([]byte, 0, min(length, firstRead))
 	for len(buffer) < length {
@@ -163,7 +163,7 @@ func (t *turn) read(body io.Reader, length int) ([]byte, error) {
 		t.hold(len(buffer))
 		switch {
 		case t.lost():
-			t.peer.received(min(length-len(buffer), window)) // what is on its way
+			t.peer.received(min(length-len(buffer), window)) // data in transit
 			return nil, errCrowded
 		case err != nil && len(buffer) < length:
 			t.peer.wasted()

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// objectDocument is a Mesh or a Dataplane, of which the spec is read later.
+// objectDocument is a Mesh or a Dataplane, with an undecoded spec.
 type objectDocument struct {
 	Metadata struct {
 		Name              string            `json:"name"`
@@ -44,7 +44,7 @@ func (s *Server) validateObject(ctx context.Context, body []byte) (*admissionv1.
 	case r.Object == nil:
 		return nil, malformed("request.object: is missing")
 	case r.Object.Metadata.DeletionTimestamp != nil:
-		// A finalizer is being removed. An object that is being deleted need not be right.
+		// A finalizer is being removed. An object that is being deleted need not be valid.
 		return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil
 	}
 	var warnings []string
@@ -65,9 +65,9 @@ func (s *Server) validateObject(ctx context.Context, body []byte) (*admissionv1.
 	return response, nil
 }
 
-// deleteMesh refuses to delete a mesh that is in use: its proxies would lose their certificates.
+// deleteMesh denies the deletion of a mesh in use, whose proxies would lose their certificates.
 func (s *Server) deleteMesh(r *request[objectDocument]) (*admissionv1.AdmissionResponse, error) {
-	name := r.Name // "" where a whole collection is deleted
+	name := r.Name // "" if a whole collection is deleted
 	if name == "" && r.OldObject != nil {
 		name = r.OldObject.Metadata.Name
 	}
@@ -76,11 +76,11 @@ func (s *Server) deleteMesh(r *request[objectDocument]) (*admissionv1.AdmissionR
 	}
 	n, err := s.options.InUse(name)
 	if err != nil {
-		return nil, fmt.Errorf("%w: count what is in mesh %q: %w", errUnavailable, name, err)
+		return nil, fmt.Errorf("%w: count objects of mesh %q: %w", errUnavailable, name, err)
 	}
 	if n > 0 {
 		return denial(r.UID, http.StatusForbidden, metav1.StatusReasonForbidden,
-			fmt.Sprintf("mesh %q is in use: the number of its pods and Dataplanes is %d, and must be 0", name, n)), nil
+			fmt.Sprintf("mesh %q is in use: its number of pods and Dataplanes is %d: must be 0", name, n)), nil
 	}
 	return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil
 }
@@ -88,12 +88,12 @@ func (s *Server) deleteMesh(r *request[objectDocument]) (*admissionv1.AdmissionR
 func (d *objectDocument) checkMesh() (warnings []string, refused error) {
 	o := &mesh.Mesh{Name: d.Metadata.Name, Labels: d.Metadata.Labels}
 	if refused = d.check(o, &o.Spec, o.Validate); refused != nil {
-		return nil, refused // what a mistake left out would look as if it were not written
+		return nil, refused // a value omitted because of an error would look like an unset one
 	}
 	return warningsOf(o), nil
 }
 
-// warningsOf returns what is deprecated or without effect in an object, with paths of Kubernetes.
+// warningsOf returns warnings about deprecated or ineffective fields of an object, with Kubernetes paths.
 func warningsOf(o mesh.Warner) (warnings []string) {
 	for _, w := range o.Warnings() {
 		w.Field = fieldOf(w.Field)
@@ -102,7 +102,7 @@ func warningsOf(o mesh.Warner) (warnings []string) {
 	return warnings
 }
 
-// checkDataplane returns what is wrong with a Dataplane. Its name in the mesh is that of the object and its namespace.
+// checkDataplane returns the errors of a Dataplane, whose name in the mesh is the object's name and namespace.
 func (s *Server) checkDataplane(ctx context.Context, namespace string, d *objectDocument) (warnings []string, refused, err error) {
 	ns, err := s.namespace(ctx, namespace)
 	if err != nil {
@@ -116,27 +116,28 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 	refused = errors.Join(refused, d.check(o, &o.Spec, func() error { return o.ValidateIn(namespace) }), mesh.CheckMeshOf(namespace, ns.Annotations, o.Mesh))
 	taken, err := s.options.PodExists(namespace, d.Metadata.Name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: look for pod %q in namespace %q: %w", errUnavailable, d.Metadata.Name, namespace, err)
+		return nil, nil, fmt.Errorf("%w: get pod %q in namespace %q: %w", errUnavailable, d.Metadata.Name, namespace, err)
 	}
 	if taken {
 		refused = errors.Join(refused, &mesh.FieldError{
-			Field: "metadata.name", Value: d.Metadata.Name, Allowed: "must not be the name of a pod in the same namespace: it has a Dataplane of this name",
+			Field: "metadata.name", Value: d.Metadata.Name, Allowed: "must not be the name of a pod in the same namespace, which has a Dataplane with this name",
 		})
 	}
-	if refused == nil { // what a mistake left out would look as if it were not written
+	if refused == nil { // a value omitted because of an error would look like an unset one
 		warnings = warningsOf(o)
 	}
 	unknownMesh, err := s.checkMesh(ctx, o.Mesh)
-	if unknownMesh != nil { // it may come later, in the same file
+	if unknownMesh != nil { // the Mesh may be created later, from the same file
 		warnings = append(warnings, inOneLine(unknownMesh))
 	}
 	return warnings, refused, err
 }
 
-// check reads the spec into an object of the model, and returns what is wrong with it. The API server has refused what the schema of the
-// CustomResourceDefinition does not allow, such as unknown fields and a port 0, which the default would take the place of.
+// check reads the spec into an object of the model, and returns its errors. The API server has already rejected what
+// the CustomResourceDefinition's schema forbids, such as unknown fields and port 0, which the default would replace
+// here.
 func (d *objectDocument) check(o mesh.Object, spec any, validate func() error) error {
-	defer o.SetDefaults() // of the name of its mesh, whatever is wrong
+	defer o.SetDefaults() // only the mesh's name matters here
 	if len(d.Spec) > 0 {
 		if err := kjson.Unmarshal(d.Spec, spec); err != nil {
 			return mesh.ExplainJSON("spec", d.Spec, spec)
@@ -154,7 +155,7 @@ func (d *objectDocument) check(o mesh.Object, spec any, validate func() error) e
 	return refused
 }
 
-// fieldOf returns the path in a Kubernetes object for a path of the model.
+// fieldOf converts a path of the model to a path in the Kubernetes object.
 func fieldOf(field string) string {
 	switch {
 	case field == "name":

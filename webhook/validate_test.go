@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// objectReview returns the AdmissionReview for a Mesh, or for a Dataplane in the namespace shop, given as JSON.
+// objectReview returns the AdmissionReview for a Mesh, or for a Dataplane in namespace shop, in JSON.
 func objectReview(kind, operation, object, old string) []byte {
 	namespace := "shop"
 	if kind == "Mesh" {
@@ -29,7 +29,7 @@ func TestValidate(t *testing.T) {
 	const backends = `[{name: ca, type: builtin}, {name: ca, type: vault, mode: MAYBE}]`
 	tests := map[string]struct {
 		kind, object string
-		want         []string // parts of the message; none if the object is right
+		want         []string // parts of the message; none if the object is valid
 		warnings     []string
 	}{
 		"mesh":             {"Mesh", `{metadata: {name: blue}, spec: {mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin, dpCert: {rotation: {expiration: 1d}}}]}}}`, nil, nil},
@@ -45,14 +45,14 @@ func TestValidate(t *testing.T) {
 		"empty mtls":       {"Mesh", `{metadata: {name: blue}, spec: {mtls: {}}}`, nil, []string{"spec.mtls: has no backend: mTLS is off, and all traffic is plain text. Write one in backends and its name in enabledBackend, or leave mtls out"}},
 		"dataplane":        {"Dataplane", `{metadata: {name: vm}, spec: ` + goodDataplane + `}`, nil, nil},
 		"its mesh":         {"Dataplane", `{metadata: {name: vm, labels: {kuma.io/mesh: blue}}, spec: ` + goodDataplane + `}`, nil, nil},
-		"another mesh":     {"Dataplane", `{metadata: {name: vm, labels: {kuma.io/mesh: red}}, spec: ` + goodDataplane + `}`, nil, []string{`kuma.io/mesh: "red": must be the name of a mesh that exists: there are blue, default, shop`}},
-		"no mesh":          {"Dataplane", `{metadata: {name: vm, labels: {kuma.io/mesh: R}}, spec: ` + goodDataplane + `}`, []string{`metadata.labels["kuma.io/mesh"]: "R": must be a DNS label`}, []string{`kuma.io/mesh: "R": must be the name of a mesh that exists: there are blue, default, shop`}},
+		"another mesh":     {"Dataplane", `{metadata: {name: vm, labels: {kuma.io/mesh: red}}, spec: ` + goodDataplane + `}`, nil, []string{`kuma.io/mesh: "red": must be the name of an existing mesh: one of blue, default, shop`}},
+		"no mesh":          {"Dataplane", `{metadata: {name: vm, labels: {kuma.io/mesh: R}}, spec: ` + goodDataplane + `}`, []string{`metadata.labels["kuma.io/mesh"]: "R": must be a DNS label`}, []string{`kuma.io/mesh: "R": must be the name of an existing mesh: one of blue, default, shop`}},
 		"a pod's name":     {"Dataplane", `{metadata: {name: web-0}, spec: ` + goodDataplane + `}`, []string{`metadata.name: "web-0": must not be the name of a pod`}, nil},
 		"a pod elsewhere":  {"Dataplane", `{metadata: {name: db-0}, spec: ` + goodDataplane + `}`, nil, nil},
 		"a workload":       {"Dataplane", `{metadata: {name: vm, labels: {kuma.io/workload: /ns/shop/sa/web}}, spec: ` + goodDataplane + `}`, []string{`metadata.labels["kuma.io/workload"]: "/ns/shop/sa/web": must be 1 to 253 letters`}, nil},
 		"another's":        {"Dataplane", `{metadata: {name: vm}, spec: {networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 81, tags: {kuma.io/service: web_bank_svc_80}}, {port: 82, servicePort: 83, tags: {kuma.io/service: web_bank_svc}}]}}}`, []string{`spec.networking.inbound[0].tags["kuma.io/service"]: "web_bank_svc_80": must not be a service of another namespace: this Dataplane is in "shop"`, "spec.networking.inbound[1].tags"}, nil},
 		"its own":          {"Dataplane", `{metadata: {name: vm}, spec: {networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 81, tags: {kuma.io/service: web_shop_svc_80}}]}}}`, nil, nil},
-		"deprecated":       {"Dataplane", `{metadata: {name: vm}, spec: {probes: {port: 9000}, tcpProbes: [{port: 80}], networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: web}}]}}}`, nil, []string{"spec.probes: is deprecated and will be removed in Sonde 2.0: it has an effect in the per-port mode alone (sonde.dev/virtual-probes-mode)", "spec.tcpProbes: is deprecated and will be removed in Sonde 2.0: it has an effect in the per-port mode alone (sonde.dev/virtual-probes-mode)"}},
+		"deprecated":       {"Dataplane", `{metadata: {name: vm}, spec: {probes: {port: 9000}, tcpProbes: [{port: 80}], networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: web}}]}}}`, nil, []string{"spec.probes: is deprecated and will be removed in Sonde 2.0: it only has an effect in the per-port mode (sonde.dev/virtual-probes-mode)", "spec.tcpProbes: is deprecated and will be removed in Sonde 2.0: it only has an effect in the per-port mode (sonde.dev/virtual-probes-mode)"}},
 		"a header":         {"Dataplane", `{metadata: {name: vm}, spec: {networking: {address: 10.0.0.1, inbound: [{port: 80, serviceProbe: {httpGet: {httpHeaders: [{name: a, value: 5}]}}, tags: {kuma.io/service: web}}]}}}`, []string{`spec.networking.inbound[0].serviceProbe.httpGet.httpHeaders[0].value: must be a text`}, nil},
 		"an empty one":     {"Dataplane", `{metadata: {name: vm}}`, []string{"spec.networking.address: is missing"}, nil},
 		"unknown in a tag": {"Dataplane", `{metadata: {name: vm}, spec: {networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: web, a: [1]}}]}}}`, []string{`spec.networking.inbound[0].tags["a"]: [...]: must be a text`}, nil},
@@ -92,7 +92,7 @@ func TestDeletions(t *testing.T) {
 		kind, operation, object, old string
 		want                         string
 	}{
-		"in use":           {"Mesh", "DELETE", "null", object("blue"), `mesh "blue" is in use: the number of its pods and Dataplanes is 3, and must be 0`},
+		"in use":           {"Mesh", "DELETE", "null", object("blue"), `mesh "blue" is in use: its number of pods and Dataplanes is 3: must be 0`},
 		"not in use":       {"Mesh", "DELETE", "null", object("green"), ""},
 		"a dataplane":      {"Dataplane", "DELETE", "null", object("blue"), ""},
 		"on its way out":   {"Mesh", "UPDATE", `{"metadata":{"name":"blue","deletionTimestamp":"2026-01-01T00:00:00Z"},"spec":{"mtls":5}}`, "null", ""},
@@ -111,7 +111,7 @@ func TestDeletions(t *testing.T) {
 	}
 }
 
-// A Dataplane that somebody writes cannot have the identity of a pod, /ns/<namespace>/sa/<service account>.
+// A user's Dataplane cannot have the identity of a pod, /ns/<namespace>/sa/<service account>.
 func TestWrittenIdentity(t *testing.T) {
 	for _, workload := range []string{"/ns/shop/sa/web", "ns/shop/sa/web", "../ns/shop/sa/web", ".."} {
 		d := &mesh.Dataplane{Meta: mesh.Meta{Name: "vm", Labels: map[string]string{mesh.LabelWorkload: workload}}}

@@ -8,11 +8,11 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// awaitInterval is how often Await looks whether a proxy has answered.
+// awaitInterval is how often Await checks whether the proxies have answered.
 const awaitInterval = 5 * time.Millisecond
 
-// Await waits until these nodes have answered all clusters and endpoints that were published for them before, or ctx ends. A node without a
-// stream gets the newest when it opens one, and is not waited for.
+// Await waits until these nodes have answered all clusters and endpoints that were published for them before, or ctx
+// ends. It does not wait for a node without a stream, which gets the newest state when it opens one.
 func (s *Server) Await(ctx context.Context, ids []string) {
 	again := time.NewTicker(awaitInterval)
 	defer again.Stop()
@@ -27,7 +27,7 @@ func (s *Server) Await(ctx context.Context, ids []string) {
 	}
 }
 
-// answered reports whether the streams of a node lack no cluster and no endpoints, and none of these is on its way.
+// answered reports whether all clusters and endpoints were sent on the node's streams, and none is in flight.
 func (s *Server) answered(id string) bool {
 	s.mu.Lock()
 	var streams []*stream
@@ -41,7 +41,8 @@ func (s *Server) answered(id string) bool {
 func (st *stream) answered() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if d := st.desired.Load(); d == nil || *d != st.proxy.desired && d.Known() { // its sending goroutine has not seen it yet
+	// the stream's sending goroutine has not handled it yet
+	if d := st.desired.Load(); d == nil || *d != st.proxy.desired && d.Known() {
 		return st.closed
 	}
 	for _, kind := range []resource.Type{resource.Cluster, resource.Endpoint} {

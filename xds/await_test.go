@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestAwait shows whom Await waits for.
+// TestAwait checks which proxies Await waits for.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, Options{DrainTime: time.Hour})
@@ -20,7 +20,7 @@ func TestAwait(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				f.server.Await(t.Context(), []string{"m/nobody", "m/a"})
+				f.server.Await(t.Context(), []string{"m/no-one", "m/a"})
 			}()
 			return done
 		}
@@ -48,19 +48,19 @@ func TestAwait(t *testing.T) {
 		done := await()
 		waits("the cluster", done)
 		p.send(ack(cluster, ""))
-		returns("the cluster was taken", done)
+		returns("the cluster was accepted", done)
 		p.send(ask("", "EDS", "x"))
 		p.send(ack(p.next(), ""))
 		p.send(ask("", "LDS"))
 		listener := p.next()
-		returns("all but the listener was taken", await())
+		returns("all but the listener was accepted", await())
 		p.send(ack(listener, ""))
 
 		f.want("m/a", "CDS x@1 EDS x@2 LDS l@1")
 		done = await()
 		waits("the endpoints", done)
 		p.send(ack(p.next(), ""))
-		returns("the endpoints were taken", done)
+		returns("the endpoints were accepted", done)
 
 		f.want("m/a", "CDS x@1 EDS x@3 LDS l@1")
 		r := p.next()
@@ -79,7 +79,7 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// TestAwaitNoRemovals shows that Await does not wait for what an Envoy keeps until listeners have drained.
+// TestAwaitNoRemovals checks that Await does not wait for removals that wait for a drain.
 func TestAwaitNoRemovals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, Options{DrainTime: time.Hour})

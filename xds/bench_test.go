@@ -26,7 +26,7 @@ func services(n int) (set *resource.Set, names []string) {
 	return resource.NewSet(all...), names
 }
 
-// syncAll sends everything to a new proxy, and returns the proxy and the number of resources.
+// syncAll sends everything to a new proxy. It returns the proxy and the number of resources.
 func syncAll(b testing.TB, d resource.Desired, names []string) (p *proxy, resources int) {
 	b.Helper()
 	p = newProxy(false)
@@ -50,7 +50,7 @@ func syncAll(b testing.TB, d resource.Desired, names []string) (p *proxy, resour
 	return p, resources
 }
 
-// BenchmarkSync measures what the protocol costs for a proxy that connects and has nothing yet.
+// BenchmarkSync measures the cost of the protocol for a new proxy without resources.
 func BenchmarkSync(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -64,7 +64,7 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// removeServices removes services. All but their listeners are held for an hour.
+// removeServices removes services. All removals except of listeners are held for an hour.
 func removeServices(b *testing.B, p *proxy, set *resource.Set, services []string) *resource.Set {
 	b.Helper()
 	p.drainTime = time.Hour
@@ -87,15 +87,15 @@ func removeServices(b *testing.B, p *proxy, set *resource.Set, services []string
 	return set
 }
 
-// BenchmarkChange measures what the protocol costs per proxy for a change of one endpoint, also while the removals of other
-// services wait for a drain.
+// BenchmarkChange measures the cost per proxy of a change of one endpoint, also while the removals of other services
+// wait for a drain.
 func BenchmarkChange(b *testing.B) {
 	for name, of := range map[string]struct{ services, removed int }{"100": {100, 0}, "1000": {1000, 0}, "1000, and 1000 drain": {2000, 1000}} {
 		b.Run(name, func(b *testing.B) {
 			set, names := services(of.services)
 			p, _ := syncAll(b, resource.Desired{Shared: set}, names)
 			set = removeServices(b, p, set, names[of.services-of.removed:])
-			sets := []*resource.Set{set} // each is made from the one before it, except the first
+			sets := []*resource.Set{set} // each set is derived from the previous one
 			for i := range 500 {
 				set = set.With([]*resource.Resource{res(resource.Endpoint, fmt.Sprintf("service-0050@%d", i+2))}, nil)
 				sets = append(sets, set)
@@ -121,7 +121,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkDecode measures decoding requests, beside what protobuf alone takes for the whole of them.
+// BenchmarkDecode measures decoding of requests, compared with decoding by protobuf alone.
 func BenchmarkDecode(b *testing.B) {
 	_, names := services(2000)
 	versions := map[string]string{}

@@ -10,33 +10,37 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What the requests of one proxy may have the server keep, and do.
+// Limits on what the requests of one proxy may make the server keep and do.
 const (
-	// maxNameBytes is how many bytes of names all streams of one proxy may have. 10,000 endpoints and 10,000 routes with names of 80 bytes
-	// are two thirds of it. Each name counts as itself and nameOverhead.
+	// maxNameBytes limits the bytes of names of all streams of one proxy. 10,000 endpoints and 10,000 routes with names
+	// of 80 bytes take two thirds of it. Each name counts as itself plus nameOverhead.
 	maxNameBytes = 8 << 20
-	// nameOverhead is what is kept beside a name while it waits for its answer, and until the proxy has ACKed that.
+	// nameOverhead is the memory for a name besides the name itself, while it waits for its response and until the proxy
+	// ACKs it.
 	nameOverhead = 192
-	// maxInFlightBytes is how much of the responses of one stream is kept that wait for their ACK or NACK, or to be read: beyond it, changes
-	// wait, unless the type has no response in flight. Each resource that a response mentions counts as mentionBytes.
+	// maxInFlightBytes limits the kept responses of one stream that wait for their ACK or NACK, or to be read. Above the
+	// limit changes wait, unless their type has no response in flight. Each resource mentioned in a response counts
+	// mentionBytes.
 	maxInFlightBytes = 2 << 20
 	mentionBytes     = 128
 
-	// Work is counted in units of about 50 µs: the work of one proxy per second, and at once. ACKs and what the mesh changes do not count.
+	// Work is counted in units of about 50 µs: the work that one proxy may cause per second, and at once. ACKs and changes
+	// of the mesh do not count.
 	workRate  = 400
 	workBurst = 2000
-	// A stream that begins, a request that is no ACK, a NACK, and so many names in it or resources to be sent again because of it.
+	// Work of a new stream, of a request that is not an ACK, of a NACK, and the number of names or resent resources per
+	// unit of work.
 	streamWork   = 10
 	requestWork  = 1
 	nackWork     = 10
 	namesPerWork = 20
-	// manyNames is how many names make a request one of those of which the server handles one at a time for each proxy.
+	// manyNames is how many names make a request so large that the server handles one at a time per proxy.
 	manyNames = 1000
-	// maxStreamDelay is how long a stream waits at most until it begins: its first request is kept meanwhile.
+	// maxStreamDelay bounds how long a stream waits until it begins: its first request is kept meanwhile.
 	maxStreamDelay = time.Second
 )
 
-// held returns how many bytes the names of a stream count.
+// held returns the number of bytes that the names of a stream count.
 func (p *proxy) held() int {
 	size := p.statedBytes
 	for _, s := range p.subscriptions {
@@ -55,7 +59,7 @@ func (p *proxy) inFlightIsFull(s *subscription) bool {
 	return len(s.inFlight) >= p.window(s) || len(s.inFlight) > 0 && p.inFlightBytes >= maxInFlightBytes
 }
 
-// keptBytes returns how much is kept for a response until it is ACKed or NACKed, beside resources that others have as well.
+// keptBytes returns the memory for a response until it is ACKed or NACKed, besides shared resources.
 func (r *response) keptBytes() int {
 	size := (len(r.resources) + len(r.removed)) * mentionBytes
 	for i := range r.removed {
@@ -64,11 +68,12 @@ func (r *response) keptBytes() int {
 	return size
 }
 
-// reserve makes sure that the names of all streams of a node are within the budget: the newest stream needs them, and the older ones, which may
-// be half-open, end. The error says that the stream alone has too many.
+// reserve keeps the names of all streams of a node within the budget. If they exceed it, the older streams, which may
+// be half-open, end in favour of the newest one. The error means that the newest stream alone exceeds it.
 func (s *Server) reserve(st *stream, size int) error {
 	if size > maxNameBytes {
-		return status.Errorf(codes.ResourceExhausted, "resource names: %d bytes with %d for each name: at most %d are allowed", size, nameOverhead, maxNameBytes)
+		return status.Errorf(codes.ResourceExhausted,
+			"resource names: %d bytes with %d for each name: at most %d are allowed", size, nameOverhead, maxNameBytes)
 	}
 	if int(st.held.Swap(int64(size))) >= size {
 		return nil
@@ -91,15 +96,16 @@ func (s *Server) reserve(st *stream, size int) error {
 			continue
 		}
 		total -= int(old.held.Load())
-		old.end(status.Errorf(codes.ResourceExhausted, "resource names of all streams of node %q: more than %d bytes are not allowed", st.node, maxNameBytes))
+		old.end(status.Errorf(codes.ResourceExhausted,
+			"resource names of all streams of node %q: more than %d bytes are not allowed", st.node, maxNameBytes))
 	}
 	return nil
 }
 
-// pace is how much work a node may still cause. It outlives the streams of the node, until it is like a new one.
+// pace tracks how much work a node may still cause. It outlives the node's streams until it is equal to a new one.
 type pace struct {
 	*rate.Limiter
-	turn chan struct{} // has an element while a request with many names is handled, and its work is waited for
+	turn chan struct{} // has an element while a request with many names is handled and charged
 }
 
 // admitAtPace admits a stream of a node, at the pace of the node: reopening streams is work, too.
@@ -111,7 +117,8 @@ func (s *Server) admitAtPace(ctx context.Context, id string) (*pace, error) {
 	r := p.ReserveN(time.Now(), streamWork)
 	if d := r.Delay(); d > maxStreamDelay {
 		r.Cancel()
-		return nil, status.Errorf(codes.ResourceExhausted, "requests and streams of node %q: the next stream may begin in %s", id, d.Round(time.Millisecond))
+		return nil, status.Errorf(codes.ResourceExhausted, "requests and streams of node %q: the next stream may begin in %s",
+			id, d.Round(time.Millisecond))
 	}
 	wait(ctx, r.Delay())
 	return p, nil
@@ -132,7 +139,8 @@ func (s *Server) paceOf(id string) *pace {
 	return p
 }
 
-// takeTurn waits for the turn of a request with so many names, or until ctx ends, and returns how the turn ends.
+// takeTurn waits for the turn of a request with many names, or until ctx ends. It returns a function that ends the
+// turn.
 func (p *pace) takeTurn(ctx context.Context, names int) (end func()) {
 	if names < manyNames {
 		return func() {}
@@ -145,7 +153,7 @@ func (p *pace) takeTurn(ctx context.Context, names int) (end func()) {
 	}
 }
 
-// charge charges work to the node of a stream, and waits as long as that takes at its pace, or until ctx ends.
+// charge charges work to the node of a stream. It waits until the node's pace allows the work, or until ctx ends.
 func (st *stream) charge(ctx context.Context, work int) {
 	if work > 0 {
 		wait(ctx, st.pace.ReserveN(time.Now(), min(work, workBurst)).Delay())
@@ -165,7 +173,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// takeWork returns how much work the last request was.
+// takeWork returns the work that the last request caused.
 func (p *proxy) takeWork() int {
 	work := requestWork + p.asked/namesPerWork
 	if p.acked && work == requestWork {

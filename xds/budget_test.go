@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// padded returns n names of that many bytes.
+// padded returns n names, each of length bytes.
 func padded(prefix string, n, length int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -27,7 +27,7 @@ func padded(prefix string, n, length int) []string {
 	return names
 }
 
-// fits is how many names of 1000 bytes a proxy may have.
+// fits is the maximum number of names of 1000 bytes for one proxy.
 const fits = maxNameBytes / (1000 + nameOverhead)
 
 func TestNamesOfAStreamHaveABudget(t *testing.T) {
@@ -42,7 +42,7 @@ func TestNamesOfAStreamHaveABudget(t *testing.T) {
 		p.send(ask("", "RDS", many[0]))
 		p.endsWith(codes.ResourceExhausted, fmt.Sprintf("resource names: %d bytes with 192 for each name: at most 8388608 are allowed", (fits+1)*1192))
 	})
-	virtual.Run(t, "versions of what does not exist", func(t *testing.T) {
+	virtual.Run(t, "versions of nonexistent names", func(t *testing.T) {
 		f := newFixture(t, Options{})
 		f.want("m/a", "CDS x@1")
 		p := f.delta().listen()
@@ -57,7 +57,7 @@ func TestNamesOfAStreamHaveABudget(t *testing.T) {
 		p.endsWith(codes.ResourceExhausted, "resource names")
 	})
 	virtual.Run(t, "types that are not served", func(t *testing.T) {
-		f := newFixture(t, Options{}) // m/a is not known, so it waits for its answers
+		f := newFixture(t, Options{}) // m/a is unknown, so it waits for its responses
 		p := f.delta().listen()
 		for n, list := range [][]string{few, many} {
 			r := ask("m/a", "EDS", list...)
@@ -73,7 +73,7 @@ func TestNamesOfAStreamHaveABudget(t *testing.T) {
 			return &discoveryv3.DiscoveryRequest{Node: nodeOf("m/a"), TypeUrl: string(kind), ResourceNames: names}
 		}
 		p.send(request(resource.Endpoint, few))
-		p.send(request(resource.Endpoint, many)) // instead of the others
+		p.send(request(resource.Endpoint, many)) // replaces the other names
 		p.send(request(resource.Route, few[1:]))
 		f.settles("all are handled", func() bool { return f.metric("sonde_xds_requests_total") == 3 })
 		p.quiet()
@@ -82,7 +82,8 @@ func TestNamesOfAStreamHaveABudget(t *testing.T) {
 	})
 }
 
-// TestNamesOfAllStreamsOfANode opens a second stream whose names do not fit beside those of the first one, which may be half-open.
+// TestNamesOfAllStreamsOfANode opens a second stream whose names do not fit beside the first stream's names. The first
+// stream may be half-open.
 func TestNamesOfAllStreamsOfANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, Options{})
@@ -98,7 +99,7 @@ func TestNamesOfAllStreamsOfANode(t *testing.T) {
 	})
 }
 
-// TestUnansweredResponsesHaveABudget asks for names again and again, and ACKs nothing.
+// TestUnansweredResponsesHaveABudget requests names repeatedly, and ACKs nothing.
 func TestUnansweredResponsesHaveABudget(t *testing.T) {
 	t.Parallel()
 	names := padded("a", 2000, 500)
@@ -141,13 +142,14 @@ func TestUnansweredResponsesHaveABudget(t *testing.T) {
 				}
 			}
 			if p.inFlightBytes != 0 {
-				t.Errorf("%d bytes are counted when all is ACKed", p.inFlightBytes)
+				t.Errorf("%d bytes are counted when everything is ACKed", p.inFlightBytes)
 			}
 		})
 	}
 }
 
-// TestAnAnswerCountsForThoseBefore has a proxy answer the last of several responses alone: what the others cost is free again, too.
+// TestAnAnswerCountsForThoseBefore answers only the last of several responses, which also frees the budget of the
+// earlier ones.
 func TestAnAnswerCountsForThoseBefore(t *testing.T) {
 	p := newProxy(false)
 	p.setDesired(resource.Desired{Shared: setOf(t, "CDS a@1 b@1 c@1", nil)})
@@ -168,7 +170,7 @@ func TestAnAnswerCountsForThoseBefore(t *testing.T) {
 	}
 }
 
-// TestWork counts what requests are.
+// TestWork checks the work that requests cause.
 func TestWork(t *testing.T) {
 	t.Parallel()
 	request := func(nonce, nack string, names ...string) *discoveryv3.DeltaDiscoveryRequest {
@@ -205,7 +207,7 @@ func TestWork(t *testing.T) {
 			}
 			p.next()
 			if got, want := p.takeWork(), requestWork+200/namesPerWork; got != want {
-				t.Errorf("the first request is %d, want %d", got, want)
+				t.Errorf("work of the first request = %d, want %d", got, want)
 			}
 			if _, err := p.receiveDelta(tc.request); err != nil {
 				t.Fatal(err)
@@ -217,7 +219,7 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// TestPace has one node ask as fast as it can, on two streams.
+// TestPace has one node send requests as fast as it can, on two streams.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(Options{}, &fakeSource{}, func(context.Context, string) error { return nil })
@@ -237,7 +239,7 @@ func TestPace(t *testing.T) {
 		}
 		s.paceOf("m/a").ReserveN(time.Now(), 2*workRate)
 		if _, err := s.admitAtPace(t.Context(), "m/a"); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "may begin in 2.025s") {
-			t.Errorf("a stream when work for two seconds is due: %v, want ResourceExhausted and when", err)
+			t.Errorf("a stream after work for two seconds: %v, want ResourceExhausted with the time", err)
 		}
 		if _, err := s.admitAtPace(t.Context(), "m/b"); err != nil {
 			t.Errorf("a stream of another node: %v", err)
@@ -252,7 +254,7 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// TestPacesAreForgotten opens streams of many nodes.
+// TestPacesAreForgotten opens streams of many nodes, and checks that their paces are dropped.
 func TestPacesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(Options{}, &fakeSource{}, nil)
@@ -262,7 +264,7 @@ func TestPacesAreForgotten(t *testing.T) {
 			s.paceOf(fmt.Sprint("m/", i))
 		}
 		if len(s.paces) > 200 || s.paceOf("m/busy") != busy {
-			t.Errorf("%d paces are kept, want that of the busy node and at most 200", len(s.paces))
+			t.Errorf("%d paces are kept, want the busy node's and at most 200", len(s.paces))
 		}
 	})
 }

@@ -6,7 +6,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// collect adds to r what can be sent now. Suspects wait until there is nothing else, and then one group of them is sent.
+// collect adds to r what can be sent now. Suspects wait until nothing else is left to send; then one group of them is
+// sent.
 func (p *proxy) collect(r *response, of scope) {
 	s := r.subscription
 	deferred := p.deferred(s)
@@ -53,8 +54,8 @@ func (p *proxy) actionOn(s *subscription, name string, u update, deferred bool) 
 	return a
 }
 
-// mayBeRemoved reports whether a response of that scope may say that a name does not exist. A removal that is not due yet, and
-// is not held, makes wait end when it is.
+// mayBeRemoved reports whether a response of this scope may tell the proxy that a name does not exist. If a removal is
+// not due yet and not held, wait ends when it is due.
 func (p *proxy) mayBeRemoved(a action, u update, of scope) bool {
 	if a.notFound {
 		return of >= notFound

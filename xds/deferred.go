@@ -6,13 +6,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// deferred tells which assignments of t must not change yet, by name.
+// deferred returns the assignments of t that must not change yet, by name.
 //
-// While a new version of a Cluster warms, Envoy gives new endpoints to the version in use, too, which still serves for a
-// moment. If only the new version accepts the peers of these endpoints, the version in use refuses them. So the new version
-// warms with the endpoints that the proxy has, and new endpoints are sent after its ACK.
+// While a new version of a Cluster warms, Envoy also gives new endpoints to the version in use, which serves until
+// then. If only the new version accepts the peers of these endpoints, the version in use rejects them. So the new
+// version warms with the proxy's current endpoints, and new endpoints are sent after its ACK.
 //
-// If a new version no longer accepts a peer, the endpoints of that peer must be removed at the latest when the Cluster
+// If a new version no longer accepts a peer, that peer's endpoints must be removed at the latest when the Cluster
 // changes, so they are not deferred. If a new version also accepts more peers, no order is right.
 func (p *proxy) deferred(s *subscription) map[string]bool {
 	if s.kind != resource.Endpoint {
@@ -35,8 +35,8 @@ func (p *proxy) deferred(s *subscription) map[string]bool {
 	return deferred
 }
 
-// acceptsMore reports whether a Cluster in the last of these responses accepts all peers of each version that the proxy may
-// still use, and more peers than at least one of them.
+// acceptsMore reports whether a Cluster in the last of these responses accepts all peers of each version that the proxy
+// may still use, and more peers than at least one of them.
 func acceptsMore(cluster *resource.Resource, inFlight []*response) bool {
 	grows := false
 	for _, r := range inFlight {
@@ -61,13 +61,13 @@ func containsAll(list, some []string) bool {
 	})
 }
 
-// actionUnlessDeferred is like action, but a deferred assignment is sent only if a response must mention it, and then in
-// the version that the proxy has.
+// actionUnlessDeferred is like action, but it sends a deferred assignment only if a response must mention it, and then
+// in the version that the proxy has.
 func (s *subscription) actionUnlessDeferred(u update, deferred bool) action {
 	a := s.action(u)
 	switch {
 	case !deferred || a.send == nil || u.last == nil || s.refuses(u.last):
-		return a // not deferred, or there is no version that could be sent instead
+		return a // not deferred, or no other version can be sent instead
 	case u.mustMention || u.uncertain:
 		return action{send: u.last}
 	}

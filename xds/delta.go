@@ -10,7 +10,8 @@ import (
 
 // receiveDelta handles one request of the delta protocol. It returns the resources that the proxy refuses with it.
 func (p *proxy) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, error) {
-	subscribe, unsubscribe, versions := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe(), r.GetInitialResourceVersions()
+	subscribe, unsubscribe, versions := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe(),
+		r.GetInitialResourceVersions()
 	s, err := p.check(r.GetTypeUrl())
 	if err != nil {
 		return nil, err
@@ -36,9 +37,9 @@ func (p *proxy) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, erro
 	return nacks, checkNames(s)
 }
 
-// resendWarmingEndpoints makes sure that the endpoints of the clusters in flight are sent again. After a reconnect, clusters
-// may be sent before the proxy says which endpoints it has. It has these endpoints then, but the clusters warm until they
-// arrive again.
+// resendWarmingEndpoints makes sure that the endpoints of the clusters in flight are sent again. After a reconnect,
+// clusters may be sent before the proxy reports its endpoints. Although it has these endpoints, the clusters warm until
+// the endpoints arrive again.
 func (p *proxy) resendWarmingEndpoints() {
 	for _, r := range p.subscription(resource.Cluster).inFlight {
 		p.resendEndpoints(r)
@@ -48,8 +49,8 @@ func (p *proxy) resendWarmingEndpoints() {
 // hasLegacyWildcard reports whether a first request without names subscribes to all resources of the type.
 func hasLegacyWildcard(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
 
-// subscribe adds names to the subscription. versions are those that the proxy had when it connected. If the proxy is
-// subscribed to a name already, it still gets a response about it.
+// subscribe adds names to the subscription. versions are the versions that the proxy had when it connected. If the
+// proxy is subscribed to a name already, it still gets a response about it.
 func (p *proxy) subscribe(s *subscription, list []string, versions map[string]string) {
 	added := make([]string, 0, len(list))
 	if len(list) > 1 && len(versions) == 0 {
@@ -96,11 +97,11 @@ func (p *proxy) subscribeAll(s *subscription, versions map[string]string) {
 		s.reservePending(len(all))
 	}
 	for _, r := range all {
-		_, has := versions[r.Name]
+		_, ok := versions[r.Name]
 		switch {
 		case s.wildcard:
 			p.requireMention(s, r.Name)
-		case !has && !s.names.has(r.Name):
+		case !ok && !s.names.has(r.Name):
 			p.asked++
 			s.setPending(r.Name, update{}, r)
 		}
@@ -110,11 +111,11 @@ func (p *proxy) subscribeAll(s *subscription, versions map[string]string) {
 	s.wildcard = true
 }
 
-// maxVersion is more than a version of this server has in bytes.
+// maxVersion is an upper bound, in bytes, of this server's versions.
 const maxVersion = 64
 
-// updateFromVersion returns the update of a name of which the proxy has version v, as it says itself. One that is too long to be of this
-// server is not kept.
+// updateFromVersion returns the update of a name for which the proxy reports version v. It ignores a version that is
+// too long to be this server's.
 func updateFromVersion(v string) update {
 	if v == "" || len(v) > maxVersion {
 		return update{uncertain: true}
@@ -133,7 +134,7 @@ func (p *proxy) unsubscribe(s *subscription, list []string) {
 	for _, name := range dropped.all() {
 		switch {
 		case !s.names.has(name):
-		case s.wildcard: // the wildcard still includes the name: tell the proxy what there is
+		case s.wildcard: // the wildcard still includes the name: send the proxy what exists
 			p.requireMention(s, name)
 		default:
 			s.dropPending(name)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// synced is the beginning of most cases: an Envoy with one of everything, all ACKed.
+// synced is the beginning of most cases: an Envoy with one resource of each type, all ACKed.
 const synced = `
 	want CDS a@1 EDS a@1 LDS l@1 RDS r@1
 	> CDS
@@ -29,7 +29,7 @@ func TestDelta(t *testing.T) {
 	tests := map[string]string{
 		"first start": synced,
 
-		// Subscriptions, as far as test/conformance does not tell them: before the first view, and in odd requests.
+		// Subscriptions that test/conformance does not cover: before the first view, and in unusual requests.
 		"nothing before the first view": `
 			> CDS
 			> LDS
@@ -97,7 +97,7 @@ func TestDelta(t *testing.T) {
 			> EDS -a
 			want EDS a@1
 			<`,
-		"the last name gone does not mean all": `
+		"unsubscribing the last name does not mean all": `
 			want CDS a@1 b@1
 			> CDS +a
 			< CDS a@1
@@ -153,7 +153,7 @@ func TestDelta(t *testing.T) {
 			> CDS ack
 			< EDS -b
 			<`,
-		"reconnect: nothing goes before the proxy was heard": `
+		"reconnect: nothing is removed before the proxy has answered": `
 			want CDS a@1 LDS l@1 RDS r@2
 			> CDS init:a@1 init:b@1
 			< CDS

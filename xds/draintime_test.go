@@ -40,7 +40,7 @@ func TestDrainTimeOfANode(t *testing.T) {
 				node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{resource.NodeDrainTime: tc.value}}
 			}
 			expect(t, s.statedDrainTime(node), tc.want)
-			expect(t, strings.Contains(log.String(), "drain time of a node not usable"), tc.logged)
+			expect(t, strings.Contains(log.String(), "invalid drain time of node"), tc.logged)
 		})
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// A fuzz input is a sequence of requests, each after its length. An empty request stands for a change of what the proxy
-// should have. No input may cause a panic, or responses without end.
+// A fuzz input is a sequence of requests, each after its length. An empty request stands for a change of the desired
+// resources. No input may cause a panic, or an endless sequence of responses.
 
 var fuzzViews = []string{
 	"CDS a@1 b@1 EDS a@1 b@1 LDS l@1 RDS r@1",
@@ -56,17 +56,17 @@ func fuzzProxy(t *testing.T, sotw bool, data []byte, receive func(*proxy, []byte
 				}
 			}
 			if len(r.subscription.inFlight) > maxInFlight {
-				t.Fatal("more in flight than the window has")
+				t.Fatal("more responses in flight than the window allows")
 			}
 		}
 		if p.next() != nil {
-			t.Fatal("responses without end")
+			t.Fatal("endless responses")
 		}
 		checkCounts(t, p, before)
 	}
 }
 
-// checkCounts compares what is counted with what there is. To answer needs no more names.
+// checkCounts compares the counters with the real sizes. An answer must not increase the bytes of names.
 func checkCounts(t *testing.T, p *proxy, before int) {
 	inFlight := 0
 	for _, s := range slices.Concat(p.subscriptions[:], p.unserved) {
@@ -151,8 +151,8 @@ func FuzzSotwRequests(f *testing.F) {
 	})
 }
 
-// FuzzDecode decodes a request in both protocols. What is read of it is what protobuf makes of the whole, or it is refused for its size; and
-// decoding takes no more memory than it may.
+// FuzzDecode decodes a request in both protocols. In the fields that the server reads, the result must equal
+// protobuf's, or the request must be rejected for its size. Decoding must not exceed its memory limit.
 func FuzzDecode(f *testing.F) {
 	for _, of := range []fields{deltaFields, sotwFields} {
 		for _, key := range nodeKeys {
@@ -174,7 +174,7 @@ func FuzzDecode(f *testing.F) {
 			wholeErr := proto.Unmarshal(data, whole)
 			if err != nil {
 				if wholeErr == nil && status.Code(err) != codes.ResourceExhausted {
-					t.Fatalf("decode() = %v, for what protobuf decodes", err)
+					t.Fatalf("decode() = %v, but protobuf decodes it", err)
 				}
 				continue
 			}
@@ -185,7 +185,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// read returns what the server reads of a request.
+// read returns the fields that the server reads of a request.
 func read(m proto.Message) []any {
 	type common interface {
 		request
@@ -196,8 +196,8 @@ func read(m proto.Message) []any {
 	node := c.GetNode()
 	all := []any{c.GetTypeUrl(), c.GetResponseNonce(), c.GetErrorDetail() != nil, c.GetErrorDetail().GetMessage(), node.GetId()}
 	for _, key := range nodeKeys {
-		value, has := node.GetMetadata().GetFields()[key]
-		all = append(all, has, value.GetStringValue())
+		value, ok := node.GetMetadata().GetFields()[key]
+		all = append(all, ok, value.GetStringValue())
 	}
 	switch r := m.(type) {
 	case *discoveryv3.DeltaDiscoveryRequest:

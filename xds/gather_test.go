@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// gathering returns a proxy that has two services, what it should have, and a function that ACKs a response.
+// gathering returns a proxy with two services, its desired resources, and a function that ACKs a response.
 func gathering(t *testing.T) (p *proxy, d resource.Desired, ack func(r *response)) {
 	t.Helper()
 	set, _ := services(1)
@@ -28,7 +28,7 @@ func gathering(t *testing.T) (p *proxy, d resource.Desired, ack func(r *response
 	return p, d, ack
 }
 
-// change sets other versions of some resources, and returns what is sent at once.
+// change sets new versions of some resources, and returns what is sent at once.
 func change(p *proxy, d *resource.Desired, put ...*resource.Resource) *response {
 	d.Shared = d.Shared.With(put, nil)
 	p.setDesired(*d)
@@ -102,7 +102,7 @@ func TestEndpointsGather(t *testing.T) {
 	}
 }
 
-// TestGatheredChangesAreSent uses a real stream, and a proxy that never ACKs.
+// TestGatheredChangesAreSent uses a real stream, with a proxy that never ACKs.
 func TestGatheredChangesAreSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, Options{})
@@ -110,7 +110,7 @@ func TestGatheredChangesAreSent(t *testing.T) {
 		p := f.delta().listen()
 		p.send(ask("m/a", "EDS", "x"))
 		expect(t, said(p.next()), "EDS x@1")
-		for _, version := range []string{"2", "3", "4"} { // none of them is ACKed
+		for _, version := range []string{"2", "3", "4"} { // without an ACK
 			f.want("m/a", "EDS x@"+version)
 			time.Sleep(gatherTime - 1)
 			p.quiet()

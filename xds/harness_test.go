@@ -28,7 +28,7 @@ type fakeSource struct {
 	mu       sync.Mutex
 	desired  map[string]resource.Desired
 	attached map[string]int
-	says     map[string]resource.Metadata // of the newest stream
+	says     map[string]resource.Metadata // metadata of the newest stream
 	calls    []string
 	attach   func(id string) // called before Attach returns
 }
@@ -60,7 +60,8 @@ func (f *fakeSource) called() string {
 	return strings.Join(f.calls, ", ")
 }
 
-// fixture is a server in a bubble, and a connection to it in memory. What it checks holds when all goroutines wait: no time passes meanwhile.
+// fixture is a server in a bubble, and a connection to it in memory. It checks conditions when all goroutines wait, so
+// that no time passes.
 type fixture struct {
 	t       *testing.T
 	server  *Server
@@ -80,7 +81,7 @@ func newFixture(t *testing.T, o Options) *fixture {
 	f.server = NewServer(o, f.source, func(_ context.Context, id string) error {
 		switch {
 		case strings.HasPrefix(id, "stranger"):
-			return errors.New("the certificate is of another proxy")
+			return errors.New("the certificate belongs to another proxy")
 		case strings.HasPrefix(id, "expired"):
 			return status.Error(codes.Unauthenticated, "the certificate has expired")
 		}
@@ -89,11 +90,11 @@ func newFixture(t *testing.T, o Options) *fixture {
 	g := grpc.NewServer(ServerOptions()...)
 	f.server.Register(g)
 	t.Cleanup(f.server.Wait)
-	f.conn = grpctest.Connect(t, g, grpc.WithInitialWindowSize(1<<16)) // without it the window grows if the proxy reads fast
+	f.conn = grpctest.Connect(t, g, grpc.WithInitialWindowSize(1<<16)) // a fixed window
 	return f
 }
 
-// want sets what a node should have, in the language of scripts, and publishes it.
+// want sets the desired resources of a node, in the language of scripts, and publishes them.
 func (f *fixture) want(node, text string) {
 	f.t.Helper()
 	f.source.mu.Lock()
@@ -125,11 +126,11 @@ func (f *fixture) settles(what string, holds func() bool) {
 	f.t.Helper()
 	synctest.Wait()
 	if !holds() {
-		f.t.Fatalf("not so: %s", what)
+		f.t.Fatalf("condition does not hold: %s", what)
 	}
 }
 
-// fakeProxy is the proxy's end of a stream. It does not read responses before listen is called.
+// fakeProxy is the proxy's end of a stream. It reads no responses before listen is called.
 type fakeProxy[Req, Resp any] struct {
 	f         *fixture
 	stream    grpc.BidiStreamingClient[Req, Resp]
@@ -201,7 +202,7 @@ func (p *fakeProxy[Req, Resp]) next() *Resp {
 	return nil
 }
 
-// quiet checks that the server has sent nothing more.
+// quiet checks that the server has sent no further response.
 func (p *fakeProxy[Req, Resp]) quiet() {
 	p.f.t.Helper()
 	synctest.Wait()
@@ -214,7 +215,7 @@ func (p *fakeProxy[Req, Resp]) quiet() {
 	}
 }
 
-// endsWith checks the error with which the stream has ended. Responses before that are left out.
+// endsWith checks the error with which the stream has ended. It ignores earlier responses.
 func (p *fakeProxy[Req, Resp]) endsWith(code codes.Code, text string) {
 	p.f.t.Helper()
 	for {
@@ -227,7 +228,7 @@ func (p *fakeProxy[Req, Resp]) endsWith(code codes.Code, text string) {
 			}
 			return
 		default:
-			p.f.t.Fatal("the stream does not end")
+			p.f.t.Fatal("the stream has not ended")
 		}
 	}
 }
@@ -250,7 +251,7 @@ func ack(r *discoveryv3.DeltaDiscoveryResponse, nack string) *discoveryv3.DeltaD
 	return a
 }
 
-// said describes a response in the language of scripts.
+// said formats a response in the language of scripts.
 func said(r *discoveryv3.DeltaDiscoveryResponse) string {
 	words := []string{shortOf(resource.Type(r.GetTypeUrl()))}
 	for _, x := range r.GetResources() {

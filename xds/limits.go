@@ -15,9 +15,9 @@ const (
 	// sends all their names and versions when it reconnects.
 	maxMessageSize = 4 << 20
 
-	maxNames      = 20_000 // per list of a request, and per type
+	maxNames      = 20_000 // limit per list of a request, and per type
 	maxNameLength = 1024   // in bytes, of a resource, a node, a type or a nonce
-	// maxVersionEntry is the limit of a name with its version in bytes. Versions are those of the server.
+	// maxVersionEntry is the limit of a name with its version in bytes. Versions are the server's own.
 	maxVersionEntry = maxNameLength + 128
 
 	// maxNodeSize is the limit of the description of the node in bytes. Envoy lists all its extensions, about 100 KiB.
@@ -26,7 +26,7 @@ const (
 	maxErrorDetail = 256 << 10
 )
 
-// check returns the subscription of a request, or a gRPC status that says what is wrong with the request.
+// check returns the subscription of a request, or a gRPC status that tells what is wrong with the request.
 func (p *proxy) check(typeURL string) (*subscription, error) {
 	if s := p.subscription(resource.Type(typeURL)); s != nil {
 		return s, nil
@@ -37,7 +37,8 @@ func (p *proxy) check(typeURL string) (*subscription, error) {
 // checkNames returns an error if all requests of the stream together subscribe to too many names of a type.
 func checkNames(s *subscription) error {
 	if s.names.len() > maxNames {
-		return status.Errorf(codes.ResourceExhausted, "subscribed to %d names of type %s: more than %d", s.names.len(), s.kind.Short(), maxNames)
+		return status.Errorf(codes.ResourceExhausted, "subscribed to %d names of type %s: more than %d",
+			s.names.len(), s.kind.Short(), maxNames)
 	}
 	return nil
 }

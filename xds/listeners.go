@@ -8,33 +8,37 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// ListenerStatus says which listeners a proxy has that bind an address, of those that it should have.
+// ListenerStatus tells which of its desired listeners a proxy has, among those that bind an address.
 type ListenerStatus struct {
-	// Accepted are the addresses of those for inbound traffic that the proxy has accepted, if only in an older version; sorted.
+	// Accepted are the addresses of inbound listeners that the proxy has accepted, even if only in an older version;
+	// sorted.
 	Accepted []netip.AddrPort
-	// Outbounds are those for traffic of the application.
+	// Outbounds are the addresses of accepted outbound listeners, likewise.
 	Outbounds []netip.AddrPort
-	// Refused are the listeners that it has refused and has no older version of; sorted by address.
+	// Refused are the listeners that the proxy has refused and has no older version of; sorted by address.
 	Refused []RefusedListener
-	// Since is when the newest of its streams that say so was opened.
+	// Since is when the newest of the reporting streams was opened.
 	Since time.Time
 }
 
 // RefusedListener is a listener that a proxy has refused.
 type RefusedListener struct {
 	Address netip.AddrPort
-	// Outbound is whether it is for outbound traffic.
+	// Outbound is true for outbound traffic.
 	Outbound bool
 	NACK
 }
 
 func (s *ListenerStatus) equal(o *ListenerStatus) bool {
-	return s != nil && s.Since.Equal(o.Since) && slices.Equal(s.Accepted, o.Accepted) && slices.Equal(s.Outbounds, o.Outbounds) &&
-		slices.EqualFunc(s.Refused, o.Refused, func(a, b RefusedListener) bool { return a.Name == b.Name && a.Reason == b.Reason })
+	return s != nil && s.Since.Equal(o.Since) && slices.Equal(s.Accepted, o.Accepted) &&
+		slices.Equal(s.Outbounds, o.Outbounds) &&
+		slices.EqualFunc(s.Refused, o.Refused, func(a, b RefusedListener) bool {
+			return a.Name == b.Name && a.Reason == b.Reason
+		})
 }
 
-// listenerStatus returns nil while it is not known what the proxy has: it has not asked for listeners yet, or it asks for the
-// state of the world, which does not say what it has from a stream before, and has not ACKed any yet.
+// listenerStatus returns nil while the proxy's listeners are unknown: it has not requested listeners yet, or it uses
+// the state of the world, which does not name listeners from an earlier stream, and has not ACKed any yet.
 func (p *proxy) listenerStatus() *ListenerStatus {
 	s := p.subscription(resource.Listener)
 	if !s.requested || !p.desired.Known() || p.sotw && s.acked == "" {
@@ -58,9 +62,9 @@ func (p *proxy) listenerStatus() *ListenerStatus {
 	return status
 }
 
-// mergeListeners returns what streams of one proxy say together; nil if they say nothing. A listener that one of them has accepted
-// counts: if two agents have one name, the one that serves must not lose its traffic to the other, and a stream that is dead
-// ends soon.
+// mergeListeners merges the status of the streams of one proxy; nil if no stream has a status. A listener counts if any
+// stream has accepted it. If two agents share a name, the serving one must not lose its traffic to the other, and a
+// dead stream ends soon.
 func mergeListeners(streams []*ListenerStatus) *ListenerStatus {
 	var all *ListenerStatus
 	for _, s := range streams {
@@ -92,8 +96,8 @@ func mergeListeners(streams []*ListenerStatus) *ListenerStatus {
 	return all
 }
 
-// has reports whether the proxy subscribes to a name that it should have, and has ACKed some version of it, or named it when
-// it connected.
+// has reports whether the proxy subscribes to a name that it should have, and has ACKed some version of it or named it
+// when it connected.
 func (s *subscription) has(name string) bool {
 	if !s.subscribes(name) {
 		return false
@@ -115,7 +119,7 @@ func (s *Server) reportListeners(id string) {
 	if n == nil || s.o.Listeners == nil {
 		return
 	}
-	n.reportMu.Lock() // reports of one proxy have an order
+	n.reportMu.Lock() // keeps the reports of one proxy in order
 	defer n.reportMu.Unlock()
 	s.mu.Lock()
 	streams := slices.Clone(n.streams)

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// inboundReports collects what Options.Listeners is told, as text.
+// inboundReports collects the calls of Options.Listeners, as text.
 type inboundReports struct {
 	mu  sync.Mutex
 	all []string
@@ -42,7 +42,8 @@ func (r *inboundReports) list() []string {
 	return append([]string(nil), r.all...)
 }
 
-// inboundListeners makes a set of listeners from name@version; those named in… are for inbound traffic, those named bound… for outbound.
+// inboundListeners makes a set of listeners from name@version. Names in… are for inbound traffic, names bound… for
+// outbound.
 func inboundListeners(texts ...string) *resource.Set {
 	var list []*resource.Resource
 	for _, text := range texts {
@@ -111,7 +112,7 @@ func TestListenerStatusIsReported(t *testing.T) {
 	})
 }
 
-// TestListenerStatusOfOutbounds has another program at one of two outbounds: it takes nothing from the inbound.
+// TestListenerStatusOfOutbounds has another program at one of two outbounds, which must not affect the inbound.
 func TestListenerStatusOfOutbounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := &inboundReports{}
@@ -120,16 +121,16 @@ func TestListenerStatusOfOutbounds(t *testing.T) {
 		p := f.delta().listen()
 		p.send(ask("m/a", "LDS"))
 		p.send(ack(p.next(), "Error adding/updating listener(s) bound82: cannot bind"))
-		p.send(ack(p.next(), "")) // the good ones again
+		p.send(ack(p.next(), "")) // the good listeners again
 		f.settles("the reports", func() bool { return len(reports.list()) > 2 })
 		want := "m/a 10.0.0.1:80 outbound 127.0.0.1:81 refused bound82: cannot bind"
 		if all := reports.list(); all[len(all)-1] != want {
-			t.Errorf("reports are %q, want %q at last", all, want)
+			t.Errorf("reports are %q, want %q as the last", all, want)
 		}
 	})
 }
 
-// TestListenerStatusOfTwoStreams has a second agent of the same name, whose Envoy cannot listen.
+// TestListenerStatusOfTwoStreams has a second agent with the same name, whose Envoy cannot bind.
 func TestListenerStatusOfTwoStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := &inboundReports{}
@@ -147,7 +148,7 @@ func TestListenerStatusOfTwoStreams(t *testing.T) {
 		p.send(ack(p.next(), ""))
 		reported("m/a 10.0.0.1:80")
 
-		onlyClusters := f.delta().listen() // says nothing of listeners
+		onlyClusters := f.delta().listen() // requests no listeners
 		onlyClusters.send(ask("m/a", "CDS"))
 		onlyClusters.next()
 		q := f.delta().listen()
@@ -160,7 +161,7 @@ func TestListenerStatusOfTwoStreams(t *testing.T) {
 	})
 }
 
-// TestListenerStatusBeforeTheFirstView has a proxy that names what it has before the server knows what it should have.
+// TestListenerStatusBeforeTheFirstView has a proxy that reports its resources before the server knows the desired ones.
 func TestListenerStatusBeforeTheFirstView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := &inboundReports{}

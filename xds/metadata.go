@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// metadataOf returns what the metadata of a node says of what its Envoy should have.
+// metadataOf returns the settings in a node's metadata that affect its resources.
 func (s *Server) metadataOf(node *corev3.Node) resource.Metadata {
 	value, ok := node.GetMetadata().GetFields()[resource.NodeRecords]
 	switch {
@@ -17,12 +17,14 @@ func (s *Server) metadataOf(node *corev3.Node) resource.Metadata {
 	case value.GetStringValue() == "true":
 		return resource.Metadata{Records: true}
 	}
-	s.o.Logger.Warn("records of a node not usable, it gets none", append(s.o.Describe(shorten(node.GetId())), "key", resource.NodeRecords,
-		"value", shorten(value.String()), "allowed", "true or false")...)
+	s.o.Logger.Warn("invalid plaintext-records metadata of node, records are disabled",
+		append(s.o.Describe(shorten(node.GetId())), "key", resource.NodeRecords,
+			"value", shorten(value.String()), "allowed", "true or false")...)
 	return resource.Metadata{}
 }
 
-// endDiffering ends the other streams of a node whose metadata says something else: nothing is published for them any more.
+// endDiffering ends the other streams of a node with different metadata, since nothing is published for them any
+// longer.
 func (s *Server) endDiffering(id string, n *node, st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,19 +42,20 @@ func TestRecordsOfANode(t *testing.T) {
 				node.Metadata = metadata(map[string]*structpb.Value{resource.NodeRecords: tc.value})
 			}
 			expect(t, s.metadataOf(node).Records, tc.want)
-			expect(t, strings.Contains(log.String(), "records of a node not usable"), tc.logged)
+			expect(t, strings.Contains(log.String(), "invalid plaintext-records metadata of node"), tc.logged)
 		})
 	}
 }
 
-// recording is ask of an Envoy whose bootstrap says that its agent takes records.
+// recording is ask for an Envoy whose bootstrap declares that its agent reads records.
 func recording(node, typ string) *discoveryv3.DeltaDiscoveryRequest {
 	r := ask(node, typ)
 	r.Node.Metadata = metadata(map[string]*structpb.Value{resource.NodeRecords: structpb.NewStringValue("true")})
 	return r
 }
 
-// The newest stream of a node counts: what is made for another Envoy does not reach it, and streams of that end.
+// The newest stream of a node counts: resources made for other metadata do not reach it, and streams with other
+// metadata end.
 func TestMetadataOfTheNewestStreamCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, Options{})
@@ -70,7 +71,7 @@ func TestMetadataOfTheNewestStreamCounts(t *testing.T) {
 		before.endsWith(codes.Aborted, `node "m/a" has opened a stream with other metadata`)
 		expect(t, f.server.Status()[0].Says, resource.Metadata{Records: true})
 
-		stale.Shared = setOf(t, "CDS a@2", nil) // made before the newest stream, and published after it
+		stale.Shared = setOf(t, "CDS a@2", nil) // made before the newest stream opened, published later
 		f.server.Publish(map[string]resource.Desired{"m/a": stale})
 		now.quiet()
 		f.want("m/a", "CDS a@3")
@@ -79,6 +80,6 @@ func TestMetadataOfTheNewestStreamCounts(t *testing.T) {
 		again := f.delta().listen()
 		again.send(recording("m/a", "CDS"))
 		again.next()
-		now.quiet() // it says the same: both go on
+		now.quiet() // equal metadata: both streams stay open
 	})
 }

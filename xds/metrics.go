@@ -17,7 +17,7 @@ type metrics struct {
 	rejected  prometheus.Counter
 }
 
-// typeLabel returns the label of a type: one for all that are not served, since proxies choose their names.
+// typeLabel returns the metric label of a type. All unserved types share one label, since proxies choose their names.
 func typeLabel(t resource.Type) string {
 	if !slices.Contains(resource.Types(), t) {
 		return "other"
@@ -25,11 +25,12 @@ func typeLabel(t resource.Type) string {
 	return t.Short()
 }
 
-// newMetrics registers the metrics with r, which may be nil. late returns how many streams wait too long for an ACK or NACK, refused how many
-// resources of each type are refused now.
+// newMetrics registers the metrics with r, which may be nil. late returns how many streams wait too long for an ACK or
+// NACK; refused returns how many resources of each type are refused now.
 func newMetrics(r prometheus.Registerer, late func() float64, refused func() map[resource.Type]int) *metrics {
 	m := &metrics{
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sonde_xds_streams", Help: "ADS streams that are open and authorised."}),
+		streams: prometheus.NewGauge(
+			prometheus.GaugeOpts{Name: "sonde_xds_streams", Help: "ADS streams that are open and authorised."}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_xds_requests_total", Help: "Requests received from proxies, ACKs and NACKs included.",
 		}, []string{"type"}),
@@ -40,10 +41,11 @@ func newMetrics(r prometheus.Registerer, late func() float64, refused func() map
 			Name: "sonde_xds_resources_total", Help: "Resources sent to proxies.",
 		}, []string{"type"}),
 		nacks: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sonde_xds_nacks_total", Help: "Responses and resources that proxies refused.",
+			Name: "sonde_xds_nacks_total", Help: "Responses and resources that proxies rejected.",
 		}, []string{"type"}),
 		rejected: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonde_xds_streams_rejected_total", Help: "Streams refused because they named no node, or one that they may not be.",
+			Name: "sonde_xds_streams_rejected_total",
+			Help: "Streams rejected because they named no node, or a node that the peer may not use.",
 		}),
 	}
 	for _, perType := range []*prometheus.CounterVec{m.requests, m.responses, m.resources, m.nacks} {
@@ -53,17 +55,19 @@ func newMetrics(r prometheus.Registerer, late func() float64, refused func() map
 	}
 	if r != nil {
 		r.MustRegister(m.streams, m.requests, m.responses, m.resources, m.nacks, m.rejected,
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sonde_xds_streams_late", Help: "ADS streams whose proxy has not answered a response in time."}, late),
+			prometheus.NewGaugeFunc(
+				prometheus.GaugeOpts{
+					Name: "sonde_xds_streams_late", Help: "ADS streams whose proxies have not acknowledged a response in time."}, late),
 			refusedResources(refused))
 	}
 	return m
 }
 
 var refusedDesc = prometheus.NewDesc("sonde_xds_refused",
-	"Resources whose newest version a proxy refuses now: it goes on with the version before. sondectl get proxies names them.",
+	"Resources whose newest version a proxy refuses now: the proxy keeps the previous version. sondectl get proxies names them.",
 	[]string{"type"}, nil)
 
-// refusedResources counts them at the time of the scrape.
+// refusedResources counts the refused resources when metrics are collected.
 type refusedResources func() map[resource.Type]int
 
 // Describe implements prometheus.Collector.

@@ -17,8 +17,8 @@ import (
 )
 
 // TestModel plays random changes, NACKs, delays and lost connections between a proxy and a simulated Envoy. After every
-// step each listener that is in use or drains must have its route, and each route its cluster. At rest Envoy must have what
-// it should have, except for what it refused.
+// step each listener in use or draining must have its route, and each route its cluster. At rest Envoy must have the
+// desired resources, except for those that it refused.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for _, sotw := range []bool{false, true} {
@@ -37,25 +37,26 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// simulation is one Envoy, its stream, and a mesh that changes.
+// simulation is one Envoy, its stream, and a changing mesh.
 type simulation struct {
 	t       *testing.T
 	random  *rand.Rand
-	bad     bool // some versions are refused by Envoy
+	bad     bool // Envoy refuses some versions
 	proxy   *proxy
 	envoy   *envoysim.Envoy
 	options envoysim.Options
-	up      []*envoysim.Request // on their way
+	up      []*envoysim.Request // requests on their way
 	down    []*response
 	desired resource.Desired
 	mesh    map[resource.Name]string         // versions
-	known   map[versioned]*envoysim.Resource // all that Envoy has got so far
+	known   map[versioned]*envoysim.Resource // all resources that Envoy has received so far
 	count   int
 	history []string
 
 	// orphans are listeners without a route, since the route or a newer listener is refused.
 	orphans map[*envoysim.Resource]bool
-	// lost clusters are missing in a list, since their last good version came in a refused response: the server does not know about it.
+	// lost clusters are missing in a list, since their last good version came in a refused response, which the server
+	// cannot know.
 	lost map[resource.Name]bool
 }
 
@@ -108,7 +109,7 @@ func (g *simulation) play(steps int) {
 			return
 		}
 	}
-	g.t.Error("no rest: messages go round for ever")
+	g.t.Error("the simulation never comes to rest")
 }
 
 // connect opens a new stream. Messages on their way are lost.
@@ -117,7 +118,7 @@ func (g *simulation) connect(restarted bool) {
 	g.proxy, g.up, g.down = newProxy(g.options.Protocol == envoysim.SotW), nil, nil
 	g.proxy.drainTime = g.options.DrainTime
 	g.proxy.setDesired(g.desired)
-	if restarted || g.proxy.sotw { // SotW requests do not say what the proxy has
+	if restarted || g.proxy.sotw { // SotW requests do not report the proxy's resources
 		g.envoy = envoysim.New(g.options)
 		clear(g.lost)
 	}
@@ -190,7 +191,7 @@ func (g *simulation) toEnvoy() bool {
 	return true
 }
 
-// decoded returns the same for the same version, as a decoder that remembers does.
+// decoded returns the same pointer for the same version, as a caching decoder does.
 func (g *simulation) decoded(p *resource.Resource) *envoysim.Resource {
 	at := versioned{p.Key(), p.Version}
 	r := g.known[at]
@@ -209,8 +210,8 @@ func (g *simulation) decoded(p *resource.Resource) *envoysim.Resource {
 	return r
 }
 
-// giveUp ends the wait for endpoints that cannot come. Nor can the server send those that came on a lost stream for a cluster that is
-// to be removed. No other cluster may wait so long.
+// giveUp ends the wait for endpoints that cannot arrive because they were sent on a lost stream. A cluster that will be
+// removed has such endpoints. No other cluster may wait so long.
 func (g *simulation) giveUp() bool {
 	if g.envoy.Warming() == 0 {
 		return false
@@ -225,8 +226,8 @@ func (g *simulation) giveUp() bool {
 	return true
 }
 
-// check checks what traffic would find: each listener that is in use or drains has its route and its cluster. Here a cluster may have no
-// endpoints.
+// check checks that traffic works: each listener in use or draining must have its route and its cluster. Here a cluster
+// may lack endpoints.
 func (g *simulation) check() {
 	for _, lack := range g.envoy.Lacks() {
 		listener := lack.Listener.Key
@@ -245,7 +246,7 @@ func (g *simulation) check() {
 	}
 }
 
-// change makes another consistent mesh: every reference is to a resource that exists.
+// change makes another consistent mesh: every reference has an existing target.
 func (g *simulation) change() {
 	next := maps.Clone(g.mesh)
 	for range 1 + g.random.IntN(4) {
@@ -289,7 +290,7 @@ func byKey(a, b resource.Name) int {
 	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
 }
 
-// version makes a new version. It tells what the resource refers to, and whether Envoy refuses it.
+// version makes a new version. It encodes what the resource refers to, and whether Envoy refuses it.
 func (g *simulation) version(t resource.Type) string {
 	g.count++
 	v := fmt.Sprintf("%d>%c", g.count, 'a'+rune(g.random.IntN(4)))
@@ -304,7 +305,7 @@ func (g *simulation) version(t resource.Type) string {
 
 func isBad(version string) bool { return strings.Contains(version, "!") }
 
-// refOf returns what a version of a listener or route refers to.
+// refOf returns the target of a version of a listener or route.
 func refOf(n resource.Name, version string) (resource.Name, bool) {
 	_, ref, _ := strings.Cut(version, ">")
 	switch {
@@ -325,10 +326,10 @@ func modelled(n resource.Name, version string) *resource.Resource {
 	return r
 }
 
-// atRest compares what Envoy has with what it should have.
+// atRest compares Envoy's resources with the desired ones.
 func (g *simulation) atRest() {
 	e := g.envoy
-	lastGood := false // a last good version is in use, and clusters that it may need stay
+	lastGood := false // a last good version is in use, so clusters that it may need stay
 	for n, v := range g.mesh {
 		if e.Subscribes(n) && isBad(v) {
 			lastGood = lastGood || e.Get(n) != nil && (n.Type == resource.Listener || n.Type == resource.Route)
@@ -337,14 +338,14 @@ func (g *simulation) atRest() {
 	}
 	g.nothingElse(lastGood)
 	if n := e.Warming(); n > 0 || e.Withholds() {
-		g.t.Errorf("%d clusters still warm, or an answer is withheld", n)
+		g.t.Errorf("%d clusters still warm, or an answer is still withheld", n)
 	}
 	if !e.Asks(resource.Listener) && g.desired.Known() {
-		g.t.Error("Envoy never came to ask for listeners")
+		g.t.Error("Envoy never requested listeners")
 	}
 }
 
-// hasWhatItShould checks one resource, unless Envoy does not ask for it.
+// hasWhatItShould checks one resource, unless Envoy does not subscribe to it.
 func (g *simulation) hasWhatItShould(n resource.Name, v string) {
 	has := g.envoy.Get(n)
 	switch {
@@ -354,19 +355,19 @@ func (g *simulation) hasWhatItShould(n resource.Name, v string) {
 			g.t.Errorf("%v: Envoy has %s, which it refuses", n, v)
 		}
 	case has == nil:
-		g.t.Errorf("%v: Envoy has nothing, should have %q", n, v)
+		g.t.Errorf("%v: Envoy has no version, want %q", n, v)
 	case has.Version != v && !g.envoy.Unnamed(has):
-		g.t.Errorf("%v: Envoy has %q, should have %q", n, has.Version, v)
+		g.t.Errorf("%v: Envoy has %q, want %q", n, has.Version, v)
 	}
 }
 
-// nothingElse checks that Envoy has nothing that it should not have.
+// nothingElse checks that Envoy has no undesired resources.
 func (g *simulation) nothingElse(lastGood bool) {
-	for n, has := range g.envoy.All() {
+	for n, ok := range g.envoy.All() {
 		_, should := g.mesh[n]
 		needed := n.Type == resource.Cluster && lastGood
-		if isSentWhole(n.Type) && !should && !needed && !g.envoy.Unnamed(has) {
-			g.t.Errorf("%v: Envoy has %s, should have nothing", n, has.Version)
+		if isSentWhole(n.Type) && !should && !needed && !g.envoy.Unnamed(ok) {
+			g.t.Errorf("%v: Envoy has %s, want no version", n, ok.Version)
 		}
 	}
 }

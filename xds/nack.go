@@ -12,14 +12,14 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// maxReason is how many bytes of a proxy's error message are kept, maxLogged how many of them are in the log.
+// maxReason limits the bytes kept of a proxy's error message, maxLogged the bytes logged.
 const (
 	maxReason = 2048
 	maxLogged = 512
 )
 
-// NACK is a resource that a proxy refused. The proxy keeps the last version that it accepted. The refused version is not sent
-// again on the same stream, unless the reason is the proxy's environment.
+// NACK is a resource that a proxy refused. The proxy keeps the last version that it accepted. The refused version is
+// not sent again on the same stream, unless the proxy's environment caused the refusal.
 type NACK struct {
 	Type resource.Type
 	// Name and Version are empty if the proxy named no resource. The resources of the response are then sent in smaller
@@ -30,14 +30,14 @@ type NACK struct {
 	At     time.Time
 	// Attempts counts how often the proxy has refused this version.
 	Attempts int
-	// RetryAt is when the version is sent again, zero if it is not.
+	// RetryAt is when the version is sent again; zero if it is not.
 	RetryAt time.Time
 
-	retrying bool // it is, or may be, sent again
+	retrying bool // the version is or may be sent again
 }
 
-// handleAck handles the ACK of a response, or its NACK, which has a detail. The responses before it count as ACKed, too: a proxy
-// answers in order, and one that skips an answer must not block its stream.
+// handleAck handles the ACK or the NACK of a response; a NACK has a detail. Earlier responses then count as ACKed, too:
+// a proxy answers in order, and a skipped answer must not block the stream.
 func (p *proxy) handleAck(s *subscription, nonce string, detail *statuspb.Status) []NACK {
 	for i, r := range s.inFlight {
 		if r.nonce != nonce {
@@ -64,12 +64,13 @@ func (p *proxy) handleAck(s *subscription, nonce string, detail *statuspb.Status
 	return nil
 }
 
-// refuse finds out which resources of r are refused, and makes sure that the others are sent again without them. Envoy uses
-// the good resources of a refused response, but does not name them when it reconnects, and then nothing could remove them.
+// refuse finds out which resources of r are refused, and makes sure that the others are sent again without them. Envoy
+// uses the good resources of a refused response, but does not name them when it reconnects, so nothing could remove
+// them then.
 //
-// If the reason names no resource, the first half of the resources becomes one group of suspects and the second half another
-// one. Each is sent as a response of its own, and halved again if it is refused: that takes few responses even if a
-// response repeats all resources of a type, as in the state of the world.
+// If the reason names no resource, the first half of the resources becomes one group of suspects and the second half
+// another one. Each group is sent as a separate response, and halved again if it is refused. This takes few responses
+// even if a response repeats all resources of a type, as in the state of the world.
 func (p *proxy) refuse(r *response, reason string) []NACK {
 	s, now := r.subscription, p.now()
 	p.asked += len(r.resources) + nackWork*namesPerWork
@@ -86,7 +87,8 @@ func (p *proxy) refuse(r *response, reason string) []NACK {
 		u := m.before
 		u.uncertain = true
 		if why, ok := bad[m.name]; ok {
-			nacks = append(nacks, s.remember(NACK{Type: s.kind, Name: m.name, Version: m.resource.Version, Reason: shorten(why), At: now}, u.last))
+			nacks = append(nacks, s.remember(NACK{Type: s.kind, Name: m.name, Version: m.resource.Version, Reason: shorten(why),
+				At: now}, u.last))
 			u.mustMention = false // since Envoy refused it, it no longer waits for a response
 			u.suspect = 0
 		} else if !isInvalid(reason) && !s.mayUse(m.name, u) {
@@ -115,8 +117,8 @@ func (p *proxy) suspect(r *response) {
 	p.suspects += 2
 }
 
-// restore puts back u, what was pending about a name before a response that the proxy refused. If a later response in flight has the name, u is
-// kept there, since the proxy may refuse that one, too.
+// restore restores u, the pending update of a name before a response that the proxy refused. If a later response in
+// flight has the name, u is stored there, since the proxy may refuse that one, too.
 func (p *proxy) restore(s *subscription, name string, u update) {
 	if !s.subscribes(name) {
 		return
@@ -131,10 +133,10 @@ func (p *proxy) restore(s *subscription, name string, u update) {
 	s.setPending(name, u, p.get(s, name))
 }
 
-// refusedBy returns the refused resources of a response, each with its part of Envoy's error message. The message either lists
-// them ("Error adding/updating listener(s) a: why\nb: why", or "cluster(s) a: why, b: why"), or prints the first invalid
-// resource in protobuf text form, or names none. If it names none and the response had one resource, it is that one; else the
-// result is empty.
+// refusedBy returns the refused resources of a response, each with its part of Envoy's error message. The message lists
+// them ("Error adding/updating listener(s) a: why
+// b: why", or "cluster(s) a: why, b: why"), or prints the first invalid resource in protobuf text form, or names none.
+// If it names none and the response had one resource, the result is that resource; otherwise it is empty.
 func refusedBy(sent []mention, reason string) map[string]string {
 	names := make(map[string]bool, len(sent))
 	for i := range sent {
@@ -156,10 +158,11 @@ func refusedBy(sent []mention, reason string) map[string]string {
 	return nil
 }
 
-// isInvalid reports whether the proxy refused a response when it read it, before it used any resource.
+// isInvalid reports whether the proxy refused a response while reading it, before it used any resource.
 func isInvalid(reason string) bool { return strings.Contains(reason, "validation failed") }
 
-// listed splits Envoy's list of refused resources, "a: why, b: why" or "a: why\nb: why", by the names of those that were sent.
+// listed splits Envoy's list of refused resources, "a: why, b: why" or "a: why
+// b: why", by the names of the sent resources.
 func listed(sent map[string]bool, list string) map[string]string {
 	type entry struct {
 		name string
@@ -184,7 +187,7 @@ func listed(sent map[string]bool, list string) map[string]string {
 	return reasons
 }
 
-// nextEntry returns where the next name may begin in a list after at, its length if none does.
+// nextEntry returns where the next name may begin in a list after at, or the list's length.
 func nextEntry(list string, at int) int {
 	for ; at < len(list); at++ {
 		switch {
@@ -197,8 +200,8 @@ func nextEntry(list string, at int) int {
 	return at
 }
 
-// firstNamed returns the name that comes first in reason in the form name: "x" or cluster_name: "x", or "" if there is none. The text form
-// of protobuf may have one or more spaces after the colon.
+// firstNamed returns the name that comes first in reason in the form name: "x" or cluster_name: "x", or "" if no name
+// does. The text form of protobuf may have one or more spaces after the colon.
 func firstNamed(sent map[string]bool, reason string) string {
 	const field, longer = "name:", "cluster_"
 	for from := 0; ; {
@@ -223,7 +226,7 @@ func firstNamed(sent map[string]bool, reason string) string {
 // shorten keeps only the beginning and the end of a long text: Envoy may print a whole resource before the reason.
 func shorten(reason string) string { return cut(reason, maxReason) }
 
-// cut returns a copy of a text of which it keeps at most about most bytes. Characters that no text has are replaced.
+// cut returns a copy of a text, shortened to about most bytes. Invalid UTF-8 is replaced.
 func cut(text string, most int) string {
 	if len(text) > most {
 		text = strings.ToValidUTF8(text[:most/2], "") + " … " + strings.ToValidUTF8(text[len(text)-most/2:], "")

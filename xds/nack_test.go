@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// A resource that is refused alone: TestAnswer of test/conformance, TestNACKIsReported.
+// A single refused resource is tested by TestAnswer of test/conformance and by TestNACKIsReported.
 func TestDeltaNACK(t *testing.T) {
 	t.Parallel()
 	tests := map[string]string{
@@ -29,7 +29,7 @@ func TestDeltaNACK(t *testing.T) {
 			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
 			<
 			refused LDS l@2`,
-		"a refused new one that goes is removed": synced + `
+		"a refused new one is removed": synced + `
 			want CDS a@1 EDS a@1 LDS l@1 m@1 RDS r@1
 			< LDS m@1
 			> LDS nack: no
@@ -53,7 +53,7 @@ func TestDeltaNACK(t *testing.T) {
 			> LDS nack: Error adding/updating listener(s) n: no
 			< LDS -m
 			<`,
-		"a removal of a refused response is said again": synced + `
+		"a removal in a refused response is sent again": synced + `
 			want CDS a@1 EDS a@1 LDS m@1 n@1 RDS r@1
 			< LDS m@1 n@1 -l
 			> LDS nack: Error adding/updating listener(s) n: no
@@ -377,7 +377,7 @@ func TestRefusedBy(t *testing.T) {
 		"end of a longer name":        {"b a.b", "Error adding/updating cluster(s) a.b: why", map[string]string{"a.b": "why"}},
 		"rules of fields":             {"a b", invalid, map[string]string{"b": invalid}},
 		"rules of fields, many lines": {"a b", "validation failed (X):\nname:   \"b\"\n", map[string]string{"b": "validation failed (X):\nname:   \"b\"\n"}},
-		"as Envoy 1.40 says it": {"a b", "goo.gle/debugonly  \nname: \"b\"\nfilters {\n  name: \"a\"\n}\n: validation failed (X)",
+		"as in Envoy 1.40": {"a b", "goo.gle/debugonly  \nname: \"b\"\nfilters {\n  name: \"a\"\n}\n: validation failed (X)",
 			map[string]string{"b": "goo.gle/debugonly  \nname: \"b\"\nfilters {\n  name: \"a\"\n}\n: validation failed (X)"}},
 		"rules of endpoints":       {"a b", `validation failed (X): cluster_name: "a"`, map[string]string{"a": `validation failed (X): cluster_name: "a"`}},
 		"another field":            {"a b", `validation failed (X): alt_stat_name: "a"`, map[string]string{}},
@@ -418,8 +418,8 @@ func TestIsEnvironmental(t *testing.T) {
 	}
 }
 
-// TestUnnamedRefusalsOfManyClusters counts what is sent to a proxy that refuses some clusters and never says which. Each
-// response of the state of the world has all clusters that are good, or may be.
+// TestUnnamedRefusalsOfManyClusters counts the responses to a proxy that refuses some clusters and never names them.
+// Each state-of-the-world response has all clusters that are good, or may be.
 func TestUnnamedRefusalsOfManyClusters(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ clusters, bad, responses int }{
@@ -471,7 +471,7 @@ func TestLongReasonsAreShortened(t *testing.T) {
 	t.Parallel()
 	got := shorten("begin x" + strings.Repeat("é", maxReason) + "x end")
 	if !utf8.ValidString(got) || len(got) > maxReason+len(" … ") {
-		t.Errorf("cut() = %d bytes, valid %v", len(got), utf8.ValidString(got))
+		t.Errorf("shorten() = %d bytes, valid %v", len(got), utf8.ValidString(got))
 	}
 	if !strings.HasPrefix(got, "begin") || !strings.HasSuffix(got, "end") {
 		t.Errorf("cut() = %q", got)

@@ -8,12 +8,12 @@ import (
 	"weak"
 )
 
-// names is an immutable set of names; nil is the empty set. Streams with the same names share one set, since most proxies of
-// a mesh subscribe to the same thousands of names, which would otherwise be most of the memory of a stream.
+// names is an immutable set of names; nil is the empty set. Streams with the same names share one set, since most
+// proxies of a mesh subscribe to the same thousands of names, which would otherwise be most of the memory of a stream.
 type names struct {
 	sorted []string
-	hash   uint64 // of the names, independent of their order
-	bytes  int    // of the names
+	hash   uint64 // hash of the names, independent of their order
+	bytes  int    // total length of the names
 }
 
 func (n *names) all() []string {
@@ -25,7 +25,7 @@ func (n *names) all() []string {
 
 func (n *names) len() int { return len(n.all()) }
 
-// size returns what the names count, see maxNameBytes.
+// size returns the names' share of maxNameBytes.
 func (n *names) size() int {
 	if n == nil {
 		return 0
@@ -38,7 +38,7 @@ func (n *names) has(name string) bool {
 	return ok
 }
 
-// add returns the set with more added. It does not keep the slice.
+// add returns the set with more added. It does not keep the slice more.
 func (n *names) add(more ...string) *names {
 	fresh := slices.DeleteFunc(slices.Clone(more), n.has)
 	if len(fresh) == 0 {
@@ -79,7 +79,7 @@ func merge(a, b []string) []string {
 
 var nameSeed = maphash.MakeSeed()
 
-// hashWith returns the hash that the set has after each name of some is added to it, or removed if the set contains it.
+// hashWith returns the hash of the set after each name of some is added to it, or removed if the set contains it.
 func (n *names) hashWith(some []string) uint64 {
 	var hash uint64
 	if n != nil {
@@ -91,11 +91,11 @@ func (n *names) hashWith(some []string) uint64 {
 	return hash
 }
 
-// sharedNames finds the sets that the streams of this process use.
+// sharedNames has the sets that the streams of this process use.
 var sharedNames = nameTable{sets: map[uint64]weak.Pointer[names]{}}
 
-// nameTable finds sets by their hash, without keeping them in memory. If two sets have the same hash, it finds only the newer
-// one.
+// nameTable finds sets by their hash, without keeping them in memory. If two sets have the same hash, it finds only the
+// newer one.
 type nameTable struct {
 	mu   sync.Mutex
 	sets map[uint64]weak.Pointer[names]
@@ -125,7 +125,7 @@ func (s *nameTable) intern(sorted []string, hash uint64) *names {
 	return n
 }
 
-// forget removes a set that no stream uses any more from the table, unless a set with the same hash has replaced it.
+// forget removes a set that no stream uses from the table, unless a set with the same hash has replaced it.
 func (s *nameTable) forget(hash uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -52,12 +52,12 @@ func TestNames(t *testing.T) {
 			t.Fatal("a set has changed")
 		}
 		if again := (*names)(nil).add(want...); again != n {
-			t.Fatal("the same names are another set")
+			t.Fatal("equal names are two sets")
 		}
 	}
 }
 
-// TestNamesAreForgotten checks that the table does not keep sets that nobody uses.
+// TestNamesAreForgotten checks that the table does not keep unused sets.
 func TestNamesAreForgotten(t *testing.T) {
 	t.Parallel()
 	hashes := make([]uint64, 0, 100)
@@ -70,11 +70,11 @@ func TestNamesAreForgotten(t *testing.T) {
 		sharedNames.mu.Lock()
 		defer sharedNames.mu.Unlock()
 		return len(slices.DeleteFunc(slices.Clone(hashes), func(h uint64) bool {
-			_, there := sharedNames.sets[h]
-			return !there
+			_, ok := sharedNames.sets[h]
+			return !ok
 		}))
 	}
-	for left() > 0 { // the runtime forgets each in a goroutine of its own, after a collection
+	for left() > 0 { // the runtime drops each set in a separate goroutine, after a collection
 		runtime.Gosched()
 	}
 }

@@ -259,7 +259,7 @@ func TestDeltaOrder(t *testing.T) {
 			<`,
 
 		// Answers.
-		"a nonce of nobody is ignored": synced + `
+		"an unknown nonce is ignored": synced + `
 			want CDS a@2 EDS a@1 LDS l@2 RDS r@1
 			< CDS a@2
 			< EDS a@1

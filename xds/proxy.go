@@ -8,39 +8,39 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// maxInFlight is how many responses of one type may wait for their ACK or NACK. Further changes wait until one arrives, so a
-// proxy that reads and never answers costs no more memory than these responses.
+// maxInFlight is how many responses of one type may wait for their ACK or NACK. Further changes wait until one arrives,
+// so a proxy that reads and never answers costs no more memory than these responses.
 const maxInFlight = 16
 
-// proxy is what the server knows of the proxy at the other end of a stream, delta or state of the world: a state machine
-// without I/O. Its inputs are the requests of the proxy (receiveDelta, receiveSotw) and the resources that the proxy should have
-// (setDesired). Its output is the next response (next). It is not safe for concurrent use.
+// proxy is the server's state of the proxy at the other end of a stream, delta or state of the world: a state machine
+// without I/O. Its inputs are the requests of the proxy (receiveDelta, receiveSotw) and the resources that the proxy
+// should have (setDesired). Its output is the next response (next). It is not safe for concurrent use.
 //
 // The order is make before break:
 //
-//  1. Clusters at once, each followed by its endpoints. Endpoints whose peers only the new Cluster accepts are sent after
-//     its ACK (see deferred).
+//  1. Clusters at once, each followed by its endpoints. Endpoints whose peers only the new Cluster accepts are sent
+//     after its ACK (see deferred).
 //  2. Listeners and routes, when no response with clusters is in flight: an ACK means that the clusters have warmed.
 //  3. Removals, when listeners and routes are ACKed, too, and the listeners that these replaced have drained (see
-//     removal.go). Only removals of listeners are sent earlier, together with new listeners: nothing refers to a listener,
-//     and a new one may need the address of the old one.
+//     removal.go). Only removals of listeners are sent earlier, together with new listeners: nothing refers to a
+//     listener, and a new one may need the address of the old one.
 type proxy struct {
 	sotw          bool
 	desired       resource.Desired
 	subscriptions [4]*subscription // in the order of resource.Types
-	unserved      []*subscription  // of types that are not served, see addUnserved
+	unserved      []*subscription  // of unserved types, see addUnserved
 	nonces        int
 	suspects      int              // number of groups of suspects so far, see refuse
 	gatherTime    time.Duration    // see gatherDelay
-	drainTime     time.Duration    // how long a listener that is replaced or removed still serves its connections
-	nextDue       time.Time        // when a removal or a retry that waits is due; zero if none is
+	drainTime     time.Duration    // how long a replaced or removed listener still serves its connections
+	nextDue       time.Time        // when a waiting removal or retry is due; zero if none waits
 	now           func() time.Time // the clock
-	inFlightBytes int              // of all responses that are neither ACKed nor NACKed
-	statedBytes   int              // of names that the proxy has said it has, and that do not exist
-	asked         int              // names in the last request, and resources that are sent again because of it
+	inFlightBytes int              // bytes of all responses that are neither ACKed nor NACKed
+	statedBytes   int              // bytes of nonexistent names that the proxy reported to have
+	asked         int              // number of names in the last request, and of resources resent because of it
 	acked         bool             // the last request was the ACK of a response in flight
-	// hasAnswered says that the proxy has ACKed or NACKed a response of this stream. By then its first request of each type has
-	// arrived, since Envoy sends them all at once when it reconnects.
+	// hasAnswered means that the proxy has ACKed or NACKed a response of this stream. By then its first request of each
+	// type has arrived, since Envoy sends them all at once when it reconnects.
 	hasAnswered bool
 }
 
@@ -52,7 +52,7 @@ func newProxy(sotw bool) *proxy {
 	return p
 }
 
-// subscription returns nil for a type that is not served, unless the proxy has asked for it.
+// subscription returns nil for a type that is not served, unless the proxy has requested it.
 func (p *proxy) subscription(t resource.Type) *subscription {
 	for _, s := range p.subscriptions {
 		if s.kind == t {
@@ -67,12 +67,12 @@ func (p *proxy) subscription(t resource.Type) *subscription {
 	return nil
 }
 
-// get returns what the proxy should have of a name, nil for nothing.
+// get returns the desired resource of a name, or nil.
 func (p *proxy) get(s *subscription, name string) *resource.Resource {
 	return p.desired.Get(resource.Name{Type: s.kind, Name: name})
 }
 
-// all returns all resources of a type that a proxy which subscribes to the wildcard should have.
+// all returns all desired resources of a type, for a proxy that subscribes to the wildcard.
 func (p *proxy) all(s *subscription) []*resource.Resource {
 	if shared := p.desired.Shared.Of(s.kind); len(p.desired.Node.Of(s.kind))+len(p.desired.Own.Of(s.kind)) == 0 {
 		return shared
@@ -80,8 +80,8 @@ func (p *proxy) all(s *subscription) []*resource.Resource {
 	return p.desired.Of(s.kind)
 }
 
-// setDesired sets what the proxy should have. Its cost is proportional to the difference from the last Desired. A proxy that
-// is not known, or no longer known, keeps what it has. It never gets an empty configuration just because it is in no view.
+// setDesired sets the desired resources. Its cost is proportional to the difference from the last Desired. A proxy that
+// is unknown or no longer known keeps what it has: it never gets an empty configuration just because it is in no view.
 func (p *proxy) setDesired(d resource.Desired) {
 	if !d.Known() {
 		return
@@ -96,10 +96,10 @@ func (p *proxy) setDesired(d resource.Desired) {
 	} {
 		for _, c := range delta {
 			name := c.Key()
-			if c.Old == nil { // it may have been in another set
+			if c.Old == nil { // the resource may have been in another set
 				c.Old = before.Get(name)
 			}
-			if c.New == nil { // it may be in another set now
+			if c.New == nil { // the resource may now be in another set
 				c.New = p.desired.Get(name)
 			}
 			p.changed(name, c.Old, c.New)
@@ -107,7 +107,7 @@ func (p *proxy) setDesired(d resource.Desired) {
 	}
 }
 
-// changed records that the proxy should have now instead of before, if it subscribes to the name.
+// changed records that the desired resource of a name changes from before to now, if the proxy subscribes to the name.
 func (p *proxy) changed(n resource.Name, before, now *resource.Resource) {
 	s := p.subscription(n.Type)
 	if now == nil {
@@ -126,7 +126,7 @@ func (p *proxy) changed(n resource.Name, before, now *resource.Resource) {
 	s.setPending(n.Name, u, now)
 }
 
-// requireMention makes sure that a response mentions a name that the proxy subscribes to, even if nothing differs.
+// requireMention makes sure that a response mentions a name that the proxy subscribes to, even if it has not changed.
 func (p *proxy) requireMention(s *subscription, name string) {
 	p.asked++
 	u, ok := s.update(name)
@@ -149,7 +149,8 @@ func (p *proxy) next() *response {
 		}
 	}
 	p.retryRefused()
-	clusters, endpoints, listeners, routes := p.subscriptions[0], p.subscriptions[1], p.subscriptions[2], p.subscriptions[3]
+	clusters, endpoints, listeners, routes := p.subscriptions[0], p.subscriptions[1], p.subscriptions[2],
+		p.subscriptions[3]
 	if r := p.respond(clusters, notFound); r != nil {
 		return r
 	}
@@ -163,22 +164,22 @@ func (p *proxy) next() *response {
 		return r
 	}
 	if len(listeners.inFlight) > 0 {
-		// Say nothing about missing routes yet. Envoy puts a warming listener into use when it learns that the listener's
-		// route does not exist, but a newer version of the listener, which needs another route, may be in flight.
+		// Do not report missing routes yet. Envoy activates a warming listener when it learns that the listener's route does
+		// not exist, but a newer version of the listener, which needs another route, may be in flight.
 		return p.respond(routes, additions)
 	}
 	if r := p.respond(routes, notFound); r != nil || len(routes.inFlight) > 0 {
 		return r
 	}
 	if p.lastGoodInUse(listeners) || p.lastGoodInUse(routes) {
-		return nil // the older versions may still need what would be removed
+		return nil // older versions in use may still need the removed resources
 	}
 	return p.remove(routes, clusters, endpoints)
 }
 
-// gatherDelay returns for how long changes of endpoints still wait, to be sent together, because the proxy has not yet
-// answered the last response with endpoints. So a slow proxy gets many changes in one response, and a proxy that keeps
-// up gets each change at once. Listeners, routes and removals wait with the endpoints. Endpoints never wait if a cluster warms
+// gatherDelay returns how long changes of endpoints still wait to be sent together, because the proxy has not yet
+// answered the last response with endpoints. So a slow proxy gets many changes in one response, and a fast proxy gets
+// each change at once. Listeners, routes and removals wait with the endpoints. Endpoints never wait if a cluster warms
 // until they arrive, or if a request asked for them.
 func (p *proxy) gatherDelay() time.Duration {
 	s := p.subscription(resource.Endpoint)
@@ -198,8 +199,8 @@ func (p *proxy) gatherDelay() time.Duration {
 	return p.gatherTime - p.now().Sub(s.inFlight[len(s.inFlight)-1].sent)
 }
 
-// wait returns after how long next may return a response although nothing has been received or has changed until then, zero
-// if it will not. Call it when next has returned nil.
+// wait returns the delay after which next may return a response even if nothing is received or changes until then, or
+// zero if it will not. Call it when next has returned nil.
 func (p *proxy) wait() time.Duration {
 	wait := max(p.gatherDelay(), 0)
 	if p.nextDue.IsZero() {
@@ -212,14 +213,15 @@ func (p *proxy) wait() time.Duration {
 	return min(wait, due)
 }
 
-// dueAt makes wait end at that time, at the latest.
+// dueAt makes wait end at t at the latest.
 func (p *proxy) dueAt(t time.Time) {
 	if p.nextDue.IsZero() || t.Before(p.nextDue) {
 		p.nextDue = t
 	}
 }
 
-// lastGoodInUse reports whether the proxy still uses, or may use, an older version of a resource because it refused the newest one.
+// lastGoodInUse reports whether the proxy uses or may use an older version of a resource because it refused the newest
+// one.
 func (p *proxy) lastGoodInUse(s *subscription) bool {
 	for name := range s.refused {
 		u, ok := s.pending[name]
@@ -230,8 +232,8 @@ func (p *proxy) lastGoodInUse(s *subscription) bool {
 	return false
 }
 
-// resendEndpoints makes sure that the endpoints of each cluster that r changes are sent, or sent again. The cluster warms
-// until they arrive, and Envoy does not ask for them.
+// resendEndpoints makes sure that the endpoints of each cluster that r changes are sent, or sent again. The cluster
+// warms until they arrive, and Envoy does not ask for them.
 func (p *proxy) resendEndpoints(r *response) {
 	endpoints := p.subscription(resource.Endpoint)
 	resend := func(cluster *resource.Resource) {
@@ -243,14 +245,14 @@ func (p *proxy) resendEndpoints(r *response) {
 		resend(m.resource)
 	}
 	for _, cluster := range r.full {
-		// An unchanged cluster may be a change for a proxy that may have another version.
+		// An unchanged cluster may be a change for a proxy with an unknown version.
 		if u, _ := r.subscription.update(cluster.Name); u.uncertain {
 			resend(cluster)
 		}
 	}
 }
 
-// scope says what a response may contain. Each scope includes those before it.
+// scope limits the content of a response. Each scope includes those before it.
 type scope int
 
 const (
@@ -291,8 +293,8 @@ func (p *proxy) respond(s *subscription, of scope) *response {
 	return r
 }
 
-// window returns how many responses of a type may be in flight. It is 1 for a type that is sent whole: each response repeats the
-// one before, so a second response would repeat a bad resource, and be refused with its other resources, too.
+// window returns how many responses of a type may be in flight. It is 1 for a type that is sent whole: each response
+// repeats the one before, so a second response would repeat a bad resource, and be refused together with good ones.
 func (p *proxy) window(s *subscription) int {
 	if p.sotw && isSentWhole(s.kind) {
 		return 1

@@ -11,8 +11,8 @@ import (
 const (
 	// keepRefused is how many refused versions of one name are remembered.
 	keepRefused = 4
-	// A resource that is refused because of the proxy's environment is sent again after retryFirst, and after a delay that
-	// doubles each time, up to retryMax.
+	// A resource that is refused because of the proxy's environment is resent after retryFirst, and then after a delay
+	// that doubles each time, up to retryMax.
 	retryFirst = time.Second
 	retryMax   = 15 * time.Second
 )
@@ -20,10 +20,10 @@ const (
 // refusals are the refused versions of one name.
 type refusals struct {
 	nacks []NACK             // the newest last, at most keepRefused
-	good  *resource.Resource // the last version that the proxy had before; nil if it had none, or it is not known
+	good  *resource.Resource // the last version that the proxy had before; nil if none or unknown
 }
 
-// find returns the refusal of a version, nil if that is not refused.
+// find returns the refusal of a version, nil if it was not refused.
 func (r *refusals) find(version string) *NACK {
 	if r == nil {
 		return nil
@@ -36,7 +36,7 @@ func (r *refusals) find(version string) *NACK {
 	return nil
 }
 
-// refuses reports whether the proxy has refused r, and it is not to be sent again yet.
+// refuses reports whether the proxy has refused r, and r must not be resent yet.
 func (s *subscription) refuses(r *resource.Resource) bool {
 	n := s.refused[r.Name].find(r.Version)
 	return n != nil && !n.retrying
@@ -47,8 +47,8 @@ func (s *subscription) mayUse(name string, u update) bool {
 	return u.mayUse != "" && s.refused[name].find(u.mayUse) == nil
 }
 
-// lastGood returns a version that the proxy takes instead of the refused one of u: the one that it has, or had before it
-// unsubscribed; nil if none is known.
+// lastGood returns a version that the proxy accepts instead of the refused one of u: the current one, or the one before
+// it unsubscribed; nil if unknown.
 func (s *subscription) lastGood(u update) *resource.Resource {
 	if u.last != nil && !s.refuses(u.last) {
 		return u.last
@@ -59,8 +59,8 @@ func (s *subscription) lastGood(u update) *resource.Resource {
 	return nil
 }
 
-// remember stores a refused version, and drops the oldest one of the name if there are too many. good is what the proxy had
-// before, nil if that is not known.
+// remember stores a refused version, and drops the oldest one of the name if there are too many. good is the version
+// that the proxy had before, nil if unknown.
 func (s *subscription) remember(n NACK, good *resource.Resource) NACK {
 	if s.refused == nil {
 		s.refused = map[string]*refusals{}
@@ -86,7 +86,7 @@ func (s *subscription) remember(n NACK, good *resource.Resource) NACK {
 	return n
 }
 
-// accepted forgets that the proxy has refused r: it has ACKed it.
+// accepted drops the refusal of r, because the proxy has ACKed r.
 func (s *subscription) accepted(r *resource.Resource) {
 	list := s.refused[r.Name]
 	if list.find(r.Version) == nil {
@@ -98,10 +98,11 @@ func (s *subscription) accepted(r *resource.Resource) {
 	}
 }
 
-// isEnvironmental reports whether Envoy refuses a resource because of something outside of it, which may change: an address
-// that another process uses or the host does not have yet, or a file that does not exist yet. The same resource may be good
-// a moment later. The reason is Envoy's message for one resource (source/common/network/listen_socket_impl.cc,
-// source/common/config/utility.cc); 1.38 to 1.40 say the same. A host without IPv6 will not have it a moment later.
+// isEnvironmental reports whether Envoy refuses a resource because of external conditions that may change: an address
+// in use by another process or not yet on the host, or a file that does not exist yet. The same resource may be
+// accepted a moment later. The reason is Envoy's message for one resource (source/common/network/listen_socket_impl.cc,
+// source/common/config/utility.cc), with the same wording in 1.38 to 1.40. A host without IPv6 does not count, since it
+// will not have IPv6 a moment later.
 func isEnvironmental(reason string) bool {
 	if strings.Contains(reason, "cannot bind '[::]:") && strings.Contains(reason, "Cannot assign requested address") {
 		return false
@@ -109,7 +110,7 @@ func isEnvironmental(reason string) bool {
 	return strings.Contains(reason, "cannot bind '") || strings.Contains(reason, "paths must refer to an existing path")
 }
 
-// retryRemovals makes the removals of a response that was refused, although it had nothing new, be sent again later.
+// retryRemovals schedules a retry of the removals in a refused response without additions.
 func (p *proxy) retryRemovals(r *response) {
 	for _, m := range r.removed {
 		u := m.before
@@ -118,7 +119,7 @@ func (p *proxy) retryRemovals(r *response) {
 	}
 }
 
-// retryRefused makes resources that were refused because of the environment be sent again when their time has come.
+// retryRefused resends resources that were refused because of the environment, once they are due.
 func (p *proxy) retryRefused() {
 	now := p.now()
 	for _, s := range p.subscriptions {

@@ -6,13 +6,14 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Envoy ACKs a listener that replaces another one, or the removal of one, at once. The old listener then drains: for the drain
-// time its open connections still use the routes and clusters that it refers to. Nothing says when the last of them has
-// ended, so what is stale goes when the drain time is over, counted from when nothing that is not draining refers to it.
+// Envoy ACKs the replacement or removal of a listener at once. The old listener then drains: for the drain time its
+// open connections still use the routes and clusters that it refers to. Nothing signals the end of the last connection,
+// so stale resources are removed after the drain time, counted from when the last listener in use stopped referring to
+// them.
 
-// remove returns the next response with removals that are due. If the proxy has not answered any response of this stream yet,
-// it returns an empty response first. When that is ACKed, all that the proxy requests when it reconnects (such as routes,
-// after clusters) has arrived, and is served before anything is removed.
+// remove returns the next response with due removals. If the proxy has not answered any response of this stream yet,
+// remove returns an empty response first. Once that is ACKed, all requests that the proxy sends when it reconnects
+// (such as routes, after clusters) have arrived, and are served before anything is removed.
 func (p *proxy) remove(subscriptions ...*subscription) *response {
 	for _, s := range subscriptions {
 		p.releaseHeld(s)
@@ -40,7 +41,8 @@ func (s *subscription) hasRemovals() bool {
 	return false
 }
 
-// hold holds the removals of a type that are not due yet, and says when they are. So they cost nothing until then.
+// hold sets aside the removals of a type that are not due yet, and records when they are due, so that they cost nothing
+// until then.
 func (p *proxy) hold(s *subscription) {
 	now := p.now()
 	for name, u := range s.pending {
@@ -70,7 +72,8 @@ func (p *proxy) hold(s *subscription) {
 	}
 }
 
-// releaseHeld makes held removals of a type pending again if the first of them is due. hold then holds the others again.
+// releaseHeld makes held removals of a type pending again if the first of them is due. hold then holds the others
+// again.
 func (p *proxy) releaseHeld(s *subscription) {
 	if s.heldUntil.IsZero() || p.now().Before(s.heldUntil) {
 		return
@@ -81,10 +84,10 @@ func (p *proxy) releaseHeld(s *subscription) {
 	s.held, s.heldUntil = nil, time.Time{}
 }
 
-// endpointsUntilRemoval returns what to send about endpoints that are to be removed, and for which a changed cluster warms. If
-// the cluster is to be removed, too, listeners and routes still use it: it gets its last endpoints again, or those that it
-// should have had last. If neither is known, since the proxy got them on an earlier stream, it warms until Envoy gives up,
-// and then goes on with those it has.
+// endpointsUntilRemoval returns what to send about endpoints that will be removed while a changed cluster warms for
+// them. If the cluster will be removed, too, listeners and routes still use it: it gets its last endpoints again, or
+// the last ones that it should have had. If both are unknown, since the proxy got them on an earlier stream, the
+// cluster warms until Envoy gives up, and then keeps its endpoints.
 func (p *proxy) endpointsUntilRemoval(name string, u update) action {
 	switch {
 	case p.get(p.subscription(resource.Cluster), name) != nil:

@@ -13,12 +13,12 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// rawRequest is a request in the bytes in which it was received. A few of them can stand for much memory when they are decoded: empty
-// strings and messages take two bytes, nested values of a Struct four.
+// rawRequest is an undecoded request. A few encoded bytes can take much memory once decoded: empty strings and messages
+// take two encoded bytes, nested values of a Struct four.
 type rawRequest struct{ buffer mem.Buffer }
 
-// receiveRequest receives the next request of a stream into m. Only what the server reads is decoded, after its size has been checked.
-// The error is a gRPC status, or io.EOF.
+// receiveRequest receives the next request of a stream into m. It decodes only the fields that the server reads, after
+// it has checked their size. The error is a gRPC status, or io.EOF.
 func receiveRequest(stream grpc.ServerStream, f fields, m proto.Message) error {
 	var raw rawRequest
 	if err := stream.RecvMsg(&raw); err != nil {
@@ -45,11 +45,12 @@ var (
 		3: {"resource_names_subscribe", maxNameLength}, 4: {"resource_names_unsubscribe", maxNameLength},
 		5: {"initial_resource_versions", maxVersionEntry},
 	}}
-	sotwFields = fields{node: 2, typeURL: 4, nonce: 5, errorDetail: 6, lists: map[protowire.Number]list{3: {"resource_names", maxNameLength}}}
+	sotwFields = fields{node: 2, typeURL: 4, nonce: 5, errorDetail: 6,
+		lists: map[protowire.Number]list{3: {"resource_names", maxNameLength}}}
 )
 
-// The fields that the server reads of a Node (envoy.config.core.v3), of a Struct and its entries (google.protobuf), and of a Status
-// (google.rpc).
+// Numbers of the fields that the server reads of a Node (envoy.config.core.v3), of a Struct and its entries
+// (google.protobuf), and of a Status (google.rpc).
 const (
 	nodeID        protowire.Number = 1
 	nodeMetadata  protowire.Number = 3
@@ -58,7 +59,7 @@ const (
 	statusMessage protowire.Number = 2
 )
 
-// decode decodes a request without what the server does not read. The error is a gRPC status.
+// decode decodes a request without the fields that the server does not read. The error is a gRPC status.
 func (f fields) decode(encoded []byte, m proto.Message) error {
 	reduced, err := f.reduce(encoded)
 	if err != nil {
@@ -70,8 +71,8 @@ func (f fields) decode(encoded []byte, m proto.Message) error {
 	return nil
 }
 
-// reduce returns a request without what the server does not read; it is encoded itself if that is nothing. Beside that, no more memory is
-// used than encoded has, whatever it stands for.
+// reduce returns a request without the fields that the server does not read, or encoded itself if there are no such
+// fields. It uses no more memory than encoded, however large the decoded request would be.
 func (f fields) reduce(encoded []byte) ([]byte, error) {
 	var node nodeReducer
 	sizes, counts := map[protowire.Number]int{}, map[protowire.Number]int{}
@@ -93,7 +94,8 @@ func (f fields) reduce(encoded []byte) ([]byte, error) {
 			return keep{}, nil
 		}
 		if counts[n] > maxNames {
-			return keep{}, status.Errorf(codes.ResourceExhausted, "%s: more than %d names: at most %d are allowed", l.name, maxNames, maxNames)
+			return keep{}, status.Errorf(codes.ResourceExhausted, "%s: more than %d names: at most %d are allowed",
+				l.name, maxNames, maxNames)
 		}
 		return keep{whole: true}, exceeds(l.name, len(value), l.eachSize)
 	})
@@ -106,10 +108,11 @@ func exceeds(field string, size, allowed int) error {
 	return status.Errorf(codes.ResourceExhausted, "%s: %d bytes: at most %d are allowed", field, size, allowed)
 }
 
-// nodeKeys are the entries that the server reads of the metadata of a node.
+// nodeKeys are the metadata entries of a node that the server reads.
 var nodeKeys = [...]string{resource.NodeDrainTime, resource.NodeRecords}
 
-// nodeReducer leaves out what the server does not read of a node. It counts the bytes of the ID, and of the entries of each of nodeKeys.
+// nodeReducer drops the fields of a node that the server does not read. It counts the bytes of the ID, and of the
+// entries of each key in nodeKeys.
 type nodeReducer struct {
 	id      int
 	entries [len(nodeKeys)]int
@@ -138,7 +141,7 @@ func (r *nodeReducer) metadata(n protowire.Number, value []byte) (keep, error) {
 	return keep{whole: true}, exceeds("node.metadata["+nodeKeys[key]+"]", r.entries[key], maxNameLength)
 }
 
-// keyOf returns which of nodeKeys an entry of the metadata has, -1 for none of them.
+// keyOf returns the index of a metadata entry in nodeKeys, or -1.
 func keyOf(entry []byte) int {
 	key := -1
 	_, _ = reduce(entry, func(n protowire.Number, value []byte) (keep, error) {
@@ -154,16 +157,17 @@ func onlyMessage(n protowire.Number, _ []byte) (keep, error) {
 	return keep{whole: n == statusMessage}, nil
 }
 
-// keep says what is kept of a field: all, or a message without what within leaves out of it, or nothing.
+// keep selects what to keep of a field: all of it, a message reduced by within, or nothing.
 type keep struct {
 	whole  bool
 	within func(protowire.Number, []byte) (keep, error)
 }
 
-// reduce returns a message without what of leaves out. of is called with the fields that have a length; others are left out.
+// reduce returns a message without the parts for which of returns an empty keep. of is called for fields that have a
+// length; other fields are dropped.
 func reduce(message []byte, of func(protowire.Number, []byte) (keep, error)) ([]byte, error) {
 	var reduced []byte
-	at, copied := 0, false // while nothing has been left out, nothing is copied
+	at, copied := 0, false // nothing is copied until something is left out
 	for at < len(message) {
 		number, kind, n := protowire.ConsumeTag(message[at:])
 		if n < 0 {
@@ -192,7 +196,7 @@ func reduce(message []byte, of func(protowire.Number, []byte) (keep, error)) ([]
 	return message, nil
 }
 
-// reduceField returns what is kept of a field, whose tag has tag bytes.
+// reduceField returns the kept part of a field, whose tag has tag bytes.
 func reduceField(
 	field []byte, tag int, number protowire.Number, kind protowire.Type, of func(protowire.Number, []byte) (keep, error),
 ) ([]byte, error) {

@@ -39,7 +39,7 @@ func metadata(fields map[string]*structpb.Value) *structpb.Struct {
 	return &structpb.Struct{Fields: fields}
 }
 
-// TestDecodeKeepsWhatIsRead decodes requests with all that Envoy sends.
+// TestDecodeKeepsWhatIsRead decodes requests with all fields that Envoy sends.
 func TestDecodeKeepsWhatIsRead(t *testing.T) {
 	t.Parallel()
 	drainTime, records := structpb.NewStringValue("10m0s"), structpb.NewStringValue("true")
@@ -76,7 +76,7 @@ func TestDecodeKeepsWhatIsRead(t *testing.T) {
 			deltaFields, &discoveryv3.DeltaDiscoveryRequest{ErrorDetail: &statuspb.Status{Code: 13}}, &discoveryv3.DeltaDiscoveryRequest{},
 			&discoveryv3.DeltaDiscoveryRequest{ErrorDetail: &statuspb.Status{}},
 		},
-		"nothing to leave out": {
+		"nothing to drop": {
 			sotwFields, &discoveryv3.DiscoveryRequest{TypeUrl: "t", ResponseNonce: "1"}, &discoveryv3.DiscoveryRequest{},
 			&discoveryv3.DiscoveryRequest{TypeUrl: "t", ResponseNonce: "1"},
 		},
@@ -146,7 +146,7 @@ func messageOf(f fields) proto.Message {
 	return &discoveryv3.DiscoveryRequest{}
 }
 
-// decodeBombs are small on the wire, and large when they are decoded as they are. Each repeats something n times.
+// decodeBombs are small when encoded, and large when fully decoded. Each repeats an element n times.
 func decodeBombs(f fields, n int) map[string][]byte {
 	nested := element(6, nil)
 	for range n / 50 {
@@ -168,7 +168,7 @@ func decodeBombs(f fields, n int) map[string][]byte {
 	}
 }
 
-// decodeLimit is the most memory that decoding a request may allocate: its size again, and a string for each name.
+// decodeLimit is the maximum memory that decoding a request may allocate: its size again, and a string for each name.
 func decodeLimit(encoded []byte) int { return 2*len(encoded) + maxNames*80 + 64<<10 }
 
 // allocated returns how many bytes f allocates.
@@ -180,7 +180,7 @@ func allocated(f func()) int {
 	return int(after.TotalAlloc - before.TotalAlloc)
 }
 
-// TestDecodeBombs is not parallel: it counts what the process allocates.
+// TestDecodeBombs is not parallel, since it measures the allocations of the process.
 func TestDecodeBombs(t *testing.T) { //nolint:paralleltest // see above
 	for protocol, f := range map[string]fields{"delta": deltaFields, "sotw": sotwFields} {
 		for name, bomb := range decodeBombs(f, 100_000) {

@@ -20,7 +20,7 @@ import (
 //	own LDS l@1                   the same for its own set
 //	unknown                       the proxy is in no view (any more)
 //	> CDS +a -b init:a@1          a delta request: subscribe, unsubscribe, initial_resource_versions
-//	> CDS a b                     a SotW request: names; it repeats the nonce of the last response, unless it has #none or #7
+//	> CDS a b                     a SotW request: names; it repeats the last nonce, unless it has #none or #7
 //	drain 10s                     the proxy's drain time
 //	after 10s                     so much time passes
 //	> CDS ack                     ACK of the oldest response that is in flight; "ack#7" of nonce 7
@@ -32,7 +32,7 @@ import (
 type script struct {
 	t     *testing.T
 	proxy *proxy
-	open  map[resource.Type][]string // nonces of responses in flight
+	open  map[resource.Type][]string // nonces of the responses in flight
 	names map[resource.Type][]string // SotW: names of the last request, which an ACK repeats
 	err   error
 	clock time.Time
@@ -111,16 +111,16 @@ func (s *script) duration(text string) time.Duration {
 	return d
 }
 
-// after lets time pass, but not past the time for which the proxy waits: it would have sent something then.
+// after lets time pass, but not more than wait returns, since the proxy would have sent a response then.
 func (s *script) after(d time.Duration) string {
 	if wait := s.proxy.wait(); wait > 0 && wait < d {
-		return fmt.Sprintf("the proxy only waits %s", wait)
+		return fmt.Sprintf("the proxy waits only %s", wait)
 	}
 	s.clock = s.clock.Add(d)
 	return ""
 }
 
-// setOf makes a set as a successor of before, as the generator does.
+// setOf makes a set as a successor of before, like the generator.
 func setOf(t *testing.T, text string, before *resource.Set) *resource.Set {
 	t.Helper()
 	var put []*resource.Resource
@@ -212,7 +212,7 @@ func subscribe(d *discoveryv3.DeltaDiscoveryRequest, word string) {
 	}
 }
 
-// state makes the SotW request of a line. Without names it has those of the line before; "none" means that it has none.
+// state makes the SotW request of a line. Without names it repeats the previous line's names; "none" means no names.
 func (s *script) state(d *discoveryv3.DeltaDiscoveryRequest, list []string) {
 	kind := resource.Type(d.GetTypeUrl())
 	if len(list) > 0 {
@@ -225,7 +225,7 @@ func (s *script) state(d *discoveryv3.DeltaDiscoveryRequest, list []string) {
 
 func (s *script) takeNonce(kind resource.Type) string {
 	if len(s.open[kind]) == 0 {
-		s.t.Fatalf("no %s response is without an answer", shortOf(kind))
+		s.t.Fatalf("no unanswered %s response", shortOf(kind))
 	}
 	nonce := s.open[kind][0]
 	s.open[kind] = s.open[kind][1:]
@@ -258,7 +258,7 @@ func describe(r *response, sotw bool) string {
 	return strings.Join(words, " ")
 }
 
-// contents returns what a response says in its protocol. State of the world names nothing that is removed.
+// contents returns the content of a response in its protocol. In the state of the world no removal is named.
 func contents(r *response, sotw bool) (list []*resource.Resource, removed []string) {
 	if sotw {
 		return r.full, nil

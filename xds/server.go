@@ -1,5 +1,5 @@
-// Package xds serves Envoy resources over the aggregated discovery service (ADS), in both protocols, delta and state of the
-// world. It handles streams, subscriptions, ACKs and NACKs, and knows nothing about meshes.
+// Package xds serves Envoy resources over the aggregated discovery service (ADS), in both protocols, delta and state of
+// the world. It handles streams, subscriptions, ACKs and NACKs, and has no notion of meshes.
 package xds
 
 import (
@@ -20,53 +20,56 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Source knows what proxies should have. The server calls Attach when a proxy opens a stream, and Detach when that stream
-// ends. Attach returns the zero Desired for a proxy that is not known yet. While a proxy has a stream, the source publishes
-// changes of what it should have, by what the newest Attach says. Both may be called from several goroutines, but never for
-// the same proxy at once.
+// Source provides the desired resources of proxies. The server calls Attach when a proxy opens a stream, and Detach
+// when that stream ends. Attach returns the zero Desired for an unknown proxy. While a proxy has a stream, the source
+// publishes changes of its desired resources, based on the newest Attach. Several goroutines may call both methods, but
+// never for the same proxy at once.
 type Source interface {
 	Attach(id string, says resource.Metadata) resource.Desired
 	Detach(id string)
 }
 
-// Authorizer returns an error if the peer of ctx may not use this node id. The peer gets the error as it is if it is a gRPC
-// status, and else PermissionDenied with its text.
+// Authorizer returns an error if the peer of ctx may not use this node id. A gRPC status is returned to the peer
+// unchanged, any other error as PermissionDenied with its text.
 type Authorizer func(ctx context.Context, nodeID string) error
 
 const (
-	// firstMessageTimeout is how long a stream may take to send its first request, which has the node id.
+	// firstMessageTimeout is how long a stream may take to send its first request, which has the node ID.
 	firstMessageTimeout = 10 * time.Second
-	// sendTimeout is how long sending one response may take. After that the stream is ended, since the proxy does not read.
+	// sendTimeout is how long sending one response may take. After that the server ends the stream, since the proxy does
+	// not read.
 	sendTimeout = time.Minute
-	// ackTimeout is how long a proxy may take to ACK or NACK a response before it is reported as late. Envoy withholds an ACK for up
-	// to 15 seconds while a cluster warms.
+	// ackTimeout is how long a proxy may take to ACK or NACK a response before it is reported as late. Envoy withholds an
+	// ACK for up to 15 seconds while a cluster warms.
 	ackTimeout = 30 * time.Second
-	// gatherTime is how long changes of endpoints wait at most, to be sent together, while a proxy has not answered the last
-	// response with endpoints.
+	// gatherTime is how long changes of endpoints wait at most, to be sent together, while a proxy has not answered the
+	// last response with endpoints.
 	gatherTime = 100 * time.Millisecond
-	// streamsPerNode is how many streams of one node may be open at once. One more ends the oldest, whose connection may be
-	// dead without the server knowing it.
+	// streamsPerNode is the maximum number of open streams of one node. One more ends the oldest, whose connection may be
+	// dead without the server noticing.
 	streamsPerNode = 3
 )
 
 // Options of a Server. The zero value is usable.
 type Options struct {
-	// Logger for streams and NACKs. Default: none.
+	// Logger for streams and NACKs. Default: no logging.
 	Logger *slog.Logger
-	// Describe returns the attributes of a node for the Logger, keys and values, in a slice of its own. Default: its ID as node.
+	// Describe returns the attributes of a node for the Logger, keys and values, in a new slice. Default: the node ID
+	// under the key node.
 	Describe func(node string) []any
-	// Registerer for the metrics sonde_xds_*. Default: none.
+	// Registerer for the metrics sonde_xds_*. Default: no metrics.
 	Registerer prometheus.Registerer
-	// DrainTime is how long Envoy lets the connections of a listener go on that is replaced or removed, if its node metadata
-	// does not say it (resource.NodeDrainTime). What only such a listener may still use is removed after that. Default 0:
-	// at once, as clients that are not Envoy expect.
+	// DrainTime is how long Envoy keeps the connections of a replaced or removed listener, unless its node metadata
+	// sets it (resource.NodeDrainTime). Resources that only such a listener may still use are removed after it. Default
+	// 0: at once, as clients other than Envoy expect.
 	DrainTime time.Duration
-	// MaxDrainTime is the longest drain time that node metadata may say. Default DrainTime.
+	// MaxDrainTime is the longest drain time allowed in node metadata. Default DrainTime.
 	MaxDrainTime time.Duration
-	// Listeners is called with the listeners that a proxy has accepted, whenever they change. It must return at once. Default: none.
+	// Listeners is called with the listeners that a proxy has accepted, whenever they change. It must return at once.
+	// Default: none.
 	Listeners func(node string, s ListenerStatus)
-	// Aged says of the context of a stream that has ended that its connection had reached its age, so that the proxy comes back at once: no news for the log.
-	// Default: it never has.
+	// Aged reports whether a stream ended because its connection reached its maximum age. The server then logs nothing,
+	// since the proxy reconnects at once. Default: never.
 	Aged func(ctx context.Context) bool
 }
 
@@ -85,7 +88,7 @@ func (o Options) withDefaults() Options {
 // drainMargin is added to a drain time: Envoy may be busy when its timer ends.
 const drainMargin = time.Second
 
-// drainTime returns how long removals are held for a node: what its metadata says, or else the default, and drainMargin.
+// drainTime returns how long removals are held for a node: its metadata or the default, plus drainMargin.
 func (s *Server) drainTime(node *corev3.Node) time.Duration {
 	if d := s.statedDrainTime(node); d > 0 {
 		return d + drainMargin
@@ -100,8 +103,10 @@ func (s *Server) statedDrainTime(node *corev3.Node) time.Duration {
 	}
 	d, err := time.ParseDuration(value.GetStringValue())
 	if err != nil || d < 0 || d > s.o.MaxDrainTime {
-		s.o.Logger.Warn("drain time of a node not usable, the default is used", append(s.o.Describe(shorten(node.GetId())), "key", resource.NodeDrainTime,
-			"value", shorten(value.String()), "allowed", "a duration from 0s to "+s.o.MaxDrainTime.String(), "default", s.o.DrainTime)...)
+		s.o.Logger.Warn("invalid drain time of node, using the default",
+			append(s.o.Describe(shorten(node.GetId())), "key", resource.NodeDrainTime,
+				"value", shorten(value.String()), "allowed", "a duration from 0s to "+s.o.MaxDrainTime.String(),
+				"default", s.o.DrainTime)...)
 		return s.o.DrainTime
 	}
 	return d
@@ -132,9 +137,11 @@ type node struct {
 	reported *ListenerStatus // what was reported last; nil if nothing was
 }
 
-// NewServer returns a server that gets from src what proxies should have, and lets authorize check who they are.
+// NewServer returns a server that gets the desired resources of proxies from src and checks their identity with
+// authorize.
 func NewServer(o Options, src Source, authorize Authorizer) *Server {
-	s := &Server{o: o.withDefaults(), source: src, authorize: authorize, nodes: map[string]*node{}, paces: map[string]*pace{}}
+	s := &Server{o: o.withDefaults(), source: src, authorize: authorize, nodes: map[string]*node{},
+		paces: map[string]*pace{}}
 	s.metrics = newMetrics(o.Registerer, s.late, s.refused)
 	return s
 }
@@ -148,8 +155,8 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 // Wait waits until all goroutines of streams have ended. Call it after the gRPC server has stopped.
 func (s *Server) Wait() { s.running.Wait() }
 
-// Publish sets what these proxies should have from now on, and ignores proxies without a stream. It never waits for a
-// proxy: a stream that is sending takes the newest state when it is ready for it.
+// Publish sets the new desired resources of these proxies, and ignores proxies without a stream. It never waits for a
+// proxy: a busy stream uses the newest state when it is ready.
 func (s *Server) Publish(now map[string]resource.Desired) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +167,7 @@ func (s *Server) Publish(now map[string]resource.Desired) {
 		}
 		for _, st := range n.streams {
 			if st.says != d.For {
-				continue // it has just attached, and got something newer; or a newer one has, and it is about to end
+				continue // the stream has just attached with newer metadata, or a newer stream has and this one ends soon
 			}
 			st.desired.Store(&d)
 			st.update()
@@ -168,8 +175,8 @@ func (s *Server) Publish(now map[string]resource.Desired) {
 	}
 }
 
-// Reauthorize ends the streams of these nodes whose peer the Authorizer does not allow any more. When it returns they get nothing
-// more.
+// Reauthorize ends the streams of these nodes whose peer the Authorizer no longer allows. When it returns, no more is
+// sent on these streams.
 func (s *Server) Reauthorize(ids []string) {
 	for _, id := range ids {
 		s.mu.Lock()
@@ -187,9 +194,9 @@ func (s *Server) Reauthorize(ids []string) {
 	}
 }
 
-// attach registers a stream, and then asks the source what the proxy should have. If something is published in between, it
-// is newer than what Attach returns, so attach does not overwrite it. The error is that of an authorisation that has ended while the
-// stream was not registered, so that Reauthorize could not find it; then it is not registered.
+// attach registers a stream, and then asks the source for the desired resources. If something is published in between,
+// it is newer than what Attach returns, so attach does not overwrite it. An error means that authorisation ended while
+// the stream was not registered, so that Reauthorize could not find it; the stream is then not registered.
 func (s *Server) attach(id string, st *stream) error {
 	s.mu.Lock()
 	n := s.nodes[id]
@@ -218,7 +225,7 @@ func (s *Server) attach(id string, st *stream) error {
 	return nil
 }
 
-// remove takes a stream from its node, and forgets a node without streams. mu is held.
+// remove takes a stream from its node, and drops a node without streams. The caller holds mu.
 func (s *Server) remove(id string, st *stream) {
 	n := s.nodes[id]
 	n.streams = slices.DeleteFunc(n.streams, func(other *stream) bool { return other == st })
@@ -227,7 +234,7 @@ func (s *Server) remove(id string, st *stream) {
 	}
 }
 
-// detach removes a stream. If the proxy has another one, that counts now.
+// detach removes a stream. If the proxy has another stream, its status is reported now.
 func (s *Server) detach(id string, st *stream) {
 	s.detachStream(id, st)
 	s.reportListeners(id)
@@ -258,7 +265,7 @@ func (s *Server) Status() []ProxyStatus {
 	return all
 }
 
-// Sample returns what up to n nodes should have, as their newest streams know it. Which nodes these are is random.
+// Sample returns the desired resources of up to n random nodes, according to their newest streams.
 func (s *Server) Sample(n int) map[string]resource.Desired {
 	s.mu.Lock()
 	defer s.mu.Unlock()

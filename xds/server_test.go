@@ -32,7 +32,7 @@ func TestStreamErrors(t *testing.T) {
 		"no request":         {nil, codes.DeadlineExceeded, "no request within"},
 		"no node":            {[]*discoveryv3.DeltaDiscoveryRequest{ask("", "CDS")}, codes.InvalidArgument, "must have node.id"},
 		"a long node":        {[]*discoveryv3.DeltaDiscoveryRequest{ask(strings.Repeat("x", 2000), "CDS")}, codes.ResourceExhausted, "node.id: 2000 bytes: at most 1024"},
-		"another's node":     {[]*discoveryv3.DeltaDiscoveryRequest{ask("stranger", "CDS")}, codes.PermissionDenied, "certificate is of another"},
+		"another's node":     {[]*discoveryv3.DeltaDiscoveryRequest{ask("stranger", "CDS")}, codes.PermissionDenied, "certificate belongs to another"},
 		"status of the peer": {[]*discoveryv3.DeltaDiscoveryRequest{ask("expired", "CDS")}, codes.Unauthenticated, "has expired"},
 		"node changes":       {[]*discoveryv3.DeltaDiscoveryRequest{ask("m/a", "CDS"), ask("m/b", "EDS")}, codes.PermissionDenied, `cannot become node "m/b"`},
 		"no type":            {[]*discoveryv3.DeltaDiscoveryRequest{{Node: nodeOf("m/a")}}, codes.InvalidArgument, "type_url is missing; served are"},
@@ -85,7 +85,7 @@ func TestNewestStreamsOfANodeStay(t *testing.T) {
 	})
 }
 
-// busySource notes whether it is called while another call runs.
+// busySource records whether a call overlaps with another one.
 type busySource struct {
 	running, attached atomic.Int64
 	overlapped        atomic.Bool
@@ -103,7 +103,7 @@ func (b *busySource) call(streams int64) {
 		b.overlapped.Store(true)
 	}
 	for range 100 {
-		runtime.Gosched() // a chance for others to come in between
+		runtime.Gosched() // gives other goroutines a chance to overlap
 	}
 	b.attached.Add(streams)
 	b.running.Add(-1)
@@ -134,7 +134,7 @@ func TestWhatIsPublishedWhileAttachingIsNewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, Options{})
 		f.source.desired["m/a"] = resource.Desired{Shared: setOf(t, "CDS x@1", nil)}
-		f.source.attach = func(id string) { // the source has read version 1 already
+		f.source.attach = func(id string) { // the source has already read version 1
 			f.server.Publish(map[string]resource.Desired{id: {Shared: setOf(t, "CDS x@2", nil)}})
 		}
 		p := f.delta().listen()
@@ -199,13 +199,14 @@ func TestLateProxyIsReportedAndServedOn(t *testing.T) {
 	})
 }
 
-// big has one cluster that is larger than the buffers of a connection that nobody reads.
+// big has one cluster that exceeds the buffers of an unread connection.
 func big(version int) resource.Desired {
 	body := append(fmt.Appendf(nil, "x@%d ", version), bytes.Repeat([]byte("x"), 1<<20)...)
 	return resource.Desired{Shared: resource.NewSet(resource.New(resource.Cluster, "x", strconv.Itoa(version), body))}
 }
 
-// TestAClientThatStopsReading has a client begin a stream and read nothing, while another one gets each change.
+// TestAClientThatStopsReading has a client that opens a stream and reads nothing, while another client gets each
+// change.
 func TestAClientThatStopsReading(t *testing.T) {
 	virtual.Run(t, "delta", func(t *testing.T) {
 		f := newFixture(t, Options{})
@@ -219,10 +220,11 @@ func TestAClientThatStopsReading(t *testing.T) {
 	})
 }
 
-// changes are made while a client does not read.
+// changes is the number of changes while a client does not read.
 const changes = 200
 
-// stopReading checks which versions a client gets that has stopped: what gRPC has taken, with delta what was being sent, and the newest.
+// stopReading checks which versions a client gets that has stopped reading: those that gRPC has accepted, with delta
+// the one that was being sent, and the newest.
 func stopReading[Req, Resp any](f *fixture, deaf *fakeProxy[Req, Resp], hello *Req, text func(*Resp) string, answer func(*Resp) *Req, versions ...int) {
 	f.t.Helper()
 	other := f.delta().listen()
@@ -235,7 +237,7 @@ func stopReading[Req, Resp any](f *fixture, deaf *fakeProxy[Req, Resp], hello *R
 		expect(f.t, said(r), fmt.Sprint("CDS x@", i))
 		other.send(ack(r, ""))
 	}
-	// The stream keeps what gRPC has taken, what is being sent, and the newest state, but no versions in between.
+	// The stream keeps what gRPC has accepted, what is being sent, and the newest state, but no versions in between.
 	for _, st := range f.server.Status() {
 		if st.Node == "m/deaf" && (st.Types[0].Pending > 1 || st.Types[0].Sent > "2") {
 			f.t.Errorf("Status() = %+v", st)
@@ -291,14 +293,15 @@ func TestManyProxiesFollowOneChange(t *testing.T) {
 	})
 }
 
-// TestRefusedStreamsAreLoggedWithTheirPeer: whoever calls may name any node, but has only its own addresses.
+// TestRefusedStreamsAreLoggedWithTheirPeer checks that the log has the peer's address: a caller may claim any node, but
+// has only its own addresses.
 func TestRefusedStreamsAreLoggedWithTheirPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, Options{})
 		p := f.delta().listen()
 		p.send(ask("stranger", "CDS"))
-		p.endsWith(codes.PermissionDenied, "certificate is of another")
-		if log := f.log.String(); !strings.Contains(log, `msg="stream refused" node=stranger peer=bufconn`) {
+		p.endsWith(codes.PermissionDenied, "certificate belongs to another")
+		if log := f.log.String(); !strings.Contains(log, `msg="stream rejected" node=stranger peer=bufconn`) {
 			t.Errorf("log = %s", log)
 		}
 	})

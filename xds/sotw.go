@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// sameNames is how many names that a request repeats are the work of one new one.
+// sameNames is how many repeated names in a request cost as much work as one new name.
 const sameNames = 10
 
 // receiveSotw handles one request of the state-of-the-world protocol. It returns the resources that the proxy refuses
@@ -28,12 +28,13 @@ func (p *proxy) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
 	if !p.acked {
 		p.asked += len(r.GetResourceNames()) / sameNames
 	}
-	// Whatever its nonce, a request has all names that the proxy subscribes to, and it is newer than the request before. If
-	// the names of one with an old nonce were ignored, a proxy that needs longer for its ACK than the next response takes
-	// to come would never get a new name (envoyproxy/envoy#10363).
+	// Whatever its nonce, a request lists all names that the proxy subscribes to, and is newer than the previous request.
+	// If names in a request with an old nonce were ignored, a proxy whose ACKs are slower than new responses would never
+	// get a new name (envoyproxy/envoy#10363).
 	//
-	// Without a nonce although it has answered each response, the proxy has begun again, and waits for all it names (gRPC-Java
-	// before grpc/grpc-java#11796, and grpc-node). One that has not may not have seen the first response yet.
+	// A request without a nonce from a proxy that has answered each response means that the proxy has started over and
+	// waits for all names (gRPC-Java before grpc/grpc-java#11796, and grpc-node). A proxy that has not answered may not
+	// have received the first response yet.
 	first := !s.requested || r.GetResponseNonce() == "" && s.hasAnswered && len(s.inFlight) == 0
 	if s.unserved {
 		return nacks, p.requestUnserved(s, nil, first)
@@ -53,8 +54,8 @@ func (p *proxy) receiveSotw(r *discoveryv3.DiscoveryRequest) ([]NACK, error) {
 	return nacks, checkNames(s)
 }
 
-// requireMentions makes sure that a response mentions what the proxy subscribes to already and asks for again. A type that is
-// sent whole needs nothing for that.
+// requireMentions makes sure that a response mentions the names that the proxy subscribes to already and requests
+// again. A type that is sent whole does not need this.
 func (p *proxy) requireMentions(s *subscription, list *names, all bool) {
 	if isSentWhole(s.kind) {
 		return
@@ -97,11 +98,12 @@ func (p *proxy) resubscribe(s *subscription, list *names, all bool) {
 	}
 }
 
-// isSentWhole reports whether each SotW response of the type must contain all resources. Envoy removes those that it lacks.
+// isSentWhole reports whether each SotW response of the type must contain all resources. Envoy removes those that are
+// missing from a response.
 func isSentWhole(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }
 
-// canExpress reports whether a SotW response can say what r says. For types that are not sent whole there are no removals,
-// and none are needed.
+// canExpress reports whether a SotW response can express r. Types that are not sent whole have no removals, and need
+// none.
 func canExpress(r *response) bool {
 	if isSentWhole(r.subscription.kind) || len(r.resources) > 0 {
 		return true
@@ -109,9 +111,9 @@ func canExpress(r *response) bool {
 	return slices.ContainsFunc(r.removed, func(m mention) bool { return m.before.mustMention })
 }
 
-// fullList returns the resources of a SotW response. For clusters and listeners these are all that the proxy should have
-// after it, including old ones that must not be removed yet. For the other types they are only those that the proxy lacks.
-// If the proxy waits for an assignment that does not exist, it gets an empty one.
+// fullList returns the resources of a SotW response. For clusters and listeners these are all that the proxy should
+// have after it, including old ones that must not be removed yet. For the other types they are only those that the
+// proxy lacks. If the proxy waits for an assignment that does not exist, it gets an empty one.
 func (p *proxy) fullList(r *response) []*resource.Resource {
 	if !isSentWhole(r.subscription.kind) {
 		return partialList(r)
@@ -171,7 +173,8 @@ func (p *proxy) subscribed(s *subscription) []*resource.Resource {
 
 // emptyAssignment returns an assignment without endpoints.
 func emptyAssignment(name string) *resource.Resource {
-	return resource.New(resource.Endpoint, name, "0", resource.Any(&endpointv3.ClusterLoadAssignment{ClusterName: name}).GetValue())
+	return resource.New(resource.Endpoint, name,
+		"0", resource.Any(&endpointv3.ClusterLoadAssignment{ClusterName: name}).GetValue())
 }
 
 // state returns the SotW response. Its version is a hash of its resources.
@@ -183,6 +186,7 @@ func (r *response) state() *discoveryv3.DiscoveryResponse {
 		_, _ = io.WriteString(hash, res.Name+"\x00"+res.Version+"\x00") // writing to a hash never fails
 	}
 	return &discoveryv3.DiscoveryResponse{
-		TypeUrl: string(r.subscription.kind), Nonce: r.nonce, Resources: bodies, VersionInfo: hex.EncodeToString(hash.Sum(nil)[:8]),
+		TypeUrl: string(r.subscription.kind), Nonce: r.nonce, Resources: bodies,
+		VersionInfo: hex.EncodeToString(hash.Sum(nil)[:8]),
 	}
 }

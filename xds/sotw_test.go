@@ -113,7 +113,7 @@ func TestSotw(t *testing.T) {
 			> EDS ack b
 			> CDS ack
 			<`,
-		"endpoints that go are not told": syncedSotw + `
+		"removed endpoints are not mentioned": syncedSotw + `
 			want CDS a@1 LDS l@1 RDS r@1
 			<
 			want CDS a@1 EDS a@1 LDS l@1 RDS r@1

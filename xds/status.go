@@ -12,28 +12,28 @@ import (
 type ProxyStatus struct {
 	// Node is the node id of the proxy.
 	Node string
-	// Says is what its metadata says.
+	// Says is the content of the proxy's metadata.
 	Says resource.Metadata
 	// Delta is true for the delta protocol, and false for state of the world.
 	Delta     bool
 	Connected time.Time
 	// Known is false while the source does not know the proxy yet, so that there is nothing to send.
 	Known bool
-	// Late says that a response has waited for its ACK or NACK for longer than 30 s. The proxy is still served.
+	// Late means that a response has waited for its ACK or NACK for longer than 30 s. The proxy is still served.
 	Late bool
-	// Types are those that the proxy has requested, in the order of resource.Types.
+	// Types are the types that the proxy has requested, in the order of resource.Types.
 	Types []TypeStatus
 }
 
 // TypeStatus describes one type of resource on a stream.
 type TypeStatus struct {
 	Type resource.Type
-	// Sent and Acked are the nonces of the last response and of the last response that was ACKed, "" if there is none.
+	// Sent and Acked are the nonces of the last response and of the last ACKed response, or "".
 	Sent, Acked string
-	// Unanswered is when the oldest response that is neither ACKed nor NACKed was sent, zero if there is none.
+	// Unanswered is when the oldest response that is neither ACKed nor NACKed was sent; zero if there is no such response.
 	Unanswered time.Time
-	// Pending counts the resources that the proxy lacks, refused ones included. What it has and is to lose when listeners have
-	// drained does not count.
+	// Pending counts the resources that the proxy lacks, refused ones included. Removals that wait for listeners to
+	// drain do not count.
 	Pending int
 	// NACKs are the resources whose newest version is refused, sorted by name.
 	NACKs []NACK
@@ -58,7 +58,7 @@ func (p *proxy) status() []TypeStatus {
 	return all
 }
 
-// nacks returns the NACKs of what the proxy should have now. These resources are withheld from it.
+// nacks returns the NACKs of the desired resources. These resources are withheld from the proxy.
 func (p *proxy) nacks(s *subscription) []NACK {
 	var all []NACK
 	for name, list := range s.refused {
@@ -70,7 +70,7 @@ func (p *proxy) nacks(s *subscription) []NACK {
 	return all
 }
 
-// unanswered returns when the oldest response without an ACK or NACK was sent, zero if there is none.
+// unanswered returns when the oldest response without an ACK or NACK was sent; zero if there is no such response.
 func (p *proxy) unanswered() time.Time {
 	var oldest time.Time
 	for _, s := range p.subscriptions {

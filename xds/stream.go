@@ -28,27 +28,28 @@ type stream struct {
 	send      func(*response) error
 	desired   atomic.Pointer[resource.Desired] // the newest state that the proxy should have; nil until Attach returns
 	ended     chan error                       // buffers one error: why the stream ends
-	authorize func() error                     // whether the peer may still use the node id
-	pace      *pace                            // of the work of its node
-	held      atomic.Int64                     // what its names count, see maxNameBytes
+	authorize func() error                     // checks whether the peer may still use the node ID
+	pace      *pace                            // limits the work of its node
+	held      atomic.Int64                     // this stream's share of maxNameBytes
 
 	mu      sync.Mutex // never held while something is sent
 	proxy   *proxy
-	sending bool // a goroutine is sending, and checks for more before it ends
+	sending bool // a goroutine is sending; it checks for more before it ends
 	closed  bool
-	timer   *time.Timer // sends what has waited, see proxy.wait; nil until it is needed
+	timer   *time.Timer // fires when proxy.wait is over; nil until needed
 }
 
 func newStream(s *Server, node *corev3.Node, sotw bool, send func(*response) error) *stream {
 	st := &stream{
-		server: s, node: node.GetId(), says: s.metadataOf(node), connected: time.Now(), proxy: newProxy(sotw), send: send, ended: make(chan error, 1),
+		server: s, node: node.GetId(), says: s.metadataOf(node), connected: time.Now(), proxy: newProxy(sotw), send: send,
+		ended: make(chan error, 1),
 	}
 	st.proxy.gatherTime = gatherTime
 	st.proxy.drainTime = s.drainTime(node)
 	return st
 }
 
-// end ends the stream. If it is called more than once, the first reason counts.
+// end ends the stream. If it is called more than once, the first reason applies.
 func (st *stream) end(err error) {
 	select {
 	case st.ended <- err:
@@ -89,23 +90,25 @@ func (st *stream) status() ProxyStatus {
 	}
 }
 
-// request is what the requests of both protocols have in common.
+// request is the common part of both protocols' requests.
 type request interface {
 	GetNode() *corev3.Node
 	GetTypeUrl() string
 }
 
-// protocol is delta or state of the world, on one stream.
+// protocol is the part of a stream that depends on its protocol, delta or state of the world.
 type protocol[Req request] struct {
 	sotw    bool
 	recv    func() (Req, error)
 	send    func(*response) error
 	receive func(*proxy, Req) ([]NACK, error)
-	names   func(Req) int // how many names are in a request
+	names   func(Req) int // number of names in a request
 }
 
 // DeltaAggregatedResources serves the delta protocol.
-func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse]) error {
+func (s *Server) DeltaAggregatedResources(
+	g grpc.BidiStreamingServer[discoveryv3.DeltaDiscoveryRequest, discoveryv3.DeltaDiscoveryResponse],
+) error {
 	return serve(g.Context(), s, protocol[*discoveryv3.DeltaDiscoveryRequest]{
 		recv: func() (*discoveryv3.DeltaDiscoveryRequest, error) {
 			r := &discoveryv3.DeltaDiscoveryRequest{}
@@ -113,7 +116,8 @@ func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3
 		},
 		receive: (*proxy).receiveDelta,
 		names: func(r *discoveryv3.DeltaDiscoveryRequest) int {
-			return len(r.GetResourceNamesSubscribe()) + len(r.GetResourceNamesUnsubscribe()) + len(r.GetInitialResourceVersions())
+			return len(r.GetResourceNamesSubscribe()) + len(r.GetResourceNamesUnsubscribe()) + len(
+				r.GetInitialResourceVersions())
 		},
 		send: func(r *response) error {
 			m, err := r.delta()
@@ -126,7 +130,9 @@ func (s *Server) DeltaAggregatedResources(g grpc.BidiStreamingServer[discoveryv3
 }
 
 // StreamAggregatedResources serves the state-of-the-world protocol.
-func (s *Server) StreamAggregatedResources(g grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse]) error {
+func (s *Server) StreamAggregatedResources(
+	g grpc.BidiStreamingServer[discoveryv3.DiscoveryRequest, discoveryv3.DiscoveryResponse],
+) error {
 	return serve(g.Context(), s, protocol[*discoveryv3.DiscoveryRequest]{
 		sotw: true,
 		recv: func() (*discoveryv3.DiscoveryRequest, error) {
@@ -139,9 +145,9 @@ func (s *Server) StreamAggregatedResources(g grpc.BidiStreamingServer[discoveryv
 	})
 }
 
-// serve runs one stream until it ends. One goroutine receives, and another one sends while there is something to send. Both
-// may block in gRPC until the stream ends. So serve does neither itself: it must be able to end the stream at any time, by
-// returning, and then gRPC makes both goroutines end.
+// serve runs one stream until it ends. One goroutine receives, and another one sends while there is something to send.
+// Both may block in gRPC until the stream ends. So serve itself does neither, to be able to end the stream at any time
+// by returning; gRPC then makes both goroutines end.
 func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 	first, err := receiveFirst(ctx, s, p.recv)
 	if err != nil {
@@ -151,7 +157,8 @@ func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 	pace, err := s.admitAtPace(ctx, id)
 	if err != nil {
 		s.metrics.rejected.Inc()
-		s.o.Logger.WarnContext(ctx, "stream refused", append(s.o.Describe(shorten(id)), "peer", peerAddress(ctx), "err", err)...)
+		s.o.Logger.WarnContext(ctx, "stream rejected", append(s.o.Describe(shorten(id)), "peer", peerAddress(ctx),
+			"err", err)...)
 		return err
 	}
 
@@ -181,7 +188,7 @@ func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 	return ignoreEOF(err)
 }
 
-// peerAddress returns the address of the caller, "" in memory.
+// peerAddress returns the address of the caller, or "" for connections in memory.
 func peerAddress(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		return p.Addr.String()
@@ -189,7 +196,7 @@ func peerAddress(ctx context.Context) string {
 	return ""
 }
 
-// ignoreEOF returns nil for io.EOF, since a peer that ended the stream itself needs no error, and else err.
+// ignoreEOF returns nil for io.EOF, which means that the peer ended the stream itself, and otherwise err.
 func ignoreEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -221,7 +228,7 @@ func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, err
 	}
 }
 
-// admit checks the node id in the first request: it must be valid, and the peer must be authorised to use it.
+// admit checks the node ID in the first request: it must be valid, and the peer must be authorised to use it.
 func (s *Server) admit(ctx context.Context, id string) error {
 	if id == "" {
 		return status.Error(codes.InvalidArgument, "the first request of a stream must have node.id")
@@ -274,20 +281,21 @@ func receiveOne[Req request](ctx context.Context, st *stream, p protocol[Req], r
 	return nil
 }
 
-// logNACK logs a refused resource, but at level Debug if it is refused again for a reason that does not go away.
+// logNACK logs a refused resource, at level Debug if it is refused repeatedly for a permanent reason.
 func logNACK(ctx context.Context, log *slog.Logger, n NACK) {
 	level := slog.LevelWarn
 	if n.Attempts > 1 {
 		level = slog.LevelDebug
 	}
-	log.Log(ctx, level, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name, "resourceVersion", n.Version, "err", cut(n.Reason, maxLogged),
+	log.Log(ctx, level, "proxy refused a resource", "type", n.Type.Short(), "resource", n.Name,
+		"resourceVersion", n.Version, "err", cut(n.Reason, maxLogged),
 		"attempts", n.Attempts, "retryAt", n.RetryAt)
 }
 
-// cost is what a request has cost, and what it has the server keep.
+// cost is the work of a request, and the bytes that the server keeps because of it.
 type cost struct{ work, held int }
 
-// handleRequest passes one request to the proxy, and starts sending if there is a response to it.
+// handleRequest passes one request to the proxy, and starts to send the response, if any.
 func (st *stream) handleRequest(receive func(*proxy) ([]NACK, error)) ([]NACK, cost, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -302,24 +310,24 @@ func (st *stream) handleRequest(receive func(*proxy) ([]NACK, error)) ([]NACK, c
 	return nacks, c, nil
 }
 
-// loadDesired tells the proxy what the proxy should have. It sends nothing, since no request has been handled yet.
+// loadDesired passes the desired state to the proxy. It sends nothing, since no request has been handled yet.
 func (st *stream) loadDesired() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.proxy.setDesired(*st.desired.Load())
 }
 
-// update starts sending what the proxy lacks of the desired state. It does not block.
+// update starts to send the missing part of the desired state. It does not block.
 func (st *stream) update() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.sending { // else the sending goroutine finds the change by itself
+	if !st.sending { // otherwise the sending goroutine finds the change itself
 		st.startSending(nil)
 	}
 }
 
-// startSending starts a goroutine that sends r, if it is not nil, and then every response that is next. The goroutine ends
-// when there is none, so that an idle stream does not have one. The caller holds mu.
+// startSending starts a goroutine that sends r, if it is not nil, and then each further response. The goroutine ends
+// when nothing is left to send, so that an idle stream has no goroutine. The caller holds mu.
 func (st *stream) startSending(r *response) {
 	if st.closed {
 		return
@@ -335,21 +343,22 @@ func (st *stream) startSending(r *response) {
 			stalled.Stop()
 			if err != nil {
 				st.end(err)
-				return // sending stays true: nothing can be sent any more
+				return // sending stays true: nothing more can be sent
 			}
 			st.sent(r)
 		}
 	})
 }
 
-// sent forgets what of a response was needed to send it.
+// sent drops the parts of a response that are needed only to send it.
 func (st *stream) sent(r *response) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	r.full = nil
 }
 
-// nextOrStop returns the next response. If there is none, it returns nil and records that no goroutine is sending.
+// nextOrStop returns the next response. If there is no response, it returns nil and records that no goroutine is
+// sending.
 func (st *stream) nextOrStop() *response {
 	st.mu.Lock()
 	if st.closed {
@@ -364,17 +373,18 @@ func (st *stream) nextOrStop() *response {
 	st.sending = r != nil
 	st.mu.Unlock()
 	if !known {
-		st.server.reportListeners(st.node) // the first view: what the proxy asked for before it has said what it has
+		st.server.reportListeners(st.node) // the proxy's first requests came before its resources were known
 	}
 	return r
 }
 
-// next returns the next response, and counts it. If something has to wait, it sets the timer for it. The caller holds mu.
+// next returns the next response, and counts it. If something has to wait, it sets the timer. The caller holds mu.
 func (st *stream) next() *response {
 	r := st.proxy.next()
 	if r != nil {
 		st.server.metrics.responses.WithLabelValues(typeLabel(r.subscription.kind)).Inc()
-		st.server.metrics.resources.WithLabelValues(typeLabel(r.subscription.kind)).Add(float64(max(len(r.resources), len(r.full))))
+		st.server.metrics.resources.WithLabelValues(typeLabel(r.subscription.kind)).Add(float64(max(len(r.resources),
+			len(r.full))))
 	} else if d := st.proxy.wait(); d > 0 && !st.closed {
 		if st.timer == nil {
 			st.timer = time.AfterFunc(d, st.update)

@@ -7,17 +7,18 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// maxUnserved is how many types that are not served one stream may ask for.
+// maxUnserved is how many unserved types one stream may request.
 const maxUnserved = 16
 
-// addUnserved adds a subscription for a type of which there are no resources. A proxy that asks for such a type is told so, as for
-// a name that does not exist: it may need other types nevertheless. Its names and versions are not kept.
+// addUnserved adds a subscription for an unserved type. The proxy gets a not-found response, as for a missing name,
+// since it may still need other types. Its names and versions are not kept.
 func (p *proxy) addUnserved(typeURL string) (*subscription, error) {
 	switch {
 	case typeURL == "":
 		return nil, status.Errorf(codes.InvalidArgument, "type_url is missing; served are %s", servedTypes())
 	case len(p.unserved) >= maxUnserved:
-		return nil, status.Errorf(codes.ResourceExhausted, "type_url %.200q is one of more than %d types that are not served; served are %s",
+		return nil, status.Errorf(codes.ResourceExhausted,
+			"type_url %.200q is one of more than %d types that are not served; served are %s",
 			typeURL, maxUnserved, servedTypes())
 	}
 	s := &subscription{kind: resource.Type(typeURL), unserved: true}
@@ -25,8 +26,8 @@ func (p *proxy) addUnserved(typeURL string) (*subscription, error) {
 	return s, nil
 }
 
-// requestUnserved makes the next response say that none of these names exist; first that there is nothing at all. In the state of
-// the world each request repeats the names, so only the first one is answered.
+// requestUnserved makes the next response report these names as not found, and the first response the whole type as
+// empty. In the state of the world each request repeats the names, so only the first one is answered.
 func (p *proxy) requestUnserved(s *subscription, names []string, first bool) error {
 	s.requested = true
 	s.responseDue = s.responseDue || first
@@ -37,7 +38,8 @@ func (p *proxy) requestUnserved(s *subscription, names []string, first bool) err
 		}
 	}
 	if len(s.pending) > maxNames {
-		return status.Errorf(codes.ResourceExhausted, "%d names of type %.200q wait for an answer: more than %d", len(s.pending), s.kind, maxNames)
+		return status.Errorf(codes.ResourceExhausted, "%d names of type %.200q wait for an answer: more than %d",
+			len(s.pending), s.kind, maxNames)
 	}
 	return nil
 }

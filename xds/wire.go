@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// readBuffer is the size of a connection's read buffer in bytes. A proxy sends little, and gRPC's default of 32 KiB would be
-// half of the memory of a connection.
+// readBuffer is the size of a connection's read buffer in bytes. A proxy sends little, and gRPC's default of 32 KiB
+// would be half of the memory of a connection.
 const readBuffer = 2 << 10
 
 // ServerOptions returns options that the grpc.Server of Register must have:
 //   - The size of a request is limited.
 //   - Codec is the codec, for all services of the grpc.Server.
-//   - Stop waits until all handlers have returned, also those of streams whose connection is closed (WaitForHandlers). After
-//     that no stream can start another goroutine, so Server.Wait misses none.
+//   - Stop waits until all handlers have returned, including streams whose connection is closed (WaitForHandlers).
+//     After that no stream can start another goroutine, so Server.Wait misses none.
 //   - The read buffers of connections are small.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
@@ -28,9 +28,9 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Codec returns the codec of ServerOptions. It sends resources in the bytes that were encoded once for all streams, receives
-// requests as they are, and leaves all other messages to gRPC's own codec. It is exported for streams in memory: no other
-// codec knows the messages that streams send and receive (SendMsg, RecvMsg).
+// Codec returns the codec of ServerOptions. It sends resources in the bytes that were encoded once for all streams,
+// receives requests undecoded, and leaves all other messages to gRPC's own codec. It is exported for streams in memory,
+// since no other codec supports the messages that streams send and receive (SendMsg, RecvMsg).
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2(grpcproto.Name)} }
 
 // rawMessage is a message that is already encoded.
@@ -55,7 +55,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// delta returns the encoded delta response: entries that all streams share, and a few bytes of this stream.
+// delta returns the encoded delta response: entries shared by all streams, and a few bytes of this stream.
 func (r *response) delta() (rawMessage, error) {
 	bytes := make(mem.BufferSlice, 0, len(r.resources)+1)
 	for i := range r.resources { // not by value: the proxy may change mention.before meanwhile

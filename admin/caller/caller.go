@@ -1,4 +1,4 @@
-// Package caller says who calls the admin API.
+// Package caller identifies the caller of a call of the admin API.
 package caller
 
 import (
@@ -15,7 +15,7 @@ func With(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, nameKey{}, name)
 }
 
-// Name returns who calls, as With was told.
+// Name returns the name that With stored.
 func Name(ctx context.Context) string {
 	name, _ := ctx.Value(nameKey{}).(string)
 	return name
@@ -29,7 +29,7 @@ func Address(ctx context.Context) string {
 	return ""
 }
 
-// Log returns a logger whose lines name the caller. Calls that change something are logged with it.
+// Log returns a logger that adds the caller to each line, for calls that change something.
 func Log(ctx context.Context, log *slog.Logger) *slog.Logger {
 	return log.With("peer", Address(ctx), "caller", Name(ctx))
 }

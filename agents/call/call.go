@@ -1,5 +1,5 @@
-// Package call has what the methods of the agents' API need to know of a call: where it comes from, and which proxy of the view it is for.
-// Errors are gRPC statuses.
+// Package call has helpers for the methods of the agents' API: the caller's address, the proxy that a call concerns,
+// and gRPC statuses for errors.
 package call
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// MaxText is how much of an agent's strings is kept in logs and in memory, in bytes.
+// MaxText is the maximum length, in bytes, of an agent's strings in logs and in memory.
 const MaxText = 64
 
-// Shorten cuts a string of an agent to MaxText.
+// Shorten cuts an agent's string to MaxText.
 func Shorten(s string) string { return cut.Text(s, MaxText) }
 
 // Address returns the caller's IP address.
@@ -35,21 +35,22 @@ func Address(ctx context.Context) string {
 	return host
 }
 
-// Internal logs an error that is not for the caller, and returns the status for the caller.
+// Internal logs an error that the caller must not see, and returns the status for the caller.
 func Internal(ctx context.Context, log *slog.Logger, what string, err error) error {
 	log.ErrorContext(ctx, "agent request failed", "step", what, "err", err)
 	return status.Errorf(codes.Internal, "%s: see the log of the control plane", what)
 }
 
-// CheckProcess returns an error if the instance with which an agent tells its process from others is too long.
+// CheckProcess returns an error if instance, the agent's name for its process, is too long.
 func CheckProcess(instance string) error {
 	if len(instance) > MaxText {
-		return status.Errorf(codes.InvalidArgument, "instance has %d characters, at most %d are allowed", len(instance), MaxText)
+		return status.Errorf(codes.InvalidArgument, "instance has %d characters, at most %d are allowed",
+			len(instance), MaxText)
 	}
 	return nil
 }
 
-// Bundle returns the message with a bundle.
+// Bundle returns the protobuf message for b.
 func Bundle(b identity.Bundle) *agentv1.Bundle {
 	return &agentv1.Bundle{Id: b.ID, Roots: b.Roots, Epoch: b.Epoch}
 }

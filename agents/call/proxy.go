@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Proxy finds a proxy in a view, which is nil before the first one.
+// Proxy finds a proxy in v. v is nil before the first view.
 func Proxy(v *meshview.View, meshName, dataplane string) (*meshview.Mesh, *meshview.Proxy, error) {
 	if v == nil {
 		return nil, nil, status.Error(codes.Unavailable, "the control plane has no view of the mesh yet: try again")
@@ -20,13 +20,14 @@ func Proxy(v *meshview.View, meshName, dataplane string) (*meshview.Mesh, *meshv
 	}
 	p := m.Proxies.Get(dataplane)
 	if p == nil {
-		return nil, nil, status.Errorf(codes.FailedPrecondition, "dataplane %q of mesh %q is not known (yet)", dataplane, meshName)
+		return nil, nil, status.Errorf(codes.FailedPrecondition, "dataplane %q of mesh %q is not known (yet)",
+			dataplane, meshName)
 	}
 	return m, p, nil
 }
 
-// CheckInstance returns an error if a caller is not the proxy that the view has under its name, but an earlier or a later one. A proxy that
-// is not in the view is none of these.
+// CheckInstance returns an error if the caller is an earlier or a later proxy of the same name than the one in the
+// view. It accepts a proxy that is not in the view.
 func CheckInstance(v *meshview.View, who identity.Subject) error {
 	_, p := v.Proxy(who.ID())
 	if p == nil || p.Dataplane.Identity.Instance == who.Instance {
@@ -35,9 +36,10 @@ func CheckInstance(v *meshview.View, who identity.Subject) error {
 	return status.Error(codes.PermissionDenied, OtherInstance("certificate", who, p.Dataplane))
 }
 
-// OtherInstance says that a credential is not of the Dataplane that has its name.
+// OtherInstance returns the reason for rejecting a credential that was issued to another proxy of the same name.
 func OtherInstance(credential string, who identity.Subject, d *mesh.Dataplane) string {
-	return "the " + credential + " is for " + instanceText(who.Instance) + " of dataplane \"" + who.Dataplane + "\", the current one is " +
+	return "the " + credential + " is for " + instanceText(who.Instance) + " of dataplane \"" + who.Dataplane +
+		"\", the current one is " +
 		instanceText(d.Identity.Instance)
 }
 

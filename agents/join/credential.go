@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
-// credential is who a caller of Join is, and how it has shown that.
+// credential is the identity of a caller of Join, and the kind of its proof.
 type credential struct {
 	identity.Subject
 	by string // byToken or byCertificate
@@ -27,8 +27,8 @@ const (
 	byCertificate = "certificate"
 )
 
-// authenticate finds out who calls Join: by its token, or without one by the certificate of the connection. The error is a
-// gRPC status; the credential is that of the caller nevertheless, if it has a valid one.
+// authenticate identifies a caller of Join by its token, or, without a token, by the certificate of its connection. The
+// error is a gRPC status; a valid credential is returned even with an error.
 func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest) (credential, error) {
 	c := credential{by: byToken}
 	caller, err := mtls.PeerFromContext(ctx)
@@ -49,12 +49,13 @@ func (s *Server) authenticate(ctx context.Context, r *agentv1.JoinRequest) (cred
 
 var errTooManyIssued = status.Error(codes.ResourceExhausted, "too many certificates for this proxy: try again later")
 
-// checkToken finds out whom a token identifies. Nothing is counted against the caller's address but the turn: bad tokens must not use up what
-// good ones from there need.
+// checkToken authenticates a token. The caller's address only takes a turn in the queue: counting bad tokens against an
+// address would also block the good tokens from it.
 func (s *Server) checkToken(ctx context.Context, token string) (identity.Subject, error) {
 	turn, ok := s.tokens.Await(ctx, s.o.Limits.TokenTimeout, grpcconn.Source(ctx), func() {})
 	if !ok {
-		return identity.Subject{}, fmt.Errorf("%w: %d other tokens are being checked: try again", identity.ErrUnavailable, s.o.Limits.TokenChecks)
+		return identity.Subject{}, fmt.Errorf("%w: %d other tokens are being checked: try again",
+			identity.ErrUnavailable, s.o.Limits.TokenChecks)
 	}
 	defer turn.Leave()
 	return s.o.Tokens.Authenticate(ctx, token) //nolint:wrapcheck // the caller makes it a status
@@ -72,7 +73,7 @@ func tokenStatus(err error) error {
 	}
 }
 
-// fits returns a gRPC status if the credential is not for this Dataplane, but for another one of its name or for another workload.
+// fits returns a gRPC status if the credential is for another Dataplane of the same name, or for another workload.
 func (c credential) fits(d *mesh.Dataplane) error {
 	if c.Instance != d.Identity.Instance {
 		code := codes.PermissionDenied

@@ -15,14 +15,14 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Join lets a proxy join. Errors are gRPC statuses.
+// Join issues a certificate to a proxy. Errors are gRPC statuses.
 func (s *Server) Join(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	response, err := s.tryJoin(ctx, r)
 	s.metrics.joins.WithLabelValues(status.Code(err).String()).Inc()
 	return response, err
 }
 
-// tryJoin records and logs a refusal.
+// tryJoin calls join, and records and logs a rejection.
 func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	address := call.Address(ctx)
 	c, err := s.authenticate(ctx, r)
@@ -39,7 +39,7 @@ func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.
 	return response, nil
 }
 
-// join lets a proxy join that has a valid credential. The error is a gRPC status.
+// join issues a certificate to a proxy with a valid credential. The error is a gRPC status.
 func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	log := s.o.Logger.With("peer", call.Address(ctx), "mesh", c.Mesh, "proxy", c.Dataplane, "by", c.by)
 	m, p, err := call.Proxy(s.o.View(), c.Mesh, c.Dataplane)
@@ -85,18 +85,20 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	return &agentv1.JoinResponse{Identity: identityOf(issued), Bootstrap: bootstrap}, nil
 }
 
-// checkSkew warns of an agent whose version is not supported: as seldom as a proxy may join.
+// checkSkew warns about an unsupported agent version, at most as often as a proxy may join.
 func (s *Server) checkSkew(ctx context.Context, log *slog.Logger, version string) {
 	kind, odd := map[skew.Skew]string{skew.TooOld: "too-old", skew.TooNew: "too-new"}[skew.Of(version, s.o.Version)]
 	if !odd {
 		return
 	}
 	s.metrics.unsupported.WithLabelValues(kind).Inc()
-	log.WarnContext(ctx, "version of an agent not supported", "reason", skew.Problem(version, s.o.Version))
+	log.WarnContext(ctx, "agent version is not supported", "reason", skew.Problem(version, s.o.Version))
 }
 
 // issue issues a certificate for a proxy of the view. The error is a gRPC status.
-func (s *Server) issue(ctx context.Context, log *slog.Logger, m *meshview.Mesh, p *meshview.Proxy, csr []byte) (identity.Certificate, error) {
+func (s *Server) issue(
+	ctx context.Context, log *slog.Logger, m *meshview.Mesh, p *meshview.Proxy, csr []byte,
+) (identity.Certificate, error) {
 	backend := m.Spec.Backend()
 	if err := s.o.Authority.Ensure(ctx, m.Spec.Name, backend.CAValidity()); err != nil {
 		return identity.Certificate{}, call.Internal(ctx, log, "make CA", err)

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxCallers limits the memory of a limiter.
+// maxCallers bounds the memory of a limiter.
 const maxCallers = 10_000
 
 // limiter limits the rate of each caller.
@@ -22,7 +22,7 @@ func newLimiter(every rate.Limit, burst int) *limiter {
 	return &limiter{every: every, burst: burst, callers: map[string]*rate.Limiter{}}
 }
 
-// allow reports whether a call of the caller is allowed now. If there are too many callers, new ones are refused.
+// allow reports whether the caller may call now. Beyond maxCallers, it rejects new callers.
 func (l *limiter) allow(caller string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +40,7 @@ func (l *limiter) allow(caller string) bool {
 	return one.Allow()
 }
 
-// forgetIdle drops callers whose burst is full again: they are like new ones. mu is held.
+// forgetIdle drops callers with a full burst, whose entry has no effect. The caller holds mu.
 func (l *limiter) forgetIdle() {
 	for caller, one := range l.callers {
 		if one.Tokens() >= float64(l.burst) {

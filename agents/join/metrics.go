@@ -14,15 +14,15 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		joins: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_agents_joins_total",
-			Help: "Agents that asked to join, by the gRPC status that they got.",
+			Help: "Join requests, by gRPC status of the response.",
 		}, []string{"result"}),
 		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_agents_renewals_total",
-			Help: "Agents that asked for a new certificate, by the gRPC status that they got.",
+			Help: "Certificate renewal requests, by gRPC status of the response.",
 		}, []string{"result"}),
 		unsupported: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_agents_joins_unsupported_total",
-			Help: "Agents that joined with a version that this control plane does not support: too-old or too-new.",
+			Help: "Joins of agents whose version this control plane does not support: too-old or too-new.",
 		}, []string{"skew"}),
 	}
 	if registerer == nil {

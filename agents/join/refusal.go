@@ -11,29 +11,31 @@ import (
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
-// Refusal is a Join that was refused.
+// Refusal is a rejected Join.
 type Refusal struct {
-	// Mesh and Dataplane of the caller's credential if Authenticated, else what it has asked for, cut to 64 bytes: then any
-	// client may have called.
+	// Mesh and Dataplane are from the caller's credential if Authenticated. Otherwise they are from the request, which
+	// any client may send, cut to 64 bytes.
 	Mesh, Dataplane string
 	Authenticated   bool
-	// Instance of the credential, "" if there is none or it does not name one.
+	// Instance is from the credential; it may be empty.
 	Instance string
 	// Peer is the IP address of the caller.
 	Peer string
-	// Reason is what the caller was told. Code is its class, the name of a gRPC code.
+	// Reason is the error message of the response, Code the name of its gRPC code.
 	Reason, Code string
-	// Waiting says that the proxy is not known (yet): the agent tries again soon, as each new pod's may have to. Lasting says that it has
-	// waited for longer than they do.
+	// Waiting says that the proxy is still unknown, as for each new pod, and that the agent retries soon. Lasting says
+	// that the proxy has waited longer than a new pod needs.
 	Waiting, Lasting bool
 }
 
-// refuse logs a caller of Join that is not whom it says, and tells of it.
+// refuse logs a Join without a valid credential for the requested proxy, and reports it to Options.Refused.
 func (s *Server) refuse(ctx context.Context, c credential, r *agentv1.JoinRequest, peer string, err error) {
 	refusal := Refusal{
-		Mesh: call.Shorten(r.GetMesh()), Dataplane: call.Shorten(r.GetName()), Peer: peer, Reason: status.Convert(err).Message(),
+		Mesh: call.Shorten(r.GetMesh()), Dataplane: call.Shorten(r.GetName()), Peer: peer,
+		Reason: status.Convert(err).Message(),
 	}
-	s.o.Logger.WarnContext(ctx, "join refused", "mesh", refusal.Mesh, "proxy", refusal.Dataplane, "peer", peer, "reason", refusal.Reason)
+	s.o.Logger.WarnContext(ctx, "join refused", "mesh", refusal.Mesh, "proxy", refusal.Dataplane, "peer", peer,
+		"reason", refusal.Reason)
 	if c.Mesh != "" {
 		refusal.Mesh, refusal.Dataplane, refusal.Instance, refusal.Authenticated = c.Mesh, c.Dataplane, c.Instance, true
 	}
@@ -42,7 +44,7 @@ func (s *Server) refuse(ctx context.Context, c credential, r *agentv1.JoinReques
 	}
 }
 
-// tell passes a refusal on, unless it says more about the control plane than about the caller.
+// tell reports a rejection to Options.Refused, unless the control plane rather than the caller is the cause.
 func (s *Server) tell(r Refusal, code codes.Code) {
 	switch code {
 	case codes.Internal, codes.Unavailable, codes.ResourceExhausted:
@@ -52,8 +54,8 @@ func (s *Server) tell(r Refusal, code codes.Code) {
 	}
 }
 
-// waits records and logs that a proxy with a valid credential could not join, and tells of it. Errors of the control plane itself
-// are logged elsewhere.
+// waits records, logs and reports that a proxy with a valid credential could not join. Errors of the control plane
+// itself are logged elsewhere.
 func (s *Server) waits(ctx context.Context, c credential, process, peer string, err error) {
 	code, reason := status.Code(err), status.Convert(err).Message()
 	if code == codes.Internal || code == codes.Unavailable {
@@ -63,7 +65,7 @@ func (s *Server) waits(ctx context.Context, c credential, process, peer string, 
 	if news && recorded {
 		s.o.Waits(c.ID())
 	}
-	lasts = lasts && code == codes.FailedPrecondition // another refusal is told of at once
+	lasts = lasts && code == codes.FailedPrecondition // other rejections are reported at once
 	if !news && !lasts || !recorded && !s.refusals.Allow(grpcconn.Source(ctx)) {
 		return
 	}
@@ -73,5 +75,6 @@ func (s *Server) waits(ctx context.Context, c credential, process, peer string, 
 	} else {
 		log.WarnContext(ctx, "join refused")
 	}
-	s.tell(Refusal{Mesh: c.Mesh, Dataplane: c.Dataplane, Authenticated: true, Instance: c.Instance, Peer: peer, Reason: reason, Lasting: lasts}, code)
+	s.tell(Refusal{Mesh: c.Mesh, Dataplane: c.Dataplane, Authenticated: true, Instance: c.Instance, Peer: peer,
+		Reason: reason, Lasting: lasts}, code)
 }

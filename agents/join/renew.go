@@ -34,10 +34,12 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	if p.Dataplane.Identity.Instance != caller.Instance {
 		return nil, status.Error(codes.PermissionDenied, call.OtherInstance("certificate", caller.Subject, p.Dataplane))
 	}
-	// Another workload is another identity, which takes a token.
+	// A certificate cannot be renewed for another workload: the agent has to join with a token.
 	if want := p.Dataplane.SPIFFEID(s.o.Authority.TrustDomain()); caller.SPIFFEID != want {
-		s.o.Observed.NoteMismatch(ctx, caller.ID(), observed.Mismatch{Certificate: caller.Path, Dataplane: p.Dataplane.SPIFFEPath()})
-		return nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, the Dataplane is now %q: join again with a token",
+		s.o.Observed.NoteMismatch(ctx, caller.ID(), observed.Mismatch{Certificate: caller.Path,
+			Dataplane: p.Dataplane.SPIFFEPath()})
+		return nil, status.Errorf(codes.PermissionDenied,
+			"the certificate is for %q, the Dataplane is now %q: join again with a token",
 			caller.SPIFFEID, want)
 	}
 	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
@@ -45,7 +47,7 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	if err != nil {
 		return nil, err
 	}
-	s.Joined(caller.ID(), "") // it does not say which process it is
+	s.Joined(caller.ID(), "") // a RenewRequest does not name the process
 	log.InfoContext(ctx, "certificate renewed", "serial", issued.Serial, "expires", issued.NotAfter)
 	return &agentv1.RenewResponse{Identity: identityOf(issued)}, nil
 }

@@ -19,24 +19,24 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Authenticator finds out whom a token identifies. The error says why the token is refused, and does not contain it. It wraps
-// identity.ErrUnavailable if that cannot be told now, and identity.ErrNotKnown if the proxy of the token is not known: then the agent tries
-// again soon. *token.Issuer implements it, and *tokenreview.Authenticator.
+// Authenticator returns the identity that a token proves. The error gives the reason without the token. It wraps
+// identity.ErrUnavailable if the check is not possible now, and identity.ErrNotKnown if the token's proxy is unknown;
+// in both cases the agent retries soon. *token.Issuer and *tokenreview.Authenticator implement it.
 type Authenticator interface {
 	Authenticate(ctx context.Context, token string) (identity.Subject, error)
 }
 
-// Sidecar is what an agent says of itself and of its Envoy.
+// Sidecar has the settings of an agent and its Envoy from a JoinRequest.
 type Sidecar struct {
-	// ControlPlane is where it reaches the control plane, host:port.
+	// ControlPlane is the address of the control plane as the agent reaches it, host:port.
 	ControlPlane string
-	// DrainTime is Envoy's.
+	// DrainTime of Envoy.
 	DrainTime time.Duration
-	// Memory is how many bytes both may use together.
+	// Memory is the limit, in bytes, that agent and Envoy share.
 	Memory uint64
-	// ServingCAFile says that Envoy finds the control plane's CAs in the agent's file.
+	// ServingCAFile says that the agent writes the control plane's CAs to a file for Envoy.
 	ServingCAFile bool
-	// Records says that the agent takes records of plain text from Envoy.
+	// Records says that the agent accepts Envoy's records of plaintext connections.
 	Records bool
 }
 
@@ -46,21 +46,21 @@ type Options struct {
 	Authority *identity.Authority
 	// Tokens authenticates agents that join without a certificate.
 	Tokens Authenticator
-	// Observed learns who has joined.
+	// Observed records which proxies have joined.
 	Observed *observed.State
 	// View returns the current view, nil before the first.
 	View func() *meshview.View
 	// Bootstrap returns the JSON of Envoy's bootstrap.
 	Bootstrap func(p *meshview.Proxy, s Sidecar) ([]byte, error)
-	// CheckDuplicate returns an error if another process than this one has the session of a proxy, and lives.
+	// CheckDuplicate returns an error if another live process has the proxy's session.
 	CheckDuplicate func(ctx context.Context, proxy mesh.ID, process, address string) error
-	// Waits is called after it has changed whether a proxy waits. It must return at once.
+	// Waits is called when a proxy starts or stops waiting to join. It must return at once.
 	Waits func(proxy mesh.ID)
-	// Version of the control plane, to say which agents it does not support. Default: of none.
+	// Version of the control plane, which decides about unsupported agents. Default: every agent is supported.
 	Version string
-	// Refused is told of joins that are refused, seldom for one address. It must return at once.
+	// Refused is called for rejected joins, rate-limited by address. It must return at once.
 	Refused func(Refusal)
-	// Absent says why a proxy with a valid credential has no Dataplane, "" if nothing is known of that.
+	// Absent returns why a proxy with a valid credential has no Dataplane, "" if the reason is unknown.
 	Absent     func(identity.Subject) string
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -70,31 +70,31 @@ type Options struct {
 
 // Limits of joins.
 type Limits struct {
-	// Rate is how many certificates one proxy may get per second, Burst how many at once.
+	// Rate is the maximum of certificates per second for one proxy, Burst the maximum at once.
 	Rate  rate.Limit
 	Burst int
-	// TokenChecks is how many tokens are checked at once, TokenTimeout how long a call waits for that.
+	// TokenChecks is the maximum of concurrent token checks, TokenTimeout how long a call waits for its turn.
 	TokenChecks  int
 	TokenTimeout time.Duration
 }
 
-// DefaultLimits returns those of a control plane.
+// DefaultLimits returns the limits of a control plane.
 func DefaultLimits() Limits {
 	return Limits{Rate: 1, Burst: 20, TokenChecks: 32, TokenTimeout: 5 * time.Second}
 }
 
-// Server serves Join and Renew of agentv1.AgentService. A replica may own all of its state alone: its limits are for the calls that come to
-// it, so n replicas together allow n times as much.
+// Server serves Join and Renew of agentv1.AgentService. Each replica has limits of its own, so n replicas together
+// allow n times as much.
 type Server struct {
 	o       Options
 	metrics *metrics
-	// issues limits, by proxy, the certificates that are issued.
+	// issues limits the certificates per proxy.
 	issues *limiter
-	// tokens has the calls whose token is checked, which addresses share.
+	// tokens queues token checks, and shares its places among addresses.
 	tokens *connlimit.Places[netip.Prefix]
-	// refusals limits, by address, how often Options.Refused is told of agents without a valid token.
+	// refusals limits, by address, the calls of Options.Refused for agents without a valid token.
 	refusals *sourcelimit.Limiter
-	// waiting has the proxies that have tried here, and failed. Other replicas are told.
+	// waiting has the proxies that failed to join at this replica. Other replicas learn of them.
 	waiting *waiting
 }
 
@@ -114,7 +114,7 @@ func New(o Options) (*Server, error) {
 	}, nil
 }
 
-// Sweep forgets callers and waiting proxies that have not come for a while.
+// Sweep forgets callers and waiting proxies that have stopped calling.
 func (s *Server) Sweep() {
 	s.issues.sweep()
 	for _, id := range s.waiting.forget(s.o.Now()) {
@@ -122,27 +122,28 @@ func (s *Server) Sweep() {
 	}
 }
 
-// Joined notes that a process of a proxy waits no more: it has joined, or has a session, here or elsewhere. It is "" if that is not known.
+// Joined records that a process of a proxy no longer waits, because it has joined or has a session, with any replica.
+// process is "" if it is unknown.
 func (s *Server) Joined(id mesh.ID, process string) {
 	if s.waiting.remove(id, process) {
 		s.o.Waits(id)
 	}
 }
 
-// Ended notes that the session of a proxy has ended at that time, here or elsewhere.
+// Ended records that the session of a proxy ended at that time, with any replica.
 func (s *Server) Ended(id mesh.ID, at time.Time) {
 	if s.waiting.ended(id, at) {
 		s.o.Waits(id)
 	}
 }
 
-// Wait returns since when and why a proxy waits, false if it does not.
+// Wait returns since when and why a proxy waits to join, and false if it does not wait.
 func (s *Server) Wait(id mesh.ID) (Wait, bool) { return s.waiting.of(id) }
 
-// Waiting returns the proxies whose agents try to join with a valid credential, and cannot.
+// Waiting returns the proxies whose agents have a valid credential but fail to join.
 func (s *Server) Waiting() map[mesh.ID]Wait { return s.waiting.all() }
 
-// Duplicate records and logs that a process with the certificate of a proxy has got no session, since another one has it.
+// Duplicate records and logs that a second process with a proxy's certificate was denied a session.
 func (s *Server) Duplicate(ctx context.Context, who identity.Subject, process string, err error) {
 	s.waits(ctx, credential{who, byCertificate}, process, call.Address(ctx), err)
 }

@@ -17,16 +17,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Limits of the memory of agent and Envoy: anything else is a mistake.
+// Limits of the memory of agent and Envoy. A value outside them is a mistake.
 const (
 	minMemory = 16 << 20
 	maxMemory = 1 << 50
 )
 
-// sidecarOf returns what a request says of the sidecar, with defaults. The error is a gRPC status.
+// sidecarOf returns the settings in a request, with defaults. The error is a gRPC status.
 func sidecarOf(r *agentv1.JoinRequest) (Sidecar, error) {
 	if at := r.GetControlPlaneAddress(); !isAddress(at) {
-		return Sidecar{}, status.Errorf(codes.InvalidArgument, "control_plane_address: %q: must be host:port, the port from 1 to 65535", call.Shorten(at))
+		return Sidecar{}, status.Errorf(codes.InvalidArgument,
+			"control_plane_address: %q: must be host:port, the port from 1 to 65535", call.Shorten(at))
 	}
 	drainTime, err := drainTimeOf(r)
 	if err != nil {
@@ -44,7 +45,7 @@ func sidecarOf(r *agentv1.JoinRequest) (Sidecar, error) {
 	}, nil
 }
 
-// drainTimeOf returns the drain time of a request, or its default. The error is a gRPC status.
+// drainTimeOf returns the drain time in a request, or the default. The error is a gRPC status.
 func drainTimeOf(r *agentv1.JoinRequest) (time.Duration, error) {
 	if r.GetDrainTime() == nil {
 		return mesh.DefaultDrainTime, nil
@@ -52,10 +53,11 @@ func drainTimeOf(r *agentv1.JoinRequest) (time.Duration, error) {
 	if d := r.GetDrainTime().AsDuration(); r.GetDrainTime().IsValid() && d >= 0 && d <= mesh.MaxDrainTime {
 		return d, nil
 	}
-	return 0, status.Errorf(codes.InvalidArgument, "drain_time: %s: must be from 0s to %s", r.GetDrainTime().AsDuration(), mesh.MaxDrainTime)
+	return 0, status.Errorf(codes.InvalidArgument, "drain_time: %s: must be from 0s to %s", r.GetDrainTime().AsDuration(),
+		mesh.MaxDrainTime)
 }
 
-// isAddress reports whether an address is one that Envoy can connect to: host:port.
+// isAddress reports whether Envoy can connect to address, host:port.
 func isAddress(address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	number, portErr := strconv.ParseUint(port, 10, 16)
@@ -68,8 +70,8 @@ func isAddress(address string) bool {
 	return len(host) <= maxHost && hostName.MatchString(host)
 }
 
-// maxHost is the most bytes of a DNS name (RFC 1035 §2.3.4).
+// maxHost is the maximum length of a DNS name in bytes (RFC 1035 §2.3.4).
 const maxHost = 253
 
-// hostName matches a name that DNS may have, and no IPv6 address.
+// hostName matches DNS names, but no IPv6 addresses.
 var hostName = regexp.MustCompile(`^[a-zA-Z0-9_]([-a-zA-Z0-9_.]*[a-zA-Z0-9_.])?$`)

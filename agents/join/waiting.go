@@ -9,29 +9,31 @@ import (
 )
 
 const (
-	// maxWaiting limits how many waiting proxies are remembered.
+	// maxWaiting bounds the recorded proxies.
 	maxWaiting = 1000
-	// waitsFor is how long a proxy counts as waiting after its last try: agents try at least every 10 s to join, and every
-	// 30 s to renew.
+	// waitsFor is how long a proxy counts as waiting after its last attempt. Agents retry a join within 10 s, a renewal
+	// within 30 s.
 	waitsFor = time.Minute
-	// duplicateFor is waitsFor of a rejected duplicate agent: it retries within 10 s, and a try takes up to 13 s.
+	// duplicateFor replaces waitsFor for a rejected duplicate agent, which retries within 10 s; an attempt takes up to
+	// 13 s.
 	duplicateFor = 25 * time.Second
-	// lastsFrom is how long a new pod may have to wait, until replicas have read it. Who waits for longer waits for something else.
+	// lastsFrom is how long a new pod may wait until replicas have read it. A proxy that waits longer has another
+	// problem.
 	lastsFrom = 30 * time.Second
 )
 
-// waiting has the proxies whose agents try to join with a valid token, and cannot.
+// waiting has the proxies whose agents have a valid token but fail to join.
 type waiting struct {
 	mu      sync.Mutex
 	proxies map[mesh.ID]Wait
 }
 
-// Wait is that of one proxy.
+// Wait describes why and since when a proxy waits.
 type Wait struct {
-	Since  time.Time // first try
-	Reason string    // of the last refusal
+	Since  time.Time // first attempt
+	Reason string    // of the last rejection
 	last   time.Time
-	lasts  bool // it was told that it waits for longer than lastsFrom, for this reason
+	lasts  bool // add has returned lasts for this reason
 	by     refused
 }
 
@@ -42,8 +44,8 @@ type refused struct {
 	duplicate bool
 }
 
-// add records another try. It returns whether that is news: the proxy has just begun to wait, or waits for
-// another reason now; and whether it has just become clear that it lasts. Beyond maxWaiting, proxies are not recorded.
+// add records another attempt. news says that the proxy has just begun to wait, or waits for a new reason; lasts that
+// it has just exceeded lastsFrom. add does not record proxies beyond maxWaiting.
 func (w *waiting) add(id mesh.ID, by refused, reason string, now time.Time) (news, lasts, recorded bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,13 +65,14 @@ func (w *waiting) add(id mesh.ID, by refused, reason string, now time.Time) (new
 	return news, lasts, true
 }
 
-// remove removes a proxy whose process has joined, unless another process was rejected as its duplicate. It reports whether the proxy was waiting.
+// remove removes a proxy whose process has joined, unless another process was rejected as its duplicate. It reports
+// whether the proxy was waiting.
 func (w *waiting) remove(id mesh.ID, process string) bool {
 	return w.removeIf(id, func(one Wait) bool { return !one.by.duplicate || one.by.process == process })
 }
 
-// ended removes a proxy that has not tried again since its session ended, because the reason for its refusal is gone. It reports whether the proxy was
-// waiting.
+// ended removes a proxy whose last attempt was before its session ended, because that session was the reason for the
+// rejection. It reports whether the proxy was waiting.
 func (w *waiting) ended(id mesh.ID, at time.Time) bool {
 	return w.removeIf(id, func(one Wait) bool { return !one.last.After(at) })
 }
@@ -85,7 +88,7 @@ func (w *waiting) removeIf(id mesh.ID, is func(Wait) bool) bool {
 	return true
 }
 
-// forget removes proxies that have stopped trying, and returns them.
+// forget removes and returns the proxies that no longer retry.
 func (w *waiting) forget(now time.Time) []mesh.ID {
 	w.mu.Lock()
 	defer w.mu.Unlock()

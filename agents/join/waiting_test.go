@@ -40,7 +40,7 @@ func TestWaiting(t *testing.T) {
 	add("default/b", "", 0, true, false, true)
 }
 
-// TestRefusalGoesWithItsProcess has process b refused, 10 s after the start.
+// TestRefusalGoesWithItsProcess rejects process b 10 s after the start.
 func TestRefusalGoesWithItsProcess(t *testing.T) {
 	const id = "default/a"
 	start := time.Unix(1e9, 0)

@@ -15,15 +15,15 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// loadDrained restores which proxies an administrator had drained before the restart. One whose record cannot be read is drained, too: only its
-// reason is lost.
+// loadDrained restores which proxies an administrator had drained before the restart. A proxy with an unreadable record
+// stays drained, without its reason.
 func (s *State) loadDrained() error {
 	ids, err := s.drained.All()
 	for _, id := range ids {
 		reason, err := s.drained.Read(id)
 		if err != nil {
 			meshName, name := mesh.SplitID(id)
-			s.o.Logger.Error("reason of a drain not read", "mesh", meshName, "proxy", name, "err", err)
+			s.o.Logger.Error("failed to read the reason of a drain", "mesh", meshName, "proxy", name, "err", err)
 		}
 		s.observeAdministrator(id, drainedText(string(reason)))
 	}
@@ -34,20 +34,22 @@ func drainedText(reason string) string {
 	return mesh.DrainText("dataplane", strings.TrimSuffix(cut.Text(reason, mesh.MaxDrainReason), "\n"))
 }
 
-// observeAdministrator passes on why an administrator drains a proxy, "" if none does.
+// observeAdministrator adds the reason why an administrator drains a proxy to its Observation, "" for no drain.
 func (s *State) observeAdministrator(id mesh.ID, text string) {
 	s.facts.Update(id, func(o *facts.Own) { o.Administrator = text })
 }
 
-// SetDrained keeps new traffic from a proxy, for a reason to be shown, or lets it have new traffic again if reason is nil. It returns why the
-// proxy was drained before, "" if it was not. Errors are those of the admin API: FAILED_PRECONDITION (a pod, or nothing is kept here).
+// SetDrained stops new traffic to a proxy, and stores reason for display; a nil reason ends the drain. It returns the
+// previous reason, "" if the proxy was not drained. The error is FAILED_PRECONDITION for pods, and on Kubernetes.
 func (s *State) SetDrained(ctx context.Context, p *meshview.Proxy, reason *string) (before string, err error) {
 	id, meshName, name := p.ID(), p.Dataplane.Mesh, p.Dataplane.Name
 	switch {
 	case p.Dataplane.IsPod():
-		return "", status.Errorf(codes.FailedPrecondition, "dataplane %q is that of a pod: drain pod/NAME with a kubeconfig", name)
+		return "", status.Errorf(codes.FailedPrecondition, "dataplane %q belongs to a pod: drain pod/NAME with a kubeconfig",
+			name)
 	case s.o.Storage == nil:
-		return "", status.Error(codes.FailedPrecondition, "this control plane keeps no drains: on Kubernetes, drain nodes and pods")
+		return "", status.Error(codes.FailedPrecondition,
+			"this control plane keeps no drains: on Kubernetes, drain nodes and pods")
 	}
 	s.drainedLock.Lock()
 	defer s.drainedLock.Unlock()
@@ -55,22 +57,22 @@ func (s *State) SetDrained(ctx context.Context, p *meshview.Proxy, reason *strin
 	log := s.o.Logger.With("mesh", meshName, "proxy", name)
 	if reason == nil {
 		if err := s.drained.Remove(id); err != nil {
-			return "", call.Internal(ctx, log, "forget the drain", err)
+			return "", call.Internal(ctx, log, "remove the drain record", err)
 		}
 		s.observeAdministrator(id, "")
-		log.InfoContext(ctx, "an administrator drains the proxy no more")
+		log.InfoContext(ctx, "administrator ended the drain of a proxy")
 		return before, nil
 	}
 	kept := cut.Text(*reason, mesh.MaxDrainReason)
 	if err := s.drained.Write(id, []byte(kept+"\n")); err != nil {
-		return "", call.Internal(ctx, log, "write the drain", err)
+		return "", call.Internal(ctx, log, "write the drain record", err)
 	}
 	s.observeAdministrator(id, drainedText(kept))
-	log.InfoContext(ctx, "an administrator drains the proxy", "reason", kept)
+	log.InfoContext(ctx, "administrator drains a proxy", "reason", kept)
 	return before, nil
 }
 
-// forgetDrained removes the drains of proxies that are gone.
+// forgetDrained removes the drain records of removed proxies.
 func (s *State) forgetDrained(gone func(mesh.ID) bool) error {
 	s.drainedLock.Lock()
 	defer s.drainedLock.Unlock()
@@ -79,7 +81,7 @@ func (s *State) forgetDrained(gone func(mesh.ID) bool) error {
 			continue
 		}
 		if err := s.drained.Remove(id); err != nil {
-			return fmt.Errorf("forget the drain of %s: %w", id, err)
+			return fmt.Errorf("remove the drain record of %s: %w", id, err)
 		}
 		s.observeAdministrator(id, "")
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/facts"
 )
 
-// loadDraining restores what was known about drains before the restart.
+// loadDraining restores the drains that were recorded before the restart.
 func (s *State) loadDraining() error {
 	ids, err := s.drains.All()
 	for _, id := range ids {
@@ -38,7 +38,7 @@ func (s *State) observeDraining(id mesh.ID, draining bool) {
 	s.facts.Update(id, func(o *facts.Own) { o.Draining = draining })
 }
 
-// forgetDrains removes the records of proxies that are gone.
+// forgetDrains removes the drain records of removed proxies.
 func (s *State) forgetDrains(gone func(mesh.ID) bool, sessions Sessions) error {
 	for _, id := range s.facts.Which(func(o facts.Own) bool { return o.Draining }) {
 		if !gone(id) {
@@ -51,7 +51,7 @@ func (s *State) forgetDrains(gone func(mesh.ID) bool, sessions Sessions) error {
 			}
 			return err
 		}); err != nil {
-			return fmt.Errorf("forget the drain of %s: %w", id, err)
+			return fmt.Errorf("remove the drain record of %s: %w", id, err)
 		}
 	}
 	return nil

@@ -11,13 +11,13 @@ import (
 	"github.com/sonde-mesh/sonde/facts"
 )
 
-// Listeners are the listeners of a proxy, as its Envoy has answered them.
+// Listeners are the listeners of a proxy, as its Envoy acknowledged or rejected them.
 type Listeners struct {
-	// Accepted are the addresses of those for inbounds that Envoy has accepted, Outbounds of those for the application's own traffic.
+	// Accepted are the addresses of the inbound listeners that Envoy has accepted, Outbounds of the outbound listeners.
 	Accepted, Outbounds []netip.AddrPort
-	// Refused are the reasons why it has refused others, by address.
+	// Refused are the reasons why Envoy rejected the other listeners, by address.
 	Refused map[netip.AddrPort]string
-	// Since is when Envoy has opened the newest of its ADS streams here.
+	// Since is when Envoy opened the newest of its ADS streams to this replica.
 	Since time.Time
 }
 
@@ -31,7 +31,7 @@ func (s *State) loadUnaccepted() error {
 	return err
 }
 
-// expectListeners has a proxy wait for its listeners.
+// expectListeners makes a proxy wait for its listeners.
 func (s *State) expectListeners(id mesh.ID) {
 	s.updateListeners(id, func(m *peerv1.Listeners, _ facts.Order) {
 		if m.GetOutbounds() == nil {
@@ -40,18 +40,21 @@ func (s *State) expectListeners(id mesh.ID) {
 	})
 }
 
-// updateListeners changes what this replica knows of the listeners of a proxy. newest is the order of what all replicas know.
+// updateListeners changes this replica's record of a proxy's listeners. newest is the order of the newest record of all
+// replicas.
 func (s *State) updateListeners(id mesh.ID, change func(m *peerv1.Listeners, newest facts.Order)) {
-	_ = s.facts.Listeners.Update(id, func(own, newest facts.Fact[*peerv1.Listeners]) facts.Fact[*peerv1.Listeners] { // they are not stored
+	// Listeners are not stored, so Update returns no error.
+	_ = s.facts.Listeners.Update(id, func(own, newest facts.Fact[*peerv1.Listeners]) facts.Fact[*peerv1.Listeners] {
 		m := &peerv1.Listeners{
-			Order: own.Order().Proto(), Accepted: own.Said.GetAccepted(), Refused: own.Said.GetRefused(), Outbounds: own.Said.GetOutbounds(),
+			Order: own.Order().Proto(), Accepted: own.Said.GetAccepted(), Refused: own.Said.GetRefused(),
+			Outbounds: own.Said.GetOutbounds(),
 		}
 		change(m, newest.Order())
 		return facts.Fact[*peerv1.Listeners]{Said: m}
 	})
 }
 
-// ObserveListeners records what the Envoy of a proxy has answered.
+// ObserveListeners records which listeners a proxy's Envoy has accepted and rejected.
 func (s *State) ObserveListeners(id mesh.ID, l Listeners) {
 	s.mu.Lock()
 	opened := !s.streams[id].Equal(l.Since)
@@ -71,7 +74,7 @@ func (s *State) ObserveListeners(id mesh.ID, l Listeners) {
 
 func textsOf(list []netip.AddrPort) []string { return mesh.MakeAddresses(list).Texts() }
 
-// hasInbounds reports whether others reach the proxy of d.
+// hasInbounds reports whether other proxies call the proxy of d.
 func hasInbounds(d *mesh.Dataplane) bool {
 	if d != nil {
 		for range d.Spec.Networking.ActiveInbounds() {
@@ -81,20 +84,20 @@ func hasInbounds(d *mesh.Dataplane) bool {
 	return false
 }
 
-// ObserveAsked records the listeners that Envoy has, as it has said itself, while the replica with its ADS stream is missing. What that replica
-// says is newer, whenever it comes.
+// ObserveAsked records the listeners that Envoy itself lists, while the replica with its ADS stream is disconnected. A
+// report of that replica always counts as newer.
 func (s *State) ObserveAsked(id mesh.ID, inbounds, outbounds []netip.AddrPort) {
 	s.updateListeners(id, func(m *peerv1.Listeners, _ facts.Order) {
 		m.Accepted, m.Outbounds = textsOf(inbounds), &peerv1.Outbounds{Accepted: textsOf(outbounds)}
 	})
 }
 
-// RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners, by their address.
+// RefusedListeners returns why a proxy's Envoy rejects listeners, by their address, for display.
 func (s *State) RefusedListeners(id mesh.ID) map[netip.AddrPort]string {
 	return facts.Reasons(s.facts.Listeners.Newest(id).Said.GetRefused())
 }
 
-// ExpectListeners records that a proxy which has never joined has no listeners yet, so that its endpoints wait for them.
+// ExpectListeners records that a proxy that has never joined has no listeners, so that its endpoints wait for them.
 func (s *State) ExpectListeners(id mesh.ID) error {
 	if s.Of(id).Joined {
 		return nil
@@ -109,7 +112,7 @@ func (s *State) ExpectListeners(id mesh.ID) error {
 	return nil
 }
 
-// forgetUnaccepted removes a proxy from unacceptedRecords, if it is there.
+// forgetUnaccepted removes a proxy's record from unacceptedRecords, if it exists.
 func (s *State) forgetUnaccepted(id mesh.ID) {
 	s.mu.Lock()
 	known := s.unaccepted[id]
@@ -120,12 +123,13 @@ func (s *State) forgetUnaccepted(id mesh.ID) {
 	}
 	if err := s.unacceptedRecords.Remove(id); err != nil {
 		meshName, name := mesh.SplitID(id)
-		// After a restart its endpoint waits for Envoy again, which is not long.
-		s.o.Logger.ErrorContext(context.Background(), "record of unaccepted listeners not removed", "mesh", meshName, "proxy", name, "err", err)
+		// After a restart, its endpoint briefly waits for Envoy again.
+		s.o.Logger.ErrorContext(context.Background(), "failed to remove the record of unaccepted listeners",
+			"mesh", meshName, "proxy", name, "err", err)
 	}
 }
 
-// forgetListeners forgets the stream of a proxy that no longer counts as joined.
+// forgetListeners forgets the ADS stream of a proxy that no longer counts as joined.
 func (s *State) forgetListeners(id mesh.ID) {
 	s.forgetUnaccepted(id)
 	s.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// Liveness records which guarded liveness probes of a pod fail, as its agent has said, and logs what has changed.
+// Liveness records which guarded liveness probes of a pod fail, as its agent reports, and logs changes.
 func (s *State) Liveness(ctx context.Context, who identity.Subject, session facts.Order, l agentv1.ReportedLiveness) {
 	now := kept(l)
 	before, taken := s.facts.Liveness.Say(who.ID(), facts.Fact[*peerv1.Liveness]{
@@ -23,7 +23,7 @@ func (s *State) Liveness(ctx context.Context, who identity.Subject, session fact
 	}
 }
 
-// kept returns a report with its reasons cut, and without fields of a later version: an agent sends as many as it likes.
+// kept returns a report with its reasons cut, and without unknown fields: agents do not limit their length.
 func kept(l agentv1.ReportedLiveness) *agentv1.Liveness {
 	m := l.AsOf(l.At)
 	for _, h := range m.GetHeld() {
@@ -32,7 +32,7 @@ func kept(l agentv1.ReportedLiveness) *agentv1.Liveness {
 	return m
 }
 
-// PodLiveness returns what is known by all replicas of guarded liveness probes, by proxy.
+// PodLiveness returns the reports of guarded liveness probes of all replicas, by proxy.
 func (s *State) PodLiveness() map[mesh.ID]agentv1.ReportedLiveness {
 	all := map[mesh.ID]agentv1.ReportedLiveness{}
 	for id, l := range s.facts.Liveness.All() {

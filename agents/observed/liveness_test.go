@@ -32,12 +32,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var db0 = identity.Subject{Mesh: "default", Dataplane: "db-0", Path: "/ns/shop/sa/db", Instance: "1"}
 
-// replica is what one replica of a control plane knows, and tells the others.
+// replica is one replica of a control plane, with its exchange with the others.
 type replica struct {
 	*observed.State
 	t           *testing.T
 	view        func(mesh.ID) *mesh.Dataplane
-	ahead       time.Duration // its clock, before that of the bubble
+	ahead       time.Duration // of its clock relative to the bubble's
 	peers       *replicas.Peers
 	stop        func()
 	heldChanges atomic.Int64
@@ -126,7 +126,7 @@ func (*replica) Query(context.Context, mesh.ID, mesh.EnvoyView, func([]byte) err
 	return nil
 }
 
-// hears has the agent of db-0 say in its session of that number which containers are held, for a minute each.
+// hears reports in db-0's session of that number which containers are held, for a minute each.
 func (r *replica) hears(session int64, containers ...string) {
 	m := &agentv1.Liveness{}
 	for _, c := range containers {
@@ -139,13 +139,13 @@ func failing(container string) *agentv1.HeldLiveness {
 	return &agentv1.HeldLiveness{Container: container, Failing: durationpb.New(time.Minute), Reason: "refused", Grant: container + "-1"}
 }
 
-// hearsTold has the agent of db-0 say in its session of that number that the kubelet is told of the failure of a container.
+// hearsTold reports in db-0's session of that number that the kubelet receives the failure of a container.
 func (r *replica) hearsTold(session int64, container string) {
 	m := &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: container, Told: true}}}
 	r.Liveness(r.t.Context(), db0, facts.Order{Time: session}, agentv1.ReportedLiveness{Report: m, At: r.now()})
 }
 
-// tells checks that the replica knows at once that one container fails, of which the kubelet is told, so that nothing is held.
+// tells checks that the replica has one failing container, whose failure the kubelet receives, so that nothing is held.
 func (r *replica) tells(what, container string) {
 	r.t.Helper()
 	synctest.Wait()
@@ -155,7 +155,7 @@ func (r *replica) tells(what, container string) {
 	}
 }
 
-// holds checks that the replica knows at once that these containers are held.
+// holds checks that exactly these containers are held at the replica.
 func (r *replica) holds(what string, containers ...string) {
 	r.t.Helper()
 	synctest.Wait()
@@ -171,7 +171,7 @@ func (r *replica) holds(what string, containers ...string) {
 	}
 }
 
-// TestReplicasTellWhatIsHeld has replicas whose clocks are an hour apart.
+// TestReplicasTellWhatIsHeld uses replicas whose clocks differ by an hour.
 func TestReplicasTellWhatIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := startReplicas(t, planeWith(t))

@@ -14,14 +14,14 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// PlaintextTally is how much has come, and when.
+// PlaintextTally counts plaintext connections or requests, with their first and last time.
 type PlaintextTally struct {
 	Count       uint64
 	Open        uint32
 	First, Last time.Time
 }
 
-// Add adds other.
+// Add adds other to t.
 func (t *PlaintextTally) Add(other PlaintextTally) {
 	if other.Last.IsZero() {
 		return
@@ -36,40 +36,43 @@ func (t *PlaintextTally) Add(other PlaintextTally) {
 	}
 }
 
-// PlaintextPort is a port, and why a mesh in mode STRICT would refuse what has come to it.
+// PlaintextPort is a port, and why a mesh in mode STRICT would reject its plaintext.
 type PlaintextPort struct {
 	Port     uint32
 	Kind     agentv1.PlaintextInbound_Kind
 	Requests bool
 }
 
-// Plaintext is what has come to a port.
+// Plaintext is the plaintext traffic to a port.
 type Plaintext struct {
 	PlaintextPort
 	Sources map[netip.Addr]PlaintextTally
-	// Others are of sources that are not among them, Probes requests with the user agent of a kubelet's probes.
+	// Others counts all sources that are not in Sources, Probes requests with the user agent of a kubelet's probes.
 	Others, Probes PlaintextTally
 }
 
-// NewPlaintext is that of a port to which nothing has come.
+// NewPlaintext returns the Plaintext of a port without connections.
 func NewPlaintext(port PlaintextPort) Plaintext {
 	return Plaintext{PlaintextPort: port, Sources: map[netip.Addr]PlaintextTally{}}
 }
 
-// plaintextReport is what an agent has said of what STRICT would refuse, and the workload of its proxy then.
+// plaintextReport is an agent's report of traffic that STRICT would reject, with the workload of its proxy at that
+// time.
 type plaintextReport struct {
 	facts.Fact[*peerv1.Plaintext]
 
 	workload string
 }
 
-// plaintexts is what agents have counted that STRICT would refuse, with what those have counted that are gone, which is only here.
+// plaintexts has the agents' counts of traffic that STRICT would reject, and the counts of removed agents. Other
+// replicas do not have the counts of removed agents.
 type plaintexts struct {
 	mu sync.Mutex
-	// newest has what is known by all replicas, of proxies that are in the view, and sources how many sources are in it.
+	// newest has the newest reports, from all replicas, of proxies in the view. sources is the number of sources in
+	// them.
 	newest  map[mesh.ID]plaintextReport
 	sources int
-	// past has what agents have counted that are gone, and pastSince is since when that is all.
+	// past has the counts of removed agents, which are complete from pastSince on.
 	past      map[pastKey]*Plaintext
 	pastSince time.Time
 }
@@ -80,15 +83,15 @@ type pastKey struct {
 	PlaintextPort
 }
 
-// Limits of what is kept, whatever agents say.
+// Limits of the records, whatever agents report.
 const (
-	// maxSources of one proxy, and of all.
+	// maxSources of one proxy, maxAllSources of all proxies.
 	maxSources    = 60
 	maxAllSources = 100_000
-	// maxPast ports of workloads, and maxPastSources of each.
+	// maxPast ports of workloads, and maxPastSources of each port.
 	maxPast        = 5000
 	maxPastSources = 20
-	// PlaintextKept is how long is kept what pods have counted that are gone.
+	// PlaintextKept is how long the counts of removed pods are kept.
 	PlaintextKept = 24 * time.Hour
 )
 
@@ -96,16 +99,17 @@ func newPlaintexts(now time.Time) plaintexts {
 	return plaintexts{newest: map[mesh.ID]plaintextReport{}, past: map[pastKey]*Plaintext{}, pastSince: now}
 }
 
-// Plaintext records what an agent has counted that STRICT would refuse.
+// Plaintext records an agent's counts of traffic that STRICT would reject.
 func (s *State) Plaintext(who identity.Subject, session facts.Order, process string, m *agentv1.Plaintext) {
 	id := who.ID()
 	s.facts.Plaintext.Say(id, facts.Fact[*peerv1.Plaintext]{
-		Said: &peerv1.Plaintext{Order: session.Proto(), Process: process, Said: trim(m, maxSources)}, At: s.o.Now(), Instance: who.Instance,
+		Said: &peerv1.Plaintext{Order: session.Proto(), Process: process, Said: trim(m, maxSources)}, At: s.o.Now(),
+		Instance: who.Instance,
 	})
 	s.refreshPlaintext(id)
 }
 
-// refreshPlaintext takes over what is known now by all replicas.
+// refreshPlaintext takes over the newest report of all replicas.
 func (s *State) refreshPlaintext(id mesh.ID) {
 	p := &s.plaintexts
 	p.mu.Lock()
@@ -119,7 +123,8 @@ func (s *State) refreshPlaintext(id mesh.ID) {
 	}
 }
 
-// take needs mu. It returns false for a report that is older than the current one: the agent will report again.
+// take replaces the report of a proxy. It returns false if the current report is newer: the agent will report again.
+// The caller holds mu.
 func (p *plaintexts) take(d *mesh.Dataplane, now facts.Fact[*peerv1.Plaintext], at time.Time) bool {
 	id := d.ID()
 	if before := p.newest[id]; before.Known() && now.Order().Compare(before.Order()) < 0 {
@@ -129,7 +134,7 @@ func (p *plaintexts) take(d *mesh.Dataplane, now facts.Fact[*peerv1.Plaintext], 
 	return true
 }
 
-// HearPlaintext takes a report that a peer got from an agent, and returns false for one that is not the newest.
+// HearPlaintext takes over a report that another replica received, and returns false if it is not the newest.
 func (s *State) HearPlaintext(m *peerv1.Proxy) bool {
 	d, said := s.o.View().Dataplane(m.GetId()), m.GetPlaintext()
 	if d == nil || said == nil || d.Identity.Instance != m.GetInstance() {
@@ -141,7 +146,8 @@ func (s *State) HearPlaintext(m *peerv1.Proxy) bool {
 	return s.plaintexts.take(d, facts.Fact[*peerv1.Plaintext]{Said: said, At: now}, now)
 }
 
-// replace needs mu. What another process has counted goes to the past: the new one begins at zero.
+// replace replaces a proxy's report. The counts of an earlier process move to past, since a new process counts from
+// zero. The caller holds mu.
 func (p *plaintexts) replace(id mesh.ID, now plaintextReport, at time.Time) {
 	before := p.newest[id]
 	if before.Known() && before.Said.GetProcess() != now.Said.GetProcess() {
@@ -159,7 +165,7 @@ func (p *plaintexts) replace(id mesh.ID, now plaintextReport, at time.Time) {
 	p.newest[id] = now
 }
 
-// fold adds what an agent has counted to what is known of its workload. It needs mu.
+// fold adds an agent's counts to the counts of its workload in past. The caller holds mu.
 func (p *plaintexts) fold(meshName string, r plaintextReport, now time.Time) {
 	p.expire(now)
 	for _, said := range plaintextsOf(r) {
@@ -167,7 +173,7 @@ func (p *plaintexts) fold(meshName string, r plaintextReport, now time.Time) {
 		past := p.past[key]
 		if past == nil {
 			if len(p.past) >= maxPast {
-				p.pastSince = now // no answer says that nothing came before
+				p.pastSince = now // no answer may claim that there was no earlier traffic
 				return
 			}
 			first := NewPlaintext(said.PlaintextPort)
@@ -178,19 +184,19 @@ func (p *plaintexts) fold(meshName string, r plaintextReport, now time.Time) {
 	}
 }
 
-// expirePlaintext forgets what is too old.
+// expirePlaintext removes expired counts.
 func (s *State) expirePlaintext() {
 	s.plaintexts.mu.Lock()
 	defer s.plaintexts.mu.Unlock()
 	s.plaintexts.expire(s.o.Now())
 }
 
-// expire needs mu.
+// expire removes expired counts. The caller holds mu.
 func (p *plaintexts) expire(now time.Time) {
 	maps.DeleteFunc(p.past, func(_ pastKey, past *Plaintext) bool { return now.Sub(past.Last()) > PlaintextKept })
 }
 
-// Last is when something has come last.
+// Last returns the time of the last connection or request.
 func (p *Plaintext) Last() time.Time {
 	last := p.Others.Last
 	if p.Probes.Last.After(last) {
@@ -204,7 +210,7 @@ func (p *Plaintext) Last() time.Time {
 	return last
 }
 
-// Merge adds other, of the same port. Sources beyond most are counted as others.
+// Merge adds other, of the same port. Sources beyond most are added to Others.
 func (p *Plaintext) Merge(other Plaintext, most int) {
 	for from, t := range other.Sources {
 		sum, known := p.Sources[from]
@@ -219,7 +225,8 @@ func (p *Plaintext) Merge(other Plaintext, most int) {
 	p.Probes.Add(other.Probes)
 }
 
-// ended returns p once nothing of it is open any more. A connection counts when it ends, and a request since it has begun.
+// ended returns a copy of p in which all connections have ended. A connection counts when it ends, a request when it
+// begins.
 func (p *Plaintext) ended() Plaintext {
 	end := func(t PlaintextTally) PlaintextTally {
 		if !p.Requests {
@@ -228,29 +235,32 @@ func (p *Plaintext) ended() Plaintext {
 		t.Open = 0
 		return t
 	}
-	all := Plaintext{PlaintextPort: p.PlaintextPort, Sources: make(map[netip.Addr]PlaintextTally, len(p.Sources)), Others: end(p.Others), Probes: end(p.Probes)}
+	all := Plaintext{PlaintextPort: p.PlaintextPort, Sources: make(map[netip.Addr]PlaintextTally, len(p.Sources)),
+		Others: end(p.Others), Probes: end(p.Probes)}
 	for from, t := range p.Sources {
 		all.Sources[from] = end(t)
 	}
 	return all
 }
 
-// plaintextsOf returns what a report says.
+// plaintextsOf returns the counts in a report.
 func plaintextsOf(r plaintextReport) []Plaintext {
 	tally := func(m *agentv1.PlaintextTally) PlaintextTally {
 		if m == nil {
 			return PlaintextTally{}
 		}
-		return PlaintextTally{Count: m.GetCount(), Open: m.GetOpen(), First: r.At.Add(-m.GetFirst().AsDuration()), Last: r.At.Add(-m.GetLast().AsDuration())}
+		return PlaintextTally{Count: m.GetCount(), Open: m.GetOpen(), First: r.At.Add(-m.GetFirst().AsDuration()),
+			Last: r.At.Add(-m.GetLast().AsDuration())}
 	}
 	all := make([]Plaintext, 0, len(r.Said.GetSaid().GetInbounds()))
 	for _, m := range r.Said.GetSaid().GetInbounds() {
 		p := Plaintext{
 			PlaintextPort: PlaintextPort{Port: m.GetPort(), Kind: m.GetKind(), Requests: m.GetRequests()},
-			Sources:       make(map[netip.Addr]PlaintextTally, len(m.GetSources())), Others: tally(m.GetOthers()), Probes: tally(m.GetProbes()),
+			Sources:       make(map[netip.Addr]PlaintextTally, len(m.GetSources())), Others: tally(m.GetOthers()),
+			Probes: tally(m.GetProbes()),
 		}
 		for _, source := range m.GetSources() {
-			if from, err := netip.ParseAddr(source.GetAddress()); err == nil { // it was checked when it came
+			if from, err := netip.ParseAddr(source.GetAddress()); err == nil { // the session checks sources
 				p.Sources[from] = tally(source.GetTally())
 			}
 		}
@@ -267,7 +277,8 @@ func sourcesIn(m *agentv1.Plaintext) int {
 	return n
 }
 
-// trim returns m with at most so many sources: of each port those with the most, which come first, and as many of each. The rest are others.
+// trim returns m with at most so many sources: the same number for each port, those with the highest counts, which come
+// first. It adds the rest to the others.
 func trim(m *agentv1.Plaintext, most int) *agentv1.Plaintext {
 	if sourcesIn(m) <= most {
 		return m
@@ -281,7 +292,8 @@ func trim(m *agentv1.Plaintext, most int) *agentv1.Plaintext {
 			others = sumOf(others, source.GetTally())
 		}
 		trimmed.Inbounds = append(trimmed.Inbounds, &agentv1.PlaintextInbound{
-			Port: in.GetPort(), Kind: in.GetKind(), Requests: in.GetRequests(), Sources: in.GetSources()[:keep], Others: others, Probes: in.GetProbes(),
+			Port: in.GetPort(), Kind: in.GetKind(), Requests: in.GetRequests(), Sources: in.GetSources()[:keep], Others: others,
+			Probes: in.GetProbes(),
 		})
 	}
 	return trimmed
@@ -292,7 +304,8 @@ func sumOf(a, b *agentv1.PlaintextTally) *agentv1.PlaintextTally {
 		return cmp.Or(a, b)
 	}
 	sum := &agentv1.PlaintextTally{
-		Count: min(a.GetCount()+b.GetCount(), agentv1.MaxTally), Open: min(a.GetOpen()+b.GetOpen(), agentv1.MaxOpen), First: a.GetFirst(), Last: a.GetLast(),
+		Count: min(a.GetCount()+b.GetCount(), agentv1.MaxTally), Open: min(a.GetOpen()+b.GetOpen(), agentv1.MaxOpen),
+		First: a.GetFirst(), Last: a.GetLast(),
 	}
 	if b.GetFirst().AsDuration() > a.GetFirst().AsDuration() {
 		sum.First = b.GetFirst()
@@ -303,20 +316,22 @@ func sumOf(a, b *agentv1.PlaintextTally) *agentv1.PlaintextTally {
 	return sum
 }
 
-// ProxyPlaintext is what an agent has counted.
+// ProxyPlaintext has the counts of a proxy's agent.
 type ProxyPlaintext struct {
 	Workload string
 	Ports    []Plaintext
 }
 
-// PastPlaintext is what agents of a workload have counted that are gone.
+// PastPlaintext has the counts of a workload's removed agents.
 type PastPlaintext struct {
 	Workload string
 	Plaintext
 }
 
-// PlaintextOf returns what is known of a mesh by all replicas: what agents have counted, and those that are gone since then.
-func (s *State) PlaintextOf(meshName string) (proxies map[mesh.ID]ProxyPlaintext, past []PastPlaintext, since time.Time) {
+// PlaintextOf returns the counts for a mesh from all replicas: by proxy, and of removed agents, complete since the
+// returned time.
+func (s *State) PlaintextOf(meshName string) (proxies map[mesh.ID]ProxyPlaintext, past []PastPlaintext,
+	since time.Time) {
 	p := &s.plaintexts
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -329,7 +344,8 @@ func (s *State) PlaintextOf(meshName string) (proxies map[mesh.ID]ProxyPlaintext
 	}
 	for key, of := range p.past {
 		if key.mesh == meshName {
-			past = append(past, PastPlaintext{key.workload, Plaintext{of.PlaintextPort, maps.Clone(of.Sources), of.Others, of.Probes}})
+			past = append(past, PastPlaintext{key.workload, Plaintext{of.PlaintextPort, maps.Clone(of.Sources), of.Others,
+				of.Probes}})
 		}
 	}
 	return proxies, past, p.pastSince

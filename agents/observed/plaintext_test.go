@@ -21,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/agentstest"
 )
 
-// counted is what an agent says that has counted so many requests of each of these sources, the last one a minute ago.
+// counted returns a report with so many requests from each of these sources, the last one a minute ago.
 func counted(count uint64, sources ...string) *agentv1.Plaintext {
 	in := &agentv1.PlaintextInbound{Port: 8080, Requests: true}
 	for _, from := range sources {
@@ -32,12 +32,12 @@ func counted(count uint64, sources ...string) *agentv1.Plaintext {
 	return &agentv1.Plaintext{Inbounds: []*agentv1.PlaintextInbound{in}}
 }
 
-// says has the agent of a proxy say that in its session of that number.
+// says reports m in the proxy's session of that number.
 func says(s *observed.State, who identity.Subject, session int64, process string, m *agentv1.Plaintext) {
 	s.Plaintext(who, facts.Order{Time: session}, process, m)
 }
 
-// summary is what is known of a mesh: a line for each source of a proxy, or of a workload that has none any more.
+// summary returns the counts of a mesh: a line per source of a proxy, or of a workload without proxies.
 func summary(s *observed.State) []string {
 	proxies, past, _ := s.PlaintextOf("default")
 	lines := []string{}
@@ -72,7 +72,7 @@ func planeWith(t *testing.T) *agentstest.Plane {
 	return plane
 }
 
-// TestPlaintextOfReplicas has replicas whose clocks are an hour apart.
+// TestPlaintextOfReplicas uses replicas whose clocks differ by an hour.
 func TestPlaintextOfReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := startReplicas(t, planeWith(t))
@@ -139,7 +139,7 @@ func TestPlaintextThatIsAskedFor(t *testing.T) {
 	}
 }
 
-// lone returns what a replica without others knows.
+// lone returns the state of a single replica.
 func lone(t *testing.T, plane *agentstest.Plane) *observed.State {
 	t.Helper()
 	s, err := observed.New(observed.Options{
@@ -158,7 +158,8 @@ func wantSummary(t *testing.T, s *observed.State, want ...string) {
 	}
 }
 
-// What agents have counted that are gone stays with their workload for a day after it was seen last, and is counted once.
+// TestPlaintextOfPodsThatAreGone checks that the counts of removed agents stay with their workload for a day after the
+// last traffic, and are counted once.
 func TestPlaintextOfPodsThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := planeWith(t)
@@ -172,7 +173,7 @@ func TestPlaintextOfPodsThatAreGone(t *testing.T) {
 		plane.Builder.Set("test", dataplaneOf(successor))
 		synctest.Wait()
 		says(s, db0, 3, "p2", counted(9, "10.0.0.9"))
-		wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0") // it is not of the pod that there is
+		wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0") // from an earlier pod
 		says(s, successor, 4, "p3", counted(2, "10.0.0.7"))
 		plane.Builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: db0.Mesh, Name: db0.Dataplane})
 		synctest.Wait()
@@ -190,7 +191,8 @@ func TestPlaintextOfPodsThatAreGone(t *testing.T) {
 	})
 }
 
-// What goes on as an agent ends has ended then: a connection counts from then on, and a request since it has begun.
+// TestPlaintextThatGoesOnAsItsAgentEnds checks that open traffic ends with its agent: a connection counts from then on,
+// a request since its begin.
 func TestPlaintextThatGoesOnAsItsAgentEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for requests, want := range map[bool]string{true: "3+0", false: "4+0"} {
@@ -204,7 +206,7 @@ func TestPlaintextThatGoesOnAsItsAgentEnds(t *testing.T) {
 	})
 }
 
-// An agent may speak before the view has its Dataplane, as when the control plane starts.
+// TestPlaintextBeforeTheView checks reports that come before the view has the Dataplane, as at the start.
 func TestPlaintextBeforeTheView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := agentstest.New(t)
@@ -213,7 +215,7 @@ func TestPlaintextBeforeTheView(t *testing.T) {
 		wantSummary(t, s)
 		successor := db0
 		successor.Instance = "2"
-		for _, who := range []identity.Subject{successor, db0} { // the first one is another pod of its name
+		for _, who := range []identity.Subject{successor, db0} { // the first one is another pod of the same name
 			plane.Builder.Set("test", dataplaneOf(who))
 			synctest.Wait()
 			s.Heard(db0.ID())
@@ -225,7 +227,7 @@ func TestPlaintextBeforeTheView(t *testing.T) {
 	})
 }
 
-// What a replica keeps is bounded, whatever agents say.
+// TestPlaintextLimits checks that a replica's memory is bounded, whatever agents report.
 func TestPlaintextLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := planeWith(t)
@@ -271,7 +273,7 @@ func TestPlaintextLimits(t *testing.T) {
 	})
 }
 
-// What cannot be kept of pods that are gone is no reason to say that nothing has come.
+// TestPlaintextOfMorePortsThanAreKept checks that dropped counts of removed pods shorten the reported time.
 func TestPlaintextOfMorePortsThanAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := planeWith(t)
@@ -301,7 +303,7 @@ func TestPlaintextOfMorePortsThanAreKept(t *testing.T) {
 	})
 }
 
-// Other replicas refuse what no agent may say, so what an agent says at the limit must not grow beyond it on the way to them.
+// TestPlaintextAtTheLimitIsTold checks that a report at the limit stays within the limits of other replicas.
 func TestPlaintextAtTheLimitIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := planeWith(t)

@@ -14,34 +14,38 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// notReported is why an inbound is not ready whose agent has said nothing of its application yet.
+// notReported is why an inbound is not ready before its agent has reported the application.
 const notReported = "the agent has not reported its application yet"
 
-// noVerdict begins why an inbound is not ready whose agent says that it cannot tell.
-const noVerdict = "application probe without a verdict: "
-
-// waits reports whether an inbound with that reason waits for the first verdict.
-func waits(reason string) bool { return reason == notReported || strings.HasPrefix(reason, noVerdict) }
-
-// updateApplications changes which inbounds of a proxy cannot take traffic. session is the order of the session that has reported it; without one it is
-// left to the replica that knows the newest. An error says that it is not stored: it holds until the control plane restarts.
-func (s *State) updateApplications(id mesh.ID, session facts.Order, change func(reasons map[netip.AddrPort]string)) error {
-	return s.facts.Applications.Update(id, func(own, newest facts.Fact[*peerv1.Applications]) facts.Fact[*peerv1.Applications] {
-		before := facts.Reasons(newest.Said.GetNotServing())
-		now := maps.Clone(before)
-		change(now)
-		if session == (facts.Order{}) {
-			if maps.Equal(before, now) || newest.Order() != own.Order() {
-				return own
-			}
-			session = own.Order()
-		}
-		return facts.Fact[*peerv1.Applications]{Said: &peerv1.Applications{Order: session.Proto(), NotServing: facts.Texts(now)}}
-	})
+// waits reports whether an inbound with that reason still waits for a first verdict.
+func waits(reason string) bool {
+	return reason == notReported || strings.HasPrefix(reason, mesh.ProbeWithoutVerdictReason)
 }
 
-// ExpectApplications records that a proxy which has never joined has said nothing of its applications yet, so that its endpoints wait
-// for that.
+// updateApplications changes which inbounds of a proxy cannot take traffic. session is the order of the session that
+// reported them; with a zero session only the replica with the newest report changes it. After an error, the state is
+// only in memory.
+func (s *State) updateApplications(
+	id mesh.ID, session facts.Order, change func(reasons map[netip.AddrPort]string),
+) error {
+	return s.facts.Applications.Update(id,
+		func(own, newest facts.Fact[*peerv1.Applications]) facts.Fact[*peerv1.Applications] {
+			before := facts.Reasons(newest.Said.GetNotServing())
+			now := maps.Clone(before)
+			change(now)
+			if session == (facts.Order{}) {
+				if maps.Equal(before, now) || newest.Order() != own.Order() {
+					return own
+				}
+				session = own.Order()
+			}
+			return facts.Fact[*peerv1.Applications]{Said: &peerv1.Applications{Order: session.Proto(),
+				NotServing: facts.Texts(now)}}
+		})
+}
+
+// ExpectApplications records that the agent of a proxy that has never joined has not reported its applications, so that
+// its endpoints wait for the report.
 func (s *State) ExpectApplications(d *mesh.Dataplane) error {
 	if s.Of(d.ID()).Joined {
 		return nil
@@ -49,7 +53,7 @@ func (s *State) ExpectApplications(d *mesh.Dataplane) error {
 	return s.awaitReport(d, facts.Order{})
 }
 
-// StartAgain makes the inbounds of a proxy that has drained wait for a report: its application may have ended as it did.
+// StartAgain makes the inbounds of a drained proxy wait for a report, because its application may have exited.
 func (s *State) StartAgain(ctx context.Context, id mesh.ID, session facts.Order) {
 	if d := s.o.View().Dataplane(id); d != nil && s.Of(id).Draining {
 		s.logUnkept(ctx, id, s.awaitReport(d, session))
@@ -80,11 +84,11 @@ func probedInbounds(d *mesh.Dataplane) map[netip.AddrPort]*mesh.Inbound {
 	return all
 }
 
-// Follow adapts what is known of the applications of a proxy to its Dataplane, before and after a change. What has no probe any
-// more is forgotten. A new inbound with a probe waits for its first report; one that was meant to serve and has got a probe serves on until
-// the probe says otherwise: else a probe that is added to all replicas of a service would take out all of them at once. reports says whether
-// the agent, as far as that is known, reports its applications. Follow returns whether it should report all again: what it has said while
-// its Dataplane, or a probe, was not there has been ignored.
+// Follow adapts the state of a proxy's applications when its Dataplane changes. An inbound without a probe is
+// forgotten. A new inbound with a probe waits for its first report. A ready inbound that gets a probe stays ready until
+// the probe fails: otherwise a probe that is added to all replicas of a service would remove all of them at once.
+// reports says whether the agent is known to report applications. Follow returns whether the agent must repeat its
+// whole report, since reports without a matching Dataplane or probe were ignored.
 func (s *State) Follow(before, after *mesh.Dataplane, reports bool, session facts.Order) (askAgain bool) {
 	probed := probedInbounds(after)
 	known := map[netip.AddrPort]bool{}
@@ -111,21 +115,24 @@ func (s *State) Follow(before, after *mesh.Dataplane, reports bool, session fact
 	return before == nil || forgotten
 }
 
-// Readiness records what the agent of a proxy reports of its applications, and logs what has changed. What its Dataplane has no probe for is
-// ignored: the agent may not know of the last change yet.
-func (s *State) Readiness(ctx context.Context, id mesh.ID, session facts.Order, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
+// Readiness records an agent's report about its applications, and logs changes. It ignores inbounds without a probe in
+// the Dataplane: the agent may not have received the last change.
+func (s *State) Readiness(
+	ctx context.Context, id mesh.ID, session facts.Order, reported map[netip.AddrPort]*agentv1.InboundReadiness,
+) {
 	before := s.NotServing(id)
 	err := s.updateApplications(id, session, func(reasons map[netip.AddrPort]string) {
-		probed := probedInbounds(s.o.View().Dataplane(id)) // here, so that a later view finds what this one let in
+		// Read here, so that Follow finds these reports when the next view comes.
+		probed := probedInbounds(s.o.View().Dataplane(id))
 		maps.DeleteFunc(reported, func(at netip.AddrPort, _ *agentv1.InboundReadiness) bool { return probed[at] == nil })
 		for at, in := range reported {
 			switch reason := cut.Text(in.GetReason(), agentv1.MaxReason); {
 			case !in.GetNoVerdict() && in.GetReady():
 				delete(reasons, at)
 			case !in.GetNoVerdict():
-				reasons[at] = "application probe failed: " + reason
-			case waits(reasons[at]): // else the last verdict holds
-				reasons[at] = noVerdict + reason
+				reasons[at] = mesh.ProbeFailedReason + reason
+			case waits(reasons[at]): // otherwise the last verdict stays in effect
+				reasons[at] = mesh.ProbeWithoutVerdictReason + reason
 			}
 		}
 	})
@@ -133,7 +140,8 @@ func (s *State) Readiness(ctx context.Context, id mesh.ID, session facts.Order, 
 	s.logReadiness(ctx, id, before, reported)
 }
 
-func (s *State) logReadiness(ctx context.Context, id mesh.ID, before map[netip.AddrPort]string, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
+func (s *State) logReadiness(ctx context.Context, id mesh.ID, before map[netip.AddrPort]string,
+	reported map[netip.AddrPort]*agentv1.InboundReadiness) {
 	meshName, name := mesh.SplitID(id)
 	log := s.o.Logger.With("mesh", meshName, "proxy", name)
 	for _, at := range slices.SortedFunc(maps.Keys(reported), netip.AddrPort.Compare) {
@@ -148,20 +156,22 @@ func (s *State) logReadiness(ctx context.Context, id mesh.ID, before map[netip.A
 	}
 }
 
-// IgnoreApplications has all applications of a proxy count as ready, so that health.ready alone decides.
+// IgnoreApplications makes all applications of a proxy count as ready, so that health.ready alone decides.
 func (s *State) IgnoreApplications(ctx context.Context, id mesh.ID, session facts.Order) {
 	s.logUnkept(ctx, id, s.updateApplications(id, session, func(reasons map[netip.AddrPort]string) { clear(reasons) }))
 }
 
-// NotServing returns, to be shown, why applications of a proxy cannot take traffic, by the address of the inbound.
+// NotServing returns why applications of a proxy cannot take traffic, by the inbound's address, for display.
 func (s *State) NotServing(id mesh.ID) map[netip.AddrPort]string {
 	return facts.Reasons(s.facts.Applications.Newest(id).Said.GetNotServing())
 }
 
-// logUnkept logs that the state of applications is in memory alone. It holds nevertheless: a full disk keeps no endpoint that is dead.
+// logUnkept logs that the state of applications is only in memory. The state takes effect nevertheless: a full disk
+// must not keep a dead endpoint in the mesh.
 func (s *State) logUnkept(ctx context.Context, id mesh.ID, err error) {
 	if err != nil {
 		meshName, name := mesh.SplitID(id)
-		s.o.Logger.ErrorContext(ctx, "state of applications not stored, it is lost with a restart of the control plane", "mesh", meshName, "proxy", name, "err", err)
+		s.o.Logger.ErrorContext(ctx, "failed to store the state of applications, a restart of the control plane loses it",
+			"mesh", meshName, "proxy", name, "err", err)
 	}
 }

@@ -12,21 +12,22 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// Heard takes over what other replicas have said of a proxy.
+// Heard takes over other replicas' reports about a proxy.
 func (s *State) Heard(id mesh.ID) {
 	s.hearIdentity(id)
 	s.facts.Heard(id)
 	s.refreshPlaintext(id)
 }
 
-// Gone tells that a proxy is not in the view any more.
+// Gone removes the reports about a proxy that has left the view.
 func (s *State) Gone(id mesh.ID) {
-	_ = s.facts.Plaintext.Drop(id) // it counts as past from now on, and is not stored
+	_ = s.facts.Plaintext.Drop(id) // not stored, so without an error; its counts move to past
 	s.facts.Heard(id)
 	s.refreshPlaintext(id)
 }
 
-// hearIdentity tells the authority which certificates a proxy has by what others say, and what it uses if its newest session is elsewhere.
+// hearIdentity passes a proxy's certificates that other replicas report to the authority, and which of them it uses if
+// its newest session is with another replica.
 func (s *State) hearIdentity(id mesh.ID) {
 	meshName, name := mesh.SplitID(id)
 	newest, heard := s.facts.Own(id).Session, false
@@ -43,20 +44,22 @@ func (s *State) hearIdentity(id mesh.ID) {
 		if order := facts.OrderOf(session.GetOrder()); session.GetBundleId() != "" && order.Compare(newest) > 0 {
 			newest = order
 			use = &identity.InUse{
-				Bundle: session.GetBundleId(), Epoch: session.GetBundleEpoch(), Serial: c.GetSerial(), CA: c.GetCa(), NotAfter: p.NotAfter, ServingCA: session.GetServingCaId(),
+				Bundle: session.GetBundleId(), Epoch: session.GetBundleEpoch(), Serial: c.GetSerial(), CA: c.GetCa(),
+				NotAfter: p.NotAfter, ServingCA: session.GetServingCaId(),
 			}
 		}
 		heard = true
 		if err := s.o.Authority.Hear(p, use); err != nil {
-			s.o.Logger.Debug("certificate of a proxy not taken over", "mesh", meshName, "proxy", name, "replica", said.Replica, "err", err)
+			s.o.Logger.Debug("failed to take over the certificate of a proxy", "mesh", meshName, "proxy", name,
+				"replica", said.Replica, "err", err)
 		}
 	}
-	if heard { // else nothing is known of it here that was not known before
+	if heard { // otherwise nothing has changed
 		s.ObserveIdentity(id)
 	}
 }
 
-// Tell adds to m what this replica knows of a proxy by itself, and returns false if that is nothing.
+// Tell adds this replica's own records of a proxy to m, and returns false if it has none.
 func (s *State) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	s.mu.Lock()
 	m.Certificate = s.issued[id]
@@ -71,13 +74,13 @@ func (s *State) Told() []mesh.ID {
 	return slices.AppendSeq(s.facts.Told(), maps.Keys(s.issued))
 }
 
-// Session returns the order of the newest session by which this replica knows whether a proxy drains.
+// Session returns the order of the newest session that told this replica whether a proxy drains.
 func (s *State) Session(id mesh.ID) (order facts.Order, draining bool) {
 	own := s.facts.Own(id)
 	return own.Session, own.Draining
 }
 
-// Issued notes that a proxy has joined here, so that other replicas know it before it has a session with any.
+// Issued records that a proxy has joined here, for other replicas until it has a session.
 func (s *State) Issued(id mesh.ID) {
 	c, known := s.o.Authority.CertificateInUse(id)
 	if !known {
@@ -89,7 +92,7 @@ func (s *State) Issued(id mesh.ID) {
 	s.o.Peers.Changed(id)
 }
 
-// ForgetIssued forgets that a proxy has joined here: it has a session by now, in which it says what it uses.
+// ForgetIssued forgets that a proxy has joined here, because its session now reports its certificate.
 func (s *State) ForgetIssued(id mesh.ID) {
 	s.mu.Lock()
 	known := s.issued[id] != nil
@@ -100,7 +103,7 @@ func (s *State) ForgetIssued(id mesh.ID) {
 	}
 }
 
-// forgetTold forgets what is only told other replicas of proxies that are gone.
+// forgetTold removes records of removed proxies that only other replicas need.
 func (s *State) forgetTold(gone func(mesh.ID) bool) {
 	for _, id := range s.facts.Which(func(o facts.Own) bool { return o.Session != facts.Order{} }) {
 		if gone(id) {

@@ -16,8 +16,7 @@ type meshCA struct {
 	mesh string
 }
 
-// progress is zero for a mesh without a CA. The authority itself does not advance while it is not known which proxies
-// there are.
+// progress is zero for a mesh without a CA. The authority itself does not advance while the proxies are unknown.
 func (m meshCA) progress() (progress, error) {
 	r, err := m.o.Authority.Rotation(m.mesh)
 	if errors.Is(err, identity.ErrCANotFound) {
@@ -31,7 +30,7 @@ func (m meshCA) progress() (progress, error) {
 }
 
 func (m meshCA) start(ctx context.Context, force, _ bool) error {
-	var backend *mesh.Backend // nil has the defaults
+	var backend *mesh.Backend // nil means the defaults
 	if m := m.o.View().Mesh(m.mesh); m != nil {
 		backend = m.Spec.Backend()
 	}

@@ -1,5 +1,5 @@
-// Package rotation rotates the CAs of meshes and the serving CA: a step is over when each proxy has done its part and
-// each replica has loaded it.
+// Package rotation rotates the CAs of meshes and the serving CA. A step ends when each proxy has completed it and each
+// replica has loaded it.
 package rotation
 
 import (
@@ -12,49 +12,48 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/sonde-mesh/sonde/admin/lookup"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/serving"
-	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/replicas"
 )
 
-// Sessions knows which proxies take part.
+// Sessions tells which proxies take part.
 type Sessions interface {
 	// Connected reports whether the proxy's agent has a session.
 	Connected(id mesh.ID) bool
 	// Silent reports whether a forced rotation skips the proxy.
 	Silent(id mesh.ID) bool
-	// TakesServingCA reports whether the proxy's agent has a session, and takes the control plane's CAs.
+	// TakesServingCA reports whether the proxy's agent has a session, and accepts the control plane's CAs.
 	TakesServingCA(id mesh.ID) bool
-	// WakeMesh makes the sessions of a mesh send what is due.
+	// WakeMesh makes the sessions of a mesh send pending messages.
 	WakeMesh(meshName string)
 }
 
 // Options of Rotations. All are required but ServingCA and ServingWaits.
 type Options struct {
-	// Authority keeps the rotations of meshes. It knows which proxies have a valid certificate, and what they have
-	// reported.
+	// Authority keeps the rotations of meshes, the proxies with a valid certificate, and their reports.
 	Authority *identity.Authority
-	// ServingCA keeps its rotation. Without it there must be no call of Serving.
+	// ServingCA keeps its own rotation. If nil, Serving must not be called.
 	ServingCA *serving.Certificate
-	View      func() *meshview.View
+	View      lookup.View
 	Sessions  Sessions
 	// Leads reports whether this replica advances rotations.
 	Leads func() bool
-	// Replicas returns what the other replicas have loaded. Advanced is called once this one has loaded another step.
+	// Replicas returns what the other replicas have loaded. Advanced is called after this replica has loaded another step.
 	Replicas func() []replicas.Loaded
 	Advanced func()
-	// ServingWaits return what else is not done in a step of the serving CA, in words: for clients that are no proxies.
+	// ServingWaits describe for whom else a step of the serving CA waits: clients that are not proxies.
 	ServingWaits []func(context.Context, serving.Rotation) []string
 	Logger       *slog.Logger
 	Now          func() time.Time
 }
 
-// Rotations keeps no state of its own: it is in the CAs, which replicas share.
+// Rotations has no state of its own: the CAs have the state, which replicas share.
 type Rotations struct{ o Options }
 
 // New returns Rotations.
@@ -73,36 +72,35 @@ type Rotation struct {
 	of   rotated
 }
 
-// rotated is what differs between the CAs.
+// rotated is the part of a rotation that depends on the CA.
 type rotated interface {
 	progress() (progress, error)
 	// start starts a rotation, or continues the current one.
 	start(ctx context.Context, force, proceed bool) error
-	// others returns what else is not done in a step, in words.
+	// others describes for whom else a step waits.
 	others(ctx context.Context, p progress) []string
-	// advance goes on to the step after p, unless p is over, and returns whether it did.
+	// advance starts the step after p, unless p has ended already, and returns whether it did.
 	advance(ctx context.Context, p progress) (bool, error)
 	failed(ctx context.Context, err error)
-	// loaded returns what another replica has loaded, nil if it has not said so.
+	// loaded returns what another replica has loaded, nil if it has not reported that.
 	loaded(of *peerv1.Replica) *peerv1.Authority
-	// shown returns the name of a proxy, and what is special to the CA.
+	// shown returns a proxy's name with the fields that depend on the CA.
 	shown(p proxy) *adminv1.Waiting
 }
 
 // progress of the current step.
 type progress struct {
 	ca.Progress
-	// held says that the step must not end before the operator says so.
+	// held says that the step ends only when the operator proceeds.
 	held bool
-	// waiting are the proxies that have not done the step, sorted. known is false while it is not known which proxies
-	// there are.
+	// waiting are the proxies that have not completed the step, sorted. known is false while the proxies are unknown.
 	waiting []proxy
 	known   bool
 	// serving is the rotation of the serving CA.
 	serving serving.Rotation
 }
 
-// proxy with a certificate that expires at that time.
+// proxy is a proxy with the expiry of its certificate.
 type proxy struct {
 	mesh, name string
 	expires    time.Time
@@ -110,8 +108,7 @@ type proxy struct {
 
 func (p proxy) id() mesh.ID { return mesh.MakeID(p.mesh, p.name) }
 
-// Advance advances the rotation as long as nothing has to be waited for. After an error, the next report or recheck
-// tries again.
+// Advance advances the rotation until a step has to wait. After an error, the next report or recheck retries.
 func (t Rotation) Advance(ctx context.Context) {
 	for t.o.Leads() {
 		advanced, err := t.advanceStep(ctx)
@@ -134,15 +131,15 @@ func (t Rotation) advanceStep(ctx context.Context) (bool, error) {
 	return t.of.advance(ctx, p)
 }
 
-// done reports whether no proxy and no replica has to be waited for. A forced rotation skips silent proxies, and
-// replicas that are not heard, once it is known which there are.
+// done reports whether the step waits for no proxy and no replica. A forced rotation skips silent proxies and
+// disconnected replicas, once the proxies are known.
 func (t Rotation) done(p progress) bool {
 	return p.known &&
 		!slices.ContainsFunc(p.waiting, func(w proxy) bool { return !p.Forced || !t.o.Sessions.Silent(w.id()) }) &&
 		!slices.ContainsFunc(t.behind(p), func(r replicas.Loaded) bool { return !p.Forced || r.Unknown || !missing(r) })
 }
 
-// behind returns the other replicas that have not loaded the current step, or are not heard.
+// behind returns the other replicas that are disconnected or have not loaded the current step.
 func (t Rotation) behind(p progress) []replicas.Loaded {
 	here := Loaded(t.mesh, p.Progress)
 	return slices.DeleteFunc(t.o.Replicas(), func(r replicas.Loaded) bool {
@@ -150,17 +147,17 @@ func (t Rotation) behind(p progress) []replicas.Loaded {
 	})
 }
 
-// Loaded returns what a replica says that it has loaded. meshName is empty for the serving CA.
+// Loaded returns the message that reports a replica's progress. meshName is empty for the serving CA.
 func Loaded(meshName string, p ca.Progress) *peerv1.Authority {
 	return &peerv1.Authority{Mesh: meshName, BundleEpoch: p.Epoch, Step: string(p.Step), SigningCa: p.Signing}
 }
 
-// missing reports whether a replica is not heard.
+// missing reports whether a replica is disconnected.
 func missing(r replicas.Loaded) bool { return !r.Lost.IsZero() || r.State == nil }
 
 // Rotate starts a rotation, or continues the current one, and returns its progress. With force it does not wait for
-// silent proxies, in this step and the following ones. With proceed, the serving CA's rotation does not stop before the new
-// CA signs.
+// silent proxies, in this step and the following ones. With proceed, the serving CA's rotation does not stop before the
+// new CA signs.
 func (t Rotation) Rotate(ctx context.Context, force, proceed bool) (*adminv1.Rotation, error) {
 	if err := t.of.start(ctx, force, proceed); err != nil {
 		return nil, err
@@ -171,7 +168,7 @@ func (t Rotation) Rotate(ctx context.Context, force, proceed bool) (*adminv1.Rot
 	return t.Progress(ctx)
 }
 
-// Progress returns the progress of the rotation, and changes nothing.
+// Progress returns the progress of the rotation without changing it.
 func (t Rotation) Progress(ctx context.Context) (*adminv1.Rotation, error) {
 	p, err := t.of.progress()
 	if err != nil {
@@ -179,7 +176,7 @@ func (t Rotation) Progress(ctx context.Context) (*adminv1.Rotation, error) {
 	}
 	step, known := steps[p.Step]
 	if !known {
-		return nil, fmt.Errorf("step %q of a rotation is not known", p.Step)
+		return nil, fmt.Errorf("unknown step %q of a rotation", p.Step)
 	}
 	out := &adminv1.Rotation{Step: step}
 	for _, id := range p.serving.Missed {
@@ -198,7 +195,7 @@ func (t Rotation) Progress(ctx context.Context) (*adminv1.Rotation, error) {
 	}
 	out.Others = t.of.others(ctx, p)
 	if !p.known {
-		out.Others = append(out.Others, "the first view: which proxies there are is not known yet")
+		out.Others = append(out.Others, "the first view of the mesh, before which the proxies are unknown")
 	}
 	out.Paused = p.held && t.done(p) && len(out.GetOthers()) == 0
 	return out, nil

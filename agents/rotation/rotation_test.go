@@ -118,7 +118,7 @@ func TestAdvance(t *testing.T) {
 		"proxies not known, forced": {
 			edit: func(f *fakeCA) { f.p.known, f.p.Forced = false, true },
 			want: &adminv1.Rotation{
-				Step: adminv1.Rotation_TRUST_BOTH, Others: []string{"the first view: which proxies there are is not known yet"},
+				Step: adminv1.Rotation_TRUST_BOTH, Others: []string{"the first view of the mesh, before which the proxies are unknown"},
 			},
 		},
 		"storage fails": {edit: func(f *fakeCA) { f.err = errors.New("disk full") }, want: waitsFor()},

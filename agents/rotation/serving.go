@@ -12,21 +12,21 @@ import (
 	"github.com/sonde-mesh/sonde/identity/serving"
 )
 
-// servingCA is the serving CA. Proxies of all meshes take part, and clients of which nothing is known: the operator
-// ends the first step for them.
+// servingCA is the serving CA. Proxies of all meshes take part, and so do unknown clients: the operator ends the first
+// step for them.
 type servingCA struct{ o *Options }
 
 func (s servingCA) progress() (progress, error) {
 	r := s.o.ServingCA.Rotation()
 	p := progress{Progress: r.Progress, held: r.Step == ca.StepTrustBoth && !r.Proceed, known: true, serving: r}
-	if r.Step == ca.StepTrustBoth || r.Step == ca.StepTrustNew { // in the step between, proxies have nothing to do
+	if r.Step == ca.StepTrustBoth || r.Step == ca.StepTrustNew { // the step between them needs nothing from proxies
 		p.waiting, p.known = s.waiting(r)
 	}
 	return p, nil
 }
 
-// waiting returns the proxies with a valid certificate whose agents have not reported what is to be trusted, sorted,
-// and false while it is not known which proxies there are.
+// waiting returns the proxies with a valid certificate whose agents have not reported the CAs to be trusted, sorted,
+// and false while the proxies are unknown.
 func (s servingCA) waiting(r serving.Rotation) (all []proxy, known bool) {
 	for _, meshName := range s.o.Authority.Meshes() {
 		holders, known := s.o.Authority.Holders(meshName, r.Since)
@@ -75,7 +75,7 @@ func (s servingCA) advance(ctx context.Context, p progress) (bool, error) {
 	return s.o.ServingCA.AdvanceRotation(ctx, p.serving, missed)
 }
 
-// missing returns the proxies with a Dataplane that have not reported what is to be trusted, sorted.
+// missing returns the proxies with a Dataplane that have not reported the CAs to be trusted, sorted.
 func (s servingCA) missing(r serving.Rotation) []mesh.ID {
 	var missing []mesh.ID
 	v := s.o.View()
@@ -104,8 +104,8 @@ func (s servingCA) shown(p proxy) *adminv1.Waiting {
 	return &adminv1.Waiting{Mesh: p.mesh, Name: p.name, Outdated: outdated}
 }
 
-// ForgetMissed forgets the proxies that have come back after the rotation of the serving CA has missed them, or are
-// gone.
+// ForgetMissed forgets the proxies that the rotation of the serving CA has missed, once they have reconnected or are
+// removed.
 func (t *Rotations) ForgetMissed(ctx context.Context) {
 	r := t.o.ServingCA.Rotation()
 	if len(r.Missed) == 0 || t.o.View() == nil || !t.o.Leads() {
@@ -123,6 +123,6 @@ func (t *Rotations) ForgetMissed(ctx context.Context) {
 	}
 	if err := t.o.ServingCA.Forget(ctx, back); err != nil {
 		t.o.Logger.ErrorContext(ctx,
-			"proxies that the serving CA rotation has missed are kept although they are back", "err", err)
+			"failed to remove reconnected proxies from those that the serving CA rotation missed", "err", err)
 	}
 }

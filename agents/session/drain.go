@@ -15,7 +15,7 @@ func (s *Sessions) setDraining(sess *session, draining bool) error {
 	err := s.inTurn(sess, func() error {
 		log, before := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane), s.o.Observed.Of(id).Draining
 		if err := s.o.Observed.SetDraining(id, draining, sess.order); err != nil {
-			return call.Internal(sess.stream.Context(), log, "write drain", err)
+			return call.Internal(sess.stream.Context(), log, "write the drain record", err)
 		}
 		if before == draining {
 			return nil
@@ -29,8 +29,8 @@ func (s *Sessions) setDraining(sess *session, draining bool) error {
 	return err
 }
 
-// confirmDrain tells the agent that its drain is recorded, once the current view has it. A proxy without a Dataplane has no
-// endpoint that could get traffic. Before the first view nothing can be confirmed.
+// confirmDrain confirms a recorded drain to the agent once the current view has it. A proxy without a Dataplane has no
+// endpoint, so its drain is confirmed at once; before the first view no drain is.
 func (s *Sessions) confirmDrain(sess *session) error {
 	v := s.o.View()
 	if v == nil {
@@ -40,7 +40,8 @@ func (s *Sessions) confirmDrain(sess *session) error {
 		return nil
 	}
 	sess.stopDrainPoll()
-	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainRecorded{DrainRecorded: &agentv1.DrainRecorded{}}})
+	return sess.stream.Send(
+		&agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainRecorded{DrainRecorded: &agentv1.DrainRecorded{}}})
 }
 
 func (sess *session) drainTick() <-chan time.Time {
@@ -57,7 +58,7 @@ func (sess *session) stopDrainPoll() {
 	}
 }
 
-// drainState returns why the proxy should get no new traffic, nil if that is not known.
+// drainState returns why the proxy should get no new traffic, nil while that is unknown.
 func (s *Sessions) drainState(id mesh.ID) *agentv1.ControlMessage {
 	_, p := s.o.View().Proxy(id)
 	if p == nil {
@@ -67,7 +68,8 @@ func (s *Sessions) drainState(id mesh.ID) *agentv1.ControlMessage {
 	if !p.Dataplane.IsPod() {
 		now.Administrator = s.o.Observed.Of(id).Administrator
 	} else if d := p.Dataplane.Drain; d != nil {
-		now = &agentv1.DrainState{Terminating: d.Terminating, Node: d.Node, Administrator: d.Administrator, ServesOn: d.ServesOn}
+		now = &agentv1.DrainState{Terminating: d.Terminating, Node: d.Node, Administrator: d.Administrator,
+			ServesOn: d.ServesOn}
 	}
 	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainState{DrainState: now}}
 }

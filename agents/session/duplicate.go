@@ -12,30 +12,32 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// pongTimeout is how long an agent that has a session may take to show that it lives: longer than a busy one needs, and short for one that was
-// started again after its host has died.
+// pongTimeout is how long an agent with a session may take to answer a Ping: longer than a busy agent needs, but short
+// for an agent that restarts after its host died.
 const pongTimeout = 3 * time.Second
 
-// rival is what a session does when another process of its proxy comes.
+// rival describes a session to a second process of its proxy.
 type rival struct {
-	process string // Hello's instance, "" of an agent that has none
+	process string // Hello's instance; old agents send none
 	pong    question
 }
 
-// lives asks the agent for a Pong, and reports whether it has come in time.
+// lives sends the agent a Ping, and reports whether a Pong arrived in time.
 func (sess *session) lives(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, pongTimeout)
 	defer cancel()
 	select {
-	case <-sess.rival.pong.ask(sess, &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{Ping: &agentv1.Ping{}}}):
+	case <-sess.rival.pong.ask(sess,
+		&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{Ping: &agentv1.Ping{}}}):
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// CheckDuplicate returns an error if another process has the session of the proxy, and lives: two would take it from each other for ever. One that drains
-// gives way. Agents that do not say which process they are take over, as after a lost connection.
+// CheckDuplicate returns an error if another live process has the session of the proxy: otherwise two processes would
+// replace each other's session forever. A draining process gives way. An agent without a process name takes over, as
+// after a lost connection.
 func (s *Sessions) CheckDuplicate(ctx context.Context, id mesh.ID, process, address string) error {
 	s.mu.Lock()
 	old := s.sessions[id]
@@ -47,15 +49,18 @@ func (s *Sessions) CheckDuplicate(ctx context.Context, id mesh.ID, process, addr
 		s.o.Observed.Of(id).Draining || !old.lives(ctx) {
 		return nil
 	}
-	old.send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Duplicate{Duplicate: &agentv1.Duplicate{Address: address}}})
-	return status.Errorf(codes.AlreadyExists, "duplicate: another agent with this name has been connected from %s since %s, and stays: end one of the two, or give this one another name",
+	old.send(&agentv1.ControlMessage{
+		Message: &agentv1.ControlMessage_Duplicate{Duplicate: &agentv1.Duplicate{Address: address}}})
+	return status.Errorf(codes.AlreadyExists,
+		"duplicate: another agent with this name is connected from %s since %s: "+
+			"stop one of the two, or give this one another name",
 		call.Address(old.stream.Context()), old.since.UTC().Format(time.RFC3339))
 }
 
-// RefuseDuplicate returns why another process of a proxy that has its session with this replica is refused, "" if it is not.
+// RefuseDuplicate returns why this replica rejects a second process of a proxy with a session here, "" if it does not.
 func (s *Sessions) RefuseDuplicate(ctx context.Context, id mesh.ID, process, address string) string {
 	if s.Replica(id) != "" {
-		return "" // it is not this replica that decides
+		return "" // another replica decides
 	}
 	if err := s.CheckDuplicate(ctx, id, process, address); err != nil {
 		return status.Convert(err).Message()
@@ -63,7 +68,7 @@ func (s *Sessions) RefuseDuplicate(ctx context.Context, id mesh.ID, process, add
 	return ""
 }
 
-// checkDuplicateElsewhere has the replica decide that has the session of the proxy.
+// checkDuplicateElsewhere asks the replica that has the session of the proxy.
 func (s *Sessions) checkDuplicateElsewhere(ctx context.Context, id mesh.ID, process, address string) error {
 	there, open := s.elsewhere(id)
 	if !open || !there.Lost.IsZero() || process == "" || there.Proxy.GetSession().GetProcess() == process {

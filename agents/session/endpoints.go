@@ -9,11 +9,12 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// publishing is why endpoints do not count as ready yet.
+// publishing is why endpoints do not count as ready before other proxies have the change.
 const publishing = "a change of the endpoints is on its way to other proxies"
 
-// Publishing says that a change of the health of these proxies' inbounds is on its way to other proxies. Until the function is called that it
-// returns, their agents are not told that others know of it. The view of the change may only be the current one once Publishing has returned.
+// Publishing records that a change of the health of these proxies' inbounds is on its way to other proxies. Until taken
+// is called, the agents are told that other proxies lack the change. The view with the change may become current only
+// after Publishing has returned.
 func (s *Sessions) Publishing(proxies []mesh.ID) (taken func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,7 +35,7 @@ func (s *Sessions) Publishing(proxies []mesh.ID) (taken func()) {
 	}
 }
 
-// endpoints returns what the agent of a proxy should know of its endpoints, nil while that is not known.
+// endpoints returns the state of a proxy's endpoints for its agent, nil while that is unknown.
 func (s *Sessions) endpoints(id mesh.ID) *agentv1.ControlMessage {
 	_, p := s.o.View().Proxy(id)
 	if p == nil {
@@ -58,14 +59,15 @@ func (s *Sessions) endpoints(id mesh.ID) *agentv1.ControlMessage {
 		switch h.Reason {
 		case meshview.NeverJoined:
 			return endpointsMessage("the proxy has not joined")
-		case meshview.ApplicationNotReady: // it may have passed meanwhile
+		case meshview.ApplicationNotReady: // NotServing is empty if the application has become ready since
 			return endpointsMessage(fmt.Sprintf("%s is not ready: %s", at, cmp.Or(s.o.Observed.NotServing(id)[at], publishing)))
 		}
 	}
 	return endpointsMessage("")
 }
 
-// endpointsMessage says why the endpoints are not ready, "" if they are.
+// endpointsMessage returns the message with the reason why endpoints are not ready, "" if they are.
 func endpointsMessage(reason string) *agentv1.ControlMessage {
-	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Endpoints{Endpoints: &agentv1.Endpoints{Ready: reason == "", Reason: reason}}}
+	return &agentv1.ControlMessage{
+		Message: &agentv1.ControlMessage_Endpoints{Endpoints: &agentv1.Endpoints{Ready: reason == "", Reason: reason}}}
 }

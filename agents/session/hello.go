@@ -21,7 +21,7 @@ type received struct {
 	err     error
 }
 
-// receive reads messages until the stream ends: its context ends when the handler returns.
+// receive reads messages until the stream ends, at the latest when the handler returns.
 func (s *Sessions) receive(stream agentv1.AgentService_SessionServer) <-chan received {
 	messages := make(chan received)
 	s.running.Go(func() {
@@ -44,7 +44,8 @@ func (s *Sessions) receive(stream agentv1.AgentService_SessionServer) <-chan rec
 	return messages
 }
 
-// awaitHello waits for the first message. The error is io.EOF if the agent ends the session before. Unknown messages are ignored, as later in the session.
+// awaitHello waits for the first message. The error is io.EOF if the agent ends the session first. It ignores unknown
+// messages, as the rest of the session does.
 func (s *Sessions) awaitHello(ctx context.Context, messages <-chan received) (*agentv1.Hello, error) {
 	late := time.NewTimer(s.o.Limits.Hello)
 	defer late.Stop()
@@ -76,7 +77,7 @@ func (s *Sessions) awaitHello(ctx context.Context, messages <-chan received) (*a
 	}
 }
 
-// countUnknown counts what an agent of a later version says of itself.
+// countUnknown counts unknown features and fields of a Hello, which later versions of the agent send.
 func (s *Sessions) countUnknown(h *agentv1.Hello) {
 	s.metrics.unknownFeatures.Add(float64(agentv1.UnknownFeatures(h.GetFeatures())))
 	if agentv1.HasUnknownFields(h) {
@@ -89,7 +90,8 @@ func checkHello(h *agentv1.Hello) error {
 		return err
 	}
 	if proto.Size(h) > maxMessage || len(h.GetFeatures()) > maxFeatures {
-		return status.Errorf(codes.InvalidArgument, "Hello has more than %d bytes or more than %d features", maxMessage, maxFeatures)
+		return status.Errorf(codes.InvalidArgument, "Hello has more than %d bytes or more than %d features",
+			maxMessage, maxFeatures)
 	}
 	for _, f := range h.GetFeatures() {
 		if len(f) > call.MaxText {
@@ -99,7 +101,7 @@ func checkHello(h *agentv1.Hello) error {
 	return nil
 }
 
-// ended returns the status of a session after Recv has failed with err.
+// ended returns the status of a session whose Recv failed with err.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -107,14 +109,15 @@ func ended(err error) error {
 	return err
 }
 
-// whyEnded returns in words why a session ended, from what its handler returns. gRPC has several errors for a connection that is gone.
+// whyEnded describes the end of a session, from the handler's error. gRPC has several errors for a closed connection.
 func whyEnded(err error) string {
 	code := status.Code(err)
 	switch {
 	case err == nil:
-		return "the agent has ended its session"
-	case errors.Is(err, context.Canceled), code == codes.Canceled, code == codes.Unavailable && !errors.Is(err, errStopping):
-		return "the connection is gone"
+		return "the agent ended its session"
+	case errors.Is(err, context.Canceled), code == codes.Canceled,
+		code == codes.Unavailable && !errors.Is(err, errStopping):
+		return "the connection was lost"
 	default:
 		return status.Convert(err).Message()
 	}

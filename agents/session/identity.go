@@ -11,12 +11,12 @@ import (
 	"github.com/sonde-mesh/sonde/replicas"
 )
 
-// report records the bundle and leaf that the proxy uses, and pushes what is due then.
+// report records the bundle and leaf that the proxy uses, and pushes messages that this makes necessary.
 func (s *Sessions) report(sess *session, inUse *agentv1.InUse) error {
 	log := s.o.Logger.With("mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane)
 	err := s.inTurn(sess, func() error {
 		if err := s.o.Authority.Report(sess.peer, inUseOf(inUse)); err != nil {
-			return call.Internal(sess.stream.Context(), log, "write report", err)
+			return call.Internal(sess.stream.Context(), log, "write the report", err)
 		}
 		return nil
 	})
@@ -33,8 +33,8 @@ func (s *Sessions) report(sess *session, inUse *agentv1.InUse) error {
 	return s.push(sess)
 }
 
-// push sends the states that have changed, the bundle if the proxy uses another one, and RenewNow if its leaf is not from the CA that signs or
-// not for the workload of the Dataplane. The bundle comes first, since it has to trust the new leaf.
+// push sends changed states, a bundle that the proxy does not use yet, and RenewNow for a leaf of another CA than the
+// signing one or of another workload than the Dataplane's. The bundle comes first, since it has to trust the new leaf.
 func (s *Sessions) push(sess *session) error {
 	if err := s.pushStates(sess); err != nil {
 		return err
@@ -44,14 +44,15 @@ func (s *Sessions) push(sess *session) error {
 	}
 	due, err := s.o.Authority.Due(sess.peer)
 	if err != nil {
-		return call.Internal(sess.stream.Context(), s.o.Logger, "read bundle", err)
+		return call.Internal(sess.stream.Context(), s.o.Logger, "read the bundle", err)
 	}
 	s.mu.Lock()
 	inUse := sess.inUse
 	s.mu.Unlock()
 	if p := (push{due.Bundle.ID, inUse.GetBundleId()}); due.NewBundle && sess.pushedBundle != p {
 		sess.pushedBundle = p
-		if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Bundle{Bundle: call.Bundle(due.Bundle)}}); err != nil {
+		if err := sess.stream.Send(
+			&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Bundle{Bundle: call.Bundle(due.Bundle)}}); err != nil {
 			return err
 		}
 	}
@@ -62,10 +63,12 @@ func (s *Sessions) push(sess *session) error {
 		return nil
 	}
 	sess.pushedRenewal = p
-	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}})
+	return sess.stream.Send(
+		&agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}})
 }
 
-// allSign reports whether the CA signs with all replicas that are heard: a leaf from one that has not loaded it would have to be renewed again.
+// allSign reports whether all connected replicas sign with this CA: a leaf from a replica that has not loaded the CA
+// would have to be renewed again.
 func (s *Sessions) allSign(meshName, ca string) bool {
 	return !slices.ContainsFunc(s.o.Peers.Loaded(), func(l replicas.Loaded) bool {
 		return slices.ContainsFunc(l.State.GetAuthorities(), func(a *peerv1.Authority) bool {
@@ -74,10 +77,12 @@ func (s *Sessions) allSign(meshName, ca string) bool {
 	})
 }
 
-// renewPause is how soon an agent is asked again to renew for the same reason: a replica that has not heard of it issues what was there before.
+// renewPause is the minimum time between two RenewNow for the same reason: a replica that has not received the change
+// issues an outdated leaf.
 const renewPause = 5 * time.Second
 
-// mayAskAgain reports whether an agent may be asked to renew for that reason now. If not, the session is woken when it may.
+// mayAskAgain reports whether the session may send RenewNow for that reason again. If not, a timer wakes the session
+// later.
 func (sess *session) mayAskAgain(reason string) bool {
 	now := time.Now()
 	if wait := sess.renewAsked.Add(renewPause).Sub(now); reason == sess.pushedRenewal.what && wait > 0 {
@@ -89,7 +94,8 @@ func (sess *session) mayAskAgain(reason string) bool {
 }
 
 func inUseOf(m *agentv1.InUse) identity.InUse {
-	use := identity.InUse{Bundle: m.GetBundleId(), Epoch: m.GetBundleEpoch(), Serial: m.GetLeafSerial(), ServingCA: m.GetServingCaId()}
+	use := identity.InUse{Bundle: m.GetBundleId(), Epoch: m.GetBundleEpoch(), Serial: m.GetLeafSerial(),
+		ServingCA: m.GetServingCaId()}
 	if at := m.GetLeafNotAfter(); at.IsValid() && m.GetLeafCa() != "" {
 		use.CA, use.NotAfter = m.GetLeafCa(), at.AsTime()
 	}

@@ -10,16 +10,18 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// inbounds returns what the agent of a proxy should know of its inbounds, nil while nothing is known.
+// inbounds returns the state of a proxy's inbounds for its agent, nil while it is unknown.
 func (s *Sessions) inbounds(id mesh.ID) *agentv1.ControlMessage {
 	reason, known := s.unreached(id)
 	if !known {
 		return nil
 	}
-	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Inbounds{Inbounds: &agentv1.Inbounds{Accepted: reason == "", Reason: reason}}}
+	return &agentv1.ControlMessage{
+		Message: &agentv1.ControlMessage_Inbounds{Inbounds: &agentv1.Inbounds{Accepted: reason == "", Reason: reason}}}
 }
 
-// unreached returns why clients do not reach an inbound of a proxy, "" if they reach all, and whether that is known.
+// unreached returns why clients do not reach an inbound of a proxy, "" if they reach all, and false while it is
+// unknown.
 func (s *Sessions) unreached(id mesh.ID) (reason string, known bool) {
 	_, p := s.o.View().Proxy(id)
 	o := s.o.Observed.Of(id)
@@ -44,7 +46,8 @@ func (s *Sessions) outbounds(id mesh.ID) *agentv1.ControlMessage {
 	if !known {
 		return nil
 	}
-	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Outbounds{Outbounds: &agentv1.Outbounds{Accepted: reason == "", Reason: reason}}}
+	return &agentv1.ControlMessage{
+		Message: &agentv1.ControlMessage_Outbounds{Outbounds: &agentv1.Outbounds{Accepted: reason == "", Reason: reason}}}
 }
 
 // unbound returns why Envoy lacks an outbound listener, "" if it has accepted all, and false while that is unknown.
@@ -62,7 +65,7 @@ func (s *Sessions) unbound(id mesh.ID) (reason string, known bool) {
 	return "", true
 }
 
-// unaccepted returns why Envoy lacks a listener.
+// unaccepted returns why Envoy has not accepted a listener.
 func (s *Sessions) unaccepted(id mesh.ID, at netip.AddrPort) string {
 	if reason, refused := s.o.Observed.RefusedListeners(id)[at]; refused {
 		return fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut.Text(reason, agentv1.MaxReason))
@@ -70,7 +73,7 @@ func (s *Sessions) unaccepted(id mesh.ID, at netip.AddrPort) string {
 	return fmt.Sprintf("envoy has not accepted the listener at %s yet", at)
 }
 
-// listenersOf returns where others than the application reach a proxy.
+// listenersOf returns the addresses at which other clients than the application reach a proxy.
 func listenersOf(d *mesh.Dataplane) []netip.AddrPort {
 	var all []netip.AddrPort
 	for in := range d.Spec.Networking.ActiveInbounds() {

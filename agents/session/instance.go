@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity/mtls"
 )
 
-// caller returns the proxy that makes a call, by the certificate of its connection. The error is a gRPC status.
+// caller returns the proxy that calls, from the certificate of its connection. The error is a gRPC status.
 func (s *Sessions) caller(ctx context.Context) (identity.Peer, error) {
 	caller, err := mtls.PeerFromContext(ctx)
 	if err != nil {

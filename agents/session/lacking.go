@@ -6,7 +6,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Lacking returns the proxies whose agents have a session, with any replica, and not that feature.
+// Lacking returns the proxies whose agents have a session with any replica, but lack that feature.
 func (s *Sessions) Lacking(feature string) []mesh.ID {
 	var all []mesh.ID
 	s.mu.Lock()
@@ -18,7 +18,7 @@ func (s *Sessions) Lacking(feature string) []mesh.ID {
 	s.mu.Unlock()
 	for id, there := range s.allElsewhere() {
 		if s.hasSession(id) {
-			continue // the newest one
+			continue // this session is the newest
 		}
 		if !slices.Contains(there.Proxy.GetSession().GetFeatures(), feature) {
 			all = append(all, id)

@@ -2,19 +2,19 @@ package session
 
 import "time"
 
-// latest keeps the newest report of one kind until it may be taken: not sooner after the last one than agents report. So others have no more to do
-// for one that reports more often.
+// latest keeps the newest report of one kind, and limits how often it is processed, so that an agent that reports too
+// often causes no more work at other replicas.
 type latest[M any] struct {
-	taken  time.Time   // when the last one was
-	newest M           // while one waits
-	due    *time.Timer // nil if none waits
+	taken  time.Time   // when the last report was processed
+	newest M           // the waiting report
+	due    *time.Timer // nil if no report waits
 }
 
-// add returns true if the report is to be taken now. Else it waits.
+// add returns true if the caller must process the report now. Otherwise the report waits.
 func (l *latest[M]) add(m M, every time.Duration) bool {
 	wait := time.Until(l.taken.Add(every))
 	if wait <= 0 {
-		l.take() // what waits is older, and must not come after it
+		l.take() // drop the older report, which must not be processed later
 		l.taken = time.Now()
 		return true
 	}
@@ -32,7 +32,7 @@ func (l *latest[M]) tick() <-chan time.Time {
 	return l.due.C
 }
 
-// take returns what waits, false if that is nothing.
+// take returns the waiting report, and false without one.
 func (l *latest[M]) take() (m M, waits bool) {
 	if l.due == nil {
 		return m, false

@@ -8,11 +8,11 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// TestLatest has reports come at these times. A late one comes when what waits is due, and is handled before that.
+// TestLatest adds reports at these times. A late one comes when a waiting one is due, and is handled first.
 func TestLatest(t *testing.T) {
 	tests := map[string]struct {
 		reports []time.Duration
-		late    bool // the last one
+		late    bool // the last report is late
 		want    []int
 	}{
 		"seldom":                     {[]time.Duration{0, time.Second, 2 * time.Second}, false, []int{0, 1, 2}},

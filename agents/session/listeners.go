@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// askListenersEvery is how often an Envoy is asked for its listeners: a pod waits for them.
+	// askListenersEvery is how often Envoy is asked for its listeners. It is short, because a pod waits for the answer.
 	askListenersEvery = time.Second
-	// listenersTimeout of one question.
+	// listenersTimeout bounds one query.
 	listenersTimeout = 5 * time.Second
-	// maxListeners limits the answer, in bytes.
+	// maxListeners bounds the answer, in bytes.
 	maxListeners = 4 << 20
 )
 
-// followListeners has Envoy be asked for its listeners while it is not known that it has all, and the replica that has its ADS stream may be one
-// of those that are not heard: a pod must get ready while replicas are cut off from each other.
+// followListeners queries Envoy regularly for its listeners while some are missing or unknown, and the replica with its
+// ADS stream may be disconnected: pods must become ready even while replicas cannot reach each other.
 func (s *Sessions) followListeners(sess *session) {
 	unreached, known := s.unreached(sess.peer.ID())
 	unbound, _ := s.unbound(sess.peer.ID())
@@ -48,7 +48,8 @@ func (sess *session) stopAskingListeners() {
 	}
 }
 
-// askListeners asks Envoy for its listeners, and records them. A question that is refused, since others are asked, is asked again.
+// askListeners queries Envoy for its listeners, and records them. The next tick retries a query that was rejected
+// because of too many others.
 func (s *Sessions) askListeners(sess *session) {
 	s.running.Go(func() {
 		ctx, cancel := context.WithTimeout(sess.stream.Context(), listenersTimeout)
@@ -66,7 +67,8 @@ func (s *Sessions) askListeners(sess *session) {
 			active, err = readListeners(answer.Bytes())
 		}
 		if err != nil {
-			s.o.Logger.DebugContext(ctx, "listeners of an Envoy not known", "mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane, "err", err)
+			s.o.Logger.DebugContext(ctx, "failed to query the listeners of an Envoy",
+				"mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane, "err", err)
 			return
 		}
 		inbounds, outbounds := s.wanted(sess.peer.ID(), active)
@@ -75,7 +77,7 @@ func (s *Sessions) askListeners(sess *session) {
 	})
 }
 
-// wanted returns which of the addresses are those at which the proxy should listen, for inbounds and for its application.
+// wanted returns which of these addresses the Dataplane asks for, as inbounds and as outbounds.
 func (s *Sessions) wanted(id mesh.ID, active []netip.AddrPort) (inbounds, outbounds []netip.AddrPort) {
 	d := s.o.View().Dataplane(id)
 	if d == nil {
@@ -87,7 +89,7 @@ func (s *Sessions) wanted(id mesh.ID, active []netip.AddrPort) (inbounds, outbou
 	return of(listenersOf(d)), of(d.OutboundListeners())
 }
 
-// readListeners returns the addresses in Envoy's answer to /listeners?format=json.
+// readListeners returns the addresses in Envoy's response to /listeners?format=json.
 // Source: https://www.envoyproxy.io/docs/envoy/latest/api-v3/admin/v3/listeners.proto
 func readListeners(answer []byte) ([]netip.AddrPort, error) {
 	type address struct {
@@ -103,7 +105,7 @@ func readListeners(answer []byte) ([]netip.AddrPort, error) {
 		} `json:"listener_statuses"`
 	}
 	if err := json.Unmarshal(answer, &listeners); err != nil {
-		return nil, fmt.Errorf("read the listeners of Envoy: %w", err)
+		return nil, fmt.Errorf("decode the listeners of Envoy: %w", err)
 	}
 	var all []netip.AddrPort
 	for _, l := range listeners.Statuses {

@@ -13,19 +13,20 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// containerName is what Kubernetes allows.
+// containerName matches the container names that Kubernetes allows.
 var containerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// Restarts decides what the kubelet is told of guarded liveness probes that fail.
+// Restarts decides which failures of guarded liveness probes the kubelet gets.
 type Restarts interface {
-	// Of returns what the agent of a proxy is to be told now, nil if that is nothing yet: what it was told then holds. The result must not be
-	// changed.
+	// Of returns the current decisions for a proxy's agent, nil while they are unknown: then the last ones stay in effect.
+	// The caller must not change the result.
 	Of(id mesh.ID) *agentv1.Restarts
-	// Held is called when what is held of a proxy has changed, whichever replica has its session. It returns at once, and must not call the server.
+	// Held is called when a proxy's held containers have changed, whichever replica has its session. It must return at
+	// once, and must not call the server.
 	Held(id mesh.ID)
 }
 
-// restarts returns what the agent of a proxy should know of restarts, nil while that is nothing.
+// restarts returns the decisions about restarts for the agent of a proxy, nil while they are unknown.
 func (s *Sessions) restarts(id mesh.ID) *agentv1.ControlMessage {
 	if s.o.Restarts == nil {
 		return nil
@@ -37,8 +38,8 @@ func (s *Sessions) restarts(id mesh.ID) *agentv1.ControlMessage {
 	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Restarts{Restarts: now}}
 }
 
-// livenessChanged records which guarded liveness probes of a pod fail, soon if that was said less than livenessEvery ago. Agents of other proxies have none
-// to report.
+// livenessChanged records which guarded liveness probes of a pod fail, at most once per livenessEvery. Agents outside
+// pods have no such probes.
 func (s *Sessions) livenessChanged(sess *session, m *agentv1.Liveness) error {
 	if s.o.Restarts == nil || sess.peer.Instance == "" {
 		s.metrics.unknown.Inc()
@@ -53,11 +54,12 @@ func (s *Sessions) livenessChanged(sess *session, m *agentv1.Liveness) error {
 	return nil
 }
 
-// livenessEvery is how often what an agent says of its liveness probes is taken: agents send it at most as often, and the leader must not have more to
-// decide for one that sends more.
+// livenessEvery is the minimum time between two liveness reports of an agent: agents keep to it, and the leader must
+// not do more work for an agent that does not.
 const livenessEvery = time.Second
 
-// takeNewestLiveness takes what waits, if anything does, and a newer session has not had its say: that has ended this one then.
+// takeNewestLiveness processes the waiting report, if there is one. inTurn drops it if a newer session has replaced
+// this one.
 func (s *Sessions) takeNewestLiveness(sess *session) {
 	if reported, waits := sess.liveness.take(); waits {
 		_ = s.takeLiveness(sess, reported)
@@ -71,14 +73,15 @@ func (s *Sessions) takeLiveness(sess *session, reported agentv1.ReportedLiveness
 	})
 }
 
-// checkLiveness returns what is wrong with a message, as a gRPC status. Reasons are cut, not checked.
+// checkLiveness validates a message. The error is a gRPC status. Reasons are cut instead of checked.
 func checkLiveness(m *agentv1.Liveness) error {
 	if n := max(len(m.GetHeld()), len(m.GetPassing()), len(m.GetUnused())); n > agentv1.MaxReported {
 		return status.Errorf(codes.InvalidArgument, "liveness: %d containers, must be at most %d", n, agentv1.MaxReported)
 	}
 	for _, name := range m.GetPassing() {
 		if !containerName.MatchString(name) {
-			return status.Errorf(codes.InvalidArgument, "liveness: passing: %q: must be the name of a container", call.Shorten(name))
+			return status.Errorf(codes.InvalidArgument, "liveness: passing: %q: must be the name of a container",
+				call.Shorten(name))
 		}
 	}
 	for _, name := range m.GetUnused() {
@@ -89,10 +92,13 @@ func checkLiveness(m *agentv1.Liveness) error {
 	for i, h := range m.GetHeld() {
 		name := h.GetContainer()
 		if !containerName.MatchString(name) {
-			return status.Errorf(codes.InvalidArgument, "liveness: container: %q: must be the name of a container", call.Shorten(name))
+			return status.Errorf(codes.InvalidArgument, "liveness: container: %q: must be the name of a container",
+				call.Shorten(name))
 		}
-		if slices.ContainsFunc(m.GetHeld()[:i], func(other *agentv1.HeldLiveness) bool { return other.GetContainer() == name }) {
-			return status.Errorf(codes.InvalidArgument, "liveness: container: %q: is there twice", name)
+		if slices.ContainsFunc(m.GetHeld()[:i], func(other *agentv1.HeldLiveness) bool {
+			return other.GetContainer() == name
+		}) {
+			return status.Errorf(codes.InvalidArgument, "liveness: container: %q: must occur only once", name)
 		}
 		if f := h.GetFailing(); f != nil && (!f.IsValid() || f.AsDuration() < 0) {
 			return status.Errorf(codes.InvalidArgument, "liveness: failing of %q: must be a duration of at least 0s", name)

@@ -22,7 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/agentstest"
 )
 
-// fuzzSessions returns the sessions of a control plane that knows one Dataplane, the subject. It ends with the test.
+// fuzzSessions returns the sessions of a control plane with one Dataplane, the subject. It ends with the test.
 func fuzzSessions(f testing.TB) (*Sessions, identity.Subject) {
 	f.Helper()
 	p := agentstest.New(f)
@@ -34,7 +34,7 @@ func fuzzSessions(f testing.TB) (*Sessions, identity.Subject) {
 	}
 	s, err := New(Options{
 		Opened: func(mesh.ID, string) {}, Ended: func(mesh.ID, time.Time) {},
-		Authority: p.Authority, Observed: known, View: p.Builder.View, Reported: func(context.Context, string) {}, ProbeFailed: func(identity.Subject, *agentv1.ProbeFailure) {}, Restarts: noRestarts{},
+		Authority: p.Authority, Observed: known, View: p.Builder.View, Reported: func(context.Context, string) {}, ProbeFailed: func(identity.Subject, *agentv1.ProbeFailure) {}, CallsRefused: func(identity.Subject, *agentv1.Refusal) {}, Restarts: noRestarts{},
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now, Limits: DefaultLimits(),
 	})
 	if err != nil {
@@ -43,7 +43,7 @@ func fuzzSessions(f testing.TB) (*Sessions, identity.Subject) {
 	return s, p.Subject
 }
 
-// noRestarts grants none.
+// noRestarts grants no restarts.
 type noRestarts struct{}
 
 func (noRestarts) Of(mesh.ID) *agentv1.Restarts { return nil }
@@ -58,7 +58,7 @@ func fuzzEncoded(f *testing.F, m proto.Message) []byte {
 	return data
 }
 
-// fuzzStream is the stream of a session whose messages come from elsewhere. What is sent to the agent is dropped.
+// fuzzStream is the stream of a session whose messages come from the test. It drops messages to the agent.
 type fuzzStream struct {
 	grpc.ServerStream
 	ctx context.Context //nolint:containedctx // grpc.ServerStream has one
@@ -68,8 +68,8 @@ func (s fuzzStream) Context() context.Context           { return s.ctx }
 func (fuzzStream) Send(*agentv1.ControlMessage) error   { return nil }
 func (fuzzStream) Recv() (*agentv1.AgentMessage, error) { return nil, io.EOF }
 
-// FuzzSession sends the messages of one session, each after its length. No message causes a panic or an internal error, and when the session
-// has ended nothing of it is left.
+// FuzzSession sends the messages of one session, each after its length. No message causes a panic or an internal error,
+// and no state remains after the session has ended.
 func FuzzSession(f *testing.F) {
 	s, subject := fuzzSessions(f)
 	sequence := func(messages ...*agentv1.AgentMessage) {
@@ -133,7 +133,7 @@ func sendFuzzed(ctx context.Context, data []byte, to chan<- received) {
 	}
 }
 
-// converseFuzzed is what Session does with an agent that the connection has authenticated.
+// converseFuzzed does what Session does with an authenticated agent.
 func (s *Sessions) converseFuzzed(ctx context.Context, subject identity.Subject, messages <-chan received) error {
 	hello, err := s.awaitHello(ctx, messages)
 	if err != nil {

@@ -13,23 +13,23 @@ type metrics struct {
 func newMetrics(s *Sessions, registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{unknown: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sonde_agents_unknown_messages_total",
-		Help: "Messages of agents that this control plane does not know, and ignored.",
+		Help: "Ignored messages of agents that this control plane does not know.",
 	}), unknownFeatures: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sonde_agents_unknown_features_total",
-		Help: "Features that agents have named when a session began, and this control plane does not know.",
+		Help: "Features in the first message of a session that this control plane does not know.",
 	}), unknownFields: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sonde_agents_unknown_fields_total",
-		Help: "Messages of agents with fields that this control plane does not know, and ignored.",
+		Help: "Messages of agents with ignored fields that this control plane does not know.",
 	}), replaced: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sonde_sessions_replaced_total",
-		Help: "Sessions that were ended because their agent has a newer one with another replica.",
+		Help: "Sessions that ended because the agent opened a newer one with another replica.",
 	})}
 	if registerer == nil {
 		return m, nil
 	}
 	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_agents_connected",
-		Help: "Agents with a session with this replica.",
+		Help: "Agents that have a session with this replica.",
 	}, func() float64 {
 		s.mu.Lock()
 		defer s.mu.Unlock()

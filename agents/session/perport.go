@@ -5,8 +5,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// perPortProbes returns the probes of a written Dataplane, for its agent; nil if there is no such Dataplane. The agent
-// of a pod has a probe table.
+// perPortProbes returns the per-port probes of a Dataplane outside pods, for its agent; nil without such a Dataplane.
+// The agent of a pod has a probe table instead.
 func (s *Sessions) perPortProbes(id mesh.ID) *agentv1.ControlMessage {
 	_, p := s.o.View().Proxy(id)
 	if p == nil || p.Dataplane.IsPod() {
@@ -26,13 +26,15 @@ func perPortProbesOf(d *mesh.Dataplane) *agentv1.Probes {
 		all.Http = asked(h.Port)
 		for _, e := range h.Endpoints {
 			all.Paths = append(all.Paths, &agentv1.ProbePath{
-				Path: e.Path, Asked: asked(e.InboundPort), Application: d.Application(e.InboundPort).String(), ApplicationPath: e.InboundPath,
+				Path: e.Path, Asked: asked(e.InboundPort), Application: d.Application(e.InboundPort).String(),
+				ApplicationPath: e.InboundPath,
 			})
 		}
 	}
 	for _, t := range d.Spec.TCPProbes {
 		p := &agentv1.ProbePort{
-			Address: asked(t.Port), Application: d.Application(t.InboundPort).String(), Grpc: t.Protocol != mesh.ProtocolTCP, AlwaysOpen: t.Protocol == mesh.ProtocolGRPC,
+			Address: asked(t.Port), Application: d.Application(t.InboundPort).String(), Grpc: t.Protocol != mesh.ProtocolTCP,
+			AlwaysOpen: t.Protocol == mesh.ProtocolGRPC,
 		}
 		if p.GetGrpc() {
 			p.Asked = asked(t.InboundPort)

@@ -12,11 +12,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// plaintextEvery is how often what an agent has counted is taken. Agents say it once a minute, and once more when a session or
-// a drain begins, and when they are asked.
+// plaintextEvery is the minimum time between two plaintext reports of an agent. Agents report once a minute, when a
+// session or a drain begins, and on request.
 const plaintextEvery = 5 * time.Second
 
-// plaintextCounted records what an agent has counted that STRICT would refuse, soon if it has said that a moment ago.
+// plaintextCounted records an agent's counts of traffic that STRICT would reject, at most once per plaintextEvery.
 func (s *Sessions) plaintextCounted(sess *session, m *agentv1.Plaintext) error {
 	if err := agentv1.CheckPlaintext(m); err != nil {
 		return status.Errorf(codes.InvalidArgument, "plaintext: %v", err)
@@ -35,10 +35,10 @@ func (s *Sessions) plaintextCounted(sess *session, m *agentv1.Plaintext) error {
 	return nil
 }
 
-// plaintextTimeout bounds the answers of all agents: a user waits for them.
+// plaintextTimeout bounds the wait for all agents, since a user waits for the answer.
 const plaintextTimeout = 2 * time.Second
 
-// AskPlaintext asks the agents with a session here for their counts, and returns the proxies that answered.
+// AskPlaintext requests counts from the agents with a session here, and returns the proxies that answered.
 func (s *Sessions) AskPlaintext(ctx context.Context, meshes []string) (answered []mesh.ID) {
 	ctx, cancel := context.WithTimeout(ctx, plaintextTimeout)
 	defer cancel()
@@ -46,7 +46,8 @@ func (s *Sessions) AskPlaintext(ctx context.Context, meshes []string) (answered 
 	s.mu.Lock()
 	for id, sess := range s.sessions {
 		if slices.Contains(meshes, sess.peer.Mesh) && sess.has(agentv1.FeatureAskPlaintext) {
-			waiting[id] = sess.plaintextAsked.ask(sess, &agentv1.ControlMessage{Message: &agentv1.ControlMessage_AskPlaintext{AskPlaintext: &agentv1.AskPlaintext{}}})
+			waiting[id] = sess.plaintextAsked.ask(sess,
+				&agentv1.ControlMessage{Message: &agentv1.ControlMessage_AskPlaintext{AskPlaintext: &agentv1.AskPlaintext{}}})
 		}
 	}
 	s.mu.Unlock()
@@ -65,7 +66,8 @@ func (s *Sessions) takePlaintext(sess *session, m *agentv1.Plaintext) error {
 	})
 }
 
-// takeNewestPlaintext takes what waits, if anything does, and a newer session has not had its say: that has ended this one then.
+// takeNewestPlaintext processes the waiting report, if there is one. inTurn drops it if a newer session has replaced
+// this one.
 func (s *Sessions) takeNewestPlaintext(sess *session) {
 	if m, waits := sess.plaintext.take(); waits {
 		_ = s.takePlaintext(sess, m)

@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// probesFailed passes on what an agent reports of its probes.
+// probesFailed passes an agent's report of failed probes to Options.ProbeFailed.
 func (s *Sessions) probesFailed(sess *session, m *agentv1.ProbeFailures) error {
 	if n := len(m.GetFailures()); n > agentv1.MaxReported {
 		return status.Errorf(codes.InvalidArgument, "probe_failures: %d failures, must be at most %d", n, agentv1.MaxReported)

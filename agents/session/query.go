@@ -23,22 +23,23 @@ const (
 
 var errSessionEnded = status.Error(codes.FailedPrecondition, "the session with the agent has ended")
 
-// query is a question to the Envoy of a proxy that a caller waits for.
+// query is a query to a proxy's Envoy, for whose answer a caller waits.
 type query struct {
 	id    string
 	proxy mesh.ID
 	parts chan []byte
-	ended chan error    // gets one error, nil if the answer is complete
-	gone  chan struct{} // closed when the caller waits no more
-	// Guarded by Sessions.mu: whether the answer has begun, and the question if a session has ended before it was sent.
+	ended chan error    // receives one error, nil for a complete answer
+	gone  chan struct{} // closed when the caller stops waiting
+	// Guarded by Sessions.mu: whether the answer has begun, and the message if a session ended before sending it.
 	begun  bool
 	unsent *agentv1.ControlMessage
 }
 
-// Query asks the Envoy of a proxy for a view, and passes the parts of the answer to take, in order, until it is complete or ctx ends.
-// Errors are gRPC statuses.
+// Query sends a query to a proxy's Envoy. It passes the parts of the answer to take, in order, until the answer is
+// complete or ctx ends. Errors are gRPC statuses.
 func (s *Sessions) Query(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
-	q := &query{id: rand.Text(), proxy: proxy, parts: make(chan []byte), ended: make(chan error, 1), gone: make(chan struct{})}
+	q := &query{id: rand.Text(), proxy: proxy, parts: make(chan []byte), ended: make(chan error, 1),
+		gone: make(chan struct{})}
 	if err := s.ask(q, view); err != nil {
 		return err
 	}
@@ -69,26 +70,30 @@ func (s *Sessions) ask(q *query, view mesh.EnvoyView) error {
 	sess := s.sessions[q.proxy]
 	switch {
 	case sess == nil:
-		return status.Errorf(codes.FailedPrecondition, "the agent of %s has no session with this replica of the control plane", q.proxy)
+		return status.Errorf(codes.FailedPrecondition,
+			"the agent of %s has no session with this replica of the control plane", q.proxy)
 	case !sess.has(agentv1.FeatureQueries):
-		return status.Errorf(codes.FailedPrecondition, "the agent of %s has version %q, which cannot show what its Envoy says", q.proxy, sess.version.GetSonde())
+		return status.Errorf(codes.FailedPrecondition,
+			"the agent of %s has version %q, which does not support queries to its Envoy", q.proxy, sess.version.GetSonde())
 	case len(s.queries) >= maxQueries:
-		return status.Errorf(codes.ResourceExhausted, "%d Envoys are being asked, which is the limit: try again", len(s.queries))
+		return status.Errorf(codes.ResourceExhausted, "%d queries to Envoys are running, which is the limit: try again",
+			len(s.queries))
 	}
 	for _, open := range s.queries {
-		if open.proxy == q.proxy { // an agent answers one at a time
-			return status.Errorf(codes.ResourceExhausted, "the Envoy of %s is being asked already: try again", q.proxy)
+		if open.proxy == q.proxy { // an agent answers one query at a time
+			return status.Errorf(codes.ResourceExhausted, "another query to the Envoy of %s is running: try again", q.proxy)
 		}
 	}
-	message := &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Query{Query: &agentv1.Query{Id: q.id, View: string(view)}}}
-	if !sess.send(message) { // an abandoned query has not been sent yet
-		return status.Errorf(codes.ResourceExhausted, "the Envoy of %s is being asked already: try again", q.proxy)
+	message := &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Query{Query: &agentv1.Query{Id: q.id,
+		View: string(view)}}}
+	if !sess.send(message) { // an abandoned query still waits in the outbox
+		return status.Errorf(codes.ResourceExhausted, "another query to the Envoy of %s is running: try again", q.proxy)
 	}
 	s.queries[q.id] = q
 	return nil
 }
 
-// endQueries ends the queries to a proxy whose session has ended. mu is held.
+// endQueries ends the queries to a proxy whose session has ended. The caller holds mu.
 func (s *Sessions) endQueries(proxy mesh.ID) {
 	for _, q := range s.queries {
 		if q.proxy == proxy {
@@ -97,7 +102,7 @@ func (s *Sessions) endQueries(proxy mesh.ID) {
 	}
 }
 
-// endUnsent ends the queries that keepUnsent has kept, of a proxy whose agent has moved to another replica. mu is held.
+// endUnsent ends the queries that keepUnsent kept for an agent that has moved to another replica. The caller holds mu.
 func (s *Sessions) endUnsent(proxy mesh.ID) {
 	for _, q := range s.queries {
 		if q.proxy == proxy && q.unsent != nil {
@@ -106,8 +111,8 @@ func (s *Sessions) endUnsent(proxy mesh.ID) {
 	}
 }
 
-// keepUnsent keeps the queries that a session has not sent, for the next one. The others have reached the agent, which answers them on the connection
-// on which they came. mu is held.
+// keepUnsent keeps the queries that a session has not sent, for the next session. The agent answers the others, which
+// it has received, on the same connection. The caller holds mu.
 func (s *Sessions) keepUnsent(sess *session) {
 	for {
 		select {
@@ -121,7 +126,7 @@ func (s *Sessions) keepUnsent(sess *session) {
 	}
 }
 
-// askMoved passes what keepUnsent has kept to the session of an agent that has moved. mu is held.
+// askMoved sends the queries that keepUnsent kept to the new session of the agent. The caller holds mu.
 func (s *Sessions) askMoved(sess *session) {
 	for _, q := range s.queries {
 		if q.proxy == sess.peer.ID() && q.unsent != nil && sess.send(q.unsent) {
@@ -145,7 +150,7 @@ func (s *Sessions) forgetQuery(q *query) {
 	close(q.gone)
 }
 
-// begin returns the query that a proxy begins to answer, nil if no caller waits for it, or the answer has begun already.
+// begin returns the query that a proxy begins to answer, nil if no caller waits for it or an answer has begun already.
 func (s *Sessions) begin(id string, proxy mesh.ID) *query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +177,7 @@ func (s *Sessions) Answer(stream agentv1.AgentService_AnswerServer) error {
 	}
 	q := s.begin(part.GetQuery(), caller.ID())
 	if q == nil {
-		return status.Error(codes.NotFound, "no caller waits for the answer to this query")
+		return status.Error(codes.NotFound, "no caller waits for an answer to this query")
 	}
 	err = q.pass(stream, part, s.o.Limits.Answer)
 	q.end(err)
@@ -182,22 +187,24 @@ func (s *Sessions) Answer(stream agentv1.AgentService_AnswerServer) error {
 	return stream.SendAndClose(&agentv1.AnswerReceipt{})
 }
 
-// pass passes the parts of an answer on, from the first to the last, most bytes in all.
+// pass passes the parts of an answer to the caller, from the first to the last, at most most bytes in all.
 func (q *query) pass(stream agentv1.AgentService_AnswerServer, part *agentv1.AnswerPart, most int) (err error) {
 	for size := 0; !errors.Is(err, io.EOF); part, err = stream.Recv() {
 		if err != nil {
-			return status.Errorf(codes.FailedPrecondition, "the agent of %s has broken off: %s", q.proxy, status.Convert(err).Message())
+			return status.Errorf(codes.FailedPrecondition, "the agent of %s aborted its answer: %s", q.proxy,
+				status.Convert(err).Message())
 		}
 		if text := part.GetError(); text != "" {
 			return status.Errorf(codes.FailedPrecondition, "the agent of %s: %s", q.proxy, call.Shorten(text))
 		}
 		if size += len(part.GetData()); size > most {
-			return status.Errorf(codes.ResourceExhausted, "the Envoy of %s says more than %d MiB", q.proxy, most>>20)
+			return status.Errorf(codes.ResourceExhausted, "the answer of the Envoy of %s has more than %d MiB",
+				q.proxy, most>>20)
 		}
 		select {
 		case q.parts <- part.GetData():
 		case <-q.gone:
-			return status.Error(codes.NotFound, "the caller of this query waits no more")
+			return status.Error(codes.NotFound, "the caller of this query has stopped waiting")
 		}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// TestUnsentQueryIsAskedAgain has a session end by its age before a query is sent: the next session sends it, once.
+// TestUnsentQueryIsAskedAgain has a session end by its age before a query is sent: the next session sends it once.
 func TestUnsentQueryIsAskedAgain(t *testing.T) {
 	s, subject := fuzzSessions(t)
 	open := func() *session {
@@ -26,7 +26,7 @@ func TestUnsentQueryIsAskedAgain(t *testing.T) {
 	if err := s.ask(q, mesh.ViewStats); err != nil {
 		t.Fatal(err)
 	}
-	first.rival.pong.ask(first, &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{}}) // which is for this session alone
+	first.rival.pong.ask(first, &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{}}) // only for this session
 	s.mu.Lock()
 	delete(s.sessions, subject.ID())
 	s.keepUnsent(first)

@@ -6,13 +6,14 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// question is one to the agent of a session, for whose answer callers wait together.
+// question is a request to the agent of a session. All callers wait for the same answer.
 type question struct {
 	mu       sync.Mutex
 	answered chan struct{} // closed by the next answer; nil if no caller waits for one
 }
 
-// ask returns a channel that the next answer closes, nil if the agent cannot be asked. It sends the message unless a caller waits already.
+// ask returns a channel that the next answer closes, nil if the outbox is full. It sends the message unless another
+// caller already waits.
 func (q *question) ask(sess *session, m *agentv1.ControlMessage) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()

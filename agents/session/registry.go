@@ -27,7 +27,8 @@ func (s *Sessions) beginSession() bool {
 	return true
 }
 
-// openSession makes the session the current one of its proxy, and ends the one before. It returns whether the agent goes on where it has moved.
+// openSession makes the session the current one of its proxy, and ends the previous one. It returns whether the agent
+// only moved its connection.
 func (s *Sessions) openSession(sess *session) (goesOn bool, err error) {
 	id := sess.peer.ID()
 	s.mu.Lock()
@@ -83,8 +84,8 @@ func (s *Sessions) inTurn(sess *session, do func() error) error {
 	}
 }
 
-// Silent reports whether a forced rotation skips the proxy, because it has had no session for silentAfter. None is skipped while most may only be out of
-// sight.
+// Silent reports whether a forced rotation skips the proxy, because it has had no session for silentAfter. It is false
+// for all proxies while Frozen.
 func (s *Sessions) Silent(id mesh.ID) bool {
 	if s.o.Frozen() {
 		return false
@@ -105,7 +106,7 @@ func (s *Sessions) Connected(id mesh.ID) bool {
 	return s.connected(id)
 }
 
-// connected needs mu.
+// connected is Connected for callers that hold mu.
 func (s *Sessions) connected(id mesh.ID) bool {
 	if s.sessions[id] != nil {
 		return true
@@ -114,7 +115,7 @@ func (s *Sessions) connected(id mesh.ID) bool {
 	return open
 }
 
-// WakeMesh makes the sessions of a mesh send what is due.
+// WakeMesh makes the sessions of a mesh send pending messages.
 func (s *Sessions) WakeMesh(meshName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +126,7 @@ func (s *Sessions) WakeMesh(meshName string) {
 	}
 }
 
-// WakeAll makes all sessions send what is due.
+// WakeAll makes all sessions send pending messages.
 func (s *Sessions) WakeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +135,7 @@ func (s *Sessions) WakeAll() {
 	}
 }
 
-// Wake makes the session of a proxy, if it has one, send what is due.
+// Wake makes the session of a proxy, if it has one, send pending messages.
 func (s *Sessions) Wake(id mesh.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +144,8 @@ func (s *Sessions) Wake(id mesh.ID) {
 	}
 }
 
-// ForgetEnded forgets ends of sessions that are older than silentAfter, except of proxies with a Dataplane: callers of
-// Ended are told since when these are lost.
+// ForgetEnded forgets ends of sessions that are older than silentAfter. It keeps ends for proxies with a Dataplane,
+// since Ended returns since when they are lost.
 func (s *Sessions) ForgetEnded() {
 	v := s.o.View()
 	s.mu.Lock()
@@ -172,6 +173,7 @@ func (s *Sessions) Agents() map[mesh.ID]*adminv1.Agent {
 			BundleId:       sess.inUse.GetBundleId(),
 			LeafSerial:     sess.inUse.GetLeafSerial(),
 			EnvoyDown:      sess.envoyDown,
+			Refused:        sentences(sess.refusals),
 			Replica:        s.o.Replica,
 		}
 	}
@@ -179,7 +181,7 @@ func (s *Sessions) Agents() map[mesh.ID]*adminv1.Agent {
 	for _, a := range all {
 		a.VersionSkew = skew.Problem(a.GetVersion(), s.o.Version)
 	}
-	// Not with mu held: the authority may read its storage.
+	// The caller must not hold mu, since the authority may read its storage.
 	for _, p := range peers {
 		if due, err := s.o.Authority.Due(p); err == nil && !due.LeafExpires.IsZero() {
 			all[p.ID()].CertificateExpires = timestamppb.New(due.LeafExpires)
@@ -188,7 +190,7 @@ func (s *Sessions) Agents() map[mesh.ID]*adminv1.Agent {
 	return all
 }
 
-// Without calls do if the proxy has no session, and lets none open meanwhile.
+// Without calls do if the proxy has no session, and prevents a new session meanwhile.
 func (s *Sessions) Without(id mesh.ID, do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +200,7 @@ func (s *Sessions) Without(id mesh.ID, do func() error) error {
 	return do()
 }
 
-// Since returns since when the agents that have a session have it.
+// Since returns since when each connected agent has had its session.
 func (s *Sessions) Since() map[mesh.ID]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,8 +211,8 @@ func (s *Sessions) Since() map[mesh.ID]time.Time {
 	return since
 }
 
-// Ended returns when the last session of a proxy without one has ended, and whether this process had it: else it is the start. It may still come back
-// shortly after that, see Limits.SilentAfter.
+// Ended returns the end of a disconnected proxy's last session, and whether this process had that session: if not, at
+// is the start of this process. The agent may still reconnect within Limits.SilentAfter.
 func (s *Sessions) Ended(id mesh.ID) (at time.Time, seen, mayComeBack bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +220,8 @@ func (s *Sessions) Ended(id mesh.ID) (at time.Time, seen, mayComeBack bool) {
 	return at, seen, s.o.Now().Sub(at) < s.o.Limits.SilentAfter
 }
 
-// lastEnd returns when the last session of a proxy has ended, with any replica; the start if none is known. It needs mu.
+// lastEnd returns the end of a proxy's last session with any replica, or the start of this process if that is unknown.
+// The caller holds mu.
 func (s *Sessions) lastEnd(id mesh.ID) (at time.Time, seen bool) {
 	last := s.started
 	if e, known := s.ended[id]; known {

@@ -18,23 +18,24 @@ import (
 )
 
 const (
-	// lostAfter is how long sessions with a replica that is lost still count: agents come back, or the replica is only out of sight.
+	// lostAfter is how long sessions with a disconnected replica still count: its agents reconnect elsewhere, or the
+	// replica still has them.
 	lostAfter = time.Minute
-	// maxAhead is how far the clock of an agent may be ahead.
+	// maxAhead is how far an agent's clock may be ahead.
 	maxAhead = time.Minute
 )
 
-// endedSession is the last session of a proxy that has none.
+// endedSession is the last session of a disconnected proxy.
 type endedSession struct {
 	at       time.Time
 	instance string
 	last     *peerv1.Session
-	// moved is the process of the agent, if it was asked to connect again since its connection had reached its age. It comes back at once, perhaps to
-	// another replica.
+	// moved is the process of the agent, if it was asked to reconnect because its connection had reached its maximum age.
+	// It reconnects at once, perhaps to another replica.
 	moved string
 }
 
-// endOf returns how a session ends now. mu is held.
+// endOf returns the endedSession for a session that ends now. The caller holds mu.
 func (s *Sessions) endOf(sess *session) endedSession {
 	now, last := s.o.Now(), sess.tell()
 	last.Open, last.Ended = false, timestamppb.New(now)
@@ -45,10 +46,12 @@ func (s *Sessions) endOf(sess *session) endedSession {
 	return e
 }
 
-// order returns that of a new session: later than all sessions of other processes of the proxy, and by the agent's count among those of its own.
+// order returns the order of a new session: after all sessions of other processes of the proxy; the agent's count
+// orders the sessions of the same process.
 func (s *Sessions) order(id mesh.ID, hello *agentv1.Hello, now time.Time) facts.Order {
 	order, numbered := facts.OrderAt(now), false
-	if n := hello.GetSession(); n.GetStarted().IsValid() && n.GetStarted().GetSeconds() > 0 && n.GetCount() > 0 && n.GetStarted().AsTime().Before(now.Add(maxAhead)) {
+	if n := hello.GetSession(); n.GetStarted().IsValid() && n.GetStarted().GetSeconds() > 0 && n.GetCount() > 0 &&
+		n.GetStarted().AsTime().Before(now.Add(maxAhead)) {
 		order, numbered = facts.Order{Time: n.GetStarted().AsTime().UnixNano(), Count: n.GetCount()}, true
 	}
 	own := numbered && hello.GetInstance() != ""
@@ -62,7 +65,8 @@ func (s *Sessions) order(id mesh.ID, hello *agentv1.Hello, now time.Time) facts.
 	return order
 }
 
-// known returns the sessions of a proxy, open or not, of which this replica knows.
+// known returns the sessions of a proxy, open or ended, that this replica knows from its own records or from other
+// replicas.
 func (s *Sessions) known(id mesh.ID) []*peerv1.Session {
 	var all []*peerv1.Session
 	s.mu.Lock()
@@ -78,19 +82,22 @@ func (s *Sessions) known(id mesh.ID) []*peerv1.Session {
 	return all
 }
 
-// said returns what other replicas have said of a proxy with which they have, or have had, a session.
+// said returns the reports of other replicas that have, or have had, a session with the proxy.
 func (s *Sessions) said(id mesh.ID) []facts.Said {
-	return slices.DeleteFunc(s.o.Observed.Facts().Said(id), func(said facts.Said) bool { return said.Proxy.GetSession() == nil })
+	return slices.DeleteFunc(s.o.Observed.Facts().Said(id), func(said facts.Said) bool {
+		return said.Proxy.GetSession() == nil
+	})
 }
 
-// elsewhere returns what the replica has said that has the newest session of a proxy, and whether there is one that counts as open.
+// elsewhere returns the report of the replica that has the newest session of a proxy, and whether a session with
+// another replica counts as open.
 func (s *Sessions) elsewhere(id mesh.ID) (newest facts.Said, open bool) {
 	return facts.Session.Newest(slices.DeleteFunc(s.o.Observed.Facts().Said(id), func(said facts.Said) bool {
 		return !said.Proxy.GetSession().GetOpen() || !said.Lost.IsZero() && s.o.Now().Sub(said.Lost) >= lostAfter
 	}))
 }
 
-// Replica returns the name of the replica that has the session of a proxy, "" if it is this one, or none.
+// Replica returns the name of the replica that has the session of a proxy, "" for this replica or no session.
 func (s *Sessions) Replica(id mesh.ID) string {
 	s.mu.Lock()
 	here := s.sessions[id] != nil
@@ -102,13 +109,14 @@ func (s *Sessions) Replica(id mesh.ID) string {
 	return there.Replica
 }
 
-// ProcessElsewhere returns the process that has the newest session of a proxy with another replica, "" if it does not say which it is.
+// ProcessElsewhere returns the process with the newest session of a proxy with another replica, "" if the agent does
+// not name it.
 func (s *Sessions) ProcessElsewhere(id mesh.ID) string {
 	there, _ := s.elsewhere(id)
 	return there.Proxy.GetSession().GetProcess()
 }
 
-// saidEnd returns when the session with another replica has ended, zero while it counts as open.
+// saidEnd returns when the session with another replica ended, zero while it counts as open.
 func saidEnd(said facts.Said) time.Time {
 	if session := said.Proxy.GetSession(); !session.GetOpen() {
 		return session.GetEnded().AsTime()
@@ -116,7 +124,8 @@ func saidEnd(said facts.Said) time.Time {
 	return said.Lost
 }
 
-// Heard ends the session of a proxy if it has a newer one with another replica, and else makes it send what is due.
+// Heard ends the session of a proxy if another replica has a newer one. Otherwise it makes the session send pending
+// messages.
 func (s *Sessions) Heard(id mesh.ID) {
 	there, open := s.elsewhere(id)
 	s.mu.Lock()
@@ -136,8 +145,8 @@ func (s *Sessions) Heard(id mesh.ID) {
 	sess.wake.Set()
 }
 
-// WakeAwaiting makes the sessions send what is due whose agents wait until other proxies know of their endpoints: a replica that does not
-// answer is not waited for.
+// WakeAwaiting wakes the sessions whose agents wait for other proxies to have a change of their endpoints: they do not
+// wait for a replica that does not answer.
 func (s *Sessions) WakeAwaiting() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,13 +157,13 @@ func (s *Sessions) WakeAwaiting() {
 	}
 }
 
-// awaited reports whether the agent of a session waits until other proxies know of its endpoints.
+// awaited reports whether the agent of a session waits for other proxies to have a change of its endpoints.
 func (s *Sessions) awaited(id mesh.ID, sess *session) bool {
 	d := s.o.View().Dataplane(id)
 	return d != nil && !d.IsPod() && sess.has(agentv1.FeatureEndpoints)
 }
 
-// Settled reports whether what this replica knows of a proxy has been taken by the other proxies that have a stream with it.
+// Settled reports whether all proxies with a stream to this replica have its latest state of a proxy.
 func (s *Sessions) Settled(id mesh.ID) bool {
 	_, p := s.o.View().Proxy(id)
 	s.mu.Lock()
@@ -162,17 +171,19 @@ func (s *Sessions) Settled(id mesh.ID) bool {
 	return p != nil && s.publishing[id] == 0 && s.o.Observed.Of(id) == p.Observed
 }
 
-// tell returns what other replicas are told of the session. Sessions.mu is held.
+// tell returns the message about the session for other replicas. The caller holds Sessions.mu.
 func (sess *session) tell() *peerv1.Session {
 	return &peerv1.Session{
-		Order: sess.order.Proto(), Open: true, Since: timestamppb.New(sess.since), Process: sess.rival.process, Address: call.Address(sess.stream.Context()),
-		Version: sess.version.GetSonde(), EnvoyVersion: sess.version.GetEnvoy(), Features: sess.features, EnvoyDown: sess.envoyDown,
+		Order: sess.order.Proto(), Open: true, Since: timestamppb.New(sess.since), Process: sess.rival.process,
+		Address: call.Address(sess.stream.Context()),
+		Version: sess.version.GetSonde(), EnvoyVersion: sess.version.GetEnvoy(), Features: sess.features,
+		EnvoyDown: sess.envoyDown, Refusals: sess.refusals,
 		BundleId: sess.inUse.GetBundleId(), BundleEpoch: sess.inUse.GetBundleEpoch(), Draining: sess.drained,
 		ServingCaId: sess.inUse.GetServingCaId(),
 	}
 }
 
-// Tell adds to m what this replica knows of the session of a proxy, and returns false if that is nothing.
+// Tell adds this replica's session with a proxy to m, and returns false without one.
 func (s *Sessions) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	order, draining := s.o.Observed.Session(id)
 	s.mu.Lock()
@@ -181,7 +192,7 @@ func (s *Sessions) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	switch {
 	case sess != nil:
 		m.Session, m.Instance, m.Awaited = sess.tell(), sess.peer.Instance, s.awaited(id, sess)
-	case ended && (m.GetInstance() == "" || e.instance == m.GetInstance()): // else it is that of an earlier proxy of the same name
+	case ended && (m.GetInstance() == "" || e.instance == m.GetInstance()): // not of an earlier proxy
 		m.Session, m.Instance = proto.CloneOf(e.last), e.instance
 	default:
 		s.mu.Unlock()
@@ -189,7 +200,7 @@ func (s *Sessions) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	}
 	s.mu.Unlock()
 	if facts.OrderOf(m.GetSession().GetOrder()) == order {
-		m.Session.Draining = draining // as the agent has said since
+		m.Session.Draining = draining // the agent may have changed it since
 	}
 	if c, known := s.o.Authority.CertificateInUse(id); known {
 		m.Certificate = &peerv1.Certificate{Serial: c.Serial, Ca: c.CA, NotAfter: timestamppb.New(c.NotAfter), Path: c.Path}
@@ -204,7 +215,7 @@ func (s *Sessions) Told() []mesh.ID {
 	return slices.AppendSeq(slices.Collect(maps.Keys(s.sessions)), maps.Keys(s.ended))
 }
 
-// allElsewhere returns what elsewhere does, for all proxies with a session that counts as open.
+// allElsewhere yields the result of elsewhere for all proxies with a session that counts as open.
 func (s *Sessions) allElsewhere() iter.Seq2[mesh.ID, facts.Said] {
 	return func(yield func(mesh.ID, facts.Said) bool) {
 		for id := range s.o.Peers.HeardProxies() {
@@ -220,9 +231,11 @@ func (s *Sessions) agentsElsewhere() map[mesh.ID]*adminv1.Agent {
 	for id, there := range s.allElsewhere() {
 		session, certificate := there.Proxy.GetSession(), there.Proxy.GetCertificate()
 		all[id] = &adminv1.Agent{
-			Version: session.GetVersion(), EnvoyVersion: session.GetEnvoyVersion(), Features: session.GetFeatures(), ConnectedSince: session.GetSince(),
-			BundleId: session.GetBundleId(), LeafSerial: certificate.GetSerial(), CertificateExpires: certificate.GetNotAfter(),
-			EnvoyDown: session.GetEnvoyDown(), Replica: there.Replica,
+			Version: session.GetVersion(), EnvoyVersion: session.GetEnvoyVersion(), Features: session.GetFeatures(),
+			ConnectedSince: session.GetSince(),
+			BundleId:       session.GetBundleId(), LeafSerial: certificate.GetSerial(),
+			CertificateExpires: certificate.GetNotAfter(),
+			EnvoyDown:          session.GetEnvoyDown(), Refused: sentences(session.GetRefusals()), Replica: there.Replica,
 		}
 	}
 	return all

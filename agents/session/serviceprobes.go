@@ -13,16 +13,17 @@ import (
 	"github.com/sonde-mesh/sonde/facts"
 )
 
-// serviceProbes returns the checks that the agent of a written Dataplane has to make, nil for another one.
+// serviceProbes returns the checks for the agent of a Dataplane outside pods, nil for pods.
 func (s *Sessions) serviceProbes(id mesh.ID) *agentv1.ControlMessage {
 	_, p := s.o.View().Proxy(id)
 	if p == nil || p.Dataplane.IsPod() {
 		return nil
 	}
-	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_ServiceProbes{ServiceProbes: serviceProbesOf(p.Dataplane)}}
+	return &agentv1.ControlMessage{
+		Message: &agentv1.ControlMessage_ServiceProbes{ServiceProbes: serviceProbesOf(p.Dataplane)}}
 }
 
-// serviceProbesOf returns them in the order of the inbounds.
+// serviceProbesOf returns the checks of d in the order of its inbounds.
 func serviceProbesOf(d *mesh.Dataplane) *agentv1.ServiceProbes {
 	all := &agentv1.ServiceProbes{}
 	inbounds, others := 0, false
@@ -37,7 +38,7 @@ func serviceProbesOf(d *mesh.Dataplane) *agentv1.ServiceProbes {
 			others = true
 		}
 	}
-	all.NoOthers = inbounds > 0 && !others // a gateway has none, and serves nevertheless
+	all.NoOthers = inbounds > 0 && !others // a gateway serves without inbounds
 	return all
 }
 
@@ -53,8 +54,8 @@ func serviceProbe(at netip.AddrPort, in *mesh.Inbound) *agentv1.ServiceProbe {
 	return p
 }
 
-// MayReport reports whether the agent of a proxy reports its applications, as far as that is known, and the order of its session if that is
-// with this replica.
+// MayReport reports whether the agent of a proxy may report its applications, and the order of its session if it is
+// with this replica. Without a session here, it assumes that the agent reports.
 func (s *Sessions) MayReport(id mesh.ID) (reports bool, session facts.Order) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,8 +66,8 @@ func (s *Sessions) MayReport(id mesh.ID) (reports bool, session facts.Order) {
 	return sess.has(agentv1.FeatureServiceProbes), sess.order
 }
 
-// AskAgain makes the session of a proxy, if it has one, send the ServiceProbes again, and so the agent report all: what it has said while
-// its Dataplane, or a probe, was not there has been ignored.
+// AskAgain makes the session of a proxy, if it has one, send ServiceProbes again, so that the agent repeats its whole
+// report: reports without a matching Dataplane or probe were ignored.
 func (s *Sessions) AskAgain(id mesh.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +76,7 @@ func (s *Sessions) AskAgain(id mesh.ID) {
 	}
 }
 
-// takeAskAgain reports whether AskAgain was called.
+// takeAskAgain reports whether AskAgain was called, and clears that.
 func (s *Sessions) takeAskAgain(sess *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +85,7 @@ func (s *Sessions) takeAskAgain(sess *session) bool {
 	return again
 }
 
-// readinessChanged records what an agent reports of its applications.
+// readinessChanged records an agent's report about its applications.
 func (s *Sessions) readinessChanged(sess *session, m *agentv1.Readiness) error {
 	if n := len(m.GetInbounds()); n > agentv1.MaxReported {
 		return status.Errorf(codes.InvalidArgument, "readiness: %d inbounds, must be at most %d", n, agentv1.MaxReported)
@@ -99,7 +100,7 @@ func (s *Sessions) readinessChanged(sess *session, m *agentv1.Readiness) error {
 	}
 	return s.inTurn(sess, func() error {
 		s.o.Observed.Readiness(sess.stream.Context(), sess.peer.ID(), sess.order, reported)
-		sess.wake.Set() // an endpoint's reason may have changed, which the view does not have
+		sess.wake.Set() // the reason of an endpoint may have changed without a change of the view
 		return nil
 	})
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// pushServingCA sends the control plane's CAs to an agent that takes them and uses others. Newer ones are of a replica that is ahead.
+// pushServingCA sends the control plane's CAs to an agent that accepts them and uses older ones. If the agent's are
+// newer, it got them from a replica that is ahead.
 func (s *Sessions) pushServingCA(sess *session) error {
 	if s.o.ServingCA == nil || !sess.has(agentv1.FeatureServingCA) {
 		return nil
@@ -22,10 +23,11 @@ func (s *Sessions) pushServingCA(sess *session) error {
 		return nil
 	}
 	sess.pushedServingCA = p
-	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_ServingCa{ServingCa: call.Bundle(now)}})
+	return sess.stream.Send(
+		&agentv1.ControlMessage{Message: &agentv1.ControlMessage_ServingCa{ServingCa: call.Bundle(now)}})
 }
 
-// TakesServingCA reports whether the proxy's agent has a session, with any replica, and takes the control plane's CAs.
+// TakesServingCA reports whether the proxy's agent has a session with any replica, and accepts the control plane's CAs.
 func (s *Sessions) TakesServingCA(id mesh.ID) bool {
 	s.mu.Lock()
 	sess := s.sessions[id]

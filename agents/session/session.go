@@ -21,12 +21,12 @@ import (
 // Limits of one session.
 const (
 	maxMessage   = 16 << 10 // bytes
-	maxLiveness  = 32 << 10 // bytes: more than one has in which everything is as long as it may be
-	maxPlaintext = 48 << 10 // bytes: as maxLiveness
+	maxLiveness  = 32 << 10 // bytes: more than the largest valid message
+	maxPlaintext = 48 << 10 // bytes: more than the largest valid message
 	maxFeatures  = 32
-	// maxGrant is how long the name of a grant may be: as that of any object of Kubernetes.
+	// maxGrant is the maximum length of a grant's name, as of any Kubernetes object.
 	maxGrant = 253
-	// messageRate, per second, is far more than an agent sends. Beyond it, messages are read more slowly.
+	// messageRate, per second, is much more than an agent sends. Beyond it, the session reads messages more slowly.
 	messageRate  = 5
 	messageBurst = 20
 	// drainPollInterval is how often confirmDrain checks whether the view has a recorded drain.
@@ -35,70 +35,77 @@ const (
 	outboxSize = 4
 )
 
-// features are those of each control plane, see offered.
+// features of every control plane; offered adds the optional ones.
 var features = []string{
-	agentv1.FeatureInbounds, agentv1.FeatureProbeFailures, agentv1.FeaturePerPortProbes, agentv1.FeatureDrainState, agentv1.FeatureServiceProbes,
+	agentv1.FeatureInbounds, agentv1.FeatureProbeFailures, agentv1.FeaturePerPortProbes, agentv1.FeatureDrainState,
+	agentv1.FeatureServiceProbes,
 	agentv1.FeatureEnvoyState, agentv1.FeatureEndpoints, agentv1.FeaturePlaintext, agentv1.FeatureOutbounds,
+	agentv1.FeatureRefusals,
 }
 
-var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or a newer proxy of its name, has taken over")
+var errReplaced = status.Error(codes.Aborted,
+	"a newer session of this proxy, or a newer proxy of its name, has taken over")
 
 // session is the session of one agent. Only its handler uses the fields, except those guarded by Sessions.mu.
 type session struct {
 	peer  identity.Peer
 	since time.Time
-	// order tells which of sessions with several replicas is the newest.
+	// order tells which of the sessions with several replicas is the newest.
 	order facts.Order
-	// drained says that it began while the proxy drained.
+	// drained says that the session began while the proxy drained.
 	drained bool
 	// turn is shared by all successive sessions of a proxy, so that no message of an old session takes effect after one of
 	// the new session, see inTurn.
 	turn *sync.Mutex
-	// wake is sent to when something may be due: the rotation of the mesh has advanced, or the workload of the Dataplane
-	// has changed. replaced is closed when a newer session takes over, or
-	// another proxy of the same name.
+	// wake is set when there may be something to send: the rotation of the mesh has advanced, or the workload of the
+	// Dataplane has changed. replaced is closed when a newer session or another proxy of the same name takes over.
 	wake     run.Signal
 	replaced chan struct{}
-	// outbox has what others want to send.
+	// outbox has messages from other goroutines.
 	outbox chan *agentv1.ControlMessage
 	rival  rival
 	// replace closes replaced, once.
 	replace func()
 
 	stream agentv1.AgentService_SessionServer
-	// What was pushed last, so that the same is not pushed twice. pushed has the states, by feature.
+	// The last pushed messages, so that none is pushed twice. pushed has the states, by feature.
 	pushedBundle, pushedRenewal, pushedServingCA push
-	// renewAsked is when pushedRenewal was.
+	// renewAsked is the time of pushedRenewal.
 	renewAsked time.Time
 	pushed     map[string]*agentv1.ControlMessage
-	// toldProbes says that it was logged that the agent is too old for per-port probes, toldOld that it is for serviceProbe.
+	// toldProbes and toldOld say that a warning was logged that the agent is too old for per-port probes, or for
+	// serviceProbe.
 	toldProbes bool
 	toldOld    bool
-	// unreached ticks while it is not known that Envoy has all listeners, and other replicas are missing that may know it; else it is nil.
+	// unreached ticks while Envoy's listeners may be incomplete, and disconnected replicas may know them. Otherwise it is
+	// nil.
 	unreached *time.Ticker
-	// liveness is what the agent has said of liveness probes and is not taken yet.
+	// liveness has the agent's liveness report until it is processed.
 	liveness latest[agentv1.ReportedLiveness]
-	// plaintext is what the agent has counted and is not taken yet.
+	// plaintext has the agent's counts until they are processed.
 	plaintext latest[*agentv1.Plaintext]
-	// plaintextAsked is open while a caller waits for what the agent has counted until now.
+	// plaintextAsked is open while a caller waits for the agent's current counts.
 	plaintextAsked question
-	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
+	// drainPoll ticks while the view lacks a recorded drain, otherwise it is nil.
 	drainPoll *time.Ticker
 
 	// Guarded by Sessions.mu:
 	version  *agentv1.Version
 	features []string
 	inUse    *agentv1.InUse
-	// envoyDown is why Envoy does not run, "" if it does, or the agent is too old to say it.
+	// envoyDown is why Envoy is not running, "" if it is, or if the agent is too old to report it.
 	envoyDown string
-	// askAgain says that ServiceProbes are due, even if they have been sent.
+	// refusals are Envoy's refusals in the last minute, refused the texts that were passed to CallsRefused.
+	refusals []*agentv1.Refusal
+	refused  map[string]bool
+	// askAgain says that ServiceProbes must be sent even if they have not changed.
 	askAgain bool
 }
 
-// push is the ID of what was pushed, and what the agent had reported before.
+// push has the ID of what was pushed, and what the agent had reported before.
 type push struct{ what, report string }
 
-// send puts a message into the outbox, and returns false if the agent has not taken those before.
+// send puts a message into the outbox, and returns false if the outbox is full.
 func (sess *session) send(m *agentv1.ControlMessage) bool {
 	select {
 	case sess.outbox <- m:
@@ -108,7 +115,9 @@ func (sess *session) send(m *agentv1.ControlMessage) bool {
 	}
 }
 
-func (s *Sessions) newSession(caller identity.Peer, hello *agentv1.Hello, stream agentv1.AgentService_SessionServer) *session {
+func (s *Sessions) newSession(
+	caller identity.Peer, hello *agentv1.Hello, stream agentv1.AgentService_SessionServer,
+) *session {
 	now := s.o.Now()
 	sess := &session{
 		peer:     caller,
@@ -123,6 +132,7 @@ func (s *Sessions) newSession(caller identity.Peer, hello *agentv1.Hello, stream
 		pushed:   map[string]*agentv1.ControlMessage{},
 		version:  shortVersion(hello.GetVersion()),
 		features: hello.GetFeatures(),
+		refused:  map[string]bool{},
 	}
 	sess.replace = sync.OnceFunc(func() { close(sess.replaced) })
 	return sess
@@ -147,7 +157,8 @@ func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
 		return ended(err)
 	}
 	sess := s.newSession(caller, hello, stream)
-	if err := s.CheckDuplicate(stream.Context(), caller.ID(), hello.GetInstance(), call.Address(stream.Context())); err != nil {
+	if err := s.CheckDuplicate(stream.Context(), caller.ID(), hello.GetInstance(),
+		call.Address(stream.Context())); err != nil {
 		s.o.Duplicate(stream.Context(), caller.Subject, hello.GetInstance(), err)
 		return err
 	}
@@ -156,20 +167,21 @@ func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
 		return err
 	}
 	defer s.closeSession(sess)
-	s.Heard(caller.ID()) // of a newer session elsewhere, which may have been opened meanwhile
-	// Again, once the session is open: what changes the view from now on ends it.
+	s.Heard(caller.ID()) // a newer session may have opened elsewhere meanwhile
+	// Check again now that the session is open: from now on, a changed view ends it.
 	if err := call.CheckInstance(s.o.View(), caller.Subject); err != nil {
 		return err
 	}
 	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
-	log.Log(stream.Context(), levelOf(goesOn), "agent connected", "version", sess.version.GetSonde(), "envoyVersion", sess.version.GetEnvoy(),
+	log.Log(stream.Context(), levelOf(goesOn), "agent connected", "version", sess.version.GetSonde(),
+		"envoyVersion", sess.version.GetEnvoy(),
 		"draining", hello.GetDraining())
 	err = s.serve(sess, hello, messages)
 	log.Log(stream.Context(), levelOf(sess.moves()), "agent disconnected", "reason", whyEnded(err))
 	return err
 }
 
-// levelOf is how loud a session begins or ends: each agent moves now and then, which is no news.
+// levelOf returns the log level of a session's begin or end: agents move now and then, which needs no attention.
 func levelOf(moves bool) slog.Level {
 	if moves {
 		return slog.LevelDebug
@@ -177,7 +189,7 @@ func levelOf(moves bool) slog.Level {
 	return slog.LevelInfo
 }
 
-// moves reports whether the agent was asked to connect again since the connection has reached its age.
+// moves reports whether the agent was asked to reconnect because its connection had reached its maximum age.
 func (sess *session) moves() bool { return mtls.Aged(sess.stream.Context()) }
 
 // offered returns the features of this control plane.
@@ -199,19 +211,20 @@ func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan re
 		return err
 	}
 	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}, Features: s.offered()}
-	if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
+	if err := sess.stream.Send(
+		&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
 	if err := s.report(sess, hello.GetInUse()); err != nil {
 		return err
 	}
 	err := s.converse(sess, messages)
-	s.takeNewestLiveness(sess) // the last word
+	s.takeNewestLiveness(sess) // the last report
 	s.takeNewestPlaintext(sess)
 	return err
 }
 
-// converse handles what comes, and sends what is due, until the session ends.
+// converse handles received messages, and sends pending ones, until the session ends.
 func (s *Sessions) converse(sess *session, messages <-chan received) error {
 	for {
 		var over bool
@@ -244,7 +257,7 @@ func (s *Sessions) converse(sess *session, messages <-chan received) error {
 	}
 }
 
-// take handles what was received, and reports whether the session is over, and why.
+// take handles a received message, and reports whether the session is over, and why.
 func (s *Sessions) take(sess *session, r received) (over bool, err error) {
 	if r.err != nil {
 		return true, ended(r.err)
@@ -282,15 +295,17 @@ func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
 	case *agentv1.AgentMessage_EnvoyState:
 		s.envoyChanged(sess, m.EnvoyState)
 		return nil
+	case *agentv1.AgentMessage_Refusals:
+		return s.callsRefused(sess, m.Refusals)
 	case *agentv1.AgentMessage_Hello:
-		return status.Error(codes.InvalidArgument, "a session has one Hello")
+		return status.Error(codes.InvalidArgument, "a session may have only one Hello")
 	default:
 		s.metrics.unknown.Inc()
 		return nil
 	}
 }
 
-// mostBytes is how many bytes a message may have.
+// mostBytes returns the maximum size of a message in bytes.
 func mostBytes(message *agentv1.AgentMessage) int {
 	switch {
 	case message.GetLiveness() != nil:
@@ -307,7 +322,8 @@ func (s *Sessions) setVersion(sess *session, v *agentv1.Version) {
 	sess.version = v
 	s.mu.Unlock()
 	s.o.Peers.Changed(sess.peer.ID())
-	s.o.Logger.InfoContext(sess.stream.Context(), "versions of a proxy have changed", "mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane,
+	s.o.Logger.InfoContext(sess.stream.Context(), "versions of a proxy changed", "mesh", sess.peer.Mesh,
+		"proxy", sess.peer.Dataplane,
 		"version", v.GetSonde(), "envoyVersion", v.GetEnvoy())
 }
 

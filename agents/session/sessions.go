@@ -1,5 +1,5 @@
-// Package session keeps the sessions of agents: one for each proxy, in which its agent reports what it uses and what it sees, and is sent
-// what it should know. Queries to Envoys go through them, too.
+// Package session keeps the agents' sessions, one per proxy: the agent reports its state in it, and receives the state
+// that it needs. Queries to Envoys use sessions, too.
 package session
 
 import (
@@ -18,34 +18,37 @@ import (
 	"github.com/sonde-mesh/sonde/replicas"
 )
 
-// Options of Sessions. All are required but ServingCA, ProbeFailed, Restarts, Frozen, Registerer and Limits.
+// Options of Sessions. All are required but ServingCA, ProbeFailed, CallsRefused, Restarts, Frozen, Registerer and
+// Limits.
 type Options struct {
 	Authority *identity.Authority
 	// Observed gets what agents report.
 	Observed *observed.State
-	// Replica is the name of this one, "" where there are none, and Peers the others, nil for none.
+	// Replica is the name of this replica, "" for a single one. Peers are the other replicas; may be nil.
 	Replica string
 	Peers   *replicas.Peers
 	// View returns the current view, nil before the first.
 	View func() *meshview.View
-	// ServingCA returns the CAs by which agents are to verify the control plane. Default: agents are told none.
+	// ServingCA returns the CAs with which agents verify the control plane. Default: agents get no CAs.
 	ServingCA func() identity.Bundle
-	// Reported is called when a proxy of a mesh has reported what it uses, so that a rotation may go on.
+	// Reported is called when a proxy of a mesh has reported its bundle and leaf, so that a rotation may advance.
 	Reported func(ctx context.Context, meshName string)
-	// Duplicate is told of processes whose session is refused since another one has it.
+	// Duplicate is called for processes that are denied a session because another process has it.
 	Duplicate func(ctx context.Context, who identity.Subject, process string, err error)
-	// Opened is told of each process that has got the session of a proxy, Ended when one has ended and no other has followed, unless the agent moves. They must
-	// return at once, and not call the Sessions.
+	// Opened is called for each process that got the session of a proxy, Ended when a session has ended without a
+	// successor, unless the agent moves. They must return at once, and must not call the Sessions.
 	Opened func(proxy mesh.ID, process string)
 	Ended  func(proxy mesh.ID, at time.Time)
-	// ProbeFailed is told of probes that fail, with the proxy whose agent has answered them. Texts are the agent's, and
-	// are cut. It must return at once.
+	// ProbeFailed is called for failed probes, with the proxy whose agent answered them. It gets the agent's texts, cut.
+	// It must return at once.
 	ProbeFailed func(identity.Subject, *agentv1.ProbeFailure)
-	// Restarts says what agents are told of restarts. Default: none are granted, and agents tell the kubelet the truth.
+	// CallsRefused is called for calls that an Envoy refuses, once per cause and session. It must return at once.
+	CallsRefused func(identity.Subject, *agentv1.Refusal)
+	// Restarts decides about restarts. Default: it grants none, and agents pass failures to the kubelet.
 	Restarts Restarts
-	// Frozen reports whether nothing may follow from the silence of proxies. Default: something may.
+	// Frozen reports whether the silence of proxies must have no effect. Default: it has.
 	Frozen func() bool
-	// Version of the control plane, to tell agents.
+	// Version of the control plane, for agents.
 	Version    string
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -55,28 +58,29 @@ type Options struct {
 
 // Limits of sessions.
 type Limits struct {
-	// Sessions is how many may be open at once.
+	// Sessions is the maximum of open sessions.
 	Sessions int
-	// Hello is how long a session may take for its first message.
+	// Hello is how long a session may take to send its first message.
 	Hello time.Duration
-	// SilentAfter is how long a proxy must have no session before a forced rotation skips it, and it is shown as lost: an agent tries again
-	// within 10 s, and a try takes up to 10 s. The start of the control plane counts as the end of a session.
+	// SilentAfter is how long a proxy must be disconnected before a forced rotation skips it, and it is shown as lost. An
+	// agent retries within 10 s, and an attempt takes up to 10 s. The start of the control plane counts as the end of a
+	// session.
 	SilentAfter time.Duration
-	// Answer limits what an Envoy says to a query, in bytes: more than the configuration of the largest proxies.
+	// Answer bounds Envoy's answer to a query, in bytes: more than the configuration of the largest proxies.
 	Answer int
 }
 
-// DefaultLimits returns those of a control plane.
+// DefaultLimits returns the limits of a control plane.
 func DefaultLimits() Limits {
 	return Limits{Sessions: 10_000, Hello: 10 * time.Second, SilentAfter: 30 * time.Second, Answer: 64 << 20}
 }
 
-// Sessions has the sessions with this replica. What it says of a proxy, such as that it is connected or lost, takes the sessions with other
-// replicas into account.
+// Sessions has the sessions with this replica. Its methods also take the sessions with other replicas into account, as
+// for connected and lost proxies.
 type Sessions struct {
 	o       Options
 	metrics *metrics
-	// started counts as the end of the sessions that an earlier process has had.
+	// started counts as the end of the sessions of an earlier process.
 	started time.Time
 	// stopping is closed by Stop; running counts the goroutines of sessions.
 	stopping chan struct{}
@@ -84,17 +88,17 @@ type Sessions struct {
 
 	mu      sync.Mutex
 	stopped bool
-	// sessions are the open ones, by proxy. Other replicas are told.
+	// sessions are the open ones, by proxy. Shared with other replicas.
 	sessions map[mesh.ID]*session
-	// ended are the last sessions of proxies that have none with this replica. Other replicas are told.
+	// ended are the last sessions of proxies without a session with this replica. Shared with other replicas.
 	ended   map[mesh.ID]endedSession
-	queries map[string]*query // those whose caller waits, by ID. Alone
-	// publishing counts for each proxy the changes of its endpoints that other proxies with a stream to this replica have not taken yet.
-	// Other replicas wait for it, see replicas.Peers.Behind.
+	queries map[string]*query // queries with a waiting caller, by ID; local to this replica
+	// publishing counts, for each proxy, the changes of its endpoints that other proxies with a stream to this replica
+	// lack. Other replicas wait for them, see replicas.Peers.Behind.
 	publishing map[mesh.ID]int
 }
 
-// New returns Sessions without any.
+// New returns Sessions without open sessions.
 func New(o Options) (*Sessions, error) {
 	if o.Frozen == nil {
 		o.Frozen = func() bool { return false }

@@ -7,15 +7,16 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// agentState is a state that an agent is sent when its session begins, and when it differs from what it was sent. It holds until the next one.
+// agentState is a state that a session sends when it begins, and when the state changes. It stays in effect until the
+// next one.
 type agentState struct {
-	feature string // of the control planes that send it
-	both    bool   // only agents with that feature are sent it
-	// message returns the state, nil while it is not known: what the agent was told then holds.
+	feature string // with which a control plane announces the state
+	both    bool   // only agents with the feature get it, too
+	// message returns the state, nil while it is unknown: then the last one stays in effect.
 	message func(*Sessions, mesh.ID) *agentv1.ControlMessage
 }
 
-// agentStates are those of all agents, in the order in which they are sent.
+// agentStates are sent in this order.
 var agentStates = []agentState{
 	{feature: agentv1.FeatureInbounds, message: (*Sessions).inbounds},
 	{feature: agentv1.FeaturePerPortProbes, message: (*Sessions).perPortProbes},
@@ -26,7 +27,7 @@ var agentStates = []agentState{
 	{feature: agentv1.FeatureRestartGrants, both: true, message: (*Sessions).restarts},
 }
 
-// pushStates sends the states that differ from what the agent was sent.
+// pushStates sends the states that have changed since they were last sent.
 func (s *Sessions) pushStates(sess *session) error {
 	if err := s.leaveToOldAgent(sess); err != nil {
 		return err
@@ -51,8 +52,8 @@ func (s *Sessions) pushStates(sess *session) error {
 	return nil
 }
 
-// leaveToOldAgent says once in a session what its agent is too old for, and forgets what is known of the applications of one that does not
-// report them: it would never report, so that health.ready alone decides.
+// leaveToOldAgent warns once per session about what its agent is too old for. It makes the applications of an agent
+// that cannot report them count as ready, so that health.ready alone decides.
 func (s *Sessions) leaveToOldAgent(sess *session) error {
 	id, ctx := sess.peer.ID(), sess.stream.Context()
 	_, p := s.o.View().Proxy(id)

@@ -9,11 +9,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// unresponsiveTimeout bounds the answers of all agents: a user waits for them.
+// unresponsiveTimeout bounds the wait for all agents, since a user waits for the answer.
 const unresponsiveTimeout = 2 * time.Second
 
-// Unresponsive asks the agents of a mesh with a session here whether they live, of all meshes if that is "", and returns the proxies of those that have not
-// answered in time. TCP alone finds an agent that hangs half a minute later.
+// Unresponsive sends a Ping to the agents of a mesh ("" for all) with a session here, and returns the proxies whose
+// agents did not answer in time. Without a Ping, TCP detects a hanging host only half a minute later.
 func (s *Sessions) Unresponsive(ctx context.Context, meshName string) []mesh.ID {
 	ctx, cancel := context.WithTimeout(ctx, unresponsiveTimeout)
 	defer cancel()
@@ -21,7 +21,8 @@ func (s *Sessions) Unresponsive(ctx context.Context, meshName string) []mesh.ID 
 	s.mu.Lock()
 	for id, sess := range s.sessions {
 		if (meshName == "" || sess.peer.Mesh == meshName) && sess.has(agentv1.FeaturePong) {
-			waiting[id] = sess.rival.pong.ask(sess, &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{Ping: &agentv1.Ping{}}})
+			waiting[id] = sess.rival.pong.ask(sess,
+				&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{Ping: &agentv1.Ping{}}})
 		}
 	}
 	s.mu.Unlock()
@@ -35,7 +36,7 @@ func (s *Sessions) Unresponsive(ctx context.Context, meshName string) []mesh.ID 
 	return unresponsive
 }
 
-// answeredIn waits for an answer until ctx ends. One that came during the wait for others counts.
+// answeredIn waits for an answer until ctx ends. It counts an answer that came while others were awaited.
 func answeredIn(ctx context.Context, answer <-chan struct{}) bool {
 	select {
 	case <-answer:

@@ -28,7 +28,7 @@ type schema struct {
 	MaxItems, MaxProperties     *int64
 }
 
-// Each list and map that a tenant writes has a bound, and that of the schema is the one by which objects are judged that were written before.
+// Each list and map that a tenant writes has a bound, and older objects are judged by the schema's bound.
 func TestListsHaveBounds(t *testing.T) {
 	entries, err := crds.Files.ReadDir(".")
 	if err != nil {

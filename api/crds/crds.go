@@ -1,4 +1,4 @@
-// Package crds has the CustomResourceDefinitions of group sonde.dev, which `make generate` makes from api/v1alpha1.
+// Package crds has the CustomResourceDefinitions of group sonde.dev, which `make generate` generates from api/v1alpha1.
 package crds
 
 import "embed"

@@ -2,7 +2,8 @@ package mesh
 
 import "net/netip"
 
-// AddrPort returns an IP address and a port as one value, IPv4 never as IPv6. It is the zero AddrPort for what Validate refuses.
+// AddrPort returns an IP address and a port as one value, IPv4 never as IPv6. It is the zero AddrPort for values that
+// Validate rejects.
 func AddrPort(address string, port uint32) netip.AddrPort {
 	ip, err := netip.ParseAddr(address)
 	if err != nil || port == 0 || port > 65535 {
@@ -11,7 +12,7 @@ func AddrPort(address string, port uint32) netip.AddrPort {
 	return netip.AddrPortFrom(ip.Unmap(), uint16(port))
 }
 
-// InboundAddress returns where others reach an inbound of d.
+// InboundAddress returns the address at which others reach an inbound of d.
 func (d *Dataplane) InboundAddress(in *Inbound) netip.AddrPort {
 	if in.Address != "" {
 		return AddrPort(in.Address, in.Port)
@@ -19,7 +20,7 @@ func (d *Dataplane) InboundAddress(in *Inbound) netip.AddrPort {
 	return AddrPort(d.Spec.Networking.Address, in.Port)
 }
 
-// ListenerAddress returns where Envoy listens for an inbound of d; with transparentProxying that is its capture port.
+// ListenerAddress returns where Envoy listens for an inbound of d: with transparentProxying at its capture port.
 func (d *Dataplane) ListenerAddress(in *Inbound) netip.AddrPort {
 	at, tp := d.InboundAddress(in), d.Spec.Networking.TransparentProxying
 	if tp == nil || !at.IsValid() {
@@ -28,7 +29,7 @@ func (d *Dataplane) ListenerAddress(in *Inbound) netip.AddrPort {
 	return netip.AddrPortFrom(unspecified(at.Addr()), uint16(tp.RedirectPortInbound))
 }
 
-// unspecified returns the unspecified address of the IP family of another one.
+// unspecified returns the unspecified address of the same IP family.
 func unspecified(of netip.Addr) netip.Addr {
 	if of.Is6() {
 		return netip.IPv6Unspecified()
@@ -36,8 +37,8 @@ func unspecified(of netip.Addr) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// OutboundListeners returns where Envoy listens for the application of d: at each outbound; with transparentProxying that is its capture port, of the IP
-// family of d. A nil Dataplane has none.
+// OutboundListeners returns where Envoy listens for the application of d: at each outbound, or with transparentProxying
+// at its capture port, of the IP family of d. A nil Dataplane has no listeners.
 func (d *Dataplane) OutboundListeners() []netip.AddrPort {
 	if d == nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Errors of annotations and labels: each says what is allowed.
+// Errors of annotations and labels, with the allowed values.
 var (
 	errSwitch   = errors.New("must be enabled or disabled")
 	errPort     = errors.New(AllowedPort)
@@ -14,8 +14,8 @@ var (
 	errPorts    = errors.New("must be ports from 1 to 65535 with commas between them, or empty")
 )
 
-// ParseSwitch parses the value of an annotation or label that switches something on or off, such as AnnotationVirtualProbes. The error
-// says what is allowed.
+// ParseSwitch parses the value of an annotation or label that switches something on or off, such as
+// AnnotationVirtualProbes. The error says what is allowed.
 func ParseSwitch(value string) (on bool, err error) {
 	switch value {
 	case "enabled", "true":
@@ -35,8 +35,8 @@ func ParsePort[P int32 | uint32](value string) (P, error) {
 	return P(n), nil
 }
 
-// ParsePorts parses a list of ports such as "9800,9801", which may be empty. It returns the ports in it, once each and in order, also where
-// there is something else. Then the error says what is allowed.
+// ParsePorts parses a list of ports such as "9800,9801", which may be empty. It returns the valid ports, sorted and
+// without duplicates, even if there are invalid items. Then the error says what is allowed.
 func ParsePorts[P int32 | uint32](value string) (ports []P, err error) {
 	if strings.TrimSpace(value) == "" {
 		return nil, nil

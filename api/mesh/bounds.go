@@ -6,7 +6,8 @@ import (
 	"strconv"
 )
 
-// Bounds of a Mesh and of a Dataplane, as the definitions on Kubernetes have them: many times what is usual, and more than an Envoy has memory for.
+// Bounds of a Mesh and of a Dataplane, as in the definitions on Kubernetes: many times the usual size, and more than an
+// Envoy has memory for.
 const (
 	MaxBackends          = 100
 	MaxInbounds          = 1000
@@ -22,7 +23,8 @@ const (
 // +kubebuilder:object:generate=false
 type Bounded interface {
 	Object
-	// Exceeds returns which bounds it exceeds: the API server took that before there were any, and it is used as it is.
+	// Exceeds returns an error for exceeded bounds. The API server accepted such objects before there were bounds, so
+	// they are used as they are.
 	Exceeds() error
 }
 
@@ -66,7 +68,8 @@ func (d *Dataplane) Exceeds() error {
 		}
 	}
 	if n.TransparentProxying != nil {
-		v.atMost("networking.transparentProxying.reachableServices", len(n.TransparentProxying.ReachableServices), MaxReachableServices)
+		v.atMost("networking.transparentProxying.reachableServices",
+			len(n.TransparentProxying.ReachableServices), MaxReachableServices)
 	}
 	if d.Spec.Probes != nil {
 		v.atMost("probes.endpoints", len(d.Spec.Probes.Endpoints), MaxProbes)

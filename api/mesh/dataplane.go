@@ -6,20 +6,23 @@ import "net/netip"
 type Dataplane struct {
 	Meta
 	Spec DataplaneSpec `json:"spec"`
-	// Identity is set by a source that knows more than a manifest says, such as Kubernetes.
+	// Identity is set by sources that know more than a manifest, such as Kubernetes.
 	Identity Identity `json:"-"`
-	// ProbesMode is set by its source, before the defaults; the label AnnotationVirtualProbesMode takes precedence. Only with
-	// ProbesPerPort do Spec.Probes and Spec.TCPProbes have an effect.
+	// ProbesMode is set by its source, before the defaults; the label AnnotationVirtualProbesMode takes precedence. Only
+	// with ProbesPerPort do Spec.Probes and Spec.TCPProbes have an effect.
 	ProbesMode ProbesMode `json:"-"`
-	// Drain is set by a source that knows of the pod and the node of the proxy. Nil says that nothing is against new traffic.
+	// SecondAddress is set by sources that know the proxy's pod: its address of the other IP family than
+	// Networking.Address, empty for none.
+	SecondAddress string `json:"-"`
+	// Drain is set by sources that know the proxy's pod and node. Nil means that it may get new traffic.
 	Drain *Drain `json:"-"`
 }
 
-// Identity is the SPIFFE path that a proxy's certificate has, as its source knows it.
+// Identity is the SPIFFE path in a proxy's certificate, as known by its source.
 type Identity struct {
-	// Path of the SPIFFE ID, such as /ns/shop/sa/web. Default as SPIFFEPath says.
+	// Path of the SPIFFE ID, such as /ns/shop/sa/web. Default: see SPIFFEPath.
 	Path string
-	// Instance tells a proxy from an earlier one of the same name: the pod's UID. Empty where nothing does.
+	// Instance distinguishes a proxy from an earlier one with the same name: the pod's UID. Empty if unknown.
 	Instance string
 }
 
@@ -38,7 +41,7 @@ type Networking struct {
 	// Address is the IP address under which other proxies reach this one.
 	// +kubebuilder:validation:MaxLength=253
 	Address string `json:"address"`
-	// Gateway says that an application beside the proxy takes traffic from outside the mesh by itself. It then has no inbound.
+	// Gateway marks a Dataplane whose application takes traffic from outside the mesh itself. It then has no inbound.
 	Gateway *Gateway `json:"gateway,omitempty"`
 	// Inbound is one port at which the mesh reaches the application.
 	// +kubebuilder:validation:MaxItems=1000
@@ -49,7 +52,7 @@ type Networking struct {
 	TransparentProxying *TransparentProxying `json:"transparentProxying,omitempty"`
 }
 
-// TransparentProxying is set where the kernel redirects the application's connections to the proxy.
+// TransparentProxying is set if the kernel redirects the application's connections to the proxy.
 type TransparentProxying struct {
 	// RedirectPortInbound is where connections to the application are redirected to. Default 15006.
 	// +kubebuilder:validation:Minimum=1
@@ -59,8 +62,8 @@ type TransparentProxying struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	RedirectPortOutbound uint32 `json:"redirectPortOutbound,omitempty"`
-	// ReachableServices limits the virtual addresses and headless services that the proxy knows to those of these services. Absent
-	// means all, an empty list none. Outbounds do not count.
+	// ReachableServices limits the virtual addresses and headless services that the proxy can reach to these services.
+	// Absent means all, an empty list none. Outbounds do not count.
 	// +kubebuilder:validation:MaxItems=5000
 	// +kubebuilder:validation:items:MaxLength=253
 	ReachableServices []string `json:"reachableServices,omitzero"`
@@ -101,12 +104,12 @@ type TCPProbe struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	InboundPort uint32 `json:"inboundPort,omitempty"`
-	// Protocol is tcp or grpc. Default: either may ask.
+	// Protocol is tcp or grpc. Default: both are allowed.
 	Protocol Protocol `json:"protocol,omitempty"`
 }
 
-// Application returns where the application listens that a probe of that port means: behind the inbound of the port, an Ignored one only
-// if there is no other, else on the port itself.
+// Application returns where the application probed at that port listens: behind the inbound of the port, preferably one
+// that is not Ignored, else on the port itself.
 func (d *Dataplane) Application(port uint32) netip.AddrPort {
 	net := &d.Spec.Networking
 	var behind *Inbound
@@ -125,10 +128,10 @@ func (d *Dataplane) Application(port uint32) netip.AddrPort {
 	return AddrPort(net.Address, port)
 }
 
-// Node is the node that it is on, empty if nothing says it.
+// Node is the proxy's node, empty if unknown.
 func (d *Dataplane) Node() string { return d.Labels[LabelNode] }
 
-// IsPod reports whether it was derived from a pod, and not written by an operator.
+// IsPod reports whether it was derived from a pod, rather than written by an operator.
 func (d *Dataplane) IsPod() bool { return d.Identity.Instance != "" }
 
 // Key implements Object.

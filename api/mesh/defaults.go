@@ -14,8 +14,8 @@ const (
 // loopback is the default address of an outbound and of the application behind an inbound.
 const loopback = "127.0.0.1"
 
-// ImpliedMesh returns a mesh that exists without a Mesh object, without mTLS: where there is no Mesh object at all, the one named
-// DefaultMesh.
+// ImpliedMesh returns a mesh without Mesh object and without mTLS, such as the one named DefaultMesh if there is no
+// Mesh object at all.
 func ImpliedMesh(name string) *Mesh { return &Mesh{Name: name} }
 
 // SetDefaults implements Object.
@@ -38,8 +38,8 @@ func (b *Backend) setDefaults() {
 	b.Conf.CACert.Expiration = cmp.Or(b.Conf.CACert.Expiration, Duration(DefaultCAValidity))
 }
 
-// CertValidity returns the validity of proxies' certificates. For a nil Backend it is the default: proxies of a mesh without mutual
-// TLS have certificates, too.
+// CertValidity returns the validity of proxies' certificates. It is the default for a nil Backend: proxies of a mesh
+// without mutual TLS have certificates, too.
 func (b *Backend) CertValidity() time.Duration {
 	if b == nil || b.DPCert == nil || b.DPCert.Rotation == nil || b.DPCert.Rotation.Expiration == 0 {
 		return DefaultCertValidity

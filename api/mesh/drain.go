@@ -2,19 +2,27 @@ package mesh
 
 import "strings"
 
-// MaxDrainReason is how many bytes of an administrator's reason are passed on.
+// MaxDrainReason limits an administrator's reason, in bytes.
 const MaxDrainReason = 256
 
 // DrainTerminating is the reason of a Drain that is Terminating.
 const DrainTerminating = "the pod is being deleted"
 
-// FrozenReason begins what the admin API says of an endpoint that stays though Kubernetes takes it away.
+// FrozenReason begins the admin API's reason for an endpoint that stays although Kubernetes removes it.
 const FrozenReason = "Frozen: "
 
-// RestartingReason says that a pod is restarted in place, by the action RestartAllContainers of a container that has exited.
+// ProbeFailedReason begins the admin API's reason for an inbound whose serviceProbe fails. ProbeWithoutVerdictReason
+// begins the reason if its agent reached no verdict.
+const (
+	ProbeFailedReason         = "application probe failed: "
+	ProbeWithoutVerdictReason = "application probe without a verdict: "
+)
+
+// RestartingReason means that a pod is restarted in place, by the action RestartAllContainers of a container that has
+// exited.
 const RestartingReason = "the kubelet restarts all its containers at once, since one has exited by a rule that asks for it"
 
-// DrainText says that what is drained, and for which reason; "" is none.
+// DrainText returns a message that what is drained, with a reason, which may be "".
 func DrainText(what, reason string) string {
 	if reason == "" {
 		return what + " is drained"
@@ -22,27 +30,27 @@ func DrainText(what, reason string) string {
 	return what + " is drained: " + reason
 }
 
-// Drain says why a proxy should get no new traffic. Nil and the zero value say that it may.
+// Drain is why a proxy should get no new traffic. Nil and the zero value mean that it may.
 type Drain struct {
-	// Terminating says that the pod is being deleted.
+	// Terminating means that the pod is being deleted.
 	Terminating bool
-	// Node says why its node goes, such as "taint ToBeDeletedByClusterAutoscaler of node a".
+	// Node is why its node is about to go, such as "node a: taint ToBeDeletedByClusterAutoscaler", or the pod from it.
 	Node string
-	// Administrator says what an administrator has written, such as "node a: kernel update".
+	// Administrator is the text of an administrator, such as "node a: kernel update".
 	Administrator string
-	// ServesOn says why the proxy takes traffic nevertheless, unless it is Terminating: a service would have too few others.
+	// ServesOn is why the proxy still takes traffic, unless it is Terminating: a service would have too few others.
 	ServesOn string
 }
 
-// Applies says whether the proxy is to get no new traffic.
+// Applies reports whether the proxy should get no new traffic.
 func (d *Drain) Applies() bool {
 	return d != nil && (d.Terminating || d.Wanted() && d.ServesOn == "")
 }
 
-// Wanted says whether the node or an administrator want it so.
+// Wanted reports whether the node or an administrator asks for the drain.
 func (d *Drain) Wanted() bool { return d != nil && (d.Node != "" || d.Administrator != "") }
 
-// String returns all reasons, empty if there is none.
+// String returns all reasons, "" without any.
 func (d *Drain) String() string {
 	if d == nil {
 		return ""

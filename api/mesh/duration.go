@@ -10,7 +10,7 @@ import (
 )
 
 // Duration is a time.Duration whose text form also has years (365 days), weeks and days, as in Kuma: "10y", "1d12h". A
-// text is always longer than zero: zero means that the field was left out.
+// text is always longer than zero: zero means that the field was omitted.
 //
 // +kubebuilder:validation:Type=string
 type Duration time.Duration

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The minor versions of Envoy 1 with which Sonde is tested. tools/envoy has a release of each of them; test/real/envoy checks that
-// it has no others.
+// The minor versions of Envoy 1 with which Sonde is tested. tools/envoy has a release of each; test/real/envoy checks
+// that it has no others.
 const (
 	oldestEnvoy = 38
 	newestEnvoy = 40
@@ -17,7 +17,7 @@ func SupportedEnvoys() string {
 	return "1." + strconv.Itoa(oldestEnvoy) + " to 1." + strconv.Itoa(newestEnvoy)
 }
 
-// SupportsEnvoy reports whether a version of Envoy, such as "1.40.0", is a supported one. Others may work, or not.
+// SupportsEnvoy reports whether a version of Envoy, such as "1.40.0", is supported. Others may or may not work.
 func SupportsEnvoy(version string) bool {
 	minor, ok := strings.CutPrefix(version, "1.")
 	if !ok {
@@ -28,12 +28,12 @@ func SupportsEnvoy(version string) bool {
 	return err == nil && n >= oldestEnvoy && n <= newestEnvoy
 }
 
-// EnvoyView is something that an Envoy says about itself.
+// EnvoyView is a page of information from an Envoy.
 type EnvoyView string
 
 // Views of an Envoy. Each is a page of its admin interface.
 const (
-	// ViewConfigDump is all configuration that Envoy has, JSON without secrets.
+	// ViewConfigDump is Envoy's whole configuration, JSON without secrets.
 	ViewConfigDump EnvoyView = "config-dump"
 	// ViewStats are all statistics.
 	ViewStats EnvoyView = "stats"

@@ -22,11 +22,12 @@ type FieldError struct {
 	Field string
 	// Value as the user wrote it; "" for a missing one.
 	Value string
-	// Bare says that Value was written without quotes, as a number, true or false: it is no text, and errors show it without quotes, too.
+	// Bare means that Value was written without quotes, as a number, true or false, and is shown like that in errors,
+	// too.
 	Bare bool
 	// Allowed says which values are allowed: "must be a port from 1 to 65535".
 	Allowed string
-	// Err is why the value cannot be used, if that is not said by Allowed.
+	// Err is why the value cannot be used, unless Allowed says so.
 	Err error
 }
 
@@ -45,13 +46,15 @@ func (e *FieldError) Error() string {
 // Unwrap returns Err.
 func (e *FieldError) Unwrap() error { return e.Err }
 
-// MayBeSecret reports whether errors leave out the value of a field: headers of probes, and variables, may hold passwords and tokens.
+// MayBeSecret reports whether errors must leave out the value of a field: headers and commands of probes, and
+// variables, may hold passwords and tokens.
 func MayBeSecret(field string) bool {
-	return strings.Contains(field, "httpGet.httpHeaders") || strings.Contains(field, ".env[")
+	return strings.Contains(field, "httpGet.httpHeaders") || strings.Contains(field, "exec.command") ||
+		strings.Contains(field, ".env[")
 }
 
-// RenameFields returns err with other names for the fields that it names, for users who know a field by a flag or an
-// annotation. err may join several errors; one that names no field of names stays as it is.
+// RenameFields returns err with other names for its fields, for users who know a field by a flag or an annotation. err
+// may join several errors; those about other fields are unchanged.
 func RenameFields(err error, names map[string]string) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
@@ -72,7 +75,7 @@ func RenameFields(err error, names map[string]string) error {
 // maxShown limits a value, or a key, in an error, in bytes.
 const maxShown = 100
 
-// Shorten returns the first bytes of a text, and "..." if that is not all of it, for errors.
+// Shorten returns at most the first most bytes of a text, with "..." if it was cut, for errors.
 func Shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -80,10 +83,10 @@ func Shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
-// maxFew is how many names Few has.
+// maxFew limits the names in Few.
 const maxFew = 3
 
-// Few joins the first names for a message, and says how many more there are.
+// Few joins the first names for a message, and adds how many more there are.
 func Few(names []string) string {
 	if more := len(names) - maxFew; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxFew], ", "), more)

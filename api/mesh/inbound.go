@@ -31,18 +31,18 @@ type Inbound struct {
 	// State is Ready (default), NotReady or Ignored.
 	State  InboundState `json:"state,omitempty"`
 	Health *Health      `json:"health,omitempty"`
-	// ServerFirst says that in the protocol the server sends first (MySQL, SMTP). In PERMISSIVE mode the port then has no
-	// TLS inspector and accepts only plain text; in STRICT mode it has no effect.
+	// ServerFirst marks a protocol in which the server sends first (MySQL, SMTP). In PERMISSIVE mode the port then has
+	// no TLS inspector and accepts only plaintext; in STRICT mode it has no effect.
 	ServerFirst bool `json:"serverFirst,omitempty"`
-	// ServiceProbe has the agent ask the application, and makes what it answers part of the inbound's health.
+	// ServiceProbe makes the agent probe the application, and adds the result to the inbound's health.
 	ServiceProbe *ServiceProbe `json:"serviceProbe,omitempty"`
 }
 
-// InboundState says what becomes of an inbound.
+// InboundState says how an inbound is used.
 type InboundState string
 
-// The states. A NotReady inbound gets no new traffic, as one whose health.ready is false. An Ignored one has no listener and is no
-// endpoint; it only counts for the identity of the proxy.
+// The states. A NotReady inbound gets no new traffic, like one whose health.ready is false. An Ignored one has no
+// listener and is not an endpoint; it only contributes to the proxy's identity.
 const (
 	InboundReady    InboundState = "Ready"
 	InboundNotReady InboundState = "NotReady"
@@ -54,15 +54,15 @@ func InboundStates() []InboundState {
 	return []InboundState{InboundReady, InboundNotReady, InboundIgnored}
 }
 
-// AppProtocol returns what the application speaks: Protocol, else the tag kuma.io/protocol, else tcp.
+// AppProtocol returns the application's protocol: Protocol, else the tag kuma.io/protocol, else tcp.
 func (in *Inbound) AppProtocol() Protocol {
 	return cmp.Or(in.Protocol, Protocol(in.Tags[TagProtocol]), ProtocolTCP)
 }
 
-// DeclaredReady reports whether the Dataplane says that an inbound which is not Ignored can take traffic.
+// DeclaredReady reports whether the Dataplane declares that an inbound other than an Ignored one can take traffic.
 func (in *Inbound) DeclaredReady() bool { return in.State != InboundNotReady && in.Health.IsReady() }
 
-// ActiveInbounds returns the inbounds that are not Ignored: those that the proxy listens for.
+// ActiveInbounds returns the inbounds that are not Ignored, for which the proxy listens.
 func (n *Networking) ActiveInbounds() iter.Seq[*Inbound] {
 	return func(yield func(*Inbound) bool) {
 		for i := range n.Inbound {
@@ -75,9 +75,9 @@ func (n *Networking) ActiveInbounds() iter.Seq[*Inbound] {
 
 // Gateway describes the application of a Dataplane that takes traffic from outside the mesh.
 type Gateway struct {
-	// Type is DELEGATED (default): the application is a gateway of its own, which reaches the mesh through the outbounds.
+	// Type is DELEGATED (default): the application is a separate gateway, which reaches the mesh through the outbounds.
 	Type string `json:"type,omitempty"`
-	// Tags name what the gateway is: kuma.io/service is its identity where no label kuma.io/workload is.
+	// Tags describe the gateway: kuma.io/service is its identity if there is no label kuma.io/workload.
 	Tags Tags `json:"tags,omitempty"`
 }
 

@@ -14,12 +14,13 @@ import (
 	"strings"
 )
 
-// maxMistakes limits what ExplainJSON says.
+// maxMistakes limits the errors of ExplainJSON.
 const maxMistakes = 20
 
-// ExplainJSON returns what is wrong with data, which a decoder such as encoding/json did not read into a value like the one that into points
-// to: a FieldError for each value that has not the type of its field, up to 20, joined. Decoders name types of Go instead, and the first
-// mistake alone. path is that of data, "" if it is a document. It takes hardly more memory than the longest text in data.
+// ExplainJSON explains why a decoder such as encoding/json failed to read data into a value like the one that into
+// points to: it returns a FieldError for each value of the wrong type, up to 20, joined. Decoders name Go types
+// instead, and only the first mistake. path is the path of data, "" for a document. It needs hardly more memory than
+// the longest text in data.
 func ExplainJSON(path string, data []byte, into any) error {
 	if err := json.Unmarshal(data, &struct{}{}); errors.As(err, new(*json.SyntaxError)) {
 		err = fmt.Errorf("must be JSON: %w", err)
@@ -42,16 +43,19 @@ func ExplainJSON(path string, data []byte, into any) error {
 		}
 	}}
 	e.value(path, reflect.TypeOf(into).Elem())
-	if errs == nil { // the decoder that has refused it is stricter
+	if errs == nil { // the decoder is stricter
 		errs = append(errs, &FieldError{Field: path, Allowed: "must have the types of its fields"})
 	}
 	return errors.Join(errs...)
 }
 
-// CheckJSON compares data, which is JSON, with a type of the model, which into points to: it calls report for each value that the field does not
-// allow, and unknown for each field that its object lacks, with its path, its name and the names of those that are known, in the order of data. It is stricter than a decoder:
-// a port, which is what unsigned numbers are, and any other number is at least 1, since a default takes the place of a 0. path is that of data.
-func CheckJSON(path string, data []byte, into any, report func(*FieldError), unknown func(path, name string, known []string)) {
+// CheckJSON compares JSON data with a type of the model, which into points to. It calls report for each value that its
+// field does not allow, and unknown for each unknown field, with its path, its name and the known names, in the order
+// of data. It is stricter than a decoder: ports, which are the unsigned numbers, and all other numbers must be at least
+// 1, since a 0 would be replaced by a default. path is the path of data.
+func CheckJSON(
+	path string, data []byte, into any, report func(*FieldError), unknown func(path, name string, known []string),
+) {
 	e := explainer{decoder: newDecoder(data), report: report, unknown: unknown}
 	e.value(path, reflect.TypeOf(into).Elem())
 }
@@ -62,11 +66,12 @@ func newDecoder(data []byte) *json.Decoder {
 	return decoder
 }
 
-// explainer reads a JSON text token by token. That it is JSON is known: no token is an error.
+// explainer reads a JSON text token by token. The text is known to be valid JSON.
 type explainer struct {
 	decoder *json.Decoder
 	report  func(*FieldError)
-	unknown func(path, name string, known []string) // nil: unknown fields are passed over, and a number may be what its type may be
+	// nil: unknown fields are ignored, and numbers only need to fit their type
+	unknown func(path, name string, known []string)
 }
 
 // next returns the next token: a json.Delim, a string, a json.Number, a bool or nil.
@@ -82,7 +87,7 @@ func (e *explainer) fail(path string, value json.Token, allowed string) {
 	text, isText := value.(string)
 	f := &FieldError{Field: path, Value: shownToken(value), Bare: !isText, Allowed: allowed}
 	if isText && text == "" {
-		f.Value, f.Bare = `""`, true // it is not missing
+		f.Value, f.Bare = `""`, true // it is present
 	}
 	if MayBeSecret(path) {
 		f.Value = ""
@@ -90,7 +95,7 @@ func (e *explainer) fail(path string, value json.Token, allowed string) {
 	e.report(f)
 }
 
-// shownToken returns a value as errors show it.
+// shownToken returns a value for an error message.
 func shownToken(value json.Token) string {
 	switch value {
 	case json.Delim('{'):
@@ -101,7 +106,7 @@ func shownToken(value json.Token) string {
 	return fmt.Sprint(value)
 }
 
-// value compares the next value with the type of its field. null counts as a field that is left out.
+// value compares the next value with the type of its field. null counts as an omitted field.
 func (e *explainer) value(path string, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -139,7 +144,7 @@ func (e *explainer) scalar(path string, value json.Token, t reflect.Type) {
 	}
 }
 
-// refused is the function, with the limits of the model's numbers if they hold.
+// refused is the function, with the limits of the model's numbers if they apply.
 func (e *explainer) refused(value json.Token, t reflect.Type) string {
 	if e.unknown != nil && (t.Kind() == reflect.Uint32 || t.Kind() == reflect.Int32) {
 		return refusedNumber(value, t.Kind())
@@ -147,7 +152,7 @@ func (e *explainer) refused(value json.Token, t reflect.Type) string {
 	return refused(value, t)
 }
 
-// unquoted says that the quotes are what is wrong with a text, "" if they are not.
+// unquoted returns a hint if only the quotes of a text are wrong, otherwise "".
 func (e *explainer) unquoted(value json.Token, t reflect.Type) string {
 	text, _ := value.(string)
 	var bare json.Token = json.Number(text)
@@ -163,7 +168,7 @@ func (e *explainer) unquoted(value json.Token, t reflect.Type) string {
 	return ": write " + text + " without quotes"
 }
 
-// text has a type read a text by its own decoder, as a Duration.
+// text lets a type read a text with its own decoder, such as a Duration.
 func (e *explainer) text(path string, value json.Token, target encoding.TextUnmarshaler) {
 	text, isText := value.(string)
 	if err := target.UnmarshalText([]byte(text)); err != nil {
@@ -173,13 +178,13 @@ func (e *explainer) text(path string, value json.Token, target encoding.TextUnma
 	}
 }
 
-// isList says whether a list is read into a type. Bytes are a text.
+// isList reports whether a list is read into a type. Bytes are a text.
 func isList(t reflect.Type) bool {
 	return (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) && t.Elem().Kind() != reflect.Uint8
 }
 
-// custom has a type read a value by its own decoder, as those of Kubernetes have that are a number or a text, or a quantity. They say what they
-// are to OpenAPI.
+// custom lets a type read a value with its own decoder, as Kubernetes' types for a number or text, or a quantity, do.
+// They describe themselves to OpenAPI.
 func (e *explainer) custom(path string, target json.Unmarshaler) {
 	var data json.RawMessage
 	if err := e.decoder.Decode(&data); err != nil {
@@ -191,7 +196,7 @@ func (e *explainer) custom(path string, target json.Unmarshaler) {
 	}
 	value := json.Token(json.Delim(data[0]))
 	if data[0] != '{' && data[0] != '[' && json.Unmarshal(data, &value) != nil {
-		value = string(data) // a number beyond all
+		value = string(data) // a number out of range
 	}
 	format := ""
 	if schema, described := target.(interface{ OpenAPISchemaFormat() string }); described {
@@ -240,7 +245,7 @@ func (e *explainer) object(path string, t reflect.Type) {
 	e.next()
 }
 
-// fieldsOf returns the keys and types of a struct's fields, also of the structs that are part of it.
+// fieldsOf returns the keys and types of a struct's fields, including embedded structs.
 func fieldsOf(t reflect.Type) (names []string, types []reflect.Type) {
 	for f := range t.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -255,7 +260,7 @@ func fieldsOf(t reflect.Type) (names []string, types []reflect.Type) {
 	return names, types
 }
 
-// skip reads the rest of a value that begins with a token. In one that may be anything, only a number can be wrong.
+// skip reads the rest of a value that begins with a token. If it may be anything, only a number can be wrong.
 func (e *explainer) skip(begin json.Token, path string, t reflect.Type) {
 	depth := 0
 	if _, composed := begin.(json.Delim); composed {
@@ -275,7 +280,7 @@ func (e *explainer) skip(begin json.Token, path string, t reflect.Type) {
 	}
 }
 
-// refused returns what is allowed for a type if a value is not, and "" if it is.
+// refused returns what is allowed for a type if a value is not allowed, otherwise "".
 func refused(value json.Token, t reflect.Type) string {
 	is, allowed := false, AllowedObject
 	switch t.Kind() {
@@ -309,7 +314,8 @@ func refused(value json.Token, t reflect.Type) string {
 	return allowed
 }
 
-// refusedNumber returns what is allowed for a port or another number of the model if a value is not, and "" if it is.
+// refusedNumber returns what is allowed for a port or another number of the model if a value is not allowed, otherwise
+// "".
 func refusedNumber(value json.Token, kind reflect.Kind) string {
 	number, _ := value.(json.Number)
 	most, allowed := uint64(math.MaxInt32), AllowedNumber
@@ -322,9 +328,9 @@ func refusedNumber(value json.Token, kind reflect.Kind) string {
 	return allowed
 }
 
-// isNumeric reports whether a value is a number of that type, and what is.
+// isNumeric reports whether a value is a number of that type, and what is allowed.
 func isNumeric(value json.Token, t reflect.Type) (is bool, allowed string) {
-	number, _ := value.(json.Number) // of other values the text is empty
+	number, _ := value.(json.Number) // for other values the text is empty
 	var err error
 	switch {
 	case t.Kind() == reflect.Float32 || t.Kind() == reflect.Float64:

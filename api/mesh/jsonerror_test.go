@@ -27,7 +27,7 @@ func (*portOrName) UnmarshalJSON(data []byte) error {
 
 func (*portOrName) OpenAPISchemaFormat() string { return "int-or-string" }
 
-// length has a decoder that refuses a text in its own words, and any other value in those of encoding/json.
+// length has a decoder that refuses a text in its own words, and any other value in encoding/json's.
 type length time.Duration
 
 func (l *length) UnmarshalJSON(data []byte) error {

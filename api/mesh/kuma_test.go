@@ -72,7 +72,7 @@ func TestValidateCurrentForm(t *testing.T) {
 		"delegated gateway":        {gateway(mesh.Gateway{Tags: tags("kong")}), nil},
 		"gateway without tags":     {gateway(mesh.Gateway{Type: "DELEGATED"}), nil},
 		"gateway with inbound":     {gateway(mesh.Gateway{}, mesh.Inbound{Port: 80}), violations{{"networking.inbound", "[...]", "must be absent with networking.gateway: a delegated gateway takes its traffic itself. Remove networking.gateway where the mesh is to reach the application"}}},
-		"built-in gateway":         {gateway(mesh.Gateway{Type: "BUILTIN"}), violations{{"networking.gateway.type", "BUILTIN", "must be DELEGATED: Sonde's proxy is no gateway itself. Run a gateway of your own beside it, such as nginx or Kong, write type: DELEGATED, and an outbound for each service that it calls; a MeshGateway and its routes are its own configuration then"}}},
+		"built-in gateway":         {gateway(mesh.Gateway{Type: "BUILTIN"}), violations{{"networking.gateway.type", "BUILTIN", "must be DELEGATED: Sonde's proxy is not a gateway itself. Run your own gateway beside it, such as nginx or Kong, write type: DELEGATED, and an outbound for each service that it calls; a MeshGateway and its routes are its own configuration then"}}},
 		"gateway of no known type": {gateway(mesh.Gateway{Type: "delegated"}), violations{{"networking.gateway.type", "delegated", "must be DELEGATED: write DELEGATED"}}},
 	}
 	for name, tc := range tests {

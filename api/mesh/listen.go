@@ -7,8 +7,9 @@ import (
 	"syscall"
 )
 
-// ListenError is the error of a port that could not be opened: it names the field with the IP address if this machine does not have that address
-// or does not know a name, and else the field with the number. Both may be one field; Allowed of address says which addresses are allowed.
+// ListenError is the error of a port that could not be opened. It names the address field if this machine lacks that IP
+// address or cannot resolve a name, and otherwise the port field. Both may be one field; Allowed of address says which
+// addresses are allowed.
 func ListenError(address, port FieldError, err error) error {
 	at := port
 	at.Err = err
@@ -16,7 +17,8 @@ func ListenError(address, port FieldError, err error) error {
 		at = address
 		at.Err = fmt.Errorf("%s: %w", address.Allowed, err)
 	}
-	for _, foreign := range []error{syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT, syscall.EINVAL} { // the last one is a link-local one without a zone
+	// the last one is for a link-local address without a zone
+	for _, foreign := range []error{syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT, syscall.EINVAL} {
 		if errors.Is(err, foreign) {
 			at = address
 			at.Err = fmt.Errorf("%s: %w", address.Allowed, err)
@@ -25,7 +27,7 @@ func ListenError(address, port FieldError, err error) error {
 	return &at
 }
 
-// What ListenError says of an address, of one with a port, and of one for which no host stands for all.
+// ListenError's messages for an address, for one with a port, and for one where an empty host means all addresses.
 const (
 	AllowedOwnAddress  = "must be an IP address of this machine, or * for all"
 	AllowedOwnHostPort = "must have an IP address of this machine, or * for all"

@@ -12,31 +12,31 @@ type Mesh struct {
 	// Labels have no effect.
 	Labels map[string]string `json:"labels,omitempty"`
 	Spec   MeshSpec          `json:"spec"`
-	// Recorded is whether the Mesh object was lost, and Spec is its last content.
+	// Recorded means that the Mesh object was lost, and Spec is its last content.
 	Recorded bool `json:"-"`
 }
 
 // MeshSpec is the spec of a Mesh.
-type MeshSpec struct { //nolint:revive // as DataplaneSpec and ServiceSpec, and the CRD
+type MeshSpec struct { //nolint:revive // like DataplaneSpec and ServiceSpec, and the CRD
 	// MTLS is absent in a mesh without mTLS.
 	MTLS *MTLS `json:"mtls,omitempty"`
-	// Networking says what applications reach outside the mesh.
+	// Networking configures what applications can reach outside the mesh.
 	Networking *MeshNetworking `json:"networking,omitempty"`
 }
 
-// MeshNetworking is about the connections of a mesh's applications.
-type MeshNetworking struct { //nolint:revive // Networking is that of a Dataplane
-	// Outbound is about destinations that are no service of the mesh.
+// MeshNetworking configures the connections of a mesh's applications.
+type MeshNetworking struct { //nolint:revive // Networking is a Dataplane's
+	// Outbound configures destinations outside the mesh.
 	Outbound *MeshOutbound `json:"outbound,omitempty"`
 }
 
-// MeshOutbound is about connections of redirected applications to destinations that are no service of the mesh.
-type MeshOutbound struct { //nolint:revive // Outbound is that of a Dataplane
-	// Passthrough is whether connections of redirected applications to them are let through. Absent means that they are; with false, they are closed.
+// MeshOutbound configures connections of redirected applications to destinations that are not services of the mesh.
+type MeshOutbound struct { //nolint:revive // Outbound is a Dataplane's
+	// Passthrough is whether these connections are let through; with false, they are closed. Default true.
 	Passthrough *bool `json:"passthrough,omitempty"`
 }
 
-// MTLS has the certificate authorities of a mesh, of which one may be enabled.
+// MTLS has the certificate authorities of a mesh, one of which may be enabled.
 type MTLS struct {
 	// EnabledBackend is the name of one of Backends; empty means that mTLS is off.
 	EnabledBackend string `json:"enabledBackend,omitempty"`
@@ -45,16 +45,16 @@ type MTLS struct {
 	Backends []Backend `json:"backends,omitempty"`
 }
 
-// MTLSMode says what an inbound listener accepts.
+// MTLSMode is what an inbound listener accepts.
 type MTLSMode string
 
-// ModeStrict accepts only mTLS; ModePermissive accepts plain text, too.
+// ModeStrict accepts only mTLS; ModePermissive also accepts plaintext.
 const (
 	ModeStrict     MTLSMode = "STRICT"
 	ModePermissive MTLSMode = "PERMISSIVE"
 )
 
-// BackendBuiltin is the only type of certificate authority: one of the control plane itself.
+// BackendBuiltin is the only type of certificate authority, part of the control plane.
 const BackendBuiltin = "builtin"
 
 // Backend is one certificate authority of a mesh.
@@ -78,7 +78,7 @@ type DPCert struct {
 
 // Rotation of proxies' certificates.
 type Rotation struct {
-	// Expiration is a certificate's validity. Default 24h. It is renewed at two thirds.
+	// Expiration is a certificate's validity. Default 24h. It is renewed after two thirds.
 	Expiration Duration `json:"expiration,omitempty"`
 }
 
@@ -105,13 +105,13 @@ func (m *Mesh) LostError() error {
 		m.Name, m.Mode(), EndedAfter/time.Minute)
 }
 
-// Passthrough reports whether redirected applications reach destinations that are no service of the mesh.
+// Passthrough reports whether redirected applications reach destinations outside the mesh.
 func (m *Mesh) Passthrough() bool {
 	n := m.Spec.Networking
 	return n == nil || n.Outbound == nil || n.Outbound.Passthrough == nil || *n.Outbound.Passthrough
 }
 
-// Mode returns the mode of the enabled backend, "" where mTLS is off.
+// Mode returns the mode of the enabled backend, "" if mTLS is off.
 func (m *Mesh) Mode() MTLSMode {
 	if b := m.Backend(); b != nil {
 		return b.Mode
@@ -119,7 +119,7 @@ func (m *Mesh) Mode() MTLSMode {
 	return ""
 }
 
-// Backend returns the enabled backend, nil where mTLS is off.
+// Backend returns the enabled backend, nil if mTLS is off.
 func (m *Mesh) Backend() *Backend {
 	if m.Spec.MTLS == nil || m.Spec.MTLS.EnabledBackend == "" {
 		return nil

@@ -7,16 +7,16 @@ import (
 	"strconv"
 )
 
-// MeshService makes services of the inbounds of the Dataplanes that it selects: one for each of its ports, which outbounds reach by
-// backendRef.
+// MeshService makes services of the inbounds of selected Dataplanes: one for each of its ports, which outbounds reach
+// by backendRef.
 type MeshService struct { //nolint:revive // Kuma's name of the kind; Service is another one
 	Meta
 	Spec MeshServiceSpec `json:"spec"`
 }
 
 // MeshServiceSpec is the spec of a MeshService.
-type MeshServiceSpec struct { //nolint:revive // as DataplaneSpec and ServiceSpec
-	// Selector says which Dataplanes of the mesh have the endpoints.
+type MeshServiceSpec struct { //nolint:revive // like DataplaneSpec and ServiceSpec
+	// Selector selects the Dataplanes of the mesh that are endpoints.
 	Selector DataplaneSelector `json:"selector"`
 	// Ports, each of which is a service.
 	Ports []MeshServicePort `json:"ports,omitempty"`
@@ -28,7 +28,7 @@ type DataplaneSelector struct {
 	DataplaneLabels *LabelSelector `json:"dataplaneLabels,omitempty"`
 	// DataplaneTags selects those with an inbound that has all of these tags.
 	DataplaneTags Tags `json:"dataplaneTags,omitempty"`
-	// DataplaneRef selects the one of that name.
+	// DataplaneRef selects the one with that name.
 	DataplaneRef *DataplaneRef `json:"dataplaneRef,omitempty"`
 }
 
@@ -61,16 +61,16 @@ type MeshServicePort struct { //nolint:revive // of a MeshService
 	Name string `json:"name,omitempty"`
 	// Port that a backendRef of an outbound names.
 	Port uint32 `json:"port"`
-	// TargetPort is the port or the name of the inbounds that answer. Default Port.
+	// TargetPort is the port or the name of the answering inbounds. Default Port.
 	TargetPort TargetPort `json:"targetPort,omitempty"`
-	// AppProtocol is what clients speak: tcp (default), http, http2 or grpc.
+	// AppProtocol is the protocol of clients: tcp (default), http, http2 or grpc.
 	AppProtocol Protocol `json:"appProtocol,omitempty"`
 }
 
-// TargetPort is the number or the name of a port, as Kubernetes has them.
+// TargetPort is the number or the name of a port, as in Kubernetes.
 type TargetPort string
 
-// UnmarshalJSON implements json.Unmarshaler: the number need not be a text.
+// UnmarshalJSON implements json.Unmarshaler: the number may be unquoted.
 func (p *TargetPort) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, (*string)(p)) == nil {
 		return nil
@@ -82,8 +82,8 @@ func (p *TargetPort) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Selects reports whether an inbound is one that answers at the port.
-// Source: Kuma's MatchInboundWithMeshServicePort; the default is that of Kubernetes.
+// Selects reports whether an inbound answers at the port. Source: Kuma's MatchInboundWithMeshServicePort; the default
+// is Kubernetes'.
 func (p *MeshServicePort) Selects(in *Inbound) bool {
 	number := strconv.FormatUint(uint64(in.Port), 10)
 	switch p.TargetPort {
@@ -95,7 +95,7 @@ func (p *MeshServicePort) Selects(in *Inbound) bool {
 	return TargetPort(in.Name) == p.TargetPort
 }
 
-// Selects reports whether a Dataplane of the mesh is one of those with the endpoints.
+// Selects reports whether it selects a Dataplane of the mesh.
 func (s *DataplaneSelector) Selects(d *Dataplane) bool {
 	switch {
 	case s.DataplaneRef != nil:

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Names that are in users' manifests already, because they come from a running mesh. They must not change.
+// Names in users' existing manifests, from a running mesh. They must not change.
 const (
 	// Prefix of labels, annotations and tags shared with Kuma.
 	Prefix = "kuma.io/"
@@ -15,11 +15,12 @@ const (
 	TagProtocol = Prefix + "protocol"
 	// LabelMesh names the mesh of an object on Kubernetes.
 	LabelMesh = Prefix + "mesh"
-	// LabelWorkload names the workload of a Dataplane outside Kubernetes, see Dataplane.Workload. It is a tag of inbounds, too.
+	// LabelWorkload names the workload of a Dataplane outside Kubernetes, see Dataplane.Workload. It is a tag of inbounds,
+	// too.
 	LabelWorkload = Prefix + "workload"
 	// labelDisplayName is a label by which Kuma selects an object by its name.
 	labelDisplayName = Prefix + "display-name"
-	// DefaultMesh is the mesh of an object that names none.
+	// DefaultMesh is the mesh of an object without one.
 	DefaultMesh = "default"
 	// DefaultTrustDomain is the default suffix of all trust domains.
 	DefaultTrustDomain = "sonde.internal"
@@ -38,10 +39,12 @@ const (
 	AllowedDrainTime = "must be a duration from 1s to 1h, such as 30s"
 )
 
-// DefaultSidecarMemory is the memory limit of an injected sidecar, in bytes, and what an agent is taken to have that says nothing.
+// DefaultSidecarMemory is the memory limit of an injected sidecar in bytes, and the assumed memory of an agent that
+// does not report it.
 const DefaultSidecarMemory = 512 << 20
 
-// DefaultLBDrainTime is how long a proxy serves on after it has told load balancers to go: two of their questions, ten seconds apart.
+// DefaultLBDrainTime is how long a proxy keeps serving after load balancers can see that it drains: two of their
+// checks, ten seconds apart.
 const (
 	DefaultLBDrainTime = 20 * time.Second
 	AllowedLBDrainTime = "must be a duration from 0s to 1h, such as 20s"
@@ -49,17 +52,19 @@ const (
 
 // Ports of a sidecar and of the control plane, as in users' network policies.
 const (
-	PortAgents        = 5678  // agents and ADS
-	PortAdmin         = 5681  // admin API
-	PortHealth        = 5680  // health and metrics of the control plane
-	PortPeers         = 5682  // replicas of the control plane, among each other
-	PortWebhook       = 5443  // admission webhook
-	PortRedirectIn    = 15006 // Envoy's inbound capture listener
-	PortRedirectOut   = 15001 // Envoy's outbound capture listener
-	PortReadiness     = 15022 // readiness of the sidecar; nothing listens here, only redirected connections get an answer
-	PortVirtualProbes = 9000  // the virtual probe handler of the agent
-	PortMetrics       = 9902  // metrics and health of the agent, on loopback
-	PortPodMetrics    = 5670  // metrics of the agent and of Envoy, for Prometheus
+	PortAgents      = 5678  // agents and ADS
+	PortAdmin       = 5681  // admin API
+	PortHealth      = 5680  // health and metrics of the control plane
+	PortPeers       = 5682  // replicas of the control plane, among each other
+	PortWebhook     = 5443  // admission webhook
+	PortRedirectIn  = 15006 // Envoy's inbound capture listener
+	PortRedirectOut = 15001 // Envoy's outbound capture listener
+	// PortReadiness is for the readiness of the sidecar; nothing listens there, as only redirected connections get an
+	// answer.
+	PortReadiness     = 15022
+	PortVirtualProbes = 9000 // the virtual probe handler of the agent
+	PortMetrics       = 9902 // metrics and health of the agent, on loopback
+	PortPodMetrics    = 5670 // metrics of the agent and of Envoy, for Prometheus
 )
 
 // TrustDomain returns the trust domain of a mesh, <mesh>.<suffix>.
@@ -70,10 +75,10 @@ func ProxyDNSName(meshName, dataplane string) string {
 	return dataplane + "." + meshName + "." + ProxyDomain
 }
 
-// ObjectDataplane returns the name in the mesh of the Dataplane of a pod, and of a Dataplane object.
+// ObjectDataplane returns the name in the mesh of the Dataplane of a pod, or of a Dataplane object.
 func ObjectDataplane(namespace, name string) string { return name + "." + namespace }
 
-// ObjectOf is the inverse of ObjectDataplane; ok is false for a name that no object has.
+// ObjectOf is the inverse of ObjectDataplane; ok is false for a name that no object can have.
 func ObjectOf(dataplane string) (namespace, name string, ok bool) {
 	i := strings.LastIndexByte(dataplane, '.') // a pod may have dots in its name, a namespace may not
 	if i <= 0 {
@@ -94,14 +99,14 @@ const (
 	// Group and Version of the objects.
 	Group   = "sonde.dev"
 	Version = "v1alpha1"
-	// OwnPrefix of labels and annotations that only Sonde has.
+	// OwnPrefix of labels and annotations specific to Sonde.
 	OwnPrefix = Group + "/"
 	// kruisePrefix of annotations shared with OpenKruise.
 	kruisePrefix = "apps.kruise.io/"
-	// prometheusPrefix of annotations by a convention of those who run Prometheus.
+	// prometheusPrefix of annotations, a convention among users of Prometheus.
 	prometheusPrefix = "prometheus.io/"
 
-	// LabelNode is a label of a Dataplane: the node that it is on, for services whose InternalTrafficPolicy is TrafficLocal.
+	// LabelNode is a Dataplane label with its node, for services whose InternalTrafficPolicy is TrafficLocal.
 	LabelNode = OwnPrefix + "node"
 
 	// LabelInjection is a namespace label, and a pod label or annotation: enabled or disabled. The pod wins.
@@ -112,58 +117,75 @@ const (
 	AnnotationVirtualProbes = Prefix + "virtual-probes"
 	// AnnotationVirtualProbesPort is the agent's port for them.
 	AnnotationVirtualProbesPort = Prefix + "virtual-probes-port"
-	// AnnotationProbeProxyPort is where Kuma's application probe proxy answers, 0 for nowhere. It is read as what Sonde has in its place:
-	// AnnotationVirtualProbesPort, and AnnotationVirtualProbes for 0.
+	// AnnotationProbeProxyPort is the port of Kuma's application probe proxy, 0 to disable it. It has the effect of
+	// AnnotationVirtualProbesPort, and for 0 of AnnotationVirtualProbes.
 	AnnotationProbeProxyPort = Prefix + "application-probe-proxy-port"
 	// AnnotationVirtualProbesPortRange is the range of ports of ProbesPerPort mode.
 	AnnotationVirtualProbesPortRange = Prefix + "virtual-probes-port-range"
-	// AnnotationVirtualProbesMode is the ProbesMode that a pod was injected with, or that an operator asks for on a pod or namespace. On
-	// a written Dataplane it is a label.
+	// AnnotationVirtualProbesMode is the ProbesMode that a pod was injected with, or that an operator sets on a pod or
+	// namespace. On a written Dataplane it is a label.
 	AnnotationVirtualProbesMode = OwnPrefix + "virtual-probes-mode"
-	// AnnotationGuardedLiveness of a pod or its namespace is enabled or disabled: whether a liveness probe that fails waits until a restart is
-	// granted. The pod wins.
+	// AnnotationGuardedLiveness of a pod or its namespace is enabled or disabled: whether a failing liveness probe
+	// waits until a restart is granted. The pod wins.
 	AnnotationGuardedLiveness = OwnPrefix + "guarded-liveness"
-	// AnnotationEnhancedLiveness is OpenKruise's: "true" on a pod means the same as AnnotationGuardedLiveness enabled, and "false" as disabled.
-	// AnnotationGuardedLiveness on the pod takes precedence.
+	// AnnotationEnhancedLiveness is OpenKruise's: "true" on a pod means the same as AnnotationGuardedLiveness enabled, and
+	// "false" as disabled. AnnotationGuardedLiveness on the pod takes precedence.
 	AnnotationEnhancedLiveness = kruisePrefix + "using-enhanced-liveness"
 	// AnnotationProbeContext is OpenKruise's, too: the liveness probes of a pod as the user wrote them, in JSON.
 	AnnotationProbeContext = kruisePrefix + "container-probe-context"
+	// AnnotationGuardedExec of a pod or its namespace is enabled or disabled: it sets whether the exec liveness probes
+	// of a guarded pod are guarded, too. The pod's takes precedence. The default is enabled for pods with an annotation
+	// of OpenKruise, otherwise disabled.
+	AnnotationGuardedExec = OwnPrefix + "guarded-exec"
 	// AnnotationLiveness of a pod is a Liveness, for emergencies.
 	AnnotationLiveness = OwnPrefix + "liveness"
-	// ConditionLivenessHeld is a condition of pods: a failure of a guarded liveness probe is kept from the kubelet.
+	// ConditionLivenessHeld is a pod condition: a failure of a guarded liveness probe is held back from the kubelet.
 	ConditionLivenessHeld = OwnPrefix + "LivenessHeld"
+	// AnnotationGateway of a pod is enabled or disabled: whether its incoming connections reach the application
+	// without Envoy, as an ingress controller needs.
+	AnnotationGateway = Prefix + "gateway"
+	// LabelCNI is a label or an annotation of a namespace, enabled or disabled: whether the CNI plugin redirects the
+	// connections of its pods, in place of ContainerInit.
+	LabelCNI = OwnPrefix + "cni"
+	// ConditionCNIReady is a node condition: the CNI plugin redirects the connections of pods that start there.
+	ConditionCNIReady = "cni." + OwnPrefix + "Ready"
 	// AnnotationDrainTime is how long a drain may wait for open requests and connections.
 	AnnotationDrainTime = Prefix + "sidecar-drain-time"
-	// AnnotationLBHealthPort is the port at which the agent answers load balancers; without it there is none. AnnotationLBDrainTime is how
-	// long a proxy that ends serves on after it has told them.
+	// AnnotationLBHealthPort is the port at which the agent answers load balancers; disabled by default.
+	// AnnotationLBDrainTime is how long a terminating proxy keeps serving after it has answered them with a failure.
 	AnnotationLBHealthPort = OwnPrefix + "lb-health-port"
 	AnnotationLBDrainTime  = OwnPrefix + "lb-drain-time"
 	// AnnotationMetricsPort is the port at which the agent answers Prometheus, 0 for none.
 	AnnotationMetricsPort = OwnPrefix + "metrics-port"
-	// AnnotationDrain of a pod or node says that it should get no new traffic. Its value is the reason, human-readable.
+	// AnnotationDrain of a pod or node means that it should get no new traffic. Its value is a human-readable reason.
 	AnnotationDrain = OwnPrefix + "drain"
-	// AnnotationSidecarCPU and AnnotationSidecarMemory are what the sidecar requests, AnnotationSidecarCPULimit and
-	// AnnotationSidecarMemoryLimit what it is limited to, as quantities. They are annotations of a pod or its namespace; the pod wins.
+	// AnnotationSidecarCPU and AnnotationSidecarMemory are the sidecar's requests, AnnotationSidecarCPULimit and
+	// AnnotationSidecarMemoryLimit its limits, as quantities. They are annotations of a pod or its namespace; the pod
+	// wins.
 	AnnotationSidecarCPU         = OwnPrefix + "sidecar-cpu"
 	AnnotationSidecarCPULimit    = OwnPrefix + "sidecar-cpu-limit"
 	AnnotationSidecarMemory      = OwnPrefix + "sidecar-memory"
 	AnnotationSidecarMemoryLimit = OwnPrefix + "sidecar-memory-limit"
-	// AnnotationExcludeInboundPorts lists ports to which incoming connections are not redirected.
+	// AnnotationExcludeInboundPorts lists ports whose incoming connections are not redirected.
 	AnnotationExcludeInboundPorts = TrafficPrefix + "exclude-inbound-ports"
-	// AnnotationExcludeOutboundPorts lists ports to which outgoing connections are not redirected.
+	// AnnotationExcludeOutboundPorts lists ports whose outgoing connections are not redirected.
 	AnnotationExcludeOutboundPorts = TrafficPrefix + "exclude-outbound-ports"
 	// AnnotationServerFirstPorts lists ports of protocols in which the server sends first.
 	AnnotationServerFirstPorts = OwnPrefix + "server-first-ports"
-	// AnnotationReachableServices lists the services that the pod may see, by their kuma.io/service; an empty list is none.
+	// AnnotationReachableServices lists the services that the pod may call, by their kuma.io/service; an empty list means
+	// no service.
 	AnnotationReachableServices = Prefix + "transparent-proxying-reachable-services"
 	// AnnotationInjectionWarnings holds the warnings of the webhook about the pod.
 	AnnotationInjectionWarnings = OwnPrefix + "injection-warnings"
-	// AnnotationMeshes of a namespace lists the meshes that its pods and Dataplanes may join, see CheckMeshOf; without it these are all.
+	// AnnotationMeshes of a namespace lists the meshes that its pods and Dataplanes may join, see CheckMeshOf; without
+	// it they may join all.
 	AnnotationMeshes = OwnPrefix + "meshes"
-	// AnnotationPrometheusScrape, AnnotationPrometheusPort and AnnotationPrometheusPath are what many a Prometheus selects pods by, and asks them.
+	// AnnotationPrometheusScrape, AnnotationPrometheusPort and AnnotationPrometheusPath are annotations by which many
+	// Prometheus installations select and scrape pods.
 	AnnotationPrometheusScrape = prometheusPrefix + "scrape"
 	AnnotationPrometheusPort   = prometheusPrefix + "port"
 	AnnotationPrometheusPath   = prometheusPrefix + "path"
-	// AnnotationControlPlaneCA holds the control plane's serving CAs, PEM: two during a rotation. The kubelet writes it to a file for the agent.
+	// AnnotationControlPlaneCA holds the control plane's serving CAs, PEM: two during a rotation. The kubelet writes it to
+	// a file for the agent.
 	AnnotationControlPlaneCA = OwnPrefix + "control-plane-ca"
 )

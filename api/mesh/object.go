@@ -1,5 +1,5 @@
-// Package mesh is the model of a mesh: Mesh, Dataplane, Service, MeshService and the probe table of a pod, as plain Go types with JSON
-// tags, their defaults and validation, and the names in users' manifests.
+// Package mesh is the model of a mesh: Mesh, Dataplane, Service, MeshService and the probe table of a pod, as plain Go
+// types with JSON tags, their defaults and validation, and the names in users' manifests.
 //
 // +kubebuilder:object:generate=true
 package mesh
@@ -56,14 +56,16 @@ type Meta struct {
 	Mesh string `json:"mesh,omitempty"`
 	// Name, a DNS subdomain for a Dataplane.
 	Name string `json:"name"`
-	// Labels of the object. Sonde reads kuma.io/workload and sonde.dev/node, and a MeshService selects Dataplanes by any.
+	// Labels of the object. Sonde reads kuma.io/workload and sonde.dev/node, and a MeshService selects Dataplanes by
+	// any label.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // ID returns <mesh>/<name>.
 func (m Meta) ID() ID { return MakeID(m.Mesh, m.Name) }
 
-// AllLabels returns the labels, and those that Kuma gives each object: kuma.io/display-name, its name, and kuma.io/mesh.
+// AllLabels returns the labels, and those that Kuma adds to each object: kuma.io/display-name, its name, and
+// kuma.io/mesh.
 func (m *Meta) AllLabels() map[string]string {
 	all := map[string]string{labelDisplayName: m.Name, LabelMesh: m.Mesh}
 	maps.Copy(all, m.Labels)
@@ -81,7 +83,7 @@ func (m *Meta) hasLabels(want map[string]string) bool {
 	return true
 }
 
-// Protocol is what an inbound or a service speaks.
+// Protocol of an inbound or a service.
 type Protocol string
 
 // The protocols. ProtocolTCP is the default.
@@ -97,8 +99,8 @@ func Protocols() []Protocol {
 	return []Protocol{ProtocolTCP, ProtocolHTTP, ProtocolHTTP2, ProtocolGRPC}
 }
 
-// CommonProtocol returns what all of them understand, where they disagree, as in the middle of a change: http2 for http2 and grpc,
-// else tcp. It is tcp for none.
+// CommonProtocol returns the protocol that suits all of them, which may differ in the middle of a change: http2 for
+// http2 and grpc, else tcp. It is tcp for an empty list.
 func CommonProtocol(all []Protocol) Protocol {
 	if len(all) == 0 {
 		return ProtocolTCP
@@ -126,7 +128,7 @@ func (p Protocol) IsHTTP() bool { return p != ProtocolTCP }
 // +kubebuilder:validation:MaxProperties=32
 type Tags map[string]string
 
-// Service returns the value of kuma.io/service, "" if there is none.
+// Service returns the value of kuma.io/service, "" without one.
 func (t Tags) Service() string { return t[TagService] }
 
 // Health is the health of an endpoint, as its owner declares it.

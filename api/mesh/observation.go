@@ -6,46 +6,49 @@ import (
 	"strings"
 )
 
-// Observation is what is known about a proxy beyond its Dataplane: from what was issued to it, from its agent and from its
-// Envoy. Observations can be compared by ==.
+// Observation is what is known about a proxy beyond its Dataplane: from its certificates, its agent and its Envoy.
+// Observations can be compared by ==.
 type Observation struct {
-	// Joined says that a certificate has been issued to the proxy.
+	// Joined means that a certificate has been issued to the proxy.
 	Joined bool
-	// Draining proxies get new traffic only if no other endpoint is ready. It is set until a Hello of the agent that does
-	// not say so.
+	// Draining proxies get new traffic only if no other endpoint is ready. It is set until a Hello of the agent without
+	// it.
 	Draining bool
-	// Held says that a guarded liveness probe of the pod fails, whether or not a restart is granted. Such a proxy counts as one that drains.
+	// Held means that a guarded liveness probe of the pod fails, whether or not a restart is granted. Such a proxy
+	// counts as draining.
 	Held bool
-	// Administrator says why an administrator drains the proxy; "" if none does. In a pod an annotation says it.
+	// Administrator is why an administrator drains the proxy; "" if not. In a pod it comes from an annotation.
 	Administrator string
-	// Path is the SPIFFE path that the certificate in use names, "" if that is not known.
+	// Path is the SPIFFE path in the certificate in use, "" if unknown.
 	Path string
-	// Expired says that the certificate in use has expired: clients of the mesh refuse it.
+	// Expired means that the certificate in use has expired: clients of the mesh reject it.
 	Expired bool
-	// ListenersKnown says that Listeners is known. It is not after a restart of the control plane, until Envoy is back.
+	// ListenersKnown means that Listeners is known. After a restart of the control plane it is not, until Envoy is
+	// back.
 	ListenersKnown bool
 	// Listeners are the addresses of the inbound listeners that Envoy has accepted.
 	Listeners Addresses
-	// OutboundsKnown is whether Outbounds is known, too.
+	// OutboundsKnown means that Outbounds is known.
 	OutboundsKnown bool
 	// Outbounds are the addresses of the listeners for the application's own traffic that Envoy has accepted.
 	Outbounds Addresses
-	// NotServing are the addresses of inbounds whose application cannot take traffic: by what its ServiceProbe has found last, or since
-	// the agent has not said yet.
+	// NotServing are the addresses of inbounds whose application cannot take traffic: its ServiceProbe has failed, or
+	// the agent has not reported yet.
 	NotServing Addresses
 }
 
-// Serves reports whether the application behind an inbound of d can take traffic, as far as its ServiceProbe says.
+// Serves reports whether the application behind an inbound of d can take traffic, according to its ServiceProbe.
 func (o Observation) Serves(d *Dataplane, in *Inbound) bool {
 	return !d.Probed(in) || !o.NotServing.Has(d.InboundAddress(in))
 }
 
-// Accepts reports whether Envoy has accepted the listener that serves an inbound of d, or it is not known.
+// Accepts reports whether Envoy has accepted the listener of an inbound of d, or this is unknown.
 func (o Observation) Accepts(d *Dataplane, in *Inbound) bool {
 	return !o.ListenersKnown || o.Listeners.Has(d.ListenerAddress(in))
 }
 
-// AcceptsOutbound reports whether Envoy has accepted the listener at an address of OutboundListeners, or it is not known.
+// AcceptsOutbound reports whether Envoy has accepted the listener at an address of OutboundListeners, or this is
+// unknown.
 func (o Observation) AcceptsOutbound(at netip.AddrPort) bool {
 	return !o.OutboundsKnown || o.Outbounds.Has(at)
 }

@@ -22,7 +22,7 @@ type Outbound struct {
 	BackendRef *BackendRef `json:"backendRef,omitempty"`
 }
 
-// Service returns the name in the mesh of the service that the outbound reaches, see MeshServiceName for those of MeshServices.
+// Service returns the name in the mesh of the service that the outbound reaches, see MeshServiceName for MeshServices.
 func (o *Outbound) Service() string {
 	if o.BackendRef != nil {
 		return o.BackendRef.Service()
@@ -41,12 +41,13 @@ type BackendRef struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port,omitempty"`
-	// Labels that the MeshService has, instead of Name. kuma.io/display-name is its name. Of several it is the first by name.
+	// Labels of the MeshService, instead of Name. kuma.io/display-name is its name. If several match, the first by name
+	// is used.
 	// +kubebuilder:validation:MaxProperties=32
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// Service returns the name in the mesh of the service: with Labels one of its own, which no MeshService has.
+// Service returns the name in the mesh of the service; with Labels a separate one, which no MeshService has.
 func (r *BackendRef) Service() string {
 	if len(r.Labels) == 0 {
 		return MeshServiceName(r.Name, r.Port)
@@ -63,11 +64,12 @@ func Pairs(of map[string]string) string {
 	return strings.Join(all, ",")
 }
 
-// Selects reports whether a MeshService has the Labels. It need not have the port: another one is not meant in its place.
+// Selects reports whether a MeshService has the Labels. It need not have the port: a missing port does not select
+// another MeshService.
 func (r *BackendRef) Selects(s *MeshService) bool { return s.hasLabels(r.Labels) }
 
-// Prefers reports whether the reference means a MeshService rather than another one, which may be nil. Of several with the Labels it means the
-// first by name: which is the oldest, files do not say.
+// Prefers reports whether the reference prefers a MeshService to another one, which may be nil. Of several with the
+// Labels it prefers the first by name: files do not say which is the oldest.
 func (r *BackendRef) Prefers(s, other *MeshService) bool {
 	return r.Selects(s) && (other == nil || s.Name < other.Name)
 }
@@ -75,8 +77,8 @@ func (r *BackendRef) Prefers(s, other *MeshService) bool {
 // MeshServiceInfix is between the name of a MeshService and a port of it in the name of their service.
 const MeshServiceInfix = "_msvc_"
 
-// MeshServiceName returns the name in the mesh of the service that a port of a MeshService is, as Kuma's names of destinations end.
-// A service that is made from tags may have the name of the MeshService at the same time.
+// MeshServiceName returns the name in the mesh of the service of a MeshService port, like the end of Kuma's destination
+// names. A service made from tags may have the name of the MeshService at the same time.
 func MeshServiceName(name string, port uint32) string { //nolint:revive // of a MeshService
 	return name + MeshServiceInfix + strconv.FormatUint(uint64(port), 10)
 }

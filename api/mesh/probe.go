@@ -20,18 +20,20 @@ const (
 // probeTypes are the types that an entry of the table may have.
 var probeTypes = []ProbeType{"", ProbeStartup, ProbeLiveness, ProbeReadiness, ProbePostStart, ProbePreStop}
 
-// IsHook reports whether it is a lifecycle hook and not a probe. A hook has effects, and the kubelet calls it with another
-// client.
+// IsHook reports whether it is a lifecycle hook rather than a probe. A hook has effects, and the kubelet calls it with
+// another client.
 func (t ProbeType) IsHook() bool { return t == ProbePostStart || t == ProbePreStop }
 
-// ProbesMode is where the kubelet asks in the place of a pod's applications (docs/decisions/028-per-port-mode.md).
+// ProbesMode is where the kubelet sends the probes of a pod's applications instead
+// (docs/decisions/028-per-port-mode.md).
 type ProbesMode string
 
 // Modes of probes.
 const (
 	// ProbesUnified: the agent answers all probes and hooks, on the virtual port.
 	ProbesUnified ProbesMode = "unified"
-	// ProbesPerPort: the agent answers HTTP probes and hooks on the virtual port, and each gRPC or TCP probe has a port of its own.
+	// ProbesPerPort: the agent answers HTTP probes and hooks on the virtual port, and each gRPC or TCP probe has its
+	// own port.
 	ProbesPerPort ProbesMode = "per-port"
 )
 
@@ -47,7 +49,7 @@ func ParseProbesMode(text string) (ProbesMode, error) {
 	return "", errors.New(AllowedProbesMode)
 }
 
-// Liveness is what an operator asks of the guarded liveness probes of a running pod.
+// Liveness is an operator's override for the guarded liveness probes of a running pod.
 type Liveness string
 
 // Values of AnnotationLiveness.
@@ -67,51 +69,82 @@ func ParseLiveness(text string) (Liveness, error) {
 	return "", errLiveness
 }
 
-// What the kubelet gets instead of the user's values with a guarded liveness probe, whose time-outs and failures the agent counts (decision 072).
+// LivenessHold is the kubelet's answer in place of a held failure of a liveness probe, and for one that the agent
+// cannot check (decision 082).
+type LivenessHold string
+
+// Values of LivenessHold.
 const (
-	// GuardedTimeoutSeconds is longer than any agent is slow, or is stopped: the kubelet counts its own time-out as a failure.
+	// HoldErrored: a check that could not be made, which the kubelet discards.
+	HoldErrored LivenessHold = "errored"
+	// HoldWarning: a redirect that the kubelet does not follow. The check counts as passed, with an event that says HELD.
+	HoldWarning LivenessHold = "warning"
+)
+
+// AllowedLivenessHold is FieldError.Allowed of a LivenessHold.
+const AllowedLivenessHold = "must be errored or warning"
+
+// ParseLivenessHold parses a LivenessHold. The error says what is allowed.
+func ParseLivenessHold(text string) (LivenessHold, error) {
+	switch h := LivenessHold(text); h {
+	case HoldErrored, HoldWarning:
+		return h, nil
+	}
+	return "", errors.New(AllowedLivenessHold)
+}
+
+// Values of a guarded liveness probe for the kubelet, instead of the user's: the agent counts timeouts and failures
+// (decision 072).
+const (
+	// GuardedTimeoutSeconds is longer than any pause of an agent: the kubelet counts its own timeout as a failure.
 	GuardedTimeoutSeconds = 600
-	// GuardedFailureThreshold is more than the failures with which the kubelet counts three ends of the sidecar's container: one each, for the request that
-	// is open then. Nothing resets its count while a failure is held back.
+	// GuardedFailureThreshold is more than the failures that the kubelet counts for three ends of the sidecar's
+	// container: one each, for the open request. Nothing resets its count while a failure is held back.
 	GuardedFailureThreshold = 5
 )
 
-// ProbeAlive is the value of ProbeHeader, and PathAlive the path, with which the kubelet asks the virtual port whether the agent itself answers.
+// KubeletCountsErrored begins the result of "sonde-dp check kubelet" for a kubelet that restarts containers on failures
+// held as errored.
+const KubeletCountsErrored = "the kubelet counts errored probes as failures"
+
+// ProbeAlive is the value of ProbeHeader, and PathAlive the path, of the kubelet's request to the virtual port that
+// tests whether the agent itself answers.
 const (
 	ProbeAlive = ContainerSidecar + "-" + string(ProbeLiveness)
 	PathAlive  = "/sonde/alive"
 )
 
-// Probe is a probe or hook as the user wrote it, with named ports resolved. It has exactly one of HTTPGet, TCPSocket
-// and GRPC.
+// Probe is a probe or hook as the user wrote it, with named ports resolved. It has exactly one of HTTPGet, TCPSocket,
+// GRPC and Exec.
 type Probe struct {
 	// ID is the value of ProbeHeader, unique in the table; "" if the probe is only identified by its path.
 	ID string `json:"id,omitempty"`
 	// Container it belongs to.
 	Container string `json:"container,omitempty"`
-	// Type of the probe, "" if it is not known.
+	// Type of the probe, "" if unknown.
 	Type ProbeType `json:"type,omitempty"`
 	// TimeoutSeconds of one check. Default 1. Hooks have none.
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
-	// VirtualPort is the port of its own that a TCP or gRPC probe has in ProbesPerPort mode, else 0.
+	// VirtualPort is the separate port of a TCP or gRPC probe in ProbesPerPort mode, else 0.
 	VirtualPort int32 `json:"virtualPort,omitempty"`
-	// Guarded says that a failure waits until a restart of the container is granted. Only liveness probes are guarded.
+	// Guarded means that a failure waits until a restart of the container is granted. Only liveness probes are guarded.
 	Guarded bool `json:"guarded,omitempty"`
-	// FailureThreshold and PeriodSeconds are those of a probe that is guarded, with defaults 3 and 10: how many failures in a row restart the
-	// container, and how far apart checks are. Others have none.
+	// FailureThreshold and PeriodSeconds belong to a guarded probe, with defaults 3 and 10: how many failures in a row
+	// restart the container, and how far apart checks are. They are absent from others.
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
 	PeriodSeconds    int32 `json:"periodSeconds,omitempty"`
 
 	HTTPGet   *HTTPGetProbe   `json:"httpGet,omitempty"`
 	TCPSocket *TCPSocketProbe `json:"tcpSocket,omitempty"`
 	GRPC      *GRPCProbe      `json:"grpc,omitempty"`
+	Exec      *ExecProbe      `json:"exec,omitempty"`
 }
 
 // allHandlers are the names of all kinds of handlers.
-const allHandlers = "httpGet, tcpSocket and grpc"
+const allHandlers = "httpGet, tcpSocket, grpc and exec"
 
-// handler is what a probe or hook asks the application. What differs between its kinds, HTTPGetProbe, TCPSocketProbe and GRPCProbe, is what
-// the methods return. Those without a comment are said at the methods of Probe.
+// handler is the action of a probe or hook. The methods return the differences between its kinds, HTTPGetProbe,
+// TCPSocketProbe, GRPCProbe and ExecProbe. Those without a comment are described at the methods of Probe.
 type handler interface {
 	name() string
 	protocol() Protocol
@@ -121,16 +154,17 @@ type handler interface {
 	port() *int32
 	virtualPath(port string) string
 	setDefaults()
-	// problem returns what is wrong with how the application is asked, nil if nothing is. path is that of the handler.
+	// problem returns an error for an invalid handler, nil if valid. path is the path of the handler.
 	problem(path string) *FieldError
 	// validate checks the handler of a ServiceProbe, except its port.
 	validate(v *violations, path string)
 }
 
-// MatchHandler returns what the function of a probe's handler returns, and zero without a handler. A kind of handler is one more
-// function here, so that a caller that forgets it does not compile.
+// MatchHandler returns the result of the function for a probe's handler, and zero without a handler. A new kind of
+// handler is another function here, so that a caller that forgets it does not compile.
 func MatchHandler[T any](
 	p Probe, httpGet func(*HTTPGetProbe) T, tcpSocket func(*TCPSocketProbe) T, grpc func(*GRPCProbe) T,
+	exec func(*ExecProbe) T,
 ) (result T) {
 	switch h := p.handler().(type) {
 	case *HTTPGetProbe:
@@ -139,11 +173,13 @@ func MatchHandler[T any](
 		return tcpSocket(h)
 	case *GRPCProbe:
 		return grpc(h)
+	case *ExecProbe:
+		return exec(h)
 	}
 	return result
 }
 
-// handlers yields the handlers that are there. A valid probe has one.
+// handlers yields the handlers that are set. A valid probe has one.
 func (p Probe) handlers(yield func(handler) bool) {
 	if p.HTTPGet != nil && !yield(p.HTTPGet) {
 		return
@@ -151,8 +187,11 @@ func (p Probe) handlers(yield func(handler) bool) {
 	if p.TCPSocket != nil && !yield(p.TCPSocket) {
 		return
 	}
-	if p.GRPC != nil {
-		yield(p.GRPC)
+	if p.GRPC != nil && !yield(p.GRPC) {
+		return
+	}
+	if p.Exec != nil {
+		yield(p.Exec)
 	}
 }
 
@@ -163,7 +202,7 @@ func (p Probe) handlerNames() (names []string) {
 	return names
 }
 
-// handler returns the handler, nil if there is none.
+// handler returns the handler, nil without one.
 func (p Probe) handler() handler {
 	for h := range p.handlers {
 		return h
@@ -171,11 +210,11 @@ func (p Probe) handler() handler {
 	return nil
 }
 
-// HandlerName returns the field of manifests that has the handler: httpGet.
+// HandlerName returns the manifest field of the handler, such as httpGet.
 func (p Probe) HandlerName() string { return p.handler().name() }
 
-// Protocol returns what is spoken: ProtocolHTTP, ProtocolGRPC, or ProtocolTCP where a connection is all that is asked for; "" without a
-// handler.
+// Protocol returns the protocol of the probe: ProtocolHTTP, ProtocolGRPC, or ProtocolTCP if it only opens a connection;
+// "" for exec, and without a handler.
 func (p Probe) Protocol() Protocol {
 	if h := p.handler(); h != nil {
 		return h.protocol()
@@ -183,7 +222,7 @@ func (p Probe) Protocol() Protocol {
 	return ""
 }
 
-// Port returns the port of the application that is probed, 0 without a handler.
+// Port returns the port of the application that is probed, 0 for exec and without a handler.
 func (p Probe) Port() int32 {
 	if h := p.handler(); h != nil {
 		return *h.port()
@@ -191,24 +230,30 @@ func (p Probe) Port() int32 {
 	return 0
 }
 
-// At returns a probe with a copy of the handler for that port, and nothing else.
+// At returns a probe with only a copy of the handler, for that port.
 func (p Probe) At(port int32) Probe { return p.handler().at(port) }
 
-// Written returns the handler as manifests have it, in one line. target is the host, which may be "", and port: ":8080".
+// Written returns the handler in the form of manifests, in one line. target is the host, which may be "", and port:
+// ":8080".
 func (p Probe) Written(target string) string { return p.handler().written(target) }
 
-// Request returns in one line what is asked of a port, to be shown.
+// Request returns the request to a port in one line, for display.
 func (p Probe) Request(port int32) string { return p.handler().request(port) }
 
-// WantsOwnPort reports whether the probe gets a VirtualPort in ProbesPerPort mode. Those over HTTP share one port of the agent.
-func (p Probe) WantsOwnPort() bool { return p.Protocol() != ProtocolHTTP }
+// WantsOwnPort reports whether the probe gets a VirtualPort in ProbesPerPort mode. HTTP and exec probes share one port
+// of the agent.
+func (p Probe) WantsOwnPort() bool { return p.Protocol() != ProtocolHTTP && p.Exec == nil }
 
-// Redirected reports whether the kernel redirects the VirtualPort to the application, so that the agent has nothing to answer.
+// Redirected reports whether the kernel redirects the VirtualPort to the application, so that the agent has nothing to
+// answer.
 func (p Probe) Redirected() bool { return p.VirtualPort != 0 && p.Protocol() == ProtocolTCP }
 
-// VirtualPath returns the path and query of the probe on the virtual port: /<port><target>, /tcp/<port>, /grpc/<port> or
-// /grpc/<port>/<service>. Bytes that the kubelet would not send unchanged are escaped. Probes that differ only in such
-// bytes have the same VirtualPath; ProbeHeader tells them apart.
+// VirtualPath returns the path and query of the probe on the virtual port: /<port><target>, /tcp/<port>, /grpc/<port>,
+// /grpc/<port>/<service> or /exec/<container>. Bytes that the kubelet would not send unchanged are escaped. Probes that
+// differ only in such bytes have the same VirtualPath; ProbeHeader tells them apart.
 func (p Probe) VirtualPath() string {
+	if p.Exec != nil {
+		return p.Exec.virtualPath(p.Container)
+	}
 	return p.handler().virtualPath(strconv.Itoa(int(p.Port())))
 }

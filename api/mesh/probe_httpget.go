@@ -23,7 +23,7 @@ const (
 
 // HTTPGetProbe sends a GET request.
 type HTTPGetProbe struct {
-	// Path as the user wrote it: not escaped, and not cleaned. Default "/".
+	// Path as the user wrote it: neither escaped nor cleaned. Default "/".
 	Path string `json:"path,omitempty"`
 	// Port that is asked.
 	// +optional
@@ -94,8 +94,8 @@ func (g *HTTPGetProbe) urlScheme() string {
 	return "http"
 }
 
-// URL returns the URL that the kubelet requests. The kubelet parses Path as a URL and keeps its path, query and user; a host
-// in it is replaced by host. A Path that is not a URL is used as a plain path.
+// URL returns the URL that the kubelet requests. The kubelet parses Path as a URL and keeps its path, query and user; a
+// host in it is replaced by host. A Path that is not a URL is used as a plain path.
 // Source: kubernetes pkg/probe/http/request.go.
 func (g *HTTPGetProbe) URL(host string) (*url.URL, error) {
 	u, err := url.Parse(g.Path)
@@ -175,7 +175,7 @@ func (g *HTTPGetProbe) problem(path string) *FieldError {
 	return nil
 }
 
-// validate implements handler. Values of headers are left out of errors, since they may be secrets.
+// validate implements handler. Values of headers are left out of errors, since they may be secret.
 func (g *HTTPGetProbe) validate(v *violations, path string) {
 	v.check(len(g.Path) <= maxProbePath && isPrintable(g.Path), path+".path", Shorten(g.Path, maxShown),
 		fmt.Sprintf("must have at most %d visible ASCII characters", maxProbePath))
@@ -186,7 +186,7 @@ func (g *HTTPGetProbe) validate(v *violations, path string) {
 	size := 0
 	for i, h := range g.HTTPHeaders {
 		field := fmt.Sprintf("%s.httpHeaders[%d]", path, i)
-		name := strings.SplitAfterN(h.Name, ":", 2)[0] // the value may stand in the name by mistake
+		name := strings.SplitAfterN(h.Name, ":", 2)[0] // the value may be in the name by mistake
 		v.check(isHeaderName(h.Name), field+".name", Shorten(name, maxShown), "must be the name of an HTTP header")
 		if strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 			v.report(&FieldError{Field: field + ".value", Allowed: "must have no control characters"})

@@ -18,11 +18,11 @@ const MaxProbeTable = 131071
 // maxProbeID is the longest ID, in bytes: it is sent in a header.
 const maxProbeID = 256
 
-// ProbeTable has the probes and hooks of a pod as the user wrote them. The agent answers these and no others.
+// ProbeTable has the probes and hooks of a pod as the user wrote them. The agent answers only these.
 type ProbeTable []Probe
 
-// Encode returns the table as JSON for EnvProbeTable. It contains no '$', since the kubelet expands $(NAME) in values of
-// variables. It returns an error if the table does not fit into one environment string.
+// Encode returns the table as JSON for EnvProbeTable. It contains no '$', since the kubelet expands $(NAME) in values
+// of variables. It returns an error if the table does not fit into one environment string.
 func (t ProbeTable) Encode() (string, error) {
 	if t == nil {
 		t = ProbeTable{}
@@ -41,9 +41,9 @@ func (t ProbeTable) Encode() (string, error) {
 	return data, nil
 }
 
-// ParseProbeTable parses the output of Encode, and the short form of entries that only have a handler; "", "null" and "[]"
-// are empty tables. The kubelet's defaults are set. Unknown keys are ignored and returned. The error has one line for each
-// wrong value, with its place and what is allowed.
+// ParseProbeTable parses the output of Encode, and the short form of entries with only a handler; "", "null" and "[]"
+// are empty tables. It sets the kubelet's defaults. Unknown keys are ignored and returned. The error has one line for
+// each invalid value, with its place and what is allowed.
 func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err error) {
 	if strings.TrimSpace(data) == "" {
 		return nil, nil, nil
@@ -58,17 +58,20 @@ func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err e
 	for i, entry := range entries {
 		p, problems := d.probe(entry)
 		if first, taken := ids[p.ID]; taken && p.ID != "" {
-			problems = append(problems, &FieldError{Field: "id", Value: p.ID, Allowed: fmt.Sprintf("must be unique, probes[%d] has it too", first)})
+			problems = append(problems, &FieldError{Field: "id", Value: p.ID,
+				Allowed: fmt.Sprintf("must be unique, probes[%d] has it too", first)})
 		}
 		ids[p.ID] = i
 		if first, taken := virtualPorts[p.VirtualPort]; taken && p.VirtualPort != 0 {
 			problems = append(problems, &FieldError{
-				Field: "virtualPort", Value: strconv.Itoa(int(p.VirtualPort)), Bare: true, Allowed: fmt.Sprintf("must be unique, probes[%d] has it too", first),
+				Field: "virtualPort", Value: strconv.Itoa(int(p.VirtualPort)), Bare: true,
+				Allowed: fmt.Sprintf("must be unique, probes[%d] has it too", first),
 			})
 		}
 		virtualPorts[p.VirtualPort] = i
 		for _, problem := range problems {
-			errs = append(errs, fmt.Errorf("probes[%d] (id %q, container %q, type %q): %w", i, p.ID, p.Container, p.Type, problem))
+			errs = append(errs, fmt.Errorf("probes[%d] (id %q, container %q, type %q): %w",
+				i, p.ID, p.Container, p.Type, problem))
 		}
 		table = append(table, p)
 	}
@@ -87,11 +90,12 @@ type probeDecoder struct {
 func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
 	d.errs = nil
 	var p Probe
-	var httpGet, tcpSocket, grpc json.RawMessage
+	var httpGet, tcpSocket, grpc, exec json.RawMessage
 	d.object("", data, map[string]any{
-		"id": &p.ID, "container": &p.Container, "type": &p.Type, "timeoutSeconds": &p.TimeoutSeconds, "virtualPort": &p.VirtualPort,
-		"guarded": &p.Guarded, "failureThreshold": &p.FailureThreshold, "periodSeconds": &p.PeriodSeconds,
-		"httpGet": &httpGet, "tcpSocket": &tcpSocket, "grpc": &grpc,
+		"id": &p.ID, "container": &p.Container, "type": &p.Type, "timeoutSeconds": &p.TimeoutSeconds,
+		"virtualPort": &p.VirtualPort,
+		"guarded":     &p.Guarded, "failureThreshold": &p.FailureThreshold, "periodSeconds": &p.PeriodSeconds,
+		"httpGet": &httpGet, "tcpSocket": &tcpSocket, "grpc": &grpc, "exec": &exec,
 	})
 	if given(httpGet) {
 		p.HTTPGet = d.httpGet(httpGet)
@@ -103,6 +107,10 @@ func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
 	if given(grpc) {
 		p.GRPC = &GRPCProbe{}
 		d.object("grpc.", grpc, map[string]any{"port": &p.GRPC.Port, "service": &p.GRPC.Service, "mode": &p.GRPC.Mode})
+	}
+	if given(exec) {
+		p.Exec = &ExecProbe{}
+		d.object("exec.", exec, map[string]any{"command": &p.Exec.Command})
 	}
 	if d.errs == nil {
 		p.SetDefaults()
@@ -136,8 +144,8 @@ func (d *probeDecoder) object(path string, data json.RawMessage, fields map[stri
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(object)) {
-		field, known := fields[key]
-		if !known {
+		field, ok := fields[key]
+		if !ok {
 			d.unknown[withoutIndex(path)+key] = true
 			continue
 		}
@@ -150,7 +158,7 @@ func (d *probeDecoder) object(path string, data json.RawMessage, fields map[stri
 	}
 }
 
-// withoutIndex removes the index from a path, so that unknown keys of all elements have one name.
+// withoutIndex removes the index from a path, so that unknown keys of all elements share one name.
 func withoutIndex(path string) string {
 	if begin, end := strings.Index(path, "["), strings.Index(path, "]"); begin >= 0 && end > begin {
 		return path[:begin] + path[end+1:]
@@ -167,14 +175,15 @@ func (d *probeDecoder) wrong(field string, value json.RawMessage, allowed string
 		field = "entry"
 	}
 	f := &FieldError{Field: field, Value: string(value), Allowed: allowed}
-	if value != nil && json.Unmarshal(value, &f.Value) != nil { // no text, and what is composed may have one with control characters
+	// not a text, and a composed value may contain control characters
+	if value != nil && json.Unmarshal(value, &f.Value) != nil {
 		f.Value, f.Bare = string(value), value[0] != '{' && value[0] != '['
 	}
 	f.Value = Shorten(f.Value, maxShown)
 	d.errs = append(d.errs, f)
 }
 
-// withoutQuotes says that the quotes are what is wrong with a text, "" if they are not.
+// withoutQuotes returns a hint if only the quotes of a text are wrong, otherwise "".
 func withoutQuotes(value json.RawMessage, field any) string {
 	var text string
 	if json.Unmarshal(value, &text) != nil || json.Unmarshal([]byte(text), field) != nil {
@@ -189,6 +198,8 @@ func expected(field any) string {
 		return "a number of at most 2147483647"
 	case *[]json.RawMessage:
 		return "a list"
+	case *[]string:
+		return "a list of strings"
 	case *bool:
 		return "true or false"
 	}
@@ -208,10 +219,11 @@ func (p *Probe) SetDefaults() {
 	}
 }
 
-// Validate returns what ParseProbeTable would say about the probe as an entry of a table: FieldErrors, joined. The defaults must be set.
+// Validate returns ParseProbeTable's errors for the probe as an entry of a table: FieldErrors, joined. The defaults
+// must be set.
 func (p *Probe) Validate() error { return errors.Join(p.problems()...) }
 
-// virtualPortProblem returns what is allowed instead of VirtualPort, "" if it is right.
+// virtualPortProblem returns what is allowed instead of VirtualPort, "" if it is valid.
 func (p *Probe) virtualPortProblem() string {
 	switch {
 	case p.VirtualPort == 0:
@@ -235,14 +247,14 @@ func (p *Probe) guardedProblem() string {
 	case p.Type != ProbeLiveness:
 		return refused + "only a probe of type liveness is guarded"
 	case p.Container == "":
-		return refused + "a restart is that of a container, and none is named"
+		return refused + "a restart needs a container, which is not named"
 	case p.VirtualPort != 0:
 		return refused + "a probe with a virtualPort is not guarded"
 	}
 	return ""
 }
 
-// numberProblems returns what is wrong with numbers that may be left out.
+// numberProblems returns errors for invalid optional numbers.
 func (p *Probe) numberProblems() []error {
 	var errs []error
 	for _, n := range []struct {
@@ -250,10 +262,23 @@ func (p *Probe) numberProblems() []error {
 		value int32
 	}{{"timeoutSeconds", p.TimeoutSeconds}, {"failureThreshold", p.FailureThreshold}, {"periodSeconds", p.PeriodSeconds}} {
 		if n.value < 0 {
-			errs = append(errs, &FieldError{Field: n.field, Value: strconv.Itoa(int(n.value)), Bare: true, Allowed: "must be at least 1"})
+			errs = append(errs, &FieldError{Field: n.field, Value: strconv.Itoa(int(n.value)), Bare: true,
+				Allowed: "must be at least 1"})
 		}
 	}
 	return errs
+}
+
+// targetProblem returns an error for an invalid port, or an invalid container of an exec probe, nil if valid.
+func (p *Probe) targetProblem() *FieldError {
+	port := p.Port()
+	switch {
+	case p.Exec != nil && !isDNSLabel(p.Container):
+		return &FieldError{Field: "container", Value: p.Container, Allowed: "must be the name of a container, for exec"}
+	case p.Exec == nil && (port < 1 || port > 65535):
+		return &FieldError{Field: p.HandlerName() + ".port", Value: strconv.Itoa(int(port)), Bare: true, Allowed: AllowedPort}
+	}
+	return nil
 }
 
 func (p *Probe) problems() []error {
@@ -284,8 +309,8 @@ func (p *Probe) problems() []error {
 		wrong("handler", strings.Join(names, ", "), "must be exactly one of "+allHandlers)
 		return errs
 	}
-	if port := p.Port(); port < 1 || port > 65535 {
-		bare(names[0]+".port", strconv.Itoa(int(port)), AllowedPort)
+	if problem := p.targetProblem(); problem != nil {
+		errs = append(errs, problem)
 	}
 	if allowed := p.virtualPortProblem(); allowed != "" {
 		bare("virtualPort", strconv.Itoa(int(p.VirtualPort)), allowed)

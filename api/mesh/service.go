@@ -9,16 +9,16 @@ type Service struct {
 
 // ServiceSpec is the spec of a Service.
 type ServiceSpec struct {
-	// Protocol of the service. Default: that of its inbounds, else tcp.
+	// Protocol of the service. Default: its inbounds' protocol, else tcp.
 	Protocol Protocol `json:"protocol,omitempty"`
 	// Addresses are virtual ip:port pairs at which redirected applications reach the service.
 	Addresses []string `json:"addresses,omitempty"`
-	// Headless says that redirected applications reach each endpoint at its own address, ready or not.
+	// Headless makes redirected applications reach each endpoint at its own address, ready or not.
 	Headless bool `json:"headless,omitempty"`
 	// SessionAffinity is None or ClientIP: each caller keeps to one endpoint. Default None.
 	SessionAffinity SessionAffinity `json:"sessionAffinity,omitempty"`
-	// InternalTrafficPolicy is Cluster or Local: callers reach only the endpoints on their own node, see the label sonde.dev/node.
-	// Default Cluster.
+	// InternalTrafficPolicy is Cluster or Local: callers reach only the endpoints on their own node, see the label
+	// sonde.dev/node. Default Cluster.
 	InternalTrafficPolicy InternalTrafficPolicy `json:"internalTrafficPolicy,omitempty"`
 	Endpoints             []ServiceEndpoint     `json:"endpoints,omitempty"`
 }
@@ -47,25 +47,27 @@ type ServiceEndpoint struct {
 	Address string `json:"address"`
 	// Port that clients connect to.
 	Port uint32 `json:"port"`
-	// Dataplane names the Dataplane that answers at the address: the endpoint then has its sidecar and its identity. An endpoint
-	// without one has no sidecar.
+	// Dataplane that answers at the address: the endpoint then has its sidecar and its identity. Without it the
+	// endpoint has no sidecar.
 	Dataplane string `json:"dataplane,omitempty"`
 	// NodeName is the node of the endpoint. Default: the label sonde.dev/node of its Dataplane.
 	NodeName string          `json:"nodeName,omitempty"`
 	Health   *EndpointHealth `json:"health,omitempty"`
-	// Frozen says that Health is not what Kubernetes says, since the node and most others of its zone or of the mesh are not seen. No document has it.
+	// Frozen means that Health differs from Kubernetes, since the node and most others of its zone or of the mesh are
+	// unreachable. It is not in documents.
 	Frozen bool `json:"-"`
-	// Restarting says that Health is that of a pod whose kubelet restarts all its containers at once. No document has it.
+	// Restarting means that Health is for a pod whose kubelet restarts all its containers at once. It is not in
+	// documents.
 	Restarting bool `json:"-"`
 }
 
-// EndpointHealth is the health of an endpoint, with the meaning that the conditions of an EndpointSlice have. It alone decides
-// about the endpoint: whether an agent has joined does not count.
+// EndpointHealth is the health of an endpoint, with the same meaning as the conditions of an EndpointSlice. It alone
+// decides about the endpoint: whether an agent has joined does not count.
 type EndpointHealth struct {
 	// Ready is whether the endpoint may get new traffic. Absent means ready.
 	Ready *bool `json:"ready,omitempty"`
-	// Serving is whether an endpoint that is not ready can still answer, since it only ends. It gets traffic while the service
-	// has no ready endpoint. Absent means no.
+	// Serving is whether an endpoint that is not ready can still answer, while it terminates. It gets traffic while the
+	// service has no ready endpoint. Absent means no.
 	Serving *bool `json:"serving,omitempty"`
 }
 

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// ServiceProbe is how the agent asks whether the application behind an inbound can take traffic. It has one handler, which says in whose
-// form the rest is: TCP in that of Kuma, any other in that of a Kubernetes readiness probe. Without one it is Kuma's TCP.
+// ServiceProbe is how the agent checks whether the application behind an inbound can take traffic. It has one handler,
+// which determines the form of the other fields: TCP is Kuma's form, any other is like a Kubernetes readiness probe.
+// Without a handler it is Kuma's TCP.
 type ServiceProbe struct {
 	// TCP connects to the application.
 	TCP *TCPServiceProbe `json:"tcp,omitempty"`
@@ -34,10 +35,12 @@ type ServiceProbe struct {
 	// TimeoutSeconds of a check, with httpGet, tcpSocket or grpc. Default 1.
 	// +kubebuilder:validation:Minimum=1
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
-	// FailureThreshold is how many checks in a row must fail until the inbound is not ready, with httpGet, tcpSocket or grpc. Default 3.
+	// FailureThreshold is how many checks in a row must fail until the inbound is not ready, with httpGet, tcpSocket or
+	// grpc. Default 3.
 	// +kubebuilder:validation:Minimum=1
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
-	// SuccessThreshold is how many checks in a row must pass until the inbound is ready, with httpGet, tcpSocket or grpc. Default 1.
+	// SuccessThreshold is how many checks in a row must pass until the inbound is ready, with httpGet, tcpSocket or grpc.
+	// Default 1.
 	// +kubebuilder:validation:Minimum=1
 	SuccessThreshold int32 `json:"successThreshold,omitempty"`
 }
@@ -79,8 +82,8 @@ func (p *ServiceProbe) Timing() ProbeTiming {
 	}
 }
 
-// ServiceCheck returns the check of the application that the ServiceProbe means, as a probe of a pod's container, and where it goes.
-// The defaults must be set, and there must be a ServiceProbe.
+// ServiceCheck returns the ServiceProbe as a probe of a pod's container, and its target. The defaults must be set, and
+// there must be a ServiceProbe.
 func (in *Inbound) ServiceCheck() (Probe, netip.AddrPort) {
 	s := in.ServiceProbe
 	check := s.check()
@@ -91,8 +94,8 @@ func (in *Inbound) ServiceCheck() (Probe, netip.AddrPort) {
 	return check, AddrPort(in.ServiceAddress, uint32(check.Port()))
 }
 
-// Probed reports whether the agent asks the application behind an inbound of d. In a pod the kubelet does, and an Ignored
-// inbound has no endpoint.
+// Probed reports whether the agent probes the application behind an inbound of d. In a pod the kubelet does, and an
+// Ignored inbound has no endpoint.
 func (d *Dataplane) Probed(in *Inbound) bool {
 	return in.ServiceProbe != nil && in.State != InboundIgnored && !d.IsPod()
 }
@@ -107,7 +110,7 @@ func (p *ServiceProbe) check() Probe {
 	return Probe{HTTPGet: p.HTTPGet, TCPSocket: p.TCPSocket, GRPC: p.GRPC}
 }
 
-// handlers returns the names of the handlers that are there.
+// handlers returns the names of the handlers that are set.
 func (p *ServiceProbe) handlers() []string {
 	names := p.check().handlerNames()
 	if p.TCP != nil {
@@ -116,12 +119,12 @@ func (p *ServiceProbe) handlers() []string {
 	return names
 }
 
-// hasSeconds reports whether a field of Kubernetes' form is there, besides a handler.
+// hasSeconds reports whether a field of Kubernetes' form is set, besides a handler.
 func (p *ServiceProbe) hasSeconds() bool {
 	return cmp.Or(p.PeriodSeconds, p.TimeoutSeconds, p.FailureThreshold, p.SuccessThreshold) != 0
 }
 
-// setDefaults sets the fields of the form that the handler belongs to. It sets none where that is not clear.
+// setDefaults sets the fields of the form that the handler belongs to. It does nothing if the form is ambiguous.
 func (p *ServiceProbe) setDefaults(servicePort uint32) {
 	handlers := p.handlers()
 	if len(handlers) == 0 && !p.hasSeconds() {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// UnknownField says what to write instead of an unknown field: the one that differs only in letter case or
-// separators, such as service_port for servicePort, else the nearest, else all of them.
+// UnknownField says what to write instead of an unknown field: the one that differs only in letter case or separators,
+// such as service_port for servicePort, else the nearest, else all of them.
 func UnknownField(name string, known []string) string {
 	const is = "is an unknown field"
 	switch near, same := Nearest(name, known); {
@@ -21,8 +21,8 @@ func UnknownField(name string, known []string) string {
 	return is
 }
 
-// Nearest returns the known name that may be meant, "" if none is near, and whether it differs only in letter case or
-// separators.
+// Nearest returns the known name that is probably intended, "" if none is near, and whether it differs only in letter
+// case or separators.
 func Nearest(name string, known []string) (near string, same bool) {
 	folded := fold(name)
 	least := max(1, len(folded)/3) + 1
@@ -38,7 +38,7 @@ func Nearest(name string, known []string) (near string, same bool) {
 	return near, false
 }
 
-// DidYouMean returns the end of a message that a name is not found: the known name that may be meant, "" if none is near.
+// DidYouMean returns the end of a not-found message, with the known name that is probably intended, "" if none is near.
 func DidYouMean(name string, known []string) string {
 	if near, _ := Nearest(name, slices.Sorted(slices.Values(known))); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)
@@ -46,7 +46,7 @@ func DidYouMean(name string, known []string) string {
 	return ""
 }
 
-// meant returns what is allowed, with the one that is meant if the value differs from it only in letter case or separators.
+// meant returns what is allowed, with the intended value if it differs only in letter case or separators.
 func meant[S ~string](allowed string, value S, among ...S) string {
 	known := make([]string, 0, len(among))
 	for _, k := range among {
@@ -62,8 +62,8 @@ var separators = strings.NewReplacer("_", "", "-", "", " ", "")
 
 func fold(name string) string { return separators.Replace(strings.ToLower(name)) }
 
-// distance returns how many letters must be added, removed, replaced or swapped with the next to make b of a, or limit if that is
-// less.
+// distance returns how many letters must be added, removed, replaced or swapped with the next to make b of a, or limit
+// if that is less.
 func distance(a, b string, limit int) int {
 	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
 		return limit

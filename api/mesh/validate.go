@@ -38,21 +38,22 @@ const (
 	empty            = "is empty: "
 )
 
-// Limits of an object, so that one that is all wrong takes no more than one that is right.
+// Limits on the errors of an object, so that a completely wrong one takes no more memory than a right one.
 const (
 	maxItems      = 10_000 // of a list
 	maxViolations = 100
-	maxText       = 1024 // of a value, and of what is allowed, in bytes
+	maxText       = 1024 // of a value, and of the allowed values, in bytes
 )
 
 // violations collects the violations of an object.
 type violations []error
 
-// report adds a violation, if there are not too many already.
+// report adds a violation, unless there are too many already.
 func (v *violations) report(f *FieldError) {
 	switch n := len(*v); {
 	case n < maxViolations:
-		f.Value, f.Allowed, f.Field = Shorten(f.Value, maxText), Shorten(f.Allowed, maxText), Shorten(f.Field, maxText) // they may quote all that a user has written
+		// they may quote everything that a user has written
+		f.Value, f.Allowed, f.Field = Shorten(f.Value, maxText), Shorten(f.Allowed, maxText), Shorten(f.Field, maxText)
 		*v = append(*v, f)
 	case n == maxViolations:
 		*v = append(*v, errors.New("there are more errors"))
@@ -77,12 +78,12 @@ func (v *violations) number(field string, n int64, allowed string) {
 	v.bare(field, strconv.FormatInt(n, 10), allowed)
 }
 
-// bare reports a value that is no text.
+// bare reports a value other than a text.
 func (v *violations) bare(field, value, allowed string) {
 	v.report(&FieldError{Field: field, Value: value, Bare: true, Allowed: allowed})
 }
 
-// port checks a port that has no default: a 0 is one that was left out, since readers of documents refuse it.
+// port checks a port without a default: a 0 was omitted, since readers of documents reject it.
 func (v *violations) port(field string, port uint32) {
 	switch {
 	case port == 0:
@@ -92,7 +93,7 @@ func (v *violations) port(field string, port uint32) {
 	}
 }
 
-// fits reports whether a list has no more items than are looked at.
+// fits reports whether a list has no more items than are checked.
 func (v *violations) fits(field string, items int) bool {
 	v.check(items <= maxItems, field, strconv.Itoa(items)+" items", fmt.Sprintf("must have at most %d items", maxItems))
 	return items <= maxItems
@@ -133,11 +134,13 @@ func (t *MTLS) validate(v *violations) {
 
 func (b *Backend) validate(v *violations, path string) {
 	v.check(b.Name != "", path+".name", "", "must name the backend")
-	v.check(b.Type == BackendBuiltin, path+".type", b.Type, "must be "+BackendBuiltin+": the control plane makes and keeps the certificate authority itself")
+	v.check(b.Type == BackendBuiltin, path+".type", b.Type, "must be "+BackendBuiltin+
+		": the control plane makes and keeps the certificate authority itself")
 	v.check(b.Mode == ModeStrict || b.Mode == ModePermissive, path+".mode", string(b.Mode),
 		meant("must be STRICT or PERMISSIVE", b.Mode, ModeStrict, ModePermissive))
 	cert, ca := b.CertValidity(), b.CAValidity()
-	v.check(cert >= minCertValidity, path+".dpCert.rotation.expiration", Duration(cert).String(), "must be at least "+minCertValidity.String())
+	v.check(cert >= minCertValidity, path+".dpCert.rotation.expiration", Duration(cert).String(),
+		"must be at least "+minCertValidity.String())
 	v.check(ca > cert, path+".conf.caCert.expiration", Duration(ca).String(),
 		"must be longer than dpCert.rotation.expiration, "+Duration(cert).String())
 }
@@ -179,20 +182,22 @@ func (s *Service) Validate() error {
 	return errors.Join(v...)
 }
 
-// validatePolicies checks how callers choose endpoints. Those of a headless service ask for one by its address.
+// validatePolicies checks how callers choose endpoints. Callers of a headless service address endpoints directly.
 func (s *ServiceSpec) validatePolicies(v *violations) {
 	affinity, policy := s.SessionAffinity, s.InternalTrafficPolicy
 	switch {
 	case affinity == "" || affinity == AffinityNone:
 	case affinity != AffinityClientIP:
-		v.add("sessionAffinity", string(affinity), meant("must be None or ClientIP", affinity, AffinityNone, AffinityClientIP))
+		v.add("sessionAffinity", string(affinity), meant("must be None or ClientIP", affinity, AffinityNone,
+			AffinityClientIP))
 	case s.Headless:
 		v.add("sessionAffinity", string(affinity), "must be None for a headless service")
 	}
 	switch {
 	case policy == "" || policy == TrafficCluster:
 	case policy != TrafficLocal:
-		v.add("internalTrafficPolicy", string(policy), meant("must be Cluster or Local", policy, TrafficCluster, TrafficLocal))
+		v.add("internalTrafficPolicy", string(policy), meant("must be Cluster or Local", policy, TrafficCluster,
+			TrafficLocal))
 	case s.Headless:
 		v.add("internalTrafficPolicy", string(policy), "must be Cluster for a headless service")
 	}
@@ -219,7 +224,7 @@ func (v *violations) protocol(field string, p Protocol) {
 	v.add(field, string(p), allowed)
 }
 
-// kumaProtocols are those that Kuma also takes.
+// kumaProtocols are further protocols that Kuma accepts.
 var kumaProtocols = []Protocol{"kafka", "mysql", "tls", "raw_buffer"}
 
 // tags checks the names and values of tags.
@@ -263,7 +268,7 @@ func (v *violations) endpoint(field, text string) (netip.Addr, bool) {
 	return v.address(field, text, allowedEndpoint)
 }
 
-// address checks an address that a client connects to. In Kuma some may be names.
+// address checks an address that a client connects to. Kuma allows names for some of them.
 func (v *violations) address(field, text, allowed string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	switch {
@@ -276,7 +281,7 @@ func (v *violations) address(field, text, allowed string) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// isHostName reports whether a text looks like a name that a resolver may know, and not like an address with a mistake.
+// isHostName reports whether a text looks like a name for a resolver, rather than a mistyped address.
 func isHostName(text string) bool {
 	return isSegment(text) && strings.ContainsFunc(text, unicode.IsLetter)
 }
@@ -306,7 +311,7 @@ func list[S ~string](of []S) string {
 	return strings.Join(words, ", ")
 }
 
-// isOf reports whether s is one or more letters, digits and characters of extra.
+// isOf reports whether s is not empty, and has only ASCII letters, digits and characters of extra.
 func isOf(s, extra string) bool {
 	for i := range len(s) {
 		c := s[i]

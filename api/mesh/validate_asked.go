@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// held are the addresses where the proxy or its agent listens, with the field that says so. A caller there learns nothing of the
-// application. An unspecified address stands for all of its family: Envoy takes [::] for IPv6 alone.
+// held are the addresses where the proxy or its agent listens, with the field that sets them. A probe of such an
+// address does not reach the application. An unspecified address stands for its family: Envoy uses [::] only for IPv6.
 type held map[netip.AddrPort]string
 
-// held returns what d has the proxy and its agent listen on. With TransparentProxying the agent's connections are not redirected, and
-// nothing listens for inbounds and outbounds but the ports for redirected connections.
+// held returns the addresses where the proxy of d and its agent listen. With TransparentProxying the agent's
+// connections are not redirected, and only the ports for redirected connections have listeners.
 func (d *Dataplane) held() held {
 	all, n := held{}, &d.Spec.Networking
 	if tp := n.TransparentProxying; tp != nil {
@@ -43,14 +43,14 @@ func (d *Dataplane) held() held {
 
 func tcpProbeField(i int) string { return fmt.Sprintf("tcpProbes[%d]", i) }
 
-// add records who listens at an address. A second one is a violation of its own.
+// add records a listener at an address. A second one is a separate violation.
 func (h held) add(at netip.AddrPort, who string) {
-	if _, has := h[at]; !has && at.IsValid() {
+	if _, ok := h[at]; !ok && at.IsValid() {
 		h[at] = who
 	}
 }
 
-// by returns the field that has an address held, "" if there is none.
+// by returns the field of the listener at an address, "" without one.
 func (h held) by(at netip.AddrPort) string {
 	if who := h[at]; who != "" || !at.IsValid() {
 		return who
@@ -58,7 +58,8 @@ func (h held) by(at netip.AddrPort) string {
 	return h[netip.AddrPortFrom(unspecified(at.Addr()), at.Port())]
 }
 
-// validateAsked refuses probes that would ask the proxy or its agent instead of the application: most of them could never fail.
+// validateAsked rejects probes that would reach the proxy or its agent instead of the application: most of them could
+// never fail.
 func (d *Dataplane) validateAsked(v *violations) {
 	all := sync.OnceValue(d.held) // most Dataplanes have no such probe
 	for i := range d.Spec.Networking.Inbound {
@@ -68,7 +69,8 @@ func (d *Dataplane) validateAsked(v *violations) {
 		}
 		_, at := in.ServiceCheck()
 		if who := all().by(at); who != "" {
-			v.add(fmt.Sprintf("networking.inbound[%d].serviceProbe", i), at.String(), "must name the application: the proxy itself listens there, for "+who)
+			v.add(fmt.Sprintf("networking.inbound[%d].serviceProbe", i), at.String(),
+				"must name the application: the proxy itself listens there, for "+who)
 		}
 	}
 	if d.ProbesMode != ProbesPerPort {
@@ -81,7 +83,8 @@ func (d *Dataplane) validateAsked(v *violations) {
 		case own:
 			v.number(field, int64(port), "must name the application: this is the port for probes itself")
 		default:
-			v.number(field, int64(port), fmt.Sprintf("must name the application: the proxy itself listens on %s, for %s", at, who))
+			v.number(field, int64(port), fmt.Sprintf("must name the application: the proxy itself listens on %s, for %s",
+				at, who))
 		}
 	}
 	if p := d.Spec.Probes; p != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// probed returns a Dataplane in the per-port mode on the address of its application, with ports for probes 29000, 29001 and 29002.
+// probed returns a Dataplane in the per-port mode on the address of its application, with ports for probes 29000, 29001
+// and 29002.
 func probed() *mesh.Dataplane {
 	return &mesh.Dataplane{Meta: mesh.Meta{Name: "web-1"}, ProbesMode: mesh.ProbesPerPort, Spec: mesh.DataplaneSpec{
 		Networking: mesh.Networking{

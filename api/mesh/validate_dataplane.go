@@ -10,14 +10,16 @@ import (
 // Validate implements Object.
 func (d *Dataplane) Validate() error { return errors.Join(d.violations()...) }
 
-// ValidateIn is Validate for a Dataplane that an operator writes in a namespace: it cannot claim a service of another one, and there are no
-// MeshServices. On Kubernetes a service is named <service>_<namespace>_svc_<port>, or without the port, and none of the parts has a "_".
+// ValidateIn is Validate for a Dataplane that an operator writes in a namespace: it cannot claim a service of another
+// one, and there are no MeshServices. On Kubernetes a service is named <service>_<namespace>_svc_<port>, or without the
+// port, and none of the parts has a "_".
 func (d *Dataplane) ValidateIn(namespace string) error {
 	v := d.violations()
 	for i, out := range d.Spec.Networking.Outbound {
 		if out.BackendRef != nil {
 			v.add(fmt.Sprintf("networking.outbound[%d].backendRef.kind", i), out.BackendRef.Kind,
-				"must not be given on Kubernetes, where no MeshService is read: write tags with "+TagService+", such as <service>_<namespace>_svc_<port>")
+				"must not be given on Kubernetes, where no MeshService is read: write tags with "+TagService+
+					", such as <service>_<namespace>_svc_<port>")
 		}
 	}
 	for i, in := range d.Spec.Networking.Inbound {
@@ -31,7 +33,7 @@ func (d *Dataplane) ValidateIn(namespace string) error {
 	return errors.Join(v...)
 }
 
-// fits reports whether no list has more items than are looked at.
+// fits reports whether no list has more items than are checked.
 func (d *Dataplane) fits(v *violations) bool {
 	n := &d.Spec.Networking
 	all := v.fits("networking.inbound", len(n.Inbound))
@@ -52,7 +54,8 @@ func (d *Dataplane) violations() violations {
 	v.check(meshOK, "mesh", d.Mesh, allowedLabel)
 	v.check(nameOK, "name", d.Name, allowedSubdomain)
 	if dns := ProxyDNSName(d.Mesh, d.Name); meshOK && nameOK && len(dns) > maxName {
-		v.add("name", d.Name, fmt.Sprintf("must be at most %d characters in this mesh: the certificate's DNS name %s may have %d",
+		v.add("name", d.Name, fmt.Sprintf(
+			"must be at most %d characters in this mesh: the certificate's DNS name %s may have %d",
 			len(d.Name)-(len(dns)-maxName), dns, maxName))
 	}
 	if w, ok := d.Labels[LabelWorkload]; ok {
@@ -126,7 +129,8 @@ type family struct {
 }
 
 func newListeners() *listeners {
-	return &listeners{at: map[netip.AddrPort]string{}, any: map[family]string{}, used: map[family]string{}, reserved: map[uint32]string{}}
+	return &listeners{at: map[netip.AddrPort]string{}, any: map[family]string{}, used: map[family]string{},
+		reserved: map[uint32]string{}}
 }
 
 func (l *listeners) reserve(port uint32, who string) { l.reserved[port] = who }

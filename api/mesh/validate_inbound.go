@@ -21,7 +21,8 @@ func (in *Inbound) validate(v *violations, path string, n *Networking, taken *li
 	if in.Protocol != "" {
 		v.protocol(path+".protocol", in.Protocol)
 		if tag, ok := in.Tags[TagProtocol]; ok && tag != string(in.Protocol) {
-			v.add(path+".protocol", string(in.Protocol), fmt.Sprintf("must be the same as %s, %q", tagField(path+".tags", TagProtocol), Shorten(tag, maxText)))
+			v.add(path+".protocol", string(in.Protocol), fmt.Sprintf("must be the same as %s, %q", tagField(path+
+				".tags", TagProtocol), Shorten(tag, maxText)))
 		}
 	}
 	if in.State != "" {
@@ -30,7 +31,7 @@ func (in *Inbound) validate(v *violations, path string, n *Networking, taken *li
 	}
 }
 
-// validateAddresses checks where the proxy listens, and where the application does.
+// validateAddresses checks where the proxy and the application listen.
 func (in *Inbound) validateAddresses(v *violations, path string, n *Networking, taken *listeners) {
 	// A wrong networking.address is reported already, so do not report it for each inbound that has it by default.
 	var addr netip.Addr
@@ -52,7 +53,8 @@ func (in *Inbound) validateAddresses(v *violations, path string, n *Networking, 
 	}
 	taken.add(v, path, addr, in.Port)
 	if serviceOK && service == addr && in.ServicePort == in.Port && n.TransparentProxying == nil {
-		allowed := "the proxy itself listens on " + JoinHostPort(in.Address, in.Port) + ": serviceAddress and servicePort must name the application"
+		allowed := "the proxy itself listens on " + JoinHostPort(in.Address, in.Port) +
+			": serviceAddress and servicePort must name the application"
 		if addr.IsLoopback() {
 			allowed += ". If it listens there, write the address under which others reach this machine as networking.address"
 		}
@@ -70,7 +72,8 @@ func (n *Networking) validateWorkloads(v *violations) {
 		case first == "":
 			first, workload = path, w
 		case w != workload:
-			v.add(path, w, fmt.Sprintf("must be the same as %s, %q: a proxy has one identity", first, Shorten(workload, maxText)))
+			v.add(path, w, fmt.Sprintf("must be the same as %s, %q: a proxy has one identity",
+				first, Shorten(workload, maxText)))
 		}
 	}
 }
@@ -80,14 +83,18 @@ func (g *Gateway) validate(v *violations, inbounds int) {
 	switch g.Type {
 	case "", GatewayDelegated:
 	case "BUILTIN":
-		v.add(path+".type", g.Type, "must be "+GatewayDelegated+": Sonde's proxy is no gateway itself. Run a gateway of your own beside it, such as nginx or Kong, "+
-			"write type: "+GatewayDelegated+", and an outbound for each service that it calls; a MeshGateway and its routes are its own configuration then")
+		v.add(path+".type", g.Type,
+			"must be "+GatewayDelegated+
+				": Sonde's proxy is not a gateway itself. Run your own gateway beside it, such as nginx or Kong, "+
+				"write type: "+GatewayDelegated+
+				", and an outbound for each service that it calls; a MeshGateway and its routes are its own configuration then")
 	default:
 		v.add(path+".type", g.Type, meant("must be "+GatewayDelegated, g.Type, GatewayDelegated))
 	}
 	v.tags(path+".tags", g.Tags)
 	if inbounds > 0 {
-		v.bare("networking.inbound", "[...]", "must be absent with networking.gateway: a delegated gateway takes its traffic itself. "+
-			"Remove networking.gateway where the mesh is to reach the application")
+		v.bare("networking.inbound", "[...]",
+			"must be absent with networking.gateway: a delegated gateway takes its traffic itself. "+
+				"Remove networking.gateway where the mesh is to reach the application")
 	}
 }

@@ -41,8 +41,8 @@ func (s *MeshService) Validate() error {
 func (s *DataplaneSelector) validate(v *violations) {
 	const labels, tags = "selector.dataplaneLabels.matchLabels", "selector.dataplaneTags"
 	given := 0
-	for _, is := range []bool{s.DataplaneLabels != nil, s.DataplaneTags != nil, s.DataplaneRef != nil} {
-		if is {
+	for _, ok := range []bool{s.DataplaneLabels != nil, s.DataplaneTags != nil, s.DataplaneRef != nil} {
+		if ok {
 			given++
 		}
 	}
@@ -52,11 +52,14 @@ func (s *DataplaneSelector) validate(v *violations) {
 	case given > 1:
 		v.bare("selector", "{...}", allowedSelector)
 	case s.DataplaneLabels != nil:
-		v.check(len(s.DataplaneLabels.MatchLabels) > 0, labels, "", "must have a label: without one, every Dataplane of the mesh would be an endpoint")
+		v.check(len(s.DataplaneLabels.MatchLabels) > 0, labels, "",
+			"must have a label: without one, every Dataplane of the mesh would be an endpoint")
 	case s.DataplaneTags != nil:
-		v.check(len(s.DataplaneTags) > 0, tags, "", "must have a tag: without one, every Dataplane of the mesh would be an endpoint")
+		v.check(len(s.DataplaneTags) > 0, tags, "",
+			"must have a tag: without one, every Dataplane of the mesh would be an endpoint")
 		for _, key := range slices.Sorted(maps.Keys(s.DataplaneTags)) {
-			v.check(s.DataplaneTags[key] != "*", tagField(tags, key), "*", "must be a value that inbounds have: '*' matches nothing")
+			v.check(s.DataplaneTags[key] != "*", tagField(tags, key), "*",
+				"must be a value that inbounds have: '*' matches nothing")
 		}
 	default:
 		v.check(isDNSSubdomain(s.DataplaneRef.Name), "selector.dataplaneRef.name", s.DataplaneRef.Name, allowedSubdomain)
@@ -68,7 +71,8 @@ func (v *violations) portName(field, name string) {
 	v.check(name == "" || len(name) <= maxLabel && isOf(name, "._-"), field, name, allowedPortName)
 }
 
-// isMeshServiceName follows Kuma 2.9, whose names may have a '_': its own MeshServices were named after kuma.io/service.
+// isMeshServiceName follows Kuma 2.9, whose names may contain '_': its own MeshServices were named after
+// kuma.io/service.
 func isMeshServiceName(s string) bool {
 	if len(s) > maxLabel || s == "" || !isLowerAlnum(s[0]) || !isLowerAlnum(s[len(s)-1]) {
 		return false

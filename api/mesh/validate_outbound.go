@@ -30,7 +30,7 @@ func (o *Outbound) validate(v *violations, path string, taken *listeners) {
 	case o.BackendRef != nil:
 		o.BackendRef.validate(v, path+".backendRef")
 	default:
-		if _, has := o.Tags[TagService]; !has {
+		if _, ok := o.Tags[TagService]; !ok {
 			v.add(tagField(path+".tags", TagService), "", allowedSegment+"; or backendRef must name a MeshService")
 		}
 		v.tags(path+".tags", o.Tags)
@@ -56,11 +56,13 @@ func (r *BackendRef) validate(v *violations, path string) {
 		v.check(isOf(key, "._-/") && isOf(value, "._-"), tagField(path+".labels", key), cmp.Or(value, `""`), allowedLabelPart)
 	}
 	if n := len(r.Service()); n > maxName {
-		v.bare(path+".labels", "{...}", fmt.Sprintf("must be fewer or shorter: the name that they give the service has %d characters, at most %d are allowed", n, maxName))
+		v.bare(path+".labels", "{...}", fmt.Sprintf(
+			"must be fewer or shorter: the name that they give the service has %d characters, at most %d are allowed",
+			n, maxName))
 	}
 }
 
-// allowedBackend says for what is no MeshService what to write.
+// allowedBackend says what to write instead of a kind other than MeshService.
 func allowedBackend(kind string) string {
 	const must = "must be " + string(KindMeshService)
 	switch kind {

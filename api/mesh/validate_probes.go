@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// allowedProbePath is what the agent compares: a path without a query, which is passed on, and without a fragment, which no client sends.
+// allowedProbePath is what the agent compares: a path without a query, which is passed on, and without a fragment,
+// which no client sends.
 const allowedProbePath = "must be a path of visible ASCII characters that begins with '/', without '?' and '#'"
 
-// validateProbes checks the probes. Whether their listeners clash with others only matters if there are any.
+// validateProbes checks the probes. Their listeners can only clash with others if there are any.
 func (d *Dataplane) validateProbes(v *violations, taken *listeners) {
 	if p := d.Spec.Probes; p != nil {
 		d.validateProbePort(v, "probes", p.Port, taken)
@@ -42,9 +43,10 @@ func (p *Probes) validate(v *violations) {
 		path := fmt.Sprintf("probes.endpoints[%d]", i)
 		v.port(path+".inboundPort", e.InboundPort)
 		v.probePath(path+".inboundPath", e.InboundPath)
-		if v.probePath(path+".path", e.Path) { // that of the application is asked as the kubelet asks a path with a wrong escape
+		if v.probePath(path+".path", e.Path) { // the kubelet escapes an invalid path of the application itself
 			_, err := url.ParseRequestURI(e.Path)
-			v.check(err == nil, path+".path", Shorten(e.Path, maxShown), "must have two hexadecimal digits after each '%', which is %25 itself: the agent answers 400 to anything else")
+			v.check(err == nil, path+".path", Shorten(e.Path, maxShown),
+				"must have two hexadecimal digits after each '%', which is %25 itself: the agent answers 400 to anything else")
 		}
 		if other, used := first[e.Path]; used {
 			v.add(path+".path", Shorten(e.Path, maxShown), fmt.Sprintf("must be unique: probes.endpoints[%d] has it too", other))
@@ -54,14 +56,17 @@ func (p *Probes) validate(v *violations) {
 	}
 }
 
-// probePath reports whether a path is one of an endpoint, but for its escapes. The agent's server takes no long ones (dpagent/probe/serve.go).
+// probePath checks the path of an endpoint, except for its escapes. The agent's server rejects long ones
+// (dpagent/probe/serve.go).
 func (v *violations) probePath(field, path string) bool {
 	before := len(*v)
 	v.check(isProbePath(path), field, Shorten(path, maxShown), allowedProbePath)
-	v.check(len(path) <= maxProbePath, field, Shorten(path, maxShown), fmt.Sprintf("must have at most %d characters", maxProbePath))
+	v.check(len(path) <= maxProbePath, field, Shorten(path, maxShown),
+		fmt.Sprintf("must have at most %d characters", maxProbePath))
 	return len(*v) == before
 }
 
 func isProbePath(path string) bool {
-	return strings.HasPrefix(path, "/") && !strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' || r == '?' || r == '#' })
+	return strings.HasPrefix(path, "/") && !strings.ContainsFunc(path,
+		func(r rune) bool { return r <= ' ' || r > '~' || r == '?' || r == '#' })
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits of a ServiceProbe. A document that could write larger ones would make the agent's memory, or its session, grow with it.
+// Limits of a ServiceProbe: without them a document could grow the agent's memory, or its session.
 const (
 	minProbeInterval    = 100 * time.Millisecond
 	maxProbeInterval    = time.Hour
@@ -21,17 +21,17 @@ const (
 	maxServiceProbes    = 256 // of one Dataplane
 )
 
-// AllowedNumber is FieldError.Allowed of a number that cannot be read.
+// AllowedNumber is FieldError.Allowed of an unreadable number.
 const AllowedNumber = "must be a whole number of at least 1"
 
-const allowedHandler = "must have exactly one of tcp, " + allHandlers
+const allowedHandler = "must have exactly one of tcp, httpGet, tcpSocket and grpc"
 
 // formField is a field of one form of a ServiceProbe.
 type formField struct {
 	name  string
 	value int64
 	text  string // of the value
-	same  string // the field of the other form that means the same
+	same  string // the equivalent field of the other form
 	bare  bool   // the value is a number
 }
 
@@ -63,7 +63,7 @@ func numberField(name string, n int32, same string) formField {
 	return formField{name, int64(n), strconv.Itoa(int(n)), same, true}
 }
 
-// countServiceProbes checks that the agent need not ask too many applications at a time, and returns whether that is so.
+// countServiceProbes limits the applications that the agent has to probe, and reports whether the limit is kept.
 func (n *Networking) countServiceProbes(v *violations) bool {
 	probes := 0
 	for i := range n.Inbound {
@@ -76,7 +76,7 @@ func (n *Networking) countServiceProbes(v *violations) bool {
 	return probes <= maxServiceProbes
 }
 
-// validate checks the ServiceProbe, but for where it asks.
+// validate checks the ServiceProbe, except for its target.
 func (p *ServiceProbe) validate(v *violations, path string) {
 	handlers := p.handlers()
 	if len(handlers) != 1 {
@@ -112,13 +112,14 @@ func (f *formField) validate(v *violations, path string) {
 		f.check(v, f.value >= int64(time.Millisecond) && f.value <= int64(maxProbeInterval), path,
 			fmt.Sprintf("must be from %s to %s", Duration(time.Millisecond), Duration(maxProbeInterval)))
 	case "periodSeconds", "timeoutSeconds":
-		f.check(v, f.value >= 1 && f.value <= int64(maxProbeSeconds), path, fmt.Sprintf("must be from 1 to %d", maxProbeSeconds))
+		f.check(v, f.value >= 1 && f.value <= int64(maxProbeSeconds), path,
+			fmt.Sprintf("must be from 1 to %d", maxProbeSeconds))
 	default:
 		f.check(v, f.value >= 1 && f.value <= maxProbeThreshold, path, fmt.Sprintf("must be from 1 to %d", maxProbeThreshold))
 	}
 }
 
-// isPrintable reports whether a text has visible ASCII characters alone; none at all will do.
+// isPrintable reports whether a text has only visible ASCII characters; it may be empty.
 func isPrintable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' })
 }

@@ -255,22 +255,22 @@ func TestValidateMesh(t *testing.T) {
 		mesh *mesh.Mesh
 		want violations
 	}{
-		"plain":            {&mesh.Mesh{Name: "default"}, nil},
-		"no name":          {&mesh.Mesh{}, violations{{"name", "", "is missing: " + label}}},
-		"name too long":    {&mesh.Mesh{Name: strings.Repeat("a", 64)}, violations{{"name", strings.Repeat("a", 64), label}}},
-		"name with hyphen": {&mesh.Mesh{Name: "-a"}, violations{{"name", "-a", label}}},
-		"builtin":          {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", Mode: mesh.ModePermissive}), nil},
-		"off":              {withBackends("", mesh.Backend{Name: "a", Type: "builtin"}), nil},
-		"enabled is none":  {withBackends("b", mesh.Backend{Name: "a", Type: "builtin"}), violations{{"mtls.enabledBackend", "b", "must be the name of one of mtls.backends: a"}}},
-		"no backend":       {withBackends("b"), violations{{"mtls.enabledBackend", "b", "must be the name of one of mtls.backends: (none)"}}},
-		"same name":        {withBackends("a", mesh.Backend{Name: "a", Type: "builtin"}, mesh.Backend{Name: "a", Type: "builtin"}), violations{{"mtls.backends[1].name", "a", "must be unique: mtls.backends[0] has it too"}}},
-		"unnamed":          {withBackends("", mesh.Backend{Type: "builtin"}), violations{{"mtls.backends[0].name", "", "is missing: must name the backend"}}},
-		"other type":       {withBackends("a", mesh.Backend{Name: "a", Type: "vault"}), violations{{"mtls.backends[0].type", "vault", "must be builtin: the control plane makes and keeps the certificate authority itself"}}},
-		"no type":          {withBackends("a", mesh.Backend{Name: "a"}), violations{{"mtls.backends[0].type", "", "is missing: must be builtin: the control plane makes and keeps the certificate authority itself"}}},
-		"other mode":       {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", Mode: "strict"}), violations{{"mtls.backends[0].mode", "strict", "must be STRICT or PERMISSIVE: write STRICT"}}},
-		"shortest life":    {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", DPCert: rotation("10s")}), nil},
-		"too short a life": {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", DPCert: rotation("9s")}), violations{{"mtls.backends[0].dpCert.rotation.expiration", "9s", "must be at least 10s"}}},
-		"CA shorter":       {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", Conf: ca("1d")}), violations{{"mtls.backends[0].conf.caCert.expiration", "24h", "must be longer than dpCert.rotation.expiration, 24h"}}},
+		"plain":              {&mesh.Mesh{Name: "default"}, nil},
+		"no name":            {&mesh.Mesh{}, violations{{"name", "", "is missing: " + label}}},
+		"name too long":      {&mesh.Mesh{Name: strings.Repeat("a", 64)}, violations{{"name", strings.Repeat("a", 64), label}}},
+		"name with hyphen":   {&mesh.Mesh{Name: "-a"}, violations{{"name", "-a", label}}},
+		"builtin":            {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", Mode: mesh.ModePermissive}), nil},
+		"off":                {withBackends("", mesh.Backend{Name: "a", Type: "builtin"}), nil},
+		"enabled is unknown": {withBackends("b", mesh.Backend{Name: "a", Type: "builtin"}), violations{{"mtls.enabledBackend", "b", "must be the name of one of mtls.backends: a"}}},
+		"no backend":         {withBackends("b"), violations{{"mtls.enabledBackend", "b", "must be the name of one of mtls.backends: (none)"}}},
+		"same name":          {withBackends("a", mesh.Backend{Name: "a", Type: "builtin"}, mesh.Backend{Name: "a", Type: "builtin"}), violations{{"mtls.backends[1].name", "a", "must be unique: mtls.backends[0] has it too"}}},
+		"unnamed":            {withBackends("", mesh.Backend{Type: "builtin"}), violations{{"mtls.backends[0].name", "", "is missing: must name the backend"}}},
+		"other type":         {withBackends("a", mesh.Backend{Name: "a", Type: "vault"}), violations{{"mtls.backends[0].type", "vault", "must be builtin: the control plane makes and keeps the certificate authority itself"}}},
+		"no type":            {withBackends("a", mesh.Backend{Name: "a"}), violations{{"mtls.backends[0].type", "", "is missing: must be builtin: the control plane makes and keeps the certificate authority itself"}}},
+		"other mode":         {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", Mode: "strict"}), violations{{"mtls.backends[0].mode", "strict", "must be STRICT or PERMISSIVE: write STRICT"}}},
+		"shortest life":      {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", DPCert: rotation("10s")}), nil},
+		"too short a life":   {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", DPCert: rotation("9s")}), violations{{"mtls.backends[0].dpCert.rotation.expiration", "9s", "must be at least 10s"}}},
+		"CA shorter":         {withBackends("a", mesh.Backend{Name: "a", Type: "builtin", Conf: ca("1d")}), violations{{"mtls.backends[0].conf.caCert.expiration", "24h", "must be longer than dpCert.rotation.expiration, 24h"}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

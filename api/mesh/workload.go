@@ -2,8 +2,9 @@ package mesh
 
 import "strings"
 
-// Workload returns what the proxy's certificate identifies outside Kubernetes: the label kuma.io/workload, else the tag of that name,
-// else the kuma.io/service, of the gateway or the first inbound that has it; "" if there is none. It is never the name of the replica.
+// Workload returns the workload that the proxy's certificate identifies outside Kubernetes: the label kuma.io/workload,
+// else the tag of that name, else the kuma.io/service, of the gateway or the first inbound that has it; "" without any.
+// It is never the name of the replica.
 func (d *Dataplane) Workload() string {
 	if w := d.Labels[LabelWorkload]; w != "" {
 		return w
@@ -21,8 +22,8 @@ func (d *Dataplane) Workload() string {
 	return ""
 }
 
-// SPIFFEPath returns the path of the URI SAN of the proxy's certificate: that of its Identity, else of its workload. One without
-// either has a path of its own, DataplanePath: as a workload, its name might be that of another one.
+// SPIFFEPath returns the path of the URI SAN of the proxy's certificate: from its Identity, else its workload. Without
+// either it has a separate path, DataplanePath: as a workload, its name could clash with another one.
 func (d *Dataplane) SPIFFEPath() string {
 	if d.Identity.Path != "" {
 		return d.Identity.Path
@@ -39,10 +40,10 @@ const workloadPrefix = "/workload/"
 // WorkloadPath returns the SPIFFE path of a workload outside Kubernetes.
 func WorkloadPath(workload string) string { return workloadPrefix + workload }
 
-// DataplanePath returns the SPIFFE path of a Dataplane that is no replica of a workload.
+// DataplanePath returns the SPIFFE path of a Dataplane without a workload.
 func DataplanePath(name string) string { return "/dataplane/" + name }
 
-// WorkloadText returns what a SPIFFE path names, for messages: the name of a workload, and any other path whole.
+// WorkloadText returns a SPIFFE path for messages: the name of a workload, and any other path whole.
 func WorkloadText(path string) string {
 	if workload, ok := WorkloadOf(path); ok {
 		return workload

@@ -4,9 +4,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RestartGrant lets one container restart once, since its guarded liveness probe fails. The control plane's leader makes it before an agent is told,
-// and deletes it an hour after it is over. Its name says which container it is for, its restart count, and which try it is, so that a container never
-// has two for one restart.
+// RestartGrant lets one container restart once because its guarded liveness probe fails. The control plane's leader
+// creates it before it tells the agent, and deletes it an hour after its end. Its name contains the container, its
+// restart count, and the number of the try, so that a container never has two for one restart.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -24,7 +24,7 @@ type RestartGrant struct {
 	Status RestartGrantStatus `json:"status,omitzero"`
 }
 
-// RestartGrantSpec says who may restart. It does not change.
+// RestartGrantSpec says which container may restart. It does not change.
 type RestartGrantSpec struct {
 	// Pod is the name of the pod, PodUID its UID.
 	Pod    string `json:"pod"`
@@ -33,31 +33,33 @@ type RestartGrantSpec struct {
 	Container string `json:"container"`
 	// Restarts is the restart count of the container that may restart.
 	Restarts int32 `json:"restarts"`
-	// Try counts from 0: another one follows one that was not used.
+	// Try counts from 0: another try follows an unused one.
 	Try int32 `json:"try"`
-	// Workload is the owner of the pod that counts, as Kind/namespace/name.
+	// Workload is the owner of the pod whose budget counts, as Kind/namespace/name.
 	Workload string `json:"workload"`
 	// Node of the pod.
 	Node string `json:"node,omitempty"`
-	// Template is a hash of the template of the pod.
+	// Template is a hash of the pod's template.
 	Template string `json:"template,omitempty"`
 	// Epoch of the leader.
 	Epoch int64 `json:"epoch"`
-	// DryRun says that it was not to be followed.
+	// DryRun means that the grant has no effect.
 	DryRun bool `json:"dryRun,omitempty"`
-	// Granted is when it was made.
+	// Granted is when the grant was made.
 	Granted metav1.MicroTime `json:"granted"`
 }
 
-// RestartGrantStatus says what has become of a grant.
+// RestartGrantStatus is the outcome of a grant.
 type RestartGrantStatus struct {
-	// Outcome is empty until the container has restarted or the grant is over: refunded, spent, helped, unhelpful or released.
+	// Outcome is empty until the container has restarted or the grant has ended: refunded, spent, helped, unhelpful or
+	// released.
 	Outcome string `json:"outcome,omitempty"`
-	// Spent is when the restart was seen, Ended when the pod was ready again or the grant over, Judged when it was seen whether it has helped.
+	// Spent is when the restart was seen, Ended when the pod was ready again or the grant ended, Judged when its effect
+	// was judged.
 	Spent  *metav1.MicroTime `json:"spent,omitempty"`
 	Ended  *metav1.MicroTime `json:"ended,omitempty"`
 	Judged *metav1.MicroTime `json:"judged,omitempty"`
-	// Epoch is that of a later leader, which has taken the grant over. Agents are told the greater one.
+	// Epoch of a later leader that has taken over the grant. Agents get the greater one.
 	Epoch int64 `json:"epoch,omitempty"`
 }
 

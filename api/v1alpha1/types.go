@@ -19,7 +19,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-// ConditionAccepted says whether the control plane uses an object as it is written.
+// ConditionAccepted says whether the control plane uses the current spec of an object.
 const ConditionAccepted = "Accepted"
 
 // Reasons of ConditionAccepted.
@@ -31,7 +31,7 @@ const (
 
 // Status of an object.
 type Status struct {
-	// Conditions of the object. Accepted says whether the control plane uses it as it is written.
+	// Conditions of the object. Accepted says whether the control plane uses its current spec.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -63,8 +63,8 @@ type MeshList struct {
 	Items           []Mesh `json:"items"`
 }
 
-// Dataplane is one proxy outside Kubernetes, such as one on a virtual machine. Those of pods are not written: sondectl get dataplanes
-// shows them. Its mesh is its label kuma.io/mesh, default "default".
+// Dataplane is one proxy outside Kubernetes, for example on a virtual machine. Pods have no Dataplane objects: sondectl
+// get dataplanes shows theirs. Its mesh is its label kuma.io/mesh, default "default".
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -9,25 +9,27 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// words has the values of flags that take one of a few.
+// words lists the values of each flag that accepts only fixed values.
 var words = map[string][]string{
 	"log-level":           {"debug", "info", "warn", "error"},
+	"log-format":          {"text", "json"},
 	"virtual-probes-mode": {string(mesh.ProbesUnified), string(mesh.ProbesPerPort)},
 	"sidecar-form":        {string(webhook.Native), string(webhook.Container)},
+	"cni":                 {string(webhook.CNIOff), string(webhook.CNINamespaces), string(webhook.CNIAll)},
 	"store":               {"dir:", storeKubernetes},
 	flagFreezeMode:        {string(freeze.Enforce), string(freeze.DryRun), string(freeze.Off)},
 	flagGuardedMode:       {string(restartbudget.Enforce), string(restartbudget.DryRun), string(restartbudget.Off)},
 }
 
-// completeWords has a shell complete words.
+// completeWords makes shells complete the values in words.
 func completeWords(cmd *cobra.Command) {
 	for flag, of := range words {
 		directive := cobra.ShellCompDirectiveNoFileComp
 		if flag == "store" {
-			directive |= cobra.ShellCompDirectiveNoSpace // the path follows
+			directive |= cobra.ShellCompDirectiveNoSpace // the user types the path next
 		}
 		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(of, directive)); err != nil {
-			panic(err) // the flag is there, and this is the only one who completes it
+			panic(err) // the flag exists and has no other completion
 		}
 	}
 }

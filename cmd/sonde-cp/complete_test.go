@@ -11,6 +11,7 @@ import (
 func TestCompleteWords(t *testing.T) {
 	for name, tc := range map[string]struct{ args, want string }{
 		"level":   {"--log-level", "debug info warn error"},
+		"format":  {"--log-format", "text json"},
 		"mode":    {"--virtual-probes-mode", "unified per-port"},
 		"guarded": {"--guarded-liveness-mode", "enforce dryRun off"},
 		"freeze":  {"--freeze-mode", "enforce dryRun off"},

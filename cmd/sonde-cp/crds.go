@@ -14,9 +14,10 @@ import (
 	"github.com/sonde-mesh/sonde/controller/definitions"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/logging"
 )
 
-// applyTimeout of all definitions: an API server serves a new one within a second or two.
+// applyTimeout bounds the update of all definitions: an API server serves a new one within a second or two.
 const applyTimeout = time.Minute
 
 // newApplyCRDs returns the command that the chart runs before an upgrade.
@@ -24,10 +25,10 @@ func newApplyCRDs() *cobra.Command {
 	var k controlplane.Kubernetes
 	cmd := &cobra.Command{
 		Use:   "apply-crds",
-		Short: "Bring the CustomResourceDefinitions of a cluster to those of this version",
-		Long: `Bring the CustomResourceDefinitions of a cluster to those of this version, and wait until they are served.
+		Short: "Update the CustomResourceDefinitions of a cluster to this version",
+		Long: `Update the CustomResourceDefinitions of a cluster to this version, and wait until they are served.
 
-The chart has this run before it installs and upgrades. What a newer version has written stays as it is.`,
+The chart runs this before it installs and upgrades. Definitions written by a newer version are kept.`,
 		Example: "  sonde-cp apply-crds --kubeconfig=$HOME/.kube/config",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -36,7 +37,7 @@ The chart has this run before it installs and upgrades. What a newer version has
 			return mesh.RenameFields(applyCRDs(ctx, &k), flagOf)
 		},
 	}
-	cmd.Flags().StringVar(&k.Kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server; without it the program is in a pod")
+	cmd.Flags().StringVar(&k.Kubeconfig, "kubeconfig", "", "kubeconfig `FILE`; without it the program uses the in-cluster configuration")
 	return cmd
 }
 
@@ -47,9 +48,9 @@ func applyCRDs(ctx context.Context, k *controlplane.Kubernetes) error {
 	}
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make a client of the API server: %w", err)
+		return fmt.Errorf("create client for the API server: %w", err)
 	}
 	return definitions.Apply(ctx, definitions.Options{
-		Client: client, Files: crds.Files, Version: buildinfo.Of("").Version, Logger: newLogger(slog.LevelInfo),
+		Client: client, Files: crds.Files, Version: buildinfo.Of("").Version, Logger: newLogger(slog.LevelInfo, logging.Auto),
 	})
 }

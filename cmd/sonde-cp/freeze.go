@@ -6,10 +6,10 @@ import (
 	"github.com/sonde-mesh/sonde/controller/freeze"
 )
 
-// flagFreezeMode is read again when the file changes.
+// flagFreezeMode is reloaded when the --config file changes.
 const flagFreezeMode = "freeze-mode"
 
 func addFreezeFlags(flags *pflag.FlagSet, mode *freeze.Mode) {
 	flags.StringVar((*string)(mode), flagFreezeMode, string(freeze.Enforce),
-		"`MODE` of what becomes of a mesh whose nodes or proxies fall silent: enforce, endpoints stay and nothing follows from the silence; dryRun, that is judged and shown alone; or off; read again when the --config file changes, and without effect on a directory of files")
+		"`MODE` of freezing, for zones or meshes of which most nodes or proxies are silent: enforce keeps their endpoints; dryRun only reports what it would do; off does neither; reloaded when the --config file changes; ignored with --store=dir:PATH")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/freeze"
 )
 
-// TestFollowFreezeMode changes what becomes of verdicts while the program runs.
+// TestFollowFreezeMode changes the freeze mode while the program runs.
 func TestFollowFreezeMode(t *testing.T) {
 	const base = "store: kubernetes\n"
 	synctest.Test(t, func(t *testing.T) {
@@ -20,11 +20,11 @@ func TestFollowFreezeMode(t *testing.T) {
 			got = append(got, l.FreezeMode)
 		}
 		if diff := cmp.Diff([]freeze.Mode{freeze.DryRun, freeze.Off, freeze.Enforce}, got); diff != "" {
-			t.Errorf("passed on (-want +got):\n%s", diff)
+			t.Errorf("applied settings (-want +got):\n%s", diff)
 		}
 		for _, text := range []string{"key=freeze.mode before=enforce value=dryRun", `freeze.mode: \"none\": must be enforce, dryRun or off`} {
 			if strings.Count(log, text) != 1 {
-				t.Errorf("the log does not have %q once:\n%s", text, log)
+				t.Errorf("the log does not contain %q exactly once:\n%s", text, log)
 			}
 		}
 	})

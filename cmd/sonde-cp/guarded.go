@@ -9,9 +9,10 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// The flags of guarded liveness. Their keys are read again when the file changes.
+// Flags of guarded liveness. They are reloaded when the --config file changes.
 const (
 	flagGuardedMode       = "guarded-liveness-mode"
+	flagGuardedHold       = "guarded-liveness-hold"
 	flagGuardedPerMinute  = "guarded-liveness-per-minute"
 	flagGuardedPerNode    = "guarded-liveness-per-node-per-minute"
 	flagGuardedNamespaces = "guarded-liveness-blacklist-namespaces"
@@ -22,28 +23,30 @@ const (
 )
 
 var guardedFlags = []string{
-	flagGuardedMode, flagGuardedPerMinute, flagGuardedPerNode, flagGuardedNamespaces, flagGuardedWorkloads, flagGuardedImages, flagBreakerWorkloads,
+	flagGuardedMode, flagGuardedHold, flagGuardedPerMinute, flagGuardedPerNode, flagGuardedNamespaces, flagGuardedWorkloads, flagGuardedImages, flagBreakerWorkloads,
 	flagBreakerPercent,
 }
 
-// addGuardedFlags adds the flags that set s.
-func addGuardedFlags(flags *pflag.FlagSet, s *restartbudget.Settings) {
-	const rest = "; read again when the --config file changes, and without effect on a directory of files"
+// addGuardedFlags adds the flags that set s and hold.
+func addGuardedFlags(flags *pflag.FlagSet, s *restartbudget.Settings, hold *mesh.LivenessHold) {
+	const rest = "; reloaded when the --config file changes; ignored with --store=dir:PATH"
 	flags.StringVar((*string)(&s.Mode), flagGuardedMode, string(restartbudget.Enforce),
-		"`MODE` of guarded liveness: enforce, dryRun, which decides while the kubelet sees every failure, or off"+rest)
-	flags.IntVar(&s.PerMinute, flagGuardedPerMinute, 0, "`NUMBER` of restarts that are granted in any minute; 0 for no limit"+rest)
-	flags.IntVar(&s.PerNodePerMinute, flagGuardedPerNode, 0, "`NUMBER` of restarts that are granted on one node in any minute; 0 for no limit"+rest)
-	flags.StringSliceVar(&s.Blacklist.Namespaces, flagGuardedNamespaces, nil, "`NAMES` of namespaces in which no restart is granted"+rest)
-	flags.StringSliceVar(&s.Blacklist.Workloads, flagGuardedWorkloads, nil, "`WORKLOADS`, as Kind/namespace/name, of which no restart is granted"+rest)
+		"`MODE` of guarded liveness: enforce; dryRun, which decides but reports every failure to the kubelet; or off"+rest)
+	flags.StringVar((*string)(hold), flagGuardedHold, string(mesh.HoldErrored),
+		"`ANSWER` to kubelets while a liveness failure is held back: errored, which kubelets discard, or warning, for kubelets that count errored probes as failures"+rest)
+	flags.IntVar(&s.PerMinute, flagGuardedPerMinute, 0, "maximum `NUMBER` of restarts that the control plane grants per minute; 0 means unlimited"+rest)
+	flags.IntVar(&s.PerNodePerMinute, flagGuardedPerNode, 0, "maximum `NUMBER` of restarts that the control plane grants per minute on each node; 0 means unlimited"+rest)
+	flags.StringSliceVar(&s.Blacklist.Namespaces, flagGuardedNamespaces, nil, "`NAMES` of namespaces in which the control plane grants no restarts"+rest)
+	flags.StringSliceVar(&s.Blacklist.Workloads, flagGuardedWorkloads, nil, "`WORKLOADS`, as Kind/namespace/name, to which the control plane grants no restarts"+rest)
 	flags.StringSliceVar(&s.Blacklist.Images, flagGuardedImages, nil,
-		"`IMAGES` of containers that are granted no restart, as pods have them, or without tag and digest for all of these"+rest)
+		"`IMAGES`, as written in pods, whose containers the control plane grants no restarts; without tag and digest, all versions"+rest)
 	flags.IntVar(&s.Breaker.Workloads, flagBreakerWorkloads, restartbudget.DefaultBreakerWorkloads,
-		"`NUMBER` of workloads of which containers are held within a minute from which on no restart is granted, if the percentage is reached, too"+rest)
+		"minimum `NUMBER` of workloads with containers held within a minute that, together with the percentage, opens the breaker; an open breaker stops all restarts"+rest)
 	flags.IntVar(&s.Breaker.Percent, flagBreakerPercent, restartbudget.DefaultBreakerPercent,
-		"`PERCENT` of all guarded containers that are held within a minute from which on no restart is granted, if the number of workloads is reached, too"+rest)
+		"minimum `PERCENT` of all guarded containers held within a minute that, together with the number of workloads, opens the breaker; an open breaker stops all restarts"+rest)
 }
 
-// validateBreaker refuses 0, which asks for the default elsewhere.
+// validateBreaker rejects 0, which restartbudget.Settings replaces by the default.
 func (o *options) validateBreaker() error {
 	var errs []error
 	if o.Kubernetes.GuardedLiveness.Breaker.Workloads == 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
 	"github.com/sonde-mesh/sonde/internal/cgroup"
 	"github.com/sonde-mesh/sonde/internal/descriptors"
-	"github.com/sonde-mesh/sonde/internal/jsonlog"
+	"github.com/sonde-mesh/sonde/internal/logging"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
@@ -31,7 +31,7 @@ func main() {
 	os.Exit(code)
 }
 
-// newCommand returns the program. Its flags are set in o.
+// newCommand returns the root command, which parses its flags into o.
 func newCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sonde-cp --store=dir:PATH",
@@ -39,7 +39,7 @@ func newCommand(o *options) *cobra.Command {
 		Long: `The control plane of Sonde, a mesh for Envoy in which every health answer is true.
 
 Exit codes:
-  0  ended, as it was asked to
+  0  stopped by a signal
   1  failed: the reason is on stderr
   2  wrong usage: a command, argument, flag or variable, or the file that --config names`,
 		Example: `  # a mesh from a directory of YAML files
@@ -55,8 +55,8 @@ Exit codes:
 			if err := o.validate(cmd.Flags()); err != nil {
 				return err
 			}
-			o.Logger, o.Version = newLogger(o.logLevel), buildinfo.Of(cmd.Name()).Version
-			klog.SetSlogLogger(o.Logger) // what Kubernetes' libraries say
+			o.Logger, o.Version = newLogger(o.logLevel, o.logFormat), buildinfo.Of(cmd.Name()).Version
+			klog.SetSlogLogger(o.Logger) // log of the Kubernetes libraries
 			o.Memory = limitMemory(o.Logger)
 			var err error
 			if o.OpenFiles, err = descriptors.Limit(); err != nil {
@@ -70,17 +70,17 @@ Exit codes:
 	buildinfo.Add(cmd)
 	completeWords(cmd)
 	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Keys: nested, Replaced: ofKuma, Unknown: func(_ *cobra.Command, variables []string) {
-		newLogger(o.logLevel).Warn("unknown variables of the environment are ignored", "variables", variables)
+		newLogger(o.logLevel, o.logFormat).Warn("ignoring unknown environment variables", "variables", variables)
 	}})
 	return cmd
 }
 
-// limitMemory has garbage be collected before the memory of the process runs out, unless GOMEMLIMIT says when. It returns how many bytes there
-// are, or GOMEMLIMIT if that is less, 0 if neither is known.
+// limitMemory makes the garbage collector run before the process reaches its memory limit, unless GOMEMLIMIT is set. It
+// returns the memory limit or GOMEMLIMIT in bytes, whichever is less; 0 if both are unknown.
 func limitMemory(log *slog.Logger) uint64 {
 	memory, err := cgroup.Memory()
 	if err != nil {
-		log.Warn("memory limit not known", "err", err)
+		log.Warn("failed to find the memory limit", "err", err)
 	}
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 && (err != nil || uint64(limit) < memory) {
@@ -92,7 +92,7 @@ func limitMemory(log *slog.Logger) uint64 {
 	return memory
 }
 
-// run runs a control plane, which follows the file of its options if there is one.
+// run runs a control plane, and reloads its configuration file, if any, when it changes.
 func run(ctx context.Context, o *options, flags *pflag.FlagSet) error {
 	cp, err := controlplane.New(o.Options)
 	if err != nil {
@@ -112,7 +112,7 @@ func run(ctx context.Context, o *options, flags *pflag.FlagSet) error {
 	return group.Wait()
 }
 
-// newLogger returns a logger that writes JSON to stderr, from that level on.
-func newLogger(level slog.Level) *slog.Logger {
-	return jsonlog.New(os.Stderr, level)
+// newLogger returns a logger that writes messages of this level and above to stderr.
+func newLogger(level slog.Level, f logging.Format) *slog.Logger {
+	return logging.New(os.Stderr, level, f)
 }

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write docs/reference/sonde-cp.md")
 // TestReferenceGolden compares docs/reference/sonde-cp.md with the flags.
 func TestReferenceGolden(t *testing.T) {
 	page := doctest.Page(newCommand(&options{}), doctest.Options{
-		About: "Each flag is also a variable, and a key of the YAML file of `--config`. A flag takes precedence over its variable, and that over its key. Exit code 0: done; 1: failed; 2: wrong usage.",
+		About: "An environment variable or a key of the `--config` file can set each flag. A flag takes precedence over its variable, which takes precedence over its key. Exit code 0: done; 1: failed; 2: wrong usage.",
 		Variable: func(_ *cobra.Command, f *pflag.Flag) string {
 			return settings.Variable(envPrefix, f)
 		},

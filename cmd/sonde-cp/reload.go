@@ -15,31 +15,31 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// rereadPeriod is how often the file is looked at. A kubelet takes up to a minute to write a ConfigMap.
+// rereadPeriod is the interval of checks of the file. A kubelet takes up to a minute to write a ConfigMap.
 const rereadPeriod = 2 * time.Second
 
-// configFile is the --config file, followed while the control plane runs.
+// configFile reloads the --config file while the control plane runs.
 type configFile struct {
 	path  string
-	flags *pflag.FlagSet // of the command line, and what the file said at the start
+	flags *pflag.FlagSet // flags of the command line, and the values read last from the file
 	log   *slog.Logger
 
-	seen    []byte // by the last look
-	data    []byte // what was read, valid or not
+	seen    []byte // content at the last check
+	data    []byte // the last content read, valid or not
 	options *options
-	err     error // why it could not be read last
+	err     error // the last read error
 }
 
-// liveFlags are those whose keys may change while the control plane runs, see options.live.
+// liveFlags are the flags whose keys take effect while the control plane runs; see options.live.
 var liveFlags = append([]string{keyDrainAware, flagFreezeMode}, guardedFlags...)
 
-// live returns what may change while the control plane runs.
+// live returns the settings that can change while the control plane runs.
 func (o *options) live() controlplane.Live {
-	return controlplane.Live{IgnoreNodes: !o.drainAware, GuardedLiveness: o.Kubernetes.GuardedLiveness, FreezeMode: o.Kubernetes.FreezeMode}
+	return controlplane.Live{IgnoreNodes: !o.drainAware, GuardedLiveness: o.Kubernetes.GuardedLiveness, LivenessHold: o.Kubernetes.LivenessHold, FreezeMode: o.Kubernetes.FreezeMode}
 }
 
-// follow passes on what changes in the file, until ctx ends. A file that is not valid changes nothing, and a key that cannot change while the control
-// plane runs is logged as an error.
+// follow applies changes of the file until ctx ends. It logs an error, and changes nothing, if the file is invalid or
+// if a changed key needs a restart.
 func (c *configFile) follow(ctx context.Context, reconfigure func(context.Context, controlplane.Live) error) error {
 	look := time.NewTicker(rereadPeriod)
 	defer look.Stop()
@@ -59,8 +59,8 @@ func (c *configFile) follow(ctx context.Context, reconfigure func(context.Contex
 	}
 }
 
-// read reads the file again, and returns whether it is another one, and valid. It counts once two looks have seen the same: who writes in place
-// leaves it empty for a moment, which would be a file of defaults.
+// read reports whether the file has new and valid content. Two checks must see the same content: while a program
+// overwrites the file in place it is empty for a moment, which would reset all keys to their defaults.
 func (c *configFile) read() bool {
 	data, err := os.ReadFile(c.path)
 	if err == nil {
@@ -78,7 +78,7 @@ func (c *configFile) read() bool {
 	}
 	if err != nil {
 		if c.err == nil || c.err.Error() != err.Error() {
-			c.log.Error("configuration not reloaded, the previous one stays in effect", "err", err)
+			c.log.Error("failed to reload configuration, keeping the previous one", "err", err)
 		}
 		c.err = err
 		return false
@@ -88,7 +88,7 @@ func (c *configFile) read() bool {
 	return true
 }
 
-// parse reads the file into flags that begin as the command line has set them.
+// parse copies the flags of the command line, then reads the file into the others.
 func (c *configFile) parse(o *options, flags *pflag.FlagSet) (err error) {
 	c.flags.VisitAll(func(f *pflag.Flag) {
 		if f.Changed {
@@ -104,20 +104,20 @@ func (c *configFile) parse(o *options, flags *pflag.FlagSet) (err error) {
 	return err
 }
 
-// copyFlag gives a flag the value of another one that the command line has set. What a list prints is not what it takes.
+// copyFlag copies the value of a flag from the command line. The text of a list cannot be parsed as a list.
 func copyFlag(to, from *pflag.Flag) error {
 	if to == nil {
-		return nil // of cobra, such as --help
+		return nil // a flag of cobra, such as --help
 	}
 	to.Changed = true
 	target, isList := to.Value.(pflag.SliceValue)
 	if source, ok := from.Value.(pflag.SliceValue); ok && isList {
-		return target.Replace(source.GetSlice()) //nolint:wrapcheck // it was the value of the same flag
+		return target.Replace(source.GetSlice()) //nolint:wrapcheck // the value of the same flag
 	}
 	return to.Value.Set(from.Value.String()) //nolint:wrapcheck // the same
 }
 
-// logChanges logs the keys that differ from those before.
+// logChanges logs the keys whose values have changed.
 func (c *configFile) logChanges(now *pflag.FlagSet) {
 	now.VisitAll(func(f *pflag.Flag) {
 		old := c.flags.Lookup(f.Name)
@@ -126,7 +126,7 @@ func (c *configFile) logChanges(now *pflag.FlagSet) {
 		}
 		key := nested.Of(f.Name)
 		if slices.Contains(liveFlags, f.Name) {
-			c.log.Info("configuration has changed", "key", key, "before", old.Value.String(), "value", f.Value.String())
+			c.log.Info("configuration changed", "key", key, "before", old.Value.String(), "value", f.Value.String())
 		} else {
 			c.log.Error("configuration change needs a restart, not applied", "key", key, "before", old.Value.String(), "value", f.Value.String())
 		}

@@ -16,12 +16,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// replace replaces a file as a whole, like a kubelet; without text it removes it.
+// replace replaces a file atomically, like a kubelet. Without text it removes the file.
 func replace(t *testing.T, path, text string) {
 	t.Helper()
 	var err error
@@ -35,10 +36,11 @@ func replace(t *testing.T, path, text string) {
 	}
 }
 
-// noticed is longer than it takes to notice a change.
+// noticed is long enough for the program to notice a change.
 const noticed = 3*rereadPeriod + time.Second
 
-// followed follows a file through its contents, each of which is there for a time. It returns what was passed on and logged.
+// followed writes each content to the file and waits until the program notices it. It returns the applied settings and
+// the log.
 func followed(t *testing.T, each time.Duration, args, contents []string) (passed []controlplane.Live, log string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -79,21 +81,21 @@ func TestFollow(t *testing.T) {
 	tests := map[string]struct {
 		args  []string
 		steps []string
-		want  []bool // whether nodes are ignored, as passed on
+		want  []bool // applied IgnoreNodes
 		log   []string
 	}{
-		"nothing changes":         {steps: []string{base}},
-		"off and on":              {steps: []string{base + "drainAwareHealthz: false\n", base + "drainAwareHealthz: true\n"}, want: []bool{true, false}},
-		"off, and the key goes":   {steps: []string{base + "drainAwareHealthz: false\n", base}, want: []bool{true, false}},
-		"the flag wins":           {args: []string{"--drain-aware-healthz=true"}, steps: []string{base + "drainAwareHealthz: false\n"}},
-		"not valid":               {steps: []string{base + "drainAwareHealthz: no way\n", base + "drainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"must be true or false"}},
-		"not valid, another key":  {steps: []string{base + "drainAwareHealthz: false\nx: y\n"}, log: []string{"x: is an unknown field"}},
-		"no YAML":                 {steps: []string{"{", base + "drainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"not reloaded"}},
-		"what takes a restart":    {steps: []string{base + "minServing: 3\ndrainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"needs a restart", "minServing"}},
-		"a list that takes one":   {steps: []string{"store: kubernetes\ndrainTaints: [a, b]\n"}, log: []string{"needs a restart", "drainTaints"}},
-		"a list as flag stays":    {args: []string{"--drain-taints=a,b", "--drain-taints=c"}, steps: []string{base + "minServing: 1\n"}},
-		"the file goes, is back":  {steps: []string{"", base + "drainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"no such file"}},
-		"bad taint, by a restart": {steps: []string{"store: kubernetes\ndrainTaints: [a b]\n"}, log: []string{"drainTaints: ", "a b"}},
+		"nothing changes":                    {steps: []string{base}},
+		"off and on":                         {steps: []string{base + "drainAwareHealthz: false\n", base + "drainAwareHealthz: true\n"}, want: []bool{true, false}},
+		"off, then the key is removed":       {steps: []string{base + "drainAwareHealthz: false\n", base}, want: []bool{true, false}},
+		"the flag takes precedence":          {args: []string{"--drain-aware-healthz=true"}, steps: []string{base + "drainAwareHealthz: false\n"}},
+		"not valid":                          {steps: []string{base + "drainAwareHealthz: no way\n", base + "drainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"must be true or false"}},
+		"not valid, another key":             {steps: []string{base + "drainAwareHealthz: false\nx: y\n"}, log: []string{"x: is an unknown field"}},
+		"no YAML":                            {steps: []string{"{", base + "drainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"failed to reload"}},
+		"a key that needs a restart":         {steps: []string{base + "minServing: 3\ndrainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"needs a restart", "minServing"}},
+		"a list that needs a restart":        {steps: []string{"store: kubernetes\ndrainTaints: [a, b]\n"}, log: []string{"needs a restart", "drainTaints"}},
+		"a list from a flag stays":           {args: []string{"--drain-taints=a,b", "--drain-taints=c"}, steps: []string{base + "minServing: 1\n"}},
+		"the file is removed, then restored": {steps: []string{"", base + "drainAwareHealthz: false\n"}, want: []bool{true}, log: []string{"no such file"}},
+		"an invalid taint":                   {steps: []string{"store: kubernetes\ndrainTaints: [a b]\n"}, log: []string{"drainTaints: ", "a b"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -104,11 +106,11 @@ func TestFollow(t *testing.T) {
 					got = append(got, l.IgnoreNodes)
 				}
 				if !slices.Equal(got, test.want) {
-					t.Errorf("passed on %v, want %v", got, test.want)
+					t.Errorf("applied %v, want %v", got, test.want)
 				}
 				for _, text := range test.log {
 					if strings.Count(log, text) != 1 {
-						t.Errorf("the log does not have %q once", text)
+						t.Errorf("the log does not contain %q exactly once", text)
 					}
 				}
 				if warned := strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR"); warned != (len(test.log) > 0) {
@@ -122,13 +124,33 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowHalfWrittenFile sees a file while somebody writes it in place.
+// TestFollowHalfWrittenFile reads a file while another program overwrites it in place.
 func TestFollowHalfWrittenFile(t *testing.T) {
 	const off = "drainAwareHealthz: false\n"
 	synctest.Test(t, func(t *testing.T) {
 		got, log := followed(t, rereadPeriod*11/10, []string{"--store=kubernetes"}, []string{off, "\n", off})
 		if len(got) > 0 || log != "" {
-			t.Errorf("passed on %v, want nothing; the log:\n%s", got, log)
+			t.Errorf("applied %v, want nothing; the log:\n%s", got, log)
+		}
+	})
+}
+
+// TestFollowHold changes the answer to kubelets for held failures.
+func TestFollowHold(t *testing.T) {
+	const base = "store: kubernetes\n"
+	synctest.Test(t, func(t *testing.T) {
+		passed, log := followed(t, noticed, nil, []string{base, base + "guardedLiveness: {hold: redirect}\n", base + "guardedLiveness: {hold: warning}\n", base})
+		var got []mesh.LivenessHold
+		for _, l := range passed {
+			got = append(got, l.LivenessHold)
+		}
+		if diff := cmp.Diff([]mesh.LivenessHold{mesh.HoldWarning, mesh.HoldErrored}, got); diff != "" {
+			t.Errorf("applied settings (-want +got):\n%s", diff)
+		}
+		for _, text := range []string{`line 2: guardedLiveness.hold: \"redirect\": must be errored or warning`, "key=guardedLiveness.hold before=errored value=warning"} {
+			if !strings.Contains(log, text) {
+				t.Errorf("the log lacks %q:\n%s", text, log)
+			}
 		}
 	})
 }
@@ -150,7 +172,7 @@ func TestFollowGuardedLiveness(t *testing.T) {
 		"dry run and back": {steps: []string{base + "guardedLiveness: {mode: dryRun}\n", base}, want: []restartbudget.Settings{dryRun, def}, log: []string{
 			"key=guardedLiveness.mode before=enforce value=dryRun", "key=guardedLiveness.mode before=dryRun value=enforce",
 		}},
-		"all limits, and they go": {steps: []string{base + `guardedLiveness:
+		"all limits, then none": {steps: []string{base + `guardedLiveness:
   perMinute: 10
   perNodePerMinute: 2
   blacklist: {namespaces: [kube-system], workloads: [Deployment/shop/web], images: [redis, "nginx:1"]}
@@ -158,7 +180,7 @@ func TestFollowGuardedLiveness(t *testing.T) {
 `, base}, want: []restartbudget.Settings{limited, def}, log: []string{
 			"key=guardedLiveness.perMinute before=0 value=10", "key=guardedLiveness.blacklist.images before=[] value=[redis,nginx:1]", "key=guardedLiveness.breaker.percent before=30 value=50",
 		}},
-		"the flag wins": {args: []string{"--guarded-liveness-mode=enforce"}, steps: []string{base + "guardedLiveness: {mode: dryRun}\n"}},
+		"the flag takes precedence": {args: []string{"--guarded-liveness-mode=enforce"}, steps: []string{base + "guardedLiveness: {mode: dryRun}\n"}},
 		"not valid, then valid": {
 			steps: []string{base + "guardedLiveness: {mode: dry-run, breaker: {percent: 0}}\n", base + "guardedLiveness: {mode: dryRun}\n"}, want: []restartbudget.Settings{dryRun},
 			log: []string{`line 2: guardedLiveness.mode: \"dry-run\": must be enforce, dryRun or off`, `line 2: guardedLiveness.breaker.percent: 0: must be from 1 to 100`},
@@ -173,11 +195,11 @@ func TestFollowGuardedLiveness(t *testing.T) {
 					got = append(got, l.GuardedLiveness)
 				}
 				if diff := cmp.Diff(test.want, got); diff != "" {
-					t.Errorf("passed on (-want +got):\n%s", diff)
+					t.Errorf("applied settings (-want +got):\n%s", diff)
 				}
 				for _, text := range test.log {
 					if strings.Count(log, text) != 1 {
-						t.Errorf("the log does not have %q once", text)
+						t.Errorf("the log does not contain %q exactly once", text)
 					}
 				}
 				if t.Failed() {

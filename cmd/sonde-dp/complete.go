@@ -8,14 +8,15 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/redirect"
 )
 
-// words has the values of flags that take one of a few.
+// words lists the values of each flag that accepts only fixed values.
 var words = map[string][]string{
 	"log-level":           {"debug", "info", "warn", "error"},
+	"log-format":          {"text", "json"},
 	"virtual-probes-mode": {string(mesh.ProbesUnified), string(mesh.ProbesPerPort)},
 	"ip-family-mode":      {string(redirect.DualStack), string(redirect.IPv4), string(redirect.IPv6)},
 }
 
-// completeWords has a shell complete words, for a command and those below it.
+// completeWords makes shells complete the values in words, for a command and its subcommands.
 func completeWords(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		of, few := words[f.Name]
@@ -23,7 +24,7 @@ func completeWords(cmd *cobra.Command) {
 			return
 		}
 		if err := cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-			panic(err) // the flag is there, and this is the only one who completes it
+			panic(err) // the flag exists and has no other completion
 		}
 	})
 	for _, sub := range cmd.Commands() {

@@ -11,6 +11,7 @@ import (
 func TestCompleteWords(t *testing.T) {
 	for name, tc := range map[string]struct{ args, want string }{
 		"level":           {"run --log-level", "debug info warn error"},
+		"format":          {"run --log-format", "text json"},
 		"level of probes": {"probes --log-level", "debug info warn error"},
 		"mode":            {"run --virtual-probes-mode", "unified per-port"},
 		"families":        {"install transparent-proxy --ip-family-mode", "dualstack ipv4 ipv6"},
@@ -18,7 +19,7 @@ func TestCompleteWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			cmd := newCommand(func() error { return nil })
+			cmd := newCommand(noGuard)
 			cmd.SetOut(&out)
 			cmd.SetErr(&bytes.Buffer{})
 			cmd.SetArgs(append([]string{"__complete"}, append(strings.Fields(tc.args), "")...))

@@ -11,6 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/drain"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
+	"github.com/sonde-mesh/sonde/internal/logging"
 )
 
 func newDrainCommand() *cobra.Command {
@@ -18,25 +19,26 @@ func newDrainCommand() *cobra.Command {
 	var directory string
 	cmd := &cobra.Command{
 		Use:   "drain --begin --work-dir=DIRECTORY",
-		Short: "Make an agent and its Envoy tell clients to go elsewhere",
-		Long: `With --begin, responses of the agent's Envoy say from now on that they are the last ones of their connection, so that clients
-which keep connections open move to another replica, and load balancers are told to send no new ones. Everything is still served. In a pod this is the preStop hook of the sidecar:
-it is called when the pod begins to end, while the sidecar itself is only told to end after all other containers.
+		Short: "Begin to drain an agent and its Envoy",
+		Long: `With --begin, Envoy announces the end of each client connection in its next response, so that clients with persistent
+connections move to another replica, and the agent makes load balancers send no new connections. The proxy still serves
+all requests. In a pod, the sidecar's preStop hook runs this command when the pod begins to terminate. The kubelet stops
+the sidecar itself only after all other containers.
 
-The whole drain begins with SIGTERM to the agent.`,
+SIGTERM to the agent begins the whole drain.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !begin {
-				return &mesh.FieldError{Field: "--begin", Allowed: "is required: SIGTERM to the agent drains it until its end"}
+				return &mesh.FieldError{Field: "--begin", Allowed: "is required: for the whole drain, send SIGTERM to the agent"}
 			}
 			if directory == "" {
-				return &mesh.FieldError{Field: "--work-dir", Allowed: "is required: the --work-dir of the agent"}
+				return &mesh.FieldError{Field: "--work-dir", Allowed: "is required: the value of the agent's --work-dir"}
 			}
 			return beginDrain(cmd.Context(), directory)
 		},
 	}
 	cmd.Flags().BoolVar(&begin, "begin", false, "begin to drain, and return (required)")
-	cmd.Flags().StringVar(&directory, "work-dir", "", "`directory` of the agent, as its own --work-dir says (required)")
+	cmd.Flags().StringVar(&directory, "work-dir", "", "work `directory` of the agent: the value of its --work-dir (required)")
 	return cmd
 }
 
@@ -47,7 +49,7 @@ func beginDrain(ctx context.Context, directory string) error {
 	if err != nil {
 		return &mesh.FieldError{Field: "--work-dir", Value: directory, Err: err}
 	}
-	// Load balancers are told by the agent, whatever Envoy says.
+	// The agent informs load balancers even if Envoy does not respond.
 	err = dir.Write(workdir.FileEnding, nil)
-	return errors.Join(err, drain.Begin(ctx, envoy.NewAdmin(dir.Socket(mesh.SocketAdmin)), newLogger(slog.LevelWarn)), dir.Close())
+	return errors.Join(err, drain.Begin(ctx, envoy.NewAdmin(dir.Socket(mesh.SocketAdmin)), newLogger(slog.LevelWarn, logging.Auto)), dir.Close())
 }

@@ -1,26 +1,26 @@
 package main
 
 const (
-	toStderr    = "the log goes to stderr, from where a service manager or the kubelet keeps it"
-	inStore     = "write the Dataplane into a file of the control plane's --store, and give its name with --name"
+	toStderr    = "redirect stderr: the log goes there, and a service manager or the kubelet stores it"
+	inStore     = "write the Dataplane into a file of the control plane's --store, and pass its name with --name"
 	noDNS       = "leave it out: Sonde answers no DNS queries and redirects none"
-	noIPTables  = "leave it out: the rules are of nftables, and no iptables program is run"
-	ofDataplane = "write networking.transparentProxying of the Dataplane, and run sonde-dp install transparent-proxy"
-	byPorts     = "write --exclude-inbound-ports or --exclude-outbound-ports: addresses and users are not excluded"
+	noIPTables  = "leave it out: Sonde uses nftables, and runs no iptables program"
+	ofDataplane = "set networking.transparentProxying in the Dataplane, and run sonde-dp install transparent-proxy"
+	byPorts     = "write --exclude-inbound-ports or --exclude-outbound-ports: Sonde cannot exclude addresses or users"
 )
 
-// ofKuma has the commands and flags of kuma-dp, and of kumactl's transparent-proxy, that sonde-dp does not have, with what to write instead.
-// Source: Kuma's app/kuma-dp/cmd and app/kumactl/cmd/install.
+// ofKuma maps the commands and flags of kuma-dp, and of kumactl's transparent-proxy, that sonde-dp lacks to their
+// replacements. Source: Kuma's app/kuma-dp/cmd and app/kumactl/cmd/install.
 var ofKuma = map[string]string{
 	"run --dataplane-file":                                 inStore,
 	"run -d":                                               inStore,
 	"run --dataplane":                                      inStore,
 	"run --dataplane-var":                                  "write the Dataplane without variables into a file of the control plane's --store",
 	"run -v":                                               "write the Dataplane without variables into a file of the control plane's --store",
-	"run --dataplane-token":                                "write the token into a file, and give it with --dataplane-token-file",
+	"run --dataplane-token":                                "write the token into a file, and pass it with --dataplane-token-file",
 	"run --binary-path":                                    "write --envoy-path",
 	"run --config-dir":                                     "write --work-dir",
-	"run --proxy-type":                                     "leave it out: every proxy is a Dataplane, one of a gateway with networking.gateway",
+	"run --proxy-type":                                     "leave it out: every proxy is a Dataplane; a gateway's Dataplane has networking.gateway",
 	"run --skip-verify":                                    "write --ca-cert-file: the control plane is always verified",
 	"run --envoy-log-level":                                "write --log-level, which sets Envoy's level, too",
 	"run --envoy-component-log-level":                      "write --log-level, which sets Envoy's level, too",
@@ -36,14 +36,14 @@ var ofKuma = map[string]string{
 	"run --transparent-proxy-config-file":                  ofDataplane,
 	"wait --url":                                           "write --admin-addr, the host:port of the agent",
 	"wait --unix-socket":                                   "write --admin-addr, the host:port of the agent",
-	"wait --check-frequency":                               "leave it out: --timeout alone is set",
-	"wait --request-timeout":                               "leave it out: --timeout alone is set",
+	"wait --check-frequency":                               "leave it out: write --timeout",
+	"wait --request-timeout":                               "leave it out: write --timeout",
 	"install transparent-proxy --kuma-dp-user":             "write --kuma-dp-uid, with the number of the user",
 	"install transparent-proxy --redirect-dns":             noDNS,
 	"install transparent-proxy --redirect-all-dns-traffic": noDNS,
 	"install transparent-proxy --redirect-dns-port":        noDNS,
 	"install transparent-proxy --skip-dns-conntrack-zone-split":   noDNS,
-	"install transparent-proxy --redirect-inbound-port-v6":        "write --redirect-inbound-port, which holds for IPv6, too",
+	"install transparent-proxy --redirect-inbound-port-v6":        "write --redirect-inbound-port, which also applies to IPv6",
 	"install transparent-proxy --exclude-inbound-ips":             byPorts,
 	"install transparent-proxy --exclude-outbound-ips":            byPorts,
 	"install transparent-proxy --exclude-outbound-ports-for-uids": byPorts,

@@ -6,13 +6,13 @@ import (
 	"runtime/debug"
 )
 
-// The settings that dpagent/guard gives itself and its worker, for an agent without a guard.
+// Go runtime settings of an agent without a guard. dpagent/guard and its worker have the same settings.
 const (
 	gcPercent = 40
 	maxProcs  = 1
 )
 
-// tuneRuntime sets up Go's runtime for a program that runs once per pod, unless the environment does.
+// tuneRuntime reduces the memory and threads of a program that runs once per pod, unless GOGC or GOMAXPROCS is set.
 func tuneRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

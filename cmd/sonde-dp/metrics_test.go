@@ -8,12 +8,12 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// TestMetricsFlags has mistakes in the flags for Prometheus named.
+// TestMetricsFlags shows that errors name the invalid flags for Prometheus.
 func TestMetricsFlags(t *testing.T) {
 	const run = "run --cp-address=cp:5678 --ca-cert-file=ca --name=web-1 --dataplane-token-file=token "
 	for name, tc := range map[string]struct{ args, want string }{
 		"no port":           {"--metrics-addr=127.0.0.1", `--metrics-addr: "127.0.0.1": must be host:port`},
-		"supervisors' port": {"--metrics-addr=:9902", `--metrics-addr: ":9902": must not have the port that supervisors ask`},
+		"supervisors' port": {"--metrics-addr=:9902", `--metrics-addr: ":9902": must not use the port for supervisors`},
 		"not Envoy's":       {"--metrics-include=envoy_a,go_", `--metrics-include: "go_": must be prefixes of Envoy's metrics`},
 		"no prefix":         {"--metrics-include=", `--metrics-include: must not be empty: envoy_ is all of Envoy's metrics`},
 	} {

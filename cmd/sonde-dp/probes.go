@@ -13,30 +13,34 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/internal/descriptors"
+	"github.com/sonde-mesh/sonde/internal/logging"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
 
-func newProbesCommand(becomeGuard func() error) *cobra.Command {
+func newProbesCommand(becomeGuard guarding) *cobra.Command {
 	var env probe.Environment
 	var level slog.Level
+	var format logging.Format
 	cmd := &cobra.Command{
 		Use:   "probes --virtual-probes-port=PORT",
 		Short: "Answer the probes of a pod, without Envoy",
 		Long: `Answer the probes and hooks in $KUMA_DATAPLANE_PROBES on the virtual port of $INSTANCE_IP, as "sonde-dp run" does, and do
-nothing else: for debugging, and for pods without Envoy. Any other request gets 404.`,
+nothing else. Use it for debugging, and in pods without Envoy. Any other request gets 404.`,
 		Example: `  INSTANCE_IP=127.0.0.1 KUMA_DATAPLANE_PROBES='[{"httpGet":{"path":"/healthz","port":8080}}]' \
     sonde-dp probes --virtual-probes-port=9000
   curl -i http://127.0.0.1:9000/8080/healthz`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fromEnvironment(&env)
-			return mesh.RenameFields(runProbes(cmd.Context(), env, newLogger(level), becomeGuard), map[string]string{"Port": "--virtual-probes-port"})
+			return mesh.RenameFields(runProbes(cmd.Context(), env, newLogger(level, format), func() error { return becomeGuard(format) }), map[string]string{"Port": "--virtual-probes-port"})
 		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&env.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP")
+	f.Var((*livenessHoldFlag)(&env.Hold), "liveness-hold", "answer to the kubelet if a liveness failure is held back or the probe cannot be checked: errored, which the kubelet discards, or warning, a redirect that it does not follow, for kubelets that count errored probes as failures; the control plane's setting takes precedence")
 	settings.LevelVar(f, &level, "")
+	settings.LogFormatVar(f, &format)
 	return cmd
 }
 
@@ -56,14 +60,30 @@ func (m *probesModeFlag) Set(text string) error {
 // Type implements pflag.Value.
 func (m *probesModeFlag) Type() string { return "mode" }
 
-// fromEnvironment reads the variables that the injector writes.
+// livenessHoldFlag is a mesh.LivenessHold.
+type livenessHoldFlag mesh.LivenessHold
+
+// String implements pflag.Value.
+func (h *livenessHoldFlag) String() string { return cmp.Or(string(*h), string(mesh.HoldErrored)) }
+
+// Set implements pflag.Value.
+func (h *livenessHoldFlag) Set(text string) error {
+	hold, err := mesh.ParseLivenessHold(text)
+	*h = livenessHoldFlag(hold)
+	return err
+}
+
+// Type implements pflag.Value.
+func (h *livenessHoldFlag) Type() string { return "answer" }
+
+// fromEnvironment reads the environment variables that the injector writes.
 func fromEnvironment(e *probe.Environment) {
 	e.Table, e.InstanceIP = os.Getenv(mesh.EnvProbeTable), os.Getenv(mesh.EnvInstanceIP)
 }
 
-// runProbes answers probes until a signal.
+// runProbes answers probes until it gets a signal.
 func runProbes(ctx context.Context, env probe.Environment, logger *slog.Logger, becomeGuard func() error) error {
-	if _, err := env.Options(nil); err != nil { // the worker logs what is only odd
+	if _, err := env.Options(nil); err != nil { // the worker logs warnings
 		return err
 	}
 	if err := becomeGuard(); err != nil {

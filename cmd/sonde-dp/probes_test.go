@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Mistakes in the environment of the probes are reported at the start, and nothing is served.
+// The program reports invalid environment variables for probes at the start, and serves nothing.
 func TestProbesBadInput(t *testing.T) {
 	const good = `[{"id":"a","container":"app","type":"liveness","httpGet":{"port":8080}}]`
 	tests := map[string]struct {
@@ -35,11 +35,11 @@ func TestProbesBadInput(t *testing.T) {
 			cmd.SetArgs([]string{"probes", fmt.Sprintf("--virtual-probes-port=%d", tc.port), "--log-level=error"})
 			err := cmd.ExecuteContext(t.Context())
 			if err == nil {
-				t.Fatal("it runs")
+				t.Fatal("the command runs")
 			}
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not say %q", err, want)
+					t.Errorf("error %q does not contain %q", err, want)
 				}
 			}
 		})

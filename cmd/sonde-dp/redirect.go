@@ -15,14 +15,15 @@ import (
 // transparentProxy is the name of the commands, as in Kuma.
 const transparentProxy = "transparent-proxy"
 
-// redirectFlagNames has the flag of each field of redirect.Options.
+// redirectFlagNames maps fields of redirect.Options to flags.
 var redirectFlagNames = map[string]string{
 	"OutboundPort": "--redirect-outbound-port", "InboundPort": "--redirect-inbound-port", "User": "--kuma-dp-uid",
 	"ExcludeInboundPorts": "--exclude-inbound-ports", "ExcludeOutboundPorts": "--exclude-outbound-ports", "Families": "--ip-family-mode",
+	"Readiness":   "--redirect-readiness",
 	"MetricsPort": "--metrics-port", "GuardedPort": "--guarded-port", "TCPProbes": "--redirect-tcp-probes",
 }
 
-// redirectFlags are the flags that say which rules are wanted.
+// redirectFlags holds the values of the flags that select rules.
 type redirectFlags struct {
 	o       redirect.Options
 	inbound bool
@@ -33,20 +34,22 @@ func (r *redirectFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&r.o.OutboundPort, "redirect-outbound-port", mesh.PortRedirectOut, "`port` of Envoy's outbound capture listener")
 	f.BoolVar(&r.inbound, "redirect-inbound", true, "redirect incoming connections")
+	f.BoolVar(&r.o.Readiness, "redirect-readiness", false,
+		"redirect connections to port 15022, where Envoy answers the sidecar's readiness probe, even with --redirect-inbound=false")
 	f.IntVar(&r.o.InboundPort, "redirect-inbound-port", mesh.PortRedirectIn, "`port` of Envoy's inbound capture listener")
 	f.IntVar(&r.o.User, "kuma-dp-uid", mesh.SidecarUser, "user `id` of the agent and Envoy")
-	f.Var((*portsFlag)(&r.o.ExcludeInboundPorts), "exclude-inbound-ports", "`ports` of this machine, with commas between them, that are not redirected")
-	f.IntVar(&r.o.MetricsPort, "metrics-port", 0, "`port` of this machine at which the agent answers Prometheus, and which is not redirected; 0: none")
+	f.Var((*portsFlag)(&r.o.ExcludeInboundPorts), "exclude-inbound-ports", "comma-separated `ports` of this machine, to which connections are not redirected")
+	f.IntVar(&r.o.MetricsPort, "metrics-port", 0, "`port` at which the agent answers Prometheus, to which connections are not redirected; 0: none")
 	f.IntVar(&r.o.GuardedPort, "guarded-port", 0,
-		"`port` among --exclude-inbound-ports at which the agent answers guarded liveness probes: connections wait while nothing listens there; 0: none")
-	f.Var((*portsFlag)(&r.o.ExcludeOutboundPorts), "exclude-outbound-ports", "`ports` of other machines, with commas between them, that are not redirected")
+		"`port` among --exclude-inbound-ports at which the agent answers guarded liveness probes: new connections wait while the agent does not listen; 0: none")
+	f.Var((*portsFlag)(&r.o.ExcludeOutboundPorts), "exclude-outbound-ports", "comma-separated `ports` of other machines, to which connections are not redirected")
 	f.Var((*tcpProbesFlag)(&r.o.TCPProbes), "redirect-tcp-probes",
-		"`probes`, with commas between them: 9001:6853 lets others connect to port 9001 and reach port 6853 of the application, without Envoy and without payload")
+		"comma-separated `probes`: 9001:6853 lets others connect to port 9001 and reach port 6853 of the application, without Envoy and without payload")
 	f.StringVar((*string)(&r.o.Families), "ip-family-mode", string(redirect.DualStack), "IP families to redirect: dualstack, ipv4 or ipv6")
-	f.BoolVar(&r.verbose, "verbose", false, "print the rules, as nft does")
+	f.BoolVar(&r.verbose, "verbose", false, "print the rules in nft syntax")
 }
 
-// action calls work with the options, and prints the rules if they are asked for.
+// action calls work with the options, and prints the rules if --verbose is set.
 func (r *redirectFlags) action(work func(out io.Writer, o redirect.Options) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		r.o.OutboundOnly = !r.inbound
@@ -66,20 +69,21 @@ func newInstallCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   transparentProxy,
 		Short: "Redirect the connections of this pod or machine to Envoy",
-		Long: `Redirect the connections of this pod or machine to Envoy, with the nftables table "inet sonde": incoming ones to the inbound
-capture listener, those to other machines to the outbound one. Connections of the user as whom Envoy runs, and those inside of
-the machine, are not redirected; but Envoy's own calls to the addresses of the machine enter the inbound listener. A TCP probe
-passes by Envoy: its verdict is the application's, and packets with payload are refused in both directions.
+		Long: `Redirect the connections of this pod or machine to Envoy, with the nftables table "inet sonde": incoming connections to
+the inbound capture listener, connections to other machines to the outbound capture listener. Connections of Envoy's
+user and connections within the machine are not redirected, except that Envoy's own calls to the machine's addresses
+enter the inbound listener. A TCP probe bypasses Envoy and gets the application's verdict; its packets with payload are
+rejected in both directions.
 
-A table that is there already is replaced in one step. The rules are read back, and anything amiss is an error. This takes
-the capability NET_ADMIN: in a pod, an init container runs it as root. DNS is not redirected.`,
+The command replaces an existing table in one step, then reads the rules back; any difference is an error. It needs the
+capability NET_ADMIN: in a pod, an init container runs it as root. DNS is not redirected.`,
 		Example: `  sonde-dp install transparent-proxy --exclude-inbound-ports=9000,22 --verbose`,
 		Args:    cobra.NoArgs,
 		RunE: flags.action(func(out io.Writer, o redirect.Options) error {
 			if err := redirect.Install(o); err != nil {
 				return err
 			}
-			return report(out, "table inet %s is installed and checked", redirect.TableName)
+			return report(out, "installed and checked table inet %s", redirect.TableName)
 		}),
 	}
 	flags.add(cmd)
@@ -89,7 +93,7 @@ the capability NET_ADMIN: in a pod, an init container runs it as root. DNS is no
 func newUninstallCommand() *cobra.Command {
 	return group("uninstall", "Stop redirecting connections to Envoy", &cobra.Command{
 		Use:   transparentProxy,
-		Short: "Remove what \"sonde-dp install transparent-proxy\" has installed, and nothing else",
+		Short: "Remove only the rules that \"sonde-dp install transparent-proxy\" installed",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			removed, err := redirect.Uninstall()
@@ -97,9 +101,9 @@ func newUninstallCommand() *cobra.Command {
 			case err != nil:
 				return err
 			case !removed:
-				return report(cmd.OutOrStdout(), "there is no table inet %s", redirect.TableName)
+				return report(cmd.OutOrStdout(), "table inet %s does not exist", redirect.TableName)
 			}
-			return report(cmd.OutOrStdout(), "table inet %s is removed", redirect.TableName)
+			return report(cmd.OutOrStdout(), "removed table inet %s", redirect.TableName)
 		},
 	})
 }
@@ -108,9 +112,10 @@ func newCheckCommand() *cobra.Command {
 	var flags redirectFlags
 	cmd := &cobra.Command{
 		Use:   transparentProxy,
-		Short: "Compare the rules in the kernel with those that would be installed",
-		Long: `Compare the rules in the kernel with those that "sonde-dp install transparent-proxy" would install with the same flags, and
-print each difference. The exit code is 1 if there are any. Like the installation, this takes the capability NET_ADMIN.`,
+		Short: "Compare the rules in the kernel with the rules for these flags",
+		Long: `Compare the rules in the kernel with the rules that "sonde-dp install transparent-proxy" would install with the same
+flags, and print each difference. The exit code is 1 if any rule differs. Like the installation, this needs the
+capability NET_ADMIN.`,
 		Example: `  nsenter --net --target=PID sonde-dp check transparent-proxy --exclude-inbound-ports=9000`,
 		Args:    cobra.NoArgs,
 		RunE: flags.action(func(out io.Writer, o redirect.Options) error {
@@ -124,18 +129,18 @@ print each difference. The exit code is 1 if there are any. Like the installatio
 				}
 			}
 			if n := len(differences); n > 0 {
-				return fmt.Errorf("differences between the kernel's rules and those of the flags: %d", n)
+				return fmt.Errorf("differences between the kernel's rules and the flags: %d", n)
 			}
-			return report(out, "table inet %s is as it should be", redirect.TableName)
+			return report(out, "table inet %s matches the flags", redirect.TableName)
 		}),
 	}
 	flags.add(cmd)
-	return group("check", "Check the redirection of connections to Envoy", cmd)
+	return group("check", "Check the redirection of connections to Envoy, or the kubelet", cmd, newCheckKubeletCommand())
 }
 
-func group(name, short string, sub *cobra.Command) *cobra.Command {
+func group(name, short string, subs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: name, Short: short}
-	cmd.AddCommand(sub)
+	cmd.AddCommand(subs...)
 	return cmd
 }
 
@@ -144,7 +149,7 @@ func report(out io.Writer, format string, args ...any) error {
 	return err
 }
 
-// portsFlag is a list such as "9000,9800", which may be empty. The ports themselves are checked with all other options.
+// portsFlag is a list such as "9000,9800", possibly empty. redirect.Options.Validate checks the ports.
 type portsFlag []int
 
 // String implements pflag.Value.
@@ -156,7 +161,7 @@ func (p *portsFlag) String() string {
 	return strings.Join(words, ",")
 }
 
-// Set implements pflag.Value. A flag that is given twice adds to the list.
+// Set implements pflag.Value. Repeating the flag adds to the list.
 func (p *portsFlag) Set(text string) error {
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -174,7 +179,7 @@ func (p *portsFlag) Set(text string) error {
 // Type implements pflag.Value.
 func (p *portsFlag) Type() string { return "ports" }
 
-// tcpProbesFlag is a list such as "9001:6853,9002:3306", which may be empty.
+// tcpProbesFlag is a list such as "9001:6853,9002:3306", possibly empty.
 type tcpProbesFlag []redirect.TCPProbe
 
 // String implements pflag.Value.
@@ -186,7 +191,7 @@ func (f *tcpProbesFlag) String() string {
 	return strings.Join(words, ",")
 }
 
-// Set implements pflag.Value. A flag that is given twice adds to the list.
+// Set implements pflag.Value. Repeating the flag adds to the list.
 func (f *tcpProbesFlag) Set(text string) error {
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -196,7 +201,7 @@ func (f *tcpProbesFlag) Set(text string) error {
 		p, portErr := strconv.Atoi(port)
 		t, targetErr := strconv.Atoi(target)
 		if portErr != nil || targetErr != nil {
-			return fmt.Errorf("%q: must be the port of a probe and that of the application, such as 9001:6853", word)
+			return fmt.Errorf("%q: must be a probe's port and the application's port, such as 9001:6853", word)
 		}
 		*f = append(*f, redirect.TCPProbe{Port: p, Target: t})
 	}

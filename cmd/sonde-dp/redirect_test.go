@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// Mistakes are refused before anything is written: none of these commands reaches the kernel.
+// Flags are checked before anything is written: none of these commands reaches the kernel.
 func TestRedirectionBadInput(t *testing.T) {
 	tests := map[string]struct {
 		args string
@@ -25,16 +25,16 @@ func TestRedirectionBadInput(t *testing.T) {
 		"zeros":              {"check transparent-proxy --redirect-inbound-port 0 --redirect-outbound-port 0", []string{`--redirect-inbound-port: "0"`, `--redirect-outbound-port: "0"`}},
 		"root":               {"install transparent-proxy --kuma-dp-uid 0", []string{`--kuma-dp-uid: "0"`, "cannot be root"}},
 		"other families":     {"install transparent-proxy --ip-family-mode ipv5", []string{`--ip-family-mode: "ipv5": must be dualstack, ipv4 or ipv6`}},
-		"no probe":           {"install transparent-proxy --redirect-tcp-probes 9001:6853,9002", []string{"--redirect-tcp-probes", `"9002": must be the port of a probe and that of the application`}},
-		"an empty probe":     {"install transparent-proxy --redirect-tcp-probes 9001:6853,", []string{"--redirect-tcp-probes", `"": must be the port of a probe`}},
-		"three ports":        {"install transparent-proxy --redirect-tcp-probes 1:2:3", []string{"--redirect-tcp-probes", `"1:2:3": must be the port of a probe`}},
+		"no probe":           {"install transparent-proxy --redirect-tcp-probes 9001:6853,9002", []string{"--redirect-tcp-probes", `"9002": must be a probe's port and the application's port`}},
+		"an empty probe":     {"install transparent-proxy --redirect-tcp-probes 9001:6853,", []string{"--redirect-tcp-probes", `"": must be a probe's port`}},
+		"three ports":        {"install transparent-proxy --redirect-tcp-probes 1:2:3", []string{"--redirect-tcp-probes", `"1:2:3": must be a probe's port`}},
 		"a bad probe":        {"check transparent-proxy --redirect-tcp-probes 9001:6853,9001:0", []string{`--redirect-tcp-probes: "9001:0": must be two ports`}},
-		"the same probe":     {"check transparent-proxy --redirect-tcp-probes 9001:6853 --redirect-tcp-probes 9001:80", []string{`--redirect-tcp-probes: "9001:80": must have a port of its own`}},
+		"the same probe":     {"check transparent-proxy --redirect-tcp-probes 9001:6853 --redirect-tcp-probes 9001:80", []string{`--redirect-tcp-probes: "9001:80": must not use the same port as`}},
 		"probes of nothing":  {"install transparent-proxy --redirect-inbound=false --redirect-tcp-probes 9001:6853", []string{`--redirect-tcp-probes: "9001:6853": must be left out while incoming connections`}},
 		"metrics, no port":   {"install transparent-proxy --metrics-port 70000", []string{`--metrics-port: "70000": must be a port from 1 to 65535, or 0 for none`}},
 		"metrics, no number": {"install transparent-proxy --metrics-port x", []string{`--metrics-port`, `"x"`}},
-		"metrics, Envoy's":   {"install transparent-proxy --metrics-port 15022", []string{`--metrics-port: "15022": must not be a port of Envoy's`}},
-		"metrics, probes":    {"check transparent-proxy --metrics-port 9000 --exclude-inbound-ports 9000", []string{`--metrics-port: "9000": must be a port that is not among the excluded`}},
+		"metrics, Envoy's":   {"install transparent-proxy --metrics-port 15022", []string{`--metrics-port: "15022": must not be a port of Envoy`}},
+		"metrics, probes":    {"check transparent-proxy --metrics-port 9000 --exclude-inbound-ports 9000", []string{`--metrics-port: "9000": must not be an excluded`}},
 		"the readiness port": {"install transparent-proxy --exclude-inbound-ports 15022", []string{`--exclude-inbound-ports: "15022": must be redirected`}},
 	}
 	for name, tc := range tests {
@@ -48,7 +48,7 @@ func TestRedirectionBadInput(t *testing.T) {
 			}
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not say %q", err, want)
+					t.Errorf("error %q does not contain %q", err, want)
 				}
 			}
 		})

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write docs/reference/sonde-dp.md")
 // TestReferenceGolden compares docs/reference/sonde-dp.md with the flags.
 func TestReferenceGolden(t *testing.T) {
 	page := doctest.Page(newCommand(nil), doctest.Options{
-		About: "Each flag is also a variable; those of `sonde-dp run` are also keys of the YAML file of `--config`. A flag takes precedence over its variable, and that over its key. Exit code 0: done; 1: failed; 2: wrong usage.",
+		About: "An environment variable can set each flag; so can a key of the `--config` file for the flags of `sonde-dp run`. A flag takes precedence over its variable, which takes precedence over its key. Exit code 0: done; 1: failed; 2: wrong usage.",
 		Variable: func(_ *cobra.Command, f *pflag.Flag) string {
 			return settings.Variable(envPrefix, f)
 		},

@@ -18,32 +18,33 @@ import (
 )
 
 const (
-	// waitInterval is the longest delay that waiting adds to the start of a pod.
+	// waitInterval is the interval between checks, and so the longest delay that they add to the start of a pod.
 	waitInterval = 50 * time.Millisecond
 	// answerTimeout is longer than the timeout of the agent's checks.
 	answerTimeout  = 5 * time.Second
 	maxAnswerBytes = 64 << 10
 )
 
-// dial connects as net.Dialer.DialContext does.
+// dial is like net.Dialer.DialContext.
 type dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// newWaitCommand returns the command. It asks the agent by dial.
+// newWaitCommand returns the command, which connects to the agent with dial.
 func newWaitCommand(dial dial) *cobra.Command {
 	var address string
 	var timeout time.Duration
 	var anyway, endpoints bool
 	cmd := &cobra.Command{
 		Use:   "wait",
-		Short: "Wait until the agent beside this program is ready",
-		Long: `Wait until the agent is ready: it has an identity, and its Envoy has its configuration and listens at each outbound. In a pod whose sidecar
-is an ordinary container this is its postStart hook, so that containers that start after it have network and probes.
+		Short: "Wait until the agent is ready",
+		Long: `Wait until the agent is ready: it has an identity, and its Envoy has its configuration and listens at each outbound. If
+the sidecar is an ordinary container, its postStart hook runs this command, so that containers that start later have
+network and probes.
 
-Outside of pods it also waits until its applications pass their serviceProbes and other proxies know that the endpoints of this one
-are ready, so that a call which begins then arrives. Where an application starts after this command, --endpoints=false is needed.
+Outside pods, it also waits until the applications pass their serviceProbes and other proxies have the proxy's endpoints
+as ready, so that calls to the applications arrive. If an application starts after this command, set --endpoints=false.
 
-If the agent is not ready in time, the error says what it waits for. With --start-anyway it is only a message: a hook that fails
-would have the kubelet kill the sidecar, and one that takes long keeps it from ending the pod.`,
+If the agent is not ready in time, the error names the checks that fail. With --start-anyway, the command prints the
+error but succeeds: if a hook fails, the kubelet kills the sidecar, and a slow hook delays the termination of the pod.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, port, err := net.SplitHostPort(address); err != nil || port == "" || port == "0" {
@@ -59,14 +60,15 @@ would have the kubelet kill the sidecar, and one that takes long keeps it from e
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&address, "admin-addr", dpagent.DefaultAdminAddress, "`host:port` of the agent, as its own --admin-addr says")
-	cmd.Flags().BoolVar(&anyway, "start-anyway", false, "succeed after --timeout too")
-	cmd.Flags().BoolVar(&endpoints, "endpoints", true, "wait until other proxies know that the endpoints of this one are ready, too")
-	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "longest wait")
+	cmd.Flags().StringVar(&address, "admin-addr", dpagent.DefaultAdminAddress, "`host:port` of the agent: the value of its --admin-addr")
+	cmd.Flags().BoolVar(&anyway, "start-anyway", false, "succeed after --timeout even if the agent is not ready")
+	cmd.Flags().BoolVar(&endpoints, "endpoints", true, "also wait until other proxies have the endpoints of this proxy as ready")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "maximum wait")
 	return cmd
 }
 
-// wait returns nil once the agent at address is ready, with endpoints once other proxies know of these, too.
+// wait returns nil once the agent at address is ready and, with endpoints, once other proxies have its endpoints as
+// ready.
 func (d dial) wait(ctx context.Context, address string, timeout time.Duration, endpoints bool) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -80,9 +82,9 @@ func (d dial) wait(ctx context.Context, address string, timeout time.Duration, e
 			return nil
 		}
 		if errors.Is(err, errNoAgent) {
-			return fmt.Errorf("wait for the agent at %s: %w", address, err)
+			return fmt.Errorf("wait for agent at %s: %w", address, err)
 		}
-		if ctx.Err() == nil || last == nil { // once ctx has ended, the error before says more
+		if ctx.Err() == nil || last == nil { // an error caused by the end of ctx is less useful than the previous one
 			last = err
 		}
 		select {
@@ -90,19 +92,20 @@ func (d dial) wait(ctx context.Context, address string, timeout time.Duration, e
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return ctx.Err()
 			}
-			return fmt.Errorf("wait for the agent at %s: not ready after %s: %w", address, timeout, last)
+			return fmt.Errorf("wait for agent at %s: not ready after %s: %w", address, timeout, last)
 		case <-again.C:
 		}
 	}
 }
 
-// errNoAgent means that another program answers, which will not become an agent.
-var errNoAgent = errors.New("answers there, and no agent: --admin-addr must be that of sonde-dp run")
+// errNoAgent means that a program other than an agent answers, so that waiting is useless.
+var errNoAgent = errors.New("answers there, but is not an agent: --admin-addr must be the value given to sonde-dp run")
 
-// checkOfControlPlane is a check of readiness that control planes alone have.
+// checkOfControlPlane is the name of a readiness check that only control planes have.
 const checkOfControlPlane = "xds"
 
-// askReady asks the agent, and returns why it is not ready, or with endpoints why these are not, nil if they are.
+// askReady returns nil if the agent is ready and, with endpoints, its endpoints are. Else the error says what is not
+// ready.
 func askReady(ctx context.Context, client *http.Client, address string, endpoints bool) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+mesh.PathReady+"?verbose", http.NoBody)
 	if err != nil {
@@ -121,7 +124,8 @@ func askReady(ctx context.Context, client *http.Client, address string, endpoint
 		sign, result, isCheck := strings.Cut(strings.TrimSuffix(line, "\n"), "]")
 		name, _, _ := strings.Cut(result, " ")
 		switch {
-		case !isCheck || !slices.Contains([]string{"[+", "[-", "[!"}, sign): // such as an earlier result, which is indented
+		// not a check: for example an earlier result, which is indented
+		case !isCheck || !slices.Contains([]string{"[+", "[-", "[!"}, sign):
 			continue
 		case sign == "[-", sign == "[!" && (name == dpagent.CheckOutbounds || endpoints && name == dpagent.CheckEndpoints):
 			reasons = append(reasons, result)
@@ -130,7 +134,7 @@ func askReady(ctx context.Context, client *http.Client, address string, endpoint
 	}
 	switch {
 	case checks == nil:
-		return fmt.Errorf("it answers %s, as no agent does", response.Status)
+		return fmt.Errorf("%s is not an agent's response", response.Status)
 	case !slices.Contains(checks, dpagent.CheckEnvoy):
 		who := "a program with the checks " + strings.Join(checks, ", ")
 		if slices.Contains(checks, checkOfControlPlane) {

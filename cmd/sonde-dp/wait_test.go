@@ -20,7 +20,7 @@ const (
 	address = dpagent.DefaultAdminAddress
 )
 
-// runWait runs the command as the hook does, and returns what it says and how long it has waited.
+// runWait runs the command like the hook, and returns its output and duration.
 func runWait(t *testing.T, n *virtual.Network, args ...string) (said string, took time.Duration, err error) {
 	t.Helper()
 	cmd, out := newWaitCommand(n.DialFrom(host)), &strings.Builder{}
@@ -42,7 +42,7 @@ func serve(t *testing.T, n *virtual.Network, h http.Handler) {
 	server, served := &http.Server{Handler: h}, make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(l) // it says that it was closed
+		_ = server.Serve(l) // returns http.ErrServerClosed
 	}()
 	t.Cleanup(func() {
 		_ = server.Close()
@@ -50,7 +50,7 @@ func serve(t *testing.T, n *virtual.Network, h http.Handler) {
 	})
 }
 
-// newAgent serves the health of an agent with these checks of readiness.
+// newAgent serves the health endpoints of an agent with these readiness checks.
 func newAgent(t *testing.T, n *virtual.Network, checks ...health.Check) {
 	t.Helper()
 	r := health.New(health.Options{})
@@ -69,14 +69,14 @@ func failing(name, why string) health.Check {
 	return health.Check{Name: name, Run: func(context.Context) error { return errors.New(why) }}
 }
 
-// warning returns a check whose failure is no reason.
+// warning returns a check whose failure is only a warning.
 func warning(name, why string) health.Check {
 	c := failing(name, why)
 	c.Informational = true
 	return c
 }
 
-// fourth returns a check that fails until it is asked the fourth time.
+// fourth returns a check that fails three times, then passes.
 func fourth(name string) (c health.Check, asked *atomic.Int32) {
 	asked = new(atomic.Int32)
 	return health.Check{Name: name, Keep: 1, Run: func(context.Context) error {
@@ -96,7 +96,7 @@ func TestWaitReturnsWhenTheAgentIsReady(t *testing.T) {
 			t.Errorf("wait = %v after %s, want %s", err, took, 3*waitInterval)
 		}
 		if got := asked.Load(); got != 4 {
-			t.Errorf("the agent was asked %d times, want 4: until it was ready, and no more", got)
+			t.Errorf("the agent got %d requests, want 4: none after it is ready", got)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func TestWaitForAnAgentThatStartsLater(t *testing.T) {
 	})
 }
 
-// TestWaitForEndpoints waits until other proxies know of the endpoints, and not for other warnings.
+// TestWaitForEndpoints shows that the command waits for the endpoints warning, not for other warnings.
 func TestWaitForEndpoints(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args  []string
@@ -127,7 +127,7 @@ func TestWaitForEndpoints(t *testing.T) {
 			check.Informational = true
 			newAgent(t, n, passing(dpagent.CheckEnvoy), warning("other", "odd"), check)
 			if _, _, err := runWait(t, n, tc.args...); err != nil || asked.Load() != tc.asked {
-				t.Errorf("wait = %v, the agent was asked %d times, want %d", err, asked.Load(), tc.asked)
+				t.Errorf("wait = %v, the agent got %d requests, want %d", err, asked.Load(), tc.asked)
 			}
 		})
 	}
@@ -135,7 +135,7 @@ func TestWaitForEndpoints(t *testing.T) {
 
 func TestWaitFails(t *testing.T) {
 	tests := map[string]struct {
-		checks []health.Check // none: nobody answers
+		checks []health.Check // empty: no response
 		args   []string
 		took   time.Duration
 		want   string
@@ -156,13 +156,13 @@ func TestWaitFails(t *testing.T) {
 		},
 		"a control plane": {
 			[]health.Check{passing("draining"), passing("synced"), passing("view"), passing("xds")}, nil, 0,
-			": a control plane answers there, and no agent: --admin-addr must be that of sonde-dp run",
+			": a control plane answers there, but is not an agent: --admin-addr must be the value given to sonde-dp run",
 		},
 		"another program": {
 			[]health.Check{passing("ping"), passing("log")}, nil, 0,
-			": a program with the checks ping, log answers there, and no agent: --admin-addr must be that of sonde-dp run",
+			": a program with the checks ping, log answers there, but is not an agent: --admin-addr must be the value given to sonde-dp run",
 		},
-		"nobody there":          {nil, []string{"--timeout", "2s"}, 2 * time.Second, "connection refused"},
+		"no server":             {nil, []string{"--timeout", "2s"}, 2 * time.Second, "connection refused"},
 		"no address":            {nil, []string{"--admin-addr", "agent"}, 0, `--admin-addr: "agent": must be the host:port`},
 		"a port of chance":      {nil, []string{"--admin-addr", "127.0.0.1:0"}, 0, `--admin-addr: "127.0.0.1:0": must be`},
 		"no time":               {nil, []string{"--timeout", "0s"}, 0, `--timeout: "0s": must be more than 0`},
@@ -183,7 +183,7 @@ func TestWaitFails(t *testing.T) {
 	virtual.Run(t, "not an agent", func(t *testing.T) {
 		n := virtual.NewNetwork()
 		serve(t, n, http.NotFoundHandler())
-		if _, _, err := runWait(t, n); err == nil || !strings.Contains(err.Error(), "404 Not Found, as no agent does") {
+		if _, _, err := runWait(t, n); err == nil || !strings.Contains(err.Error(), "404 Not Found is not an agent's response") {
 			t.Errorf("wait = %v", err)
 		}
 	})
@@ -195,7 +195,7 @@ func TestWaitStartsAnyway(t *testing.T) {
 		newAgent(t, n, failing("identity", "join: no control plane"), passing(dpagent.CheckEnvoy))
 		said, took, err := runWait(t, n, "--timeout", "2s", "--start-anyway")
 		if want := "not ready after 2s: identity failed: join: no control plane"; err != nil || took != 2*time.Second || !strings.Contains(said, want) {
-			t.Errorf("wait = %v after %s, it says %q, want %q", err, took, said, want)
+			t.Errorf("wait = %v after %s, output %q, want %q", err, took, said, want)
 		}
 	})
 }
@@ -205,7 +205,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, cancel)
 		if err := dial(virtual.NewNetwork().DialFrom(host)).wait(ctx, address, time.Hour, true); !errors.Is(err, context.Canceled) {
-			t.Errorf("wait = %v, want that it was cancelled", err)
+			t.Errorf("wait = %v, want context.Canceled", err)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-// Command sonde-watchdog has controllers be scaled down that act on nodes which fall silent, while it is the path to the nodes that is broken.
+// Command sonde-watchdog scales down controllers that act on silent nodes, while the path to the nodes is broken.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
 	"github.com/sonde-mesh/sonde/internal/descriptors"
-	"github.com/sonde-mesh/sonde/internal/jsonlog"
+	"github.com/sonde-mesh/sonde/internal/logging"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/internal/shutdown"
 	"github.com/sonde-mesh/sonde/watchdog"
@@ -26,26 +26,26 @@ func main() {
 	os.Exit(code)
 }
 
-// newCommand returns the program. Its flags are set in o.
+// newCommand returns the root command, which parses its flags into o.
 func newCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sonde-watchdog",
 		Short: "Scales controllers down while the path to the nodes of their cluster is broken",
-		Long: `Scales controllers down while the path to the nodes of their cluster is broken, and up again once it is not.
+		Long: `Scales controllers down while the path to the nodes of their cluster is broken, and up again afterwards.
 
-Which clusters it watches, and what it scales, is in objects of kind WatchedCluster.
+WatchedCluster objects define which clusters it watches, and which controllers it scales.
 
 Exit codes:
-  0  ended, as it was asked to
+  0  stopped by a signal
   1  failed: the reason is on stderr
   2  wrong usage: a command, argument, flag or variable, or the file that --config names`,
-		Example: `  # what WatchedClusters say, in a pod
+		Example: `  # the clusters of WatchedClusters, in a pod
   sonde-watchdog --namespace=sonde-system
 
-  # beside them the shoots of a seed of Gardener's
+  # in addition the shoots of one of Gardener's seeds
   sonde-watchdog --namespace=garden --gardener --config=/etc/dwd/dep-config.yaml
 
-  # beside them the cluster of a file of Gardener's Dependency Watchdog, as a dry run
+  # in addition the cluster of a file of Gardener's Dependency Watchdog, as a dry run
   sonde-watchdog --namespace=shoot--a--b --config=/etc/dwd/dep-config.yaml --dry-run`,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
@@ -54,8 +54,8 @@ Exit codes:
 			if err := o.complete(cmd.Flags()); err != nil {
 				return err
 			}
-			o.Logger, o.Version = newLogger(o.logLevel), buildinfo.Of(cmd.Name()).Version
-			klog.SetSlogLogger(o.Logger) // what Kubernetes' libraries say
+			o.Logger, o.Version = newLogger(o.logLevel, o.logFormat), buildinfo.Of(cmd.Name()).Version
+			klog.SetSlogLogger(o.Logger) // log of the Kubernetes libraries
 			var err error
 			if o.OpenFiles, err = descriptors.Limit(); err != nil {
 				return err
@@ -69,12 +69,16 @@ Exit codes:
 	}
 	o.addFlags(cmd.Flags())
 	buildinfo.Add(cmd)
-	settings.Must(cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp)))
+	for flag, words := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}} {
+		settings.Must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
+	}
 	settings.Install(cmd, settings.Options{Prefix: envPrefix, Unknown: func(_ *cobra.Command, variables []string) {
-		newLogger(o.logLevel).Warn("unknown variables of the environment are ignored", "variables", variables)
+		newLogger(o.logLevel, o.logFormat).Warn("ignoring unknown environment variables", "variables", variables)
 	}})
 	return cmd
 }
 
-// newLogger returns a logger that writes JSON to stderr, from that level on.
-func newLogger(level slog.Level) *slog.Logger { return jsonlog.New(os.Stderr, level) }
+// newLogger returns a logger that writes messages of this level and above to stderr.
+func newLogger(level slog.Level, f logging.Format) *slog.Logger {
+	return logging.New(os.Stderr, level, f)
+}

@@ -16,11 +16,11 @@ var update = flag.Bool("update", false, "write docs/reference/sonde-watchdog.md"
 // TestReferenceGolden compares docs/reference/sonde-watchdog.md with the flags.
 func TestReferenceGolden(t *testing.T) {
 	page := doctest.Page(newCommand(&options{}), doctest.Options{
-		About: "Each flag is also a variable. A flag takes precedence over its variable. Exit code 0: done; 1: failed; 2: wrong usage.",
+		About: "An environment variable can set each flag. A flag takes precedence over its variable. Exit code 0: done; 1: failed; 2: wrong usage.",
 		Variable: func(_ *cobra.Command, f *pflag.Flag) string {
 			return settings.Variable(envPrefix, f)
 		},
-		Key: func(*cobra.Command, *pflag.Flag) string { return "" }, // --config is a file of another program
+		Key: func(*cobra.Command, *pflag.Flag) string { return "" }, // --config names a file of another program
 	})
 	doctest.Golden(t, *update, "../../docs/reference/sonde-watchdog.md", page)
 }

@@ -27,12 +27,12 @@ import (
 const (
 	callTimeout = 10 * time.Second
 	dialTimeout = 5 * time.Second
-	// maxAnswerBytes is more than the longest list of the control plane takes.
+	// maxAnswerBytes exceeds the size of the longest list.
 	maxAnswerBytes = 64 << 20
 	maxSecretBytes = 64 << 10
 )
 
-// call makes a call to the control plane, with a deadline. Its errors are for users.
+// call calls the control plane, with a deadline. Its errors are for users.
 func (c *cli) call(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
 	return c.callWithin(ctx, callTimeout, work)
 }
@@ -48,7 +48,7 @@ func ask[Request, Answer any](
 	return answer, err
 }
 
-// callWithin is call for what may take longer.
+// callWithin is call with a longer deadline.
 func (c *cli) callWithin(ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
 	to, err := c.endpoint(ctx)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *cli) callWithin(ctx context.Context, limit time.Duration, work func(con
 	return c.callAt(ctx, to, limit, work)
 }
 
-// callAt is call to a control plane that is found already.
+// callAt is call for a known endpoint.
 func (c *cli) callAt(ctx context.Context, to *endpoint, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -89,19 +89,19 @@ func (c *cli) callAt(ctx context.Context, to *endpoint, limit time.Duration, wor
 	return errors.Join(err, conn.Close())
 }
 
-// endpoint is a control plane that can be called.
+// endpoint is a reachable control plane.
 type endpoint struct {
 	address string // host:port
 	roots   *x509.CertPool
-	// watch notes what is wrong with connections.
+	// watch records connection errors.
 	watch *reach.Watch
-	// authorize are options that send a token with each call.
+	// authorize has the call options that send a token.
 	authorize []grpc.DialOption
-	// failed returns the error of a call to which nobody has answered, with what else is known. It may be nil.
+	// failed adds details to the error of a call without a response. It may be nil.
 	failed func(error) error
 }
 
-// endpoint returns the control plane that flags, variables or else the kubeconfig say.
+// endpoint returns the control plane that flags or variables name, otherwise the one in the kubeconfig's cluster.
 func (c *cli) endpoint(ctx context.Context) (*endpoint, error) {
 	direct, ofCluster := c.addressGiven(), c.clusterGiven()
 	if err := c.refuseContexts(); err != nil {
@@ -116,7 +116,7 @@ func (c *cli) endpoint(ctx context.Context) (*endpoint, error) {
 	return c.direct()
 }
 
-// direct returns the control plane at an address.
+// direct returns the control plane at --address.
 func (c *cli) direct() (*endpoint, error) {
 	roots, err := readRoots(flagCACert, c.caFile)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *cli) direct() (*endpoint, error) {
 	}
 	bearerToken := strings.TrimSpace(string(token))
 	if strings.ContainsFunc(bearerToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, &mesh.FieldError{Field: "--" + flagTokenFile, Value: c.tokenFile, Err: errors.New("must hold the admin token and nothing else, in one line")}
+		return nil, &mesh.FieldError{Field: "--" + flagTokenFile, Value: c.tokenFile, Err: errors.New("must contain only the admin token, in one line")}
 	}
 	return &endpoint{
 		address: c.address, roots: roots, watch: &reach.Watch{Service: reach.Admin, Address: c.address},
@@ -150,7 +150,7 @@ func explainError(watch *reach.Watch, err error) error {
 	return explained
 }
 
-// watchedTLS are TLS credentials that note why a handshake failed.
+// watchedTLS are TLS credentials that record why a handshake failed.
 type watchedTLS struct {
 	credentials.TransportCredentials
 	watch *reach.Watch
@@ -163,7 +163,7 @@ func (t watchedTLS) ClientHandshake(ctx context.Context, authority string, raw n
 	return conn, info, err
 }
 
-// Clone implements credentials.TransportCredentials. gRPC uses a clone, which has to note its errors in the same place.
+// Clone implements credentials.TransportCredentials. gRPC uses a clone, which must record its errors in the same place.
 func (t watchedTLS) Clone() credentials.TransportCredentials {
 	return watchedTLS{t.TransportCredentials.Clone(), t.watch}
 }
@@ -186,15 +186,15 @@ func readRoots(flag, path string) (*x509.CertPool, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, &mesh.FieldError{Field: "--" + flag, Err: fmt.Errorf("there is no certificate in %s", path)}
+		return nil, &mesh.FieldError{Field: "--" + flag, Err: fmt.Errorf("no certificate in %s", path)}
 	}
 	return roots, nil
 }
 
-// readSecret reads the small file that a flag names.
+// readSecret reads the small file named by a flag.
 func readSecret(flag, path string) ([]byte, error) {
 	if path == "" {
-		return nil, settings.Usagef("--%s is needed to call the control plane: give it as a flag or as a variable", flag)
+		return nil, settings.Usagef("--%s is required to call the control plane: set the flag or its variable", flag)
 	}
 	r, err := os.Open(path)
 	if err != nil {
@@ -206,7 +206,7 @@ func readSecret(flag, path string) ([]byte, error) {
 		return nil, &mesh.FieldError{Field: "--" + flag, Err: err}
 	}
 	if len(data) > maxSecretBytes || len(data) == 0 {
-		return nil, &mesh.FieldError{Field: "--" + flag, Err: fmt.Errorf("%s holds %d bytes: must be 1 to %d", path, len(data), maxSecretBytes)}
+		return nil, &mesh.FieldError{Field: "--" + flag, Err: fmt.Errorf("%s has %d bytes: must be 1 to %d", path, len(data), maxSecretBytes)}
 	}
 	return data, nil
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 )
 
-// completionTimeout is how long the shell waits for completions.
+// completionTimeout limits how long the shell waits for completions.
 const completionTimeout = 2 * time.Second
 
-// maxTargets is how many nodes or pods are listed: a longer list is not read.
+// maxTargets limits the nodes or pods that are listed for completion.
 const maxTargets = 500
 
 // completeNames completes names of collections. Without a control plane it completes nothing.
@@ -39,7 +39,7 @@ func (c *cli) completeMeshes(cmd *cobra.Command, _ []string, prefix string) ([]c
 func (c *cli) names(ctx context.Context, filter *adminv1.Filter, prefix string, of ...collection) []cobra.Completion {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	head := "" // KIND/ of a prefix that has it
+	head := "" // KIND/ if the prefix has it
 	if word, _, named := strings.Cut(prefix, "/"); named {
 		kind, _ := names.KindOf(word)
 		head, of = word+"/", slices.DeleteFunc(slices.Clone(of), func(r collection) bool { return r.singular != kind })
@@ -57,10 +57,10 @@ func (c *cli) names(ctx context.Context, filter *adminv1.Filter, prefix string, 
 		}
 	}
 	slices.Sort(all)
-	return slices.Compact(all) // several meshes, and several kinds, may have the same
+	return slices.Compact(all) // objects of several meshes or kinds may have the same name
 }
 
-// completeTargets completes nodes and pods, as sondectl drain takes them. Without an API server it completes nothing.
+// completeTargets completes nodes and pods for sondectl drain. Without an API server it completes nothing.
 func (d *drainTarget) completeTargets(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -85,7 +85,7 @@ func (d *drainTarget) completeTargets(cmd *cobra.Command, args []string, prefix 
 	return targets, cobra.ShellCompDirectiveNoFileComp
 }
 
-// targetNames returns the names of the first nodes or pods, none if they cannot be listed.
+// targetNames returns the names of the first nodes or pods, or none on an error.
 func targetNames(ctx context.Context, client metadata.Interface, r schema.GroupVersionResource, namespace string) []string {
 	found, err := objectsOf(client, r, namespace).List(ctx, metav1.ListOptions{Limit: maxTargets})
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// kubeconfigOf writes a kubeconfig of an API server.
+// kubeconfigOf writes a kubeconfig for an API server.
 func kubeconfigOf(t *testing.T, server string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -33,7 +33,7 @@ func kubeconfigOf(t *testing.T, server string) string {
 	return path
 }
 
-// completions returns what sondectl completes, without the directive for the shell, and all that it says beside.
+// completions returns sondectl's completions, without the directive for the shell, and other output.
 func completions(t *testing.T, n *virtual.Network, args ...string) (names []string, stderr string) {
 	t.Helper()
 	var out, errors strings.Builder
@@ -48,10 +48,10 @@ func completions(t *testing.T, n *virtual.Network, args ...string) (names []stri
 	return names, errors.String()
 }
 
-// apiServer is where the API server of a network is.
+// apiServer is the address of a network's API server.
 const apiServer = "127.0.0.1:8080"
 
-// serveAPI serves an API server until the test ends.
+// serveAPI serves an API server for the duration of the test.
 func serveAPI(t *testing.T, n *virtual.Network, h http.HandlerFunc) {
 	t.Helper()
 	l, err := n.Listen(t.Context(), "tcp", apiServer)
@@ -68,7 +68,7 @@ func serveAPI(t *testing.T, n *virtual.Network, h http.HandlerFunc) {
 	})
 }
 
-// listsOnly serves lists of nodes and pods, and has none of them when it is asked for one.
+// listsOnly serves lists of nodes and pods, and returns not found for a single one.
 func listsOnly(t *testing.T) *virtual.Network {
 	t.Helper()
 	n := virtual.NewNetwork()
@@ -86,7 +86,7 @@ func listsOnly(t *testing.T) *virtual.Network {
 				TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: metav1.ObjectMeta{Name: name},
 			})
 		}
-		_ = json.NewEncoder(w).Encode(list) // the test sees what is missing
+		_ = json.NewEncoder(w).Encode(list) // the test detects missing output
 	})
 	return n
 }
@@ -97,8 +97,8 @@ func TestDrainNamesWhatMayHaveBeenMeant(t *testing.T) {
 		"node/worker1": `sondectl: drain: read node "worker1": it is not found: did you mean "worker-1"?`,
 		"pod/wbe-0":    `sondectl: drain: read pod "wbe-0": it is not found: did you mean "web-0"?`,
 		"node/wbe-0":   `sondectl: drain: read node "wbe-0": it is not found`,
-		"mian":         `sondectl: drain: "mian": there is no such node, and no such pod in namespace shop: did you mean "main"?`,
-		"nothing":      `sondectl: drain: "nothing": there is no such node, and no such pod in namespace shop`,
+		"mian":         `sondectl: drain: "mian": not found as a node, nor as a pod in namespace shop: did you mean "main"?`,
+		"nothing":      `sondectl: drain: "nothing": not found as a node, nor as a pod in namespace shop`,
 	} {
 		virtual.Run(t, target, func(t *testing.T) {
 			var stdout, stderr strings.Builder
@@ -133,7 +133,7 @@ func TestCompleteNodesAndPods(t *testing.T) {
 	}
 }
 
-// TestCompletionIsBounded shows that a server that does not answer costs a moment, and that nothing is said of it.
+// TestCompletionIsBounded shows that an unresponsive server only causes a short delay, without output.
 func TestCompletionIsBounded(t *testing.T) {
 	config, _ := certificate.Server(t, mesh.ServingName)
 	files := t.TempDir()
@@ -160,7 +160,7 @@ func TestCompletionIsBounded(t *testing.T) {
 		virtual.Run(t, name, func(t *testing.T) {
 			n := virtual.NewNetwork()
 			serveAPI(t, n, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-			silent, err := n.Listen(t.Context(), "tcp", adminAt) // it accepts, and nobody speaks
+			silent, err := n.Listen(t.Context(), "tcp", adminAt) // accepts connections, but never responds
 			if err != nil {
 				t.Fatal(err)
 			}

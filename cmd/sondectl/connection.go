@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// Flags of all commands that say at which address the control plane is.
+// Flags of all commands for the control plane's address.
 const (
 	flagAddress   = "address"
 	flagCACert    = "ca-cert-file"
@@ -33,10 +33,11 @@ func (c *cli) addConnectionFlags(flags *pflag.FlagSet) {
 	c.cluster.Add(flags)
 }
 
-// given says whether the command line or a variable sets a flag.
+// given reports whether the command line or an environment variable sets a flag.
 func (c *cli) given(flag string) bool { return c.flags.Lookup(flag).Changed }
 
-// refuseContexts returns an error where sondectl 0.1 would have followed a context, which may have named another control plane.
+// refuseContexts returns an error if sondectl 0.1 would have used a context, which may have named another control
+// plane.
 func (c *cli) refuseContexts() error {
 	if c.clusterGiven() != "" || c.given(flagAddress) && c.given(flagCACert) && c.given(flagTokenFile) {
 		return nil
@@ -58,5 +59,5 @@ func (c *cli) refuseContexts() error {
 	if len(found) == 0 {
 		return nil
 	}
-	return settings.Usagef("contexts are no longer read: %s to go by the kubeconfig, or %s", strings.Join(found, ", "), connect)
+	return settings.Usagef("contexts are no longer supported: %s to use the kubeconfig, or %s", strings.Join(found, ", "), connect)
 }

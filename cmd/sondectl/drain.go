@@ -21,14 +21,14 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const drainHelp = `A proxy that drains goes on with what it has, and gets no new traffic: the mesh prefers others, and /healthz of its port for load
-balancers (sonde.dev/lb-health-port) fails. Nothing is restarted and nothing ends. Where a Service would have too few proxies left
-(--min-serving of the control plane), they serve on, and an event of the Service says so.
+const drainHelp = `A draining proxy keeps its connections, and gets no new traffic: the mesh prefers other proxies, and /healthz of its
+port for load balancers (sonde.dev/lb-health-port) fails. Nothing restarts or stops. If a Service would have too few
+proxies left (--min-serving of the control plane), its proxies keep serving, and an event of the Service reports that.
 
-On Kubernetes the command writes the annotation ` + mesh.AnnotationDrain + ` on the Node or Pod, with your rights in the cluster, and needs no
-control plane. Without Kubernetes the control plane keeps it: dataplane/NAME, or NAME where there is no kubeconfig.`
+On Kubernetes, the command writes the annotation ` + mesh.AnnotationDrain + ` on the Node or Pod, with your rights in the cluster, and needs no control plane. Outside of Kubernetes, the control
+plane stores the drain of dataplane/NAME, or of NAME without a kubeconfig.`
 
-// drainTarget is what a drain is about.
+// drainTarget is the target of a drain.
 type drainTarget struct {
 	cli     *cli
 	objects cluster.Objects // nodes and pods
@@ -42,7 +42,7 @@ func (c *cli) newDrainTarget() drainTarget {
 func (d *drainTarget) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	d.objects.Add(flags, "a pod")
-	d.cli.addMesh(cmd, &d.mesh, "`MESH` of a dataplane; default the only one that has it")
+	d.cli.addMesh(cmd, &d.mesh, "`MESH` of a dataplane; default the only mesh that has it")
 	cmd.ValidArgsFunction = d.completeTargets
 }
 
@@ -62,7 +62,7 @@ func (c *cli) drain() *cobra.Command {
 		},
 	}
 	target.add(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "human-readable `TEXT`; the first 256 bytes are passed on")
+	cmd.Flags().StringVar(&reason, "reason", "", "human-readable `TEXT`, shortened to 256 bytes")
 	return cmd
 }
 
@@ -70,8 +70,9 @@ func (c *cli) undrain() *cobra.Command {
 	target := c.newDrainTarget()
 	cmd := &cobra.Command{
 		Use:   "undrain node/NAME|pod/NAME|dataplane/NAME|NAME",
-		Short: "Let a proxy, or all pods of a node, have new traffic again",
-		Long: `Take back sondectl drain. A pod goes on draining while its node is drained or goes, or while it is being deleted; any proxy while its agent ends.
+		Short: "Allow new traffic to a proxy, or to all pods of a node, again",
+		Long: `End a drain by sondectl drain. A pod keeps draining while its node is drained or about to be removed, or while the pod
+is being deleted; any proxy keeps draining while its agent stops.
 
 ` + drainHelp,
 		Example: "  sondectl undrain node/worker-3",
@@ -84,19 +85,20 @@ func (c *cli) undrain() *cobra.Command {
 	return cmd
 }
 
-// drainKinds are what can be drained.
+// drainKinds are the kinds of objects that drain accepts.
 var drainKinds = []names.Kind{names.Node, names.Pod, names.Dataplane}
 
-// oneTarget checks the argument.
+// oneTarget checks that there is one argument.
 func oneTarget(_ *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
-		return settings.Usagef("want one node, pod or dataplane, as node/NAME, pod/NAME, dataplane/NAME or NAME")
+		return settings.Usagef("must be one node, pod or dataplane: node/NAME, pod/NAME, dataplane/NAME or NAME")
 	}
 	_, _, err := names.Parse(args[0], drainKinds...)
 	return err
 }
 
-// set drains the target, or no more without a reason: a dataplane by the control plane, all else by the API server.
+// set drains the target, or without a reason ends the drain: by the control plane for a dataplane, otherwise by the API
+// server.
 func (d *drainTarget) set(cmd *cobra.Command, target string, reason *string) error {
 	kind, name, err := names.Parse(target, drainKinds...)
 	if err != nil {
@@ -106,11 +108,11 @@ func (d *drainTarget) set(cmd *cobra.Command, target string, reason *string) err
 	switch {
 	case kind == names.Dataplane || kind == "" && d.mesh != "":
 		if ofKubernetes != "" {
-			return settings.Usagef("--%s: is for a node or a pod, and %q is a dataplane", ofKubernetes, target)
+			return settings.Usagef("--%s: must not be set for a dataplane, and %q is one", ofKubernetes, target)
 		}
 		return d.ask(cmd, name, reason)
 	case d.mesh != "":
-		return settings.Usagef("--mesh: is for a dataplane, and %q is a %s", target, kind)
+		return settings.Usagef("--mesh: must only be set for a dataplane, and %q is a %s", target, kind)
 	}
 	client, namespace, err := d.client()
 	if kind == "" && ofKubernetes == "" && errors.Is(err, cluster.ErrNoKubeconfig) {
@@ -122,7 +124,7 @@ func (d *drainTarget) set(cmd *cobra.Command, target string, reason *string) err
 	return d.annotate(cmd, client, namespace, target, reason)
 }
 
-// ofKubernetes returns the first flag that is set and is for nodes and pods alone, "" if none is.
+// ofKubernetes returns the first set flag that is only for nodes and pods, "" without one.
 func (d *drainTarget) ofKubernetes(cmd *cobra.Command) string {
 	for _, name := range []string{cluster.FlagObjectsContext, cluster.FlagObjectsNamespace} {
 		if cmd.Flags().Changed(name) {
@@ -132,7 +134,7 @@ func (d *drainTarget) ofKubernetes(cmd *cobra.Command) string {
 	return ""
 }
 
-// ask has the control plane drain a dataplane, or no more without a reason.
+// ask makes the control plane drain a dataplane, or without a reason end the drain.
 func (d *drainTarget) ask(cmd *cobra.Command, name string, reason *string) error {
 	request := &adminv1.DrainDataplaneRequest{Mesh: d.mesh, Name: name, Undo: reason == nil}
 	if reason != nil {
@@ -145,13 +147,13 @@ func (d *drainTarget) ask(cmd *cobra.Command, name string, reason *string) error
 	return err
 }
 
-// tellDrain says what was done. before says why the target was drained before, "" if it was not.
+// tellDrain prints the result. before is the previous reason of the drain, "" without one.
 func (c *cli) tellDrain(target string, drains bool, before string) {
 	switch {
 	case !drains && before == "":
 		fmt.Fprintf(&c.out, "%s was not drained\n", target)
 	case !drains:
-		fmt.Fprintf(&c.out, "%s drains no more\n", target)
+		fmt.Fprintf(&c.out, "%s no longer drains\n", target)
 	case before != "":
 		fmt.Fprintf(&c.out, "%s drains; before: %s\n", target, before)
 	default:
@@ -159,7 +161,7 @@ func (c *cli) tellDrain(target string, drains bool, before string) {
 	}
 }
 
-// resourceOf returns the resource of a word, nil if it is neither a node nor a pod.
+// resourceOf returns the API resource for a kind, nil if it is neither a node nor a pod.
 func resourceOf(word string) *schema.GroupVersionResource {
 	switch kind, _ := names.KindOf(word); kind {
 	case names.Node:
@@ -171,7 +173,7 @@ func resourceOf(word string) *schema.GroupVersionResource {
 	}
 }
 
-// client returns a client of the API server, and the namespace of pods.
+// client returns a client for the API server, and the namespace of pods.
 func (d *drainTarget) client() (metadata.Interface, string, error) {
 	in, namespace, err := d.objects.Open()
 	if err != nil {
@@ -179,7 +181,7 @@ func (d *drainTarget) client() (metadata.Interface, string, error) {
 	}
 	client, err := metadata.NewForConfig(in.Config)
 	if err != nil {
-		return nil, "", fmt.Errorf("make client of the API server: %w", err)
+		return nil, "", fmt.Errorf("create client for the API server: %w", err)
 	}
 	return client, namespace, nil
 }
@@ -208,7 +210,8 @@ func (d *drainTarget) annotate(cmd *cobra.Command, client metadata.Interface, na
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": object.UID, "annotations": map[string]*string{mesh.AnnotationDrain: reason}, // not another one of that name
+		// not another object with that name
+		"uid": object.UID, "annotations": map[string]*string{mesh.AnnotationDrain: reason},
 	}})
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
@@ -218,12 +221,12 @@ func (d *drainTarget) annotate(cmd *cobra.Command, client metadata.Interface, na
 	}
 	d.cli.tellDrain(title, reason != nil, before)
 	if resource.Resource == "pods" && object.Labels[mesh.LabelMesh] == "" {
-		cmd.PrintErrf("note: %s has no label %s: a pod without a sidecar gets its traffic as before\n", title, mesh.LabelMesh)
+		cmd.PrintErrf("note: %s has no label %s: if it has no sidecar, it still gets traffic\n", title, mesh.LabelMesh)
 	}
 	return nil
 }
 
-// find returns which node or pod is meant. A name alone must be that of one of the two.
+// find returns the node or pod that the user means. A name without a kind must match only one of the two.
 func find(ctx context.Context, client metadata.Interface, namespace, target string) (schema.GroupVersionResource, string, error) {
 	if kind, name, named := strings.Cut(target, "/"); named {
 		return *resourceOf(kind), name, nil
@@ -236,19 +239,19 @@ func find(ctx context.Context, client metadata.Interface, namespace, target stri
 		case err == nil:
 			found = append(found, r)
 		case !apierrors.IsNotFound(err):
-			return node, "", fmt.Errorf("read %s %q: %w (node/NAME or pod/NAME asks for one of the two alone)", singular(r), target, err)
+			return node, "", fmt.Errorf("read %s %q: %w (node/NAME or pod/NAME reads only one of the two)", singular(r), target, err)
 		}
 	}
 	switch len(found) {
 	case 0:
-		return node, "", fmt.Errorf("%q: there is no such node, and no such pod in namespace %s%s", target, namespace, nearTarget(ctx, client, namespace, target, node, pod))
+		return node, "", fmt.Errorf("%q: not found as a node, nor as a pod in namespace %s%s", target, namespace, nearTarget(ctx, client, namespace, target, node, pod))
 	case 1:
 		return found[0], target, nil
 	}
-	return node, "", errors.New(target + ": there is a node and a pod of this name: say node/" + target + " or pod/" + target)
+	return node, "", errors.New(target + ": both a node and a pod have this name: use node/" + target + " or pod/" + target)
 }
 
-// nearTarget returns the end of a message that a node or pod is not found: the one that may have been meant.
+// nearTarget returns the end of a not-found message: a node or pod with a similar name.
 func nearTarget(ctx context.Context, client metadata.Interface, namespace, name string, of ...schema.GroupVersionResource) string {
 	var known []string
 	for _, r := range of {

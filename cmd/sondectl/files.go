@@ -15,7 +15,7 @@ import (
 // objectsUsage is the usage of -f for objects of the mesh.
 const objectsUsage = "`FILE|DIR|-` with the objects; - is standard input"
 
-// oneFile is a flag that may only be set once: with kubectl several -f add up, here only the last would count.
+// oneFile is a flag that may only be set once. kubectl reads all of several -f; this command would read only the last.
 type oneFile struct {
 	path  *string
 	given bool
@@ -30,7 +30,7 @@ func (f *oneFile) Type() string { return "path" }
 // Set implements pflag.Value.
 func (f *oneFile) Set(s string) error {
 	if f.given {
-		return fmt.Errorf("it takes one file, and has %q already", *f.path)
+		return fmt.Errorf("must be set once, and is already %q", *f.path)
 	}
 	*f.path, f.given = s, true
 	return nil
@@ -44,18 +44,19 @@ func fileFlag(cmd *cobra.Command, path *string, usage string) {
 }
 
 // modeOfFiles is the usage of the flag modeFlag for objects of the mesh.
-const modeOfFiles = "that of the control plane: the mode of probes of Dataplanes that name none"
+const modeOfFiles = "mode of probes for Dataplanes that set none, as in the control plane's --virtual-probes-mode"
 
-// noArguments refuses arguments, such as the further files that a shell makes of -f *.yaml.
+// noArguments rejects arguments, such as the additional files after a shell expands -f *.yaml.
 func noArguments(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return settings.Usagef("%q: must stand behind -f, or in another call: -f takes one file", args[0])
+	return settings.Usagef("%q: is an unexpected argument: -f accepts one file per call", args[0])
 }
 
-// readObjects reads objects as the control plane's store does with that mode of probes, and writes all problems to stderr. It returns an error if
-// one of them is an Error, or if there is no object in a file. In a directory that is only a problem, as for the control plane.
+// readObjects reads objects like the control plane's store with this mode of probes, and writes all problems to stderr.
+// It returns an error if a problem is an Error, or if a file has no object. An empty directory is only a warning, as in
+// the control plane.
 func readObjects(cmd *cobra.Command, path string, mode mesh.ProbesMode) ([]store.Document, error) {
 	documents, problems, err := store.Read(path, cmd.InOrStdin(), mode)
 	if err != nil {
@@ -68,14 +69,14 @@ func readObjects(cmd *cobra.Command, path string, mode mesh.ProbesMode) ([]store
 	return documents, nil
 }
 
-// printProblems writes problems to stderr, a line each.
+// printProblems writes problems to stderr, one per line.
 func printProblems(cmd *cobra.Command, problems []store.Problem) {
 	for _, p := range problems {
 		cmd.PrintErrf("%s: %s: %s\n", printer.OneLine(p.Place.String()), p.Severity, printer.OneLine(p.Err.Error()))
 	}
 }
 
-// verdict returns the error that readObjects ends with.
+// verdict returns the error for readObjects.
 func verdict(path string, documents []store.Document, problems []store.Problem) error {
 	wrong := 0
 	for _, p := range problems {
@@ -87,7 +88,7 @@ func verdict(path string, documents []store.Document, problems []store.Problem) 
 	case wrong > 0:
 		return fmt.Errorf("%s: %s", path, printer.Plural(wrong, "error"))
 	case len(documents) == 0 && !manifest.IsDirectory(path):
-		return fmt.Errorf("%s: no Mesh, Dataplane, Service or MeshService found", path)
+		return fmt.Errorf("%s: contains no Mesh, Dataplane, Service or MeshService", path)
 	}
 	return nil
 }

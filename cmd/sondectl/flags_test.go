@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// A flag of all commands is not another flag of one command.
+// A persistent flag is not redefined by a command.
 func TestNoCommandHidesAFlagOfAll(t *testing.T) {
 	root := (&cli{}).root()
 	var look func(cmd *cobra.Command)
@@ -29,7 +29,7 @@ func TestNoCommandHidesAFlagOfAll(t *testing.T) {
 	look(root)
 }
 
-// Commands that use the kubeconfig in different ways read it in the same.
+// All commands read the kubeconfig in the same way.
 func TestKubeconfigOfEachCommand(t *testing.T) {
 	kubeconfig := "--kubeconfig=" + kubeconfigOf(t, "http://127.0.0.1:1")
 	tests := map[string]struct {
@@ -37,13 +37,13 @@ func TestKubeconfigOfEachCommand(t *testing.T) {
 		code int
 		text string
 	}{
-		"drain of a dataplane":       {[]string{"drain", "dataplane/web", kubeconfig}, exit.Unreachable, "find the control plane: no answer from the API server at http://127.0.0.1:1"},
+		"drain of a dataplane":       {[]string{"drain", "dataplane/web", kubeconfig}, exit.Unreachable, "find control plane: no response from the API server at http://127.0.0.1:1"},
 		"drain of a node":            {[]string{"drain", "node/worker", kubeconfig}, exit.Failed, `read node "worker": Get "http://127.0.0.1:1/`},
 		"watchdog":                   {[]string{"watchdog", "status", kubeconfig}, exit.Failed, `Get "http://127.0.0.1:1/apis/sonde.dev/`},
 		"wrong context of watchdog":  {[]string{"watchdog", "status", kubeconfig, "--context=prod"}, exit.Usage, `--context: "prod": must be a context of `},
 		"wrong context of drain":     {[]string{"drain", "node/worker", kubeconfig, "--kube-context=prod"}, exit.Usage, `--kube-context: "prod": must be a context of `},
-		"--context of a dataplane":   {[]string{"drain", "dataplane/web", kubeconfig, "--context=c"}, exit.Usage, "--context: is for a node or a pod"},
-		"kubeconfig that is no file": {[]string{"watchdog", "status", "--kubeconfig=/nowhere"}, exit.Failed, "read the kubeconfig: stat /nowhere: no such file or directory"},
+		"--context of a dataplane":   {[]string{"drain", "dataplane/web", kubeconfig, "--context=c"}, exit.Usage, "--context: must not be set for a dataplane"},
+		"kubeconfig that is no file": {[]string{"watchdog", "status", "--kubeconfig=/nowhere"}, exit.Failed, "read kubeconfig: stat /nowhere: no such file or directory"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -18,27 +18,27 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// notWith is the error of two flags of which each says where the control plane is.
+// notWith is the error for two flags that both locate the control plane.
 func (c *cli) notWith(ofCluster, direct string) error {
 	return &mesh.FieldError{
 		Field: "--" + ofCluster, Value: c.flags.Lookup(ofCluster).Value.String(),
-		Allowed: fmt.Sprintf("must not be given with %s: the control plane is either at an address or in a cluster", c.placeOf(direct)),
+		Allowed: fmt.Sprintf("must not be set with %s: use either an address or a cluster", c.placeOf(direct)),
 	}
 }
 
-// clusterAlone is kubernetes for a command that has no use for an address.
+// clusterAlone is kubernetes for a command that does not support --address.
 func (c *cli) clusterAlone() (*cluster.Cluster, error) {
 	if direct := c.addressGiven(); direct != "" {
-		return nil, &mesh.FieldError{Field: c.placeOf(direct), Allowed: "must not be given: this command finds the control plane in the cluster of the kubeconfig"}
+		return nil, &mesh.FieldError{Field: c.placeOf(direct), Allowed: "must not be set: this command only finds the control plane in the kubeconfig's cluster"}
 	}
 	in, err := cluster.Open(c.cluster)
 	if errors.Is(err, cluster.ErrNoKubeconfig) {
-		return nil, settings.Usagef("%w: name one with --%s", err, cluster.FlagKubeconfig)
+		return nil, settings.Usagef("%w: set --%s", err, cluster.FlagKubeconfig)
 	}
 	return in, err //nolint:wrapcheck // it is for users
 }
 
-// callInCluster is call to the control plane in the cluster of the kubeconfig.
+// callInCluster is call for the control plane in the kubeconfig's cluster.
 func (c *cli) callInCluster(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
 	to, err := c.forwarded(ctx)
 	if err != nil {
@@ -47,8 +47,8 @@ func (c *cli) callInCluster(ctx context.Context, work func(context.Context, admi
 	return c.callAt(ctx, to, callTimeout, work)
 }
 
-// beside returns the call of a command that reads objects by the kubeconfig in any case: its flags do not say that the control plane is in that cluster
-// where others say where it is. What is wrong with those is an error before anything is read.
+// beside returns the call of a command that also reads objects from the kubeconfig's cluster. If address flags are set,
+// the cluster flags only apply to the objects. It returns an error for invalid flags before anything is read.
 func (c *cli) beside() (call func(context.Context, func(context.Context, adminv1.AdminServiceClient) error) error, err error) {
 	if err := c.refuseContexts(); err != nil {
 		return nil, err
@@ -66,17 +66,17 @@ func (c *cli) beside() (call func(context.Context, func(context.Context, adminv1
 	}, err
 }
 
-// addressGiven returns the first flag that says at which address the control plane is, "" if none does.
+// addressGiven returns the first set flag for the control plane's address, "" without one.
 func (c *cli) addressGiven() string {
 	return c.firstGiven(flagAddress, flagCACert, flagTokenFile)
 }
 
-// clusterGiven returns the first flag that says in which cluster the control plane is, "" if none does.
+// clusterGiven returns the first set flag for the control plane's cluster, "" without one.
 func (c *cli) clusterGiven() string {
 	return c.firstGiven(cluster.FlagKubeconfig, cluster.FlagContext, cluster.FlagNamespace)
 }
 
-// firstGiven returns the first of these flags that the command line or a variable sets, "" if none is.
+// firstGiven returns the first of these flags that the command line or a variable sets, "" without one.
 func (c *cli) firstGiven(flags ...string) string {
 	for _, flag := range flags {
 		if c.given(flag) {
@@ -86,7 +86,7 @@ func (c *cli) firstGiven(flags ...string) string {
 	return ""
 }
 
-// placeOf returns a flag as users see it that is set: with its variable, if there is one.
+// placeOf names a flag for users, with the environment variable if that sets it.
 func (c *cli) placeOf(flag string) string {
 	if variable := settings.Variable(envPrefix, c.flags.Lookup(flag)); os.Getenv(variable) != "" {
 		return fmt.Sprintf("--%s (%s)", flag, variable)
@@ -94,8 +94,8 @@ func (c *cli) placeOf(flag string) string {
 	return "--" + flag
 }
 
-// forwarded returns the control plane in the cluster of the kubeconfig. The session is kept for further calls, such as those of --watch, until it fails
-// or the program ends; its CAs are read for each, which has a connection of its own.
+// forwarded returns the control plane in the kubeconfig's cluster. Later calls, such as polls of --watch, use the same
+// session until it fails. Each call reads the CAs again, since it opens a new connection.
 func (c *cli) forwarded(ctx context.Context) (*endpoint, error) {
 	if c.session != nil && c.session.Ended() {
 		c.closeSession()
@@ -109,7 +109,7 @@ func (c *cli) forwarded(ctx context.Context) (*endpoint, error) {
 			return nil, err
 		}
 		if s := c.session; s.NotReady != "" {
-			_, _ = fmt.Fprintf(c.stderr, "sondectl: no replica of the control plane that is Ready answers: %s does, and what it says may be old: %s\n", printer.OneLine(s.Pod), printer.OneLine(s.NotReady))
+			_, _ = fmt.Fprintf(c.stderr, "sondectl: no Ready replica of the control plane responds, using %s, whose answers may be old: %s\n", printer.OneLine(s.Pod), printer.OneLine(s.NotReady))
 		}
 	}
 	roots, err := c.session.Roots(ctx)
@@ -119,16 +119,16 @@ func (c *cli) forwarded(ctx context.Context) (*endpoint, error) {
 	return c.endpointOf(c.session, roots), nil
 }
 
-// kubernetes returns the cluster that flags or the kubeconfig say.
+// kubernetes returns the cluster that flags or the kubeconfig select.
 func (c *cli) kubernetes() (*cluster.Cluster, error) {
 	in, err := cluster.Open(c.cluster)
 	if errors.Is(err, cluster.ErrNoKubeconfig) {
-		return nil, settings.Usagef("no control plane is named, and %w: give --%s, --%s and --%s, as flags or as variables", err, flagAddress, flagCACert, flagTokenFile)
+		return nil, settings.Usagef("no control plane is set, and %w: set --%s, --%s and --%s, or their variables", err, flagAddress, flagCACert, flagTokenFile)
 	}
 	return in, err
 }
 
-// endpointOf returns the control plane of a session, for one connection.
+// endpointOf returns the control plane behind a session, for one connection.
 func (c *cli) endpointOf(s *cluster.Session, roots *x509.CertPool) *endpoint {
 	return &endpoint{
 		address: s.Address, roots: roots,
@@ -155,17 +155,17 @@ func (c *cli) endpointOf(s *cluster.Session, roots *x509.CertPool) *endpoint {
 			if lost := s.Lost(); lost != nil {
 				err = lost
 			}
-			c.closeSession() // the next call finds a replica that is Ready then
+			c.closeSession() // the next call selects a Ready replica again
 			return err
 		},
 	}
 }
 
-// withToken adds the token that a method needs.
+// withToken adds the token for a method.
 func withToken(ctx context.Context, s *cluster.Session, method string) (context.Context, error) {
-	need, known := adminv1.RightOf(method)
-	if !known {
-		return nil, fmt.Errorf("%s: there is no right to call it with", method)
+	need, ok := adminv1.RightOf(method)
+	if !ok {
+		return nil, fmt.Errorf("%s: is not a method for sondectl", method)
 	}
 	token, err := s.Token(ctx, need)
 	if err != nil {

@@ -14,12 +14,13 @@ import (
 func (c *cli) freeze() *cobra.Command {
 	return c.orderZone(&adminv1.FreezeZoneRequest{}, &cobra.Command{
 		Use:   "freeze --zone ZONE",
-		Short: "Keep the endpoints of a zone while its nodes are not seen",
-		Long: `Keep the endpoints of a zone that Kubernetes takes away since their nodes are not seen, until sondectl thaw: for maintenance of what connects the zone.
-The control plane does this by itself once most nodes of a zone or of the mesh are not seen; this is for what it cannot know. Meanwhile no restart of a guarded container
-is granted, and nothing of silent proxies is forgotten, in the whole mesh.
+		Short: "Keep the endpoints of a zone while its nodes are unreachable",
+		Long: `Keep the endpoints of a zone that Kubernetes removes because their nodes are unreachable, until sondectl thaw. Use this
+for maintenance of the zone's network. The control plane itself freezes a zone once most nodes of the zone or the mesh
+are unreachable. While a zone is frozen, the control plane grants no restarts of guarded containers in the whole mesh,
+and keeps all facts about silent proxies.
 
-Any replica of the control plane passes it on to the one that leads. A new leader goes on with it.`,
+Any replica of the control plane accepts the command and forwards it to the leader. A new leader keeps the zone frozen.`,
 		Example: "  sondectl freeze --zone eu-west-1a",
 	})
 }
@@ -27,16 +28,16 @@ Any replica of the control plane passes it on to the one that leads. A new leade
 func (c *cli) thaw() *cobra.Command {
 	return c.orderZone(&adminv1.FreezeZoneRequest{Thaw: true}, &cobra.Command{
 		Use:   "thaw --zone ZONE",
-		Short: "Let the endpoints of a frozen zone go, a tenth at a time",
-		Long: `Let the endpoints of a frozen zone go that Kubernetes has taken away, a tenth each three seconds; sondectl freeze stops that.
+		Short: "Release the endpoints of a frozen zone, a tenth at a time",
+		Long: `Release the endpoints that a frozen zone keeps, a tenth every three seconds. sondectl freeze stops the release.
 
-A zone that the control plane has frozen by itself is not frozen again by the same loss: only once it was seen, and the whole mesh if most of its nodes
-were not, and is lost anew.`,
+If the control plane froze the zone itself, it does not freeze it again for the same loss, but only if the zone is lost
+again after its nodes were seen and, if most nodes of the mesh were silent, the mesh's nodes were seen.`,
 		Example: "  sondectl thaw --zone eu-west-1a",
 	})
 }
 
-// orderZone completes a command that sends the request.
+// orderZone completes freeze or thaw, which sends the request.
 func (c *cli) orderZone(request *adminv1.FreezeZoneRequest, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.Flags().StringVar(&request.Zone, "zone", "", "`ZONE`, as in the label topology.kubernetes.io/zone of nodes; required")
@@ -54,14 +55,14 @@ func (c *cli) orderZone(request *adminv1.FreezeZoneRequest, cmd *cobra.Command) 
 	return cmd
 }
 
-// zoneText says what a zone is.
+// zoneText describes the state of a zone.
 func zoneText(zone string, done *adminv1.FreezeZoneResponse) string {
 	text := fmt.Sprintf("zone %s is not frozen", zone)
 	switch kept := done.GetKeptPercent(); {
 	case kept >= 100:
 		text = fmt.Sprintf("zone %s is frozen for %s", zone, describe.Since(done.GetSince()))
 	case kept > 0:
-		text = fmt.Sprintf("zone %s thaws: %d %% of the endpoints are kept, and fewer each three seconds", zone, kept)
+		text = fmt.Sprintf("zone %s is thawing: %d %% of the endpoints are still kept", zone, kept)
 	}
 	if done.GetDryRun() {
 		text += " (dry run: nothing is changed)"

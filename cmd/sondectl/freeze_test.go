@@ -10,7 +10,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// madeUpFreeze has the zones a and b, and thaws a slowly.
+// madeUpFreeze is a fake with the zones a and b, which thaws a slowly.
 type madeUpFreeze struct{}
 
 func (madeUpFreeze) FreezeZone(_ context.Context, r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error) {

@@ -15,7 +15,7 @@ import (
 )
 
 func (c *cli) generate() *cobra.Command {
-	cmd := &cobra.Command{Use: "generate", Short: "Make a token, or Envoy's configuration from files"}
+	cmd := &cobra.Command{Use: "generate", Short: "Create a token, or Envoy's configuration from files"}
 	cmd.AddCommand(c.generateToken(), c.generateEnvoy())
 	return cmd
 }
@@ -25,17 +25,17 @@ func (c *cli) generateToken() *cobra.Command {
 	var life mesh.Duration
 	cmd := &cobra.Command{
 		Use:   "dataplane-token --name NAME",
-		Short: "Make a token with which an agent joins the mesh",
-		Long: `Make a token with which the agent of one dataplane joins the mesh and gets its first certificate. The token is only
-written to stdout: the control plane does not keep it. Any client that has it can join as that dataplane while it is valid. Its
-end is written to stderr.
+		Short: "Create a token with which an agent joins the mesh",
+		Long: `Create a token with which the agent of one dataplane joins the mesh and gets its first certificate. The command prints
+the token to stdout; the control plane does not store it. Until the token expires, any client that has it can join as
+that dataplane. The command prints the expiry to stderr.
 
-The workload is what the proxy's certificate will identify. It must be that of the Dataplane (its label kuma.io/workload,
-else the tag of that name, else kuma.io/service), and may be left out if the control plane has the Dataplane already. A token
-for another workload than that of the Dataplane is refused: change the Dataplane first.
+The workload is the identity in the proxy's certificate. It must match the Dataplane's workload (its label
+kuma.io/workload, else the tag kuma.io/workload, else the tag kuma.io/service). You can omit it if the control plane
+already has the Dataplane. The control plane rejects a token for a different workload: change the Dataplane first.
 
-An agent whose certificate on disk is valid joins with that, and needs no token: see docs/tokens.md for what happens when a
-token ends, and for how to renew tokens.`,
+An agent with a valid certificate on disk joins with it, and needs no token. docs/tokens.md describes what happens when
+a token expires, and how to renew tokens.`,
 		Example: `  sondectl generate dataplane-token --name web-1 --workload web > web-1.token
   sondectl generate dataplane-token --name web-1 --mesh shop --valid-for 1h`,
 		Args: cobra.NoArgs,
@@ -44,7 +44,7 @@ token ends, and for how to renew tokens.`,
 	request.Mesh = mesh.DefaultMesh
 	c.addMesh(cmd, &request.Mesh, "`MESH` of the Dataplane")
 	cmd.Flags().StringVar(&request.Workload, "workload", "", "`WORKLOAD` of the Dataplane")
-	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "how `LONG` the token is valid, such as 30m, 24h, 7d")
+	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "validity of the token as `DURATION`, such as 30m, 24h, 7d")
 	settings.Must(cmd.MarkFlagRequired("name"))
 	settings.Must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(&adminv1.Filter{}, dataplanes)))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -54,7 +54,7 @@ token ends, and for how to renew tokens.`,
 			return err
 		}
 		fmt.Fprintln(&c.out, response.GetToken())
-		if expires := response.GetExpires(); expires != nil { // an older control plane does not say
+		if expires := response.GetExpires(); expires != nil { // older control planes do not return it
 			cmd.PrintErrf("sondectl: the token expires at %s, in %s\n", expires.AsTime().Format(time.RFC3339), describe.Until(expires))
 		}
 		return nil

@@ -28,14 +28,14 @@ func (c *cli) generateEnvoy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "envoy [NAME] -f FILE|DIR|-",
 		Short: "Write the Envoy resources for files, without any server",
-		Long: `Write the Envoy resources of one proxy, as the control plane would send them if the files were its store: listeners,
-clusters, endpoints and routes, as YAML. No server is needed. Problems of the files are written to stderr.
+		Long: `Write the Envoy resources of one proxy as YAML: the listeners, clusters, endpoints and routes that the control plane
+would send if the files were its store. No server is needed. The command prints problems of the files to stderr.
 
-NAME is the name of a Dataplane in any mesh of the files; --mesh is needed if several meshes have it. NAME may be left
-out if there is only one Dataplane.
+NAME is the name of a Dataplane in any mesh of the files. If several meshes have it, set --mesh. You can omit NAME if
+the files have only one Dataplane.
 
-With --static the output is one configuration that Envoy can run, including endpoints, routes and secrets: certificate,
-key and bundle are those of a throw-away CA, good for "envoy --mode validate" and for experiments.`,
+With --static, the output is one configuration that Envoy can run, including endpoints, routes and secrets. Its
+certificate, key and bundle come from a throw-away CA: use it for "envoy --mode validate" and for experiments.`,
 		Example: `  sondectl generate envoy web-1 -f mesh/
   sondectl generate envoy -f dataplane.yaml --static > envoy.yaml && envoy --mode validate -c envoy.yaml
   diff <(sondectl generate envoy web-1 -f new/) <(sondectl generate envoy web-1 -f old/)`,
@@ -43,9 +43,9 @@ key and bundle are those of a throw-away CA, good for "envoy --mode validate" an
 	}
 	fileFlag(cmd, &path, objectsUsage)
 	cmd.Flags().Var(&names.Flag{To: &meshName, Among: []names.Kind{names.Mesh}}, "mesh", "`MESH` of the Dataplane")
-	cmd.Flags().BoolVar(&static, "static", false, "write one whole static configuration")
+	cmd.Flags().BoolVar(&static, "static", false, "write one complete static configuration")
 	mode.Add(cmd, manifest.ModeFlag, "", modeOfFiles)
-	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of all trust domains, the control plane's --trust-domain")
+	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of all trust domains, as in the control plane's --trust-domain")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		for i := range args {
 			var err error
@@ -69,7 +69,7 @@ key and bundle are those of a throw-away CA, good for "envoy --mode validate" an
 	return cmd
 }
 
-// readView reads files into the view that the control plane would build from them.
+// readView builds the control plane's view from files.
 func readView(cmd *cobra.Command, path, trustDomain string, mode mesh.ProbesMode) (meshview.Change, error) {
 	documents, err := readObjects(cmd, path, mode)
 	if err != nil {
@@ -85,7 +85,7 @@ func readView(cmd *cobra.Command, path, trustDomain string, mode mesh.ProbesMode
 	return change, nil
 }
 
-// findProxy returns the proxy with the name in args, in one mesh or in all; without args the only one.
+// findProxy returns the proxy named in args, in one mesh or in all; without args, the only proxy.
 func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, error) {
 	if meshName != "" && view.Mesh(meshName) == nil {
 		meshes := slices.Sorted(maps.Keys(view.Meshes))
@@ -113,18 +113,18 @@ func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, er
 	case len(args) == 0 && len(all) == 1:
 		return all[0], nil
 	case len(args) == 0:
-		return "", fmt.Errorf("there are several Dataplanes, name one: %s", strings.Join(all, ", "))
+		return "", fmt.Errorf("several Dataplanes found, name one: %s", strings.Join(all, ", "))
 	case len(named) == 0:
 		slices.Sort(known)
 		return "", fmt.Errorf("dataplane %q not found%s", args[0], nearestOf(args[0], known, all))
 	case len(named) > 1:
-		return "", fmt.Errorf("several meshes have a Dataplane %q, say --mesh: %s", args[0], strings.Join(named, ", "))
+		return "", fmt.Errorf("several meshes have a Dataplane %q, set --mesh: %s", args[0], strings.Join(named, ", "))
 	default:
 		return named[0], nil
 	}
 }
 
-// nearestOf returns the end of a message that a name is not found: the nearest of the known ones, or if none is near the first of all.
+// nearestOf returns the end of a not-found message: the most similar name, or the first names if none is similar.
 func nearestOf(name string, known, all []string) string {
 	if near, _ := mesh.Nearest(name, known); near != "" {
 		return didYouMean(near)
@@ -148,7 +148,7 @@ func (c *cli) writeResources(change meshview.Change, id mesh.ID, trustDomain str
 	fmt.Fprintf(&c.out, "# Envoy resources of %s.\n", id)
 	for _, kind := range adminv1.Kinds() {
 		if kind == adminv1.KindBootstrap {
-			continue // it names a control plane, and there is none
+			continue // the bootstrap names a control plane, which does not exist here
 		}
 		bodies, err := encode(resourcesOf(desired, kind))
 		if err != nil {

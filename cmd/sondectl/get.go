@@ -19,32 +19,41 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// collections are the kinds of objects that get lists, in the order of its help.
+// collections lists the kinds of objects for get, in the order of its help.
 var collections = []collection{meshes, dataplanes, services, meshServices, proxies}
+
+// Columns of tables that fit printer.Width.
+const (
+	meshesHeader       = "NAME MTLS MODE BACKEND CA-EXPIRES PROXIES SERVICES"
+	dataplanesHeader   = "MESH NAME SERVICES HEALTH"
+	servicesHeader     = "MESH NAME PROTOCOL ENDPOINTS SIDECARS"
+	meshServicesHeader = "MESH NAME PORTS ENDPOINTS"
+	proxiesHeader      = "MESH NAME AGENT SINCE SYNCED VERSION?"
+)
 
 var (
 	meshes = newCollection(names.Mesh, meshColumns,
-		"NAME MTLS MODE BACKEND CA-EXPIRES PROXIES SERVICES", "CERT-VALIDITY PASSTHROUGH LABELS",
+		meshesHeader, "CERT-VALIDITY PASSTHROUGH LABELS",
 		adminv1.AdminServiceClient.ListMeshes, (*adminv1.ListMeshesResponse).GetMeshes,
 		func(f *adminv1.Filter) *adminv1.ListMeshesRequest { return &adminv1.ListMeshesRequest{Filter: f} }, showMesh)
 	dataplanes = newCollection(names.Dataplane, dataplaneColumns,
-		"MESH NAME ADDRESS SERVICES HEALTH", "WORKLOAD OUTBOUNDS LABELS",
+		dataplanesHeader, "ADDRESS WORKLOAD OUTBOUNDS LABELS",
 		adminv1.AdminServiceClient.ListDataplanes, (*adminv1.ListDataplanesResponse).GetDataplanes,
 		func(f *adminv1.Filter) *adminv1.ListDataplanesRequest {
 			return &adminv1.ListDataplanesRequest{Filter: f}
 		}, showDataplane)
 	services = newCollection(names.Service, serviceColumns,
-		"MESH NAME PROTOCOL ADDRESSES ENDPOINTS SIDECARS IDENTITIES", "READY",
+		servicesHeader, "ADDRESSES IDENTITIES READY",
 		adminv1.AdminServiceClient.ListServices, (*adminv1.ListServicesResponse).GetServices,
 		func(f *adminv1.Filter) *adminv1.ListServicesRequest { return &adminv1.ListServicesRequest{Filter: f} }, showService)
 	meshServices = newCollection(names.MeshService, meshServiceColumns,
-		"MESH NAME SELECTOR PORTS DATAPLANES ENDPOINTS", "SERVICES LABELS",
+		meshServicesHeader, "SELECTOR DATAPLANES SERVICES LABELS",
 		adminv1.AdminServiceClient.ListMeshServices, (*adminv1.ListMeshServicesResponse).GetMeshServices,
 		func(f *adminv1.Filter) *adminv1.ListMeshServicesRequest {
 			return &adminv1.ListMeshServicesRequest{Filter: f}
 		}, showMeshService)
 	proxies = newCollection(names.Proxy, proxyColumns,
-		"MESH NAME AGENT SINCE ADS VERSION ENVOY SYNCED DRAINING CERT-EXPIRES NACK", "XDS SERIAL BUNDLE REPLICAS FEATURES",
+		proxiesHeader, "ADS ENVOY DRAINING CERT-EXPIRES NACK XDS SERIAL BUNDLE REPLICAS FEATURES",
 		adminv1.AdminServiceClient.ListProxies, (*adminv1.ListProxiesResponse).GetProxies,
 		func(f *adminv1.Filter) *adminv1.ListProxiesRequest { return &adminv1.ListProxiesRequest{Filter: f} }, showMessage(proxyRow))
 )
@@ -52,15 +61,15 @@ var (
 // collection is one kind of object that get lists.
 type collection struct {
 	singular names.Kind
-	// columns explains the columns of the table.
+	// columns is the help text about the table's columns.
 	columns string
-	// inMeshes says that the objects belong to meshes, so there is a flag --mesh.
+	// inMeshes means that the objects belong to meshes, so the command has the flag --mesh.
 	inMeshes bool
 	list     func(context.Context, adminv1.AdminServiceClient, *adminv1.Filter) (*listing, error)
 }
 
-// newCollection returns the collection of what a method of the admin API lists. header has the columns of the table, and more
-// those that -o wide adds.
+// newCollection returns a collection that a method of the admin API lists. header names the columns of the table, and
+// more the columns that -o wide adds.
 func newCollection[Request any, Answer interface{ GetTail() *adminv1.Tail }, Entry any](
 	singular names.Kind, columns, header, more string,
 	method func(adminv1.AdminServiceClient, context.Context, Request, ...grpc.CallOption) (Answer, error),
@@ -81,7 +90,7 @@ func newCollection[Request any, Answer interface{ GetTail() *adminv1.Tail }, Ent
 	return collection{singular, columns, singular != names.Mesh, list}
 }
 
-// name returns the name of the object that a row of the table is about.
+// name returns the name of a row's object.
 func (r collection) name(of printer.Row) string {
 	if r.inMeshes {
 		return of.Cells[1]
@@ -99,16 +108,19 @@ func (c *cli) get() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
 		Short: "Show meshes, dataplanes, services, meshservices or proxies",
-		Long: `Show what the control plane has: meshes, dataplanes, services, meshservices, or proxies (the Envoys and their agents).
+		Long: `Show the control plane's meshes, dataplanes, services, meshservices or proxies (the Envoys and their agents).
 
--o yaml writes one document for each, -o json one list. All but proxies are shown as objects with all defaults, and their state under "status".
-A file of the store may be what either writes: status is ignored there. Problems of the store are written to stderr.
+-o yaml writes one document for each object, -o json one list. Except for proxies, the output has objects with all
+defaults, and their state under "status". You can use it as a file of the store, which ignores status. Problems of the
+store are written to stderr.
 
--o wide has further columns, and abbreviates nothing. -o name writes KIND/NAME of each, which every command reads: get KIND/NAME, too. -o jsonpath=TEMPLATE writes what a template of kubectl's
-makes of them: of one with NAME, and with --watch, it is for the object, as {.spec.networking.address}, else for the list, as {.items[*].name}.
+-o wide adds columns, and abbreviates nothing. -o name writes KIND/NAME of each object, which every command accepts,
+including get KIND/NAME. -o jsonpath=TEMPLATE applies a kubectl template: with NAME or --watch to each object, such as
+{.spec.networking.address}, otherwise to the list, such as {.items[*].name}.
 
---watch goes on, and writes each object that changes, until a signal; -o json then writes one document after the other. An object that is gone
-is written as it was, with the field "removed": true. Problems of the store are written when they come up, and when they are resolved.`,
+--watch writes each object that changes, until a signal; -o json then writes one document after the other. A removed
+object is written in its last state, with the field "removed": true. Problems of the store are written when they appear,
+and when they are resolved.`,
 	}
 	for _, r := range collections {
 		cmd.AddCommand(c.getOne(r))
@@ -129,15 +141,15 @@ func (c *cli) getOne(r collection) *cobra.Command {
 	var output getOutput
 	output.add(cmd)
 	watch := false
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and write each object that changes, until a signal")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "write each object that changes, until a signal")
 	if r.inMeshes {
-		c.addMesh(cmd, &filter.Mesh, "only those of this `MESH`")
+		c.addMesh(cmd, &filter.Mesh, "only in this `MESH`")
 	}
 	cmd.ValidArgsFunction = c.completeNames(filter, r)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			_, name, err := names.Parse(args[0], r.singular)
-			if err != nil { // also of a script whose variable is empty: it would get all
+			if err != nil { // an unset variable in a script makes NAME empty, which would select all
 				return err
 			}
 			filter.Name = name
@@ -161,7 +173,7 @@ func (c *cli) getOne(r collection) *cobra.Command {
 	return cmd
 }
 
-// addMesh adds the flag --mesh, whose default is what name is.
+// addMesh adds the flag --mesh; name is its default.
 func (c *cli) addMesh(cmd *cobra.Command, name *string, usage string) {
 	cmd.Flags().Var(&names.Flag{To: name, Among: []names.Kind{names.Mesh}}, "mesh", usage)
 	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
@@ -175,7 +187,7 @@ func (c *cli) list(ctx context.Context, r collection, filter *adminv1.Filter) (f
 	return found, err
 }
 
-// notFound returns the error for a name that nothing has. near is what may have been meant, "" for nothing.
+// notFound returns the error for an unknown name, with the suggestion near unless it is "".
 func notFound(what string, filter *adminv1.Filter, near string) error {
 	text := fmt.Sprintf("%s %q", what, filter.GetName())
 	if filter.GetMesh() != "" {
@@ -184,7 +196,7 @@ func notFound(what string, filter *adminv1.Filter, near string) error {
 	return errors.New(text + " not found" + didYouMean(near))
 }
 
-// didYouMean returns the end of a message that something is not found; "" if nothing is near.
+// didYouMean returns the suggestion at the end of a not-found message, "" without one.
 func didYouMean(near string) string {
 	if near == "" {
 		return ""
@@ -192,18 +204,18 @@ func didYouMean(near string) string {
 	return fmt.Sprintf(": did you mean %q?", near)
 }
 
-// reportTail writes to stderr how many entries are left out, and the problems of the store.
+// reportTail writes to stderr how many entries are omitted, and the problems of the store.
 func reportTail(cmd *cobra.Command, tail *adminv1.Tail) {
 	reportChanges(cmd, nil, tail)
 }
 
-// reportChanges writes to stderr what differs from the last time.
+// reportChanges is reportTail without the lines that it has already written.
 func reportChanges(cmd *cobra.Command, before, now *adminv1.Tail) {
 	if n := now.GetLeftOut(); n > 0 && n != before.GetLeftOut() {
-		cmd.PrintErrf("sondectl: %d more are not shown: give a name, or --mesh\n", n)
+		cmd.PrintErrf("sondectl: %d more are not shown: set a name or --mesh\n", n)
 	}
 	if missing := now.GetMissingReplicas(); len(missing) > 0 && !slices.Equal(missing, before.GetMissingReplicas()) {
-		cmd.PrintErrf("sondectl: replica %s of the control plane is not heard: what agents and Envoys have said there since is missing\n", printer.OneLine(strings.Join(missing, ", ")))
+		cmd.PrintErrf("sondectl: replica %s of the control plane is disconnected: recent reports of its agents and Envoys are missing\n", printer.OneLine(strings.Join(missing, ", ")))
 	}
 	was, is := problemsOf(before), problemsOf(now)
 	for _, p := range is {
@@ -218,7 +230,7 @@ func reportChanges(cmd *cobra.Command, before, now *adminv1.Tail) {
 	}
 }
 
-// problemsOf returns the problems of the store, each as a line.
+// problemsOf returns the problems of the store, one per line.
 func problemsOf(tail *adminv1.Tail) []string {
 	var lines []string
 	for _, p := range tail.GetProblems() {
@@ -231,7 +243,7 @@ func problemsOf(tail *adminv1.Tail) []string {
 	return lines
 }
 
-// object is a Mesh, a Dataplane, a Service or a MeshService with its status, in a form that the store reads.
+// object is a Mesh, a Dataplane, a Service or a MeshService with its status, in a format that the store can read.
 type object struct {
 	Type   mesh.Kind         `json:"type"`
 	Mesh   string            `json:"mesh,omitempty"`
@@ -241,14 +253,14 @@ type object struct {
 	Status any               `json:"status"`
 }
 
-// newObject decodes an object of the API into model, for the table, and returns it with its status.
+// newObject decodes an object of the API into model for the table, and returns the object with its status.
 func newObject(kind mesh.Kind, body []byte, model, status any) (*object, error) {
 	o := &object{Type: kind, Status: status}
 	if err := json.Unmarshal(body, model); err != nil {
-		return nil, fmt.Errorf("decode a %s: %w", kind, mesh.ExplainJSON("", body, model))
+		return nil, fmt.Errorf("decode %s: %w", kind, mesh.ExplainJSON("", body, model))
 	}
 	if err := json.Unmarshal(body, o); err != nil {
-		return nil, fmt.Errorf("decode a %s: %w", kind, mesh.ExplainJSON("", body, o))
+		return nil, fmt.Errorf("decode %s: %w", kind, mesh.ExplainJSON("", body, o))
 	}
 	return o, nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// dataplaneHealth is the health of a Dataplane in one word, "" if it has neither inbounds nor outbounds that bind.
+// dataplaneHealth is the health of a Dataplane in one word, "" without inbounds and without outbounds that Envoy binds.
 func dataplaneHealth(d *adminv1.Dataplane) string {
 	inbounds, ready, draining := d.GetInbounds(), 0, false
 	for _, in := range inbounds {
@@ -69,7 +69,7 @@ func uncheckedNotes(names []string) []string {
 	if len(names) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s: %s: nobody checks the application, there is no serviceProbe", uncheckedWord, mesh.Few(names))}
+	return []string{fmt.Sprintf("%s: %s: nothing checks the application, it has no serviceProbe", uncheckedWord, mesh.Few(names))}
 }
 
 // readyOf returns ready/all, and the number of unchecked endpoints.
@@ -81,7 +81,7 @@ func readyOf(ready, all, unchecked int) string {
 	return text
 }
 
-// notReady counts the outbounds that are not ready.
+// notReady counts outbounds that are not ready.
 func notReady(outbounds []*adminv1.OutboundHealth) (n int) {
 	for _, o := range outbounds {
 		if o.GetHealth() == adminv1.Endpoint_NOT_READY {
@@ -91,7 +91,7 @@ func notReady(outbounds []*adminv1.OutboundHealth) (n int) {
 	return n
 }
 
-// outboundNotes lists the outbounds that are not ready, with the reason. A stopped dataplane needs none.
+// outboundNotes lists outbounds that are not ready, with the reason. A stopped dataplane needs no notes.
 func outboundNotes(d *adminv1.Dataplane) []string {
 	var notes []string
 	for _, o := range d.GetOutbounds() {
@@ -102,10 +102,10 @@ func outboundNotes(d *adminv1.Dataplane) []string {
 	return notes
 }
 
-// drainingServe begins a note with the reason.
+// drainingServe is the beginning of a note that ends with the reason.
 const drainingServe = "draining endpoints get traffic: "
 
 // servesText lists the services that send traffic to a draining inbound.
 func servesText(h *adminv1.InboundHealth) string {
-	return "it gets traffic nevertheless, of service " + printer.FirstFew(h.GetServes(), ", ")
+	return "it still gets traffic, of service " + printer.FirstFew(h.GetServes(), ", ")
 }

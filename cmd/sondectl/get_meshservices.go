@@ -10,32 +10,33 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-const meshServiceColumns = `SELECTOR    which Dataplanes it selects
-PORTS       port:targetPort/protocol of each port, without a targetPort that is the port itself. Each is the service NAME_msvc_PORT
-DATAPLANES  those that it selects
-ENDPOINTS   ready/all of each port, and how many of the ready ones are unchecked: nobody checks their applications. Of a port without endpoints a line says why it has none; sondectl why NAME says it of each endpoint. Where none
-            is ready, those that drain get the traffic, and a line says so
+const meshServiceColumns = `PORTS      port:targetPort/protocol of each port; targetPort defaults to the port. Each port is the service NAME_msvc_PORT
+ENDPOINTS  ready/all of each port, and the number of ready ones that are unchecked: nothing checks their applications. Separate
+           lines show why a port has no endpoint, and that draining endpoints get the traffic because none is ready;
+           sondectl why NAME explains each endpoint
 
--o wide cuts nothing, and adds:
-SERVICES  names of the services that the ports are
-LABELS    of the object`
+-o wide adds:
+SELECTOR    labels that select Dataplanes
+DATAPLANES  the selected Dataplanes
+SERVICES    names of the ports' services
+LABELS      labels of the object`
 
 type meshServiceStatus struct {
 	Dataplanes []string                `json:"dataplanes"`
 	Ports      []meshServicePortStatus `json:"ports"`
 }
 
-// meshServicePortStatus is the service that a port is.
+// meshServicePortStatus is the status of a port's service.
 type meshServicePortStatus struct {
 	Port    uint32 `json:"port"`
 	Service string `json:"service"`
-	// Ready of so many Endpoints, of which Serving get traffic: ready ones, or where none is those that drain.
+	// Ready counts ready Endpoints. Serving counts those that get traffic: ready ones, or draining ones if none is ready.
 	Ready     uint32 `json:"ready"`
 	Serving   uint32 `json:"serving"`
 	Endpoints uint32 `json:"endpoints"`
-	// Reasons say why there is no endpoint, and who calls it.
+	// Reasons say why the service has no endpoint, and who calls it.
 	Reasons []string `json:"reasons,omitempty"`
-	// Unchecked of the ready ones have an application that nobody checks.
+	// Unchecked counts ready endpoints whose application nothing checks.
 	Unchecked uint32 `json:"unchecked,omitempty"`
 }
 
@@ -48,7 +49,7 @@ func showMeshService(entry *adminv1.MeshService) (any, printer.Row, error) {
 	for i, p := range s.Spec.Ports {
 		ports = append(ports, meshServicePort(p))
 		if i >= len(entry.GetPorts()) {
-			continue // the control plane has told less than it should
+			continue // the control plane's answer is incomplete
 		}
 		is := entry.GetPorts()[i]
 		services = append(services, is.GetService())
@@ -65,14 +66,10 @@ func showMeshService(entry *adminv1.MeshService) (any, printer.Row, error) {
 			notes = append(notes, fmt.Sprintf("%sno endpoint of service %s is ready", drainingServe, is.GetService()))
 		}
 	}
-	cells := func(dataplanes string) []string {
-		return []string{
-			s.Mesh, s.Name, entry.GetSelector(), strings.Join(ports, ","), dataplanes, strings.Join(endpoints, ","),
-		}
-	}
+	cells := []string{s.Mesh, s.Name, strings.Join(ports, ","), strings.Join(endpoints, ",")}
 	return o, printer.Row{
-		Notes: notes, Cells: cells(printer.FirstFew(selected, ",")), Wide: cells(strings.Join(selected, ",")),
-		More: []string{strings.Join(services, ","), labelText(s.Labels)},
+		Notes: notes, Cells: cells, Wide: cells,
+		More: []string{entry.GetSelector(), strings.Join(selected, ","), strings.Join(services, ","), labelText(s.Labels)},
 	}, err
 }
 

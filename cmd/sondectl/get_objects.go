@@ -17,16 +17,16 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/why"
 )
 
-const meshColumns = `MTLS        on where proxies speak mTLS
-MODE        STRICT takes mTLS alone, PERMISSIVE plain text too
+const meshColumns = `MTLS        on if proxies speak mTLS
+MODE        STRICT accepts only mTLS, PERMISSIVE also plaintext
 BACKEND     the certificate authority in use
-CA-EXPIRES  when its certificate ends
-PROXIES     connected/all
-SERVICES    how many there are
+CA-EXPIRES  expiry of the authority's certificate
+PROXIES     number of connected/all proxies
+SERVICES    number of services
 
 -o wide adds:
-CERT-VALIDITY  of the certificates of proxies
-PASSTHROUGH    on where redirected applications may call destinations outside the mesh
+CERT-VALIDITY  validity of the proxies' certificates
+PASSTHROUGH    on if redirected applications may call destinations outside the mesh
 LABELS         of the object`
 
 type meshStatus struct {
@@ -58,24 +58,28 @@ func showMesh(entry *adminv1.Mesh) (any, printer.Row, error) {
 	return o, printer.Row{Cells: cells, Wide: cells, More: []string{validity, passthrough, labelText(m.Labels)}}, err
 }
 
-const dataplaneColumns = `SERVICES  service:port/protocol of each inbound: the service of its tag, else those of MeshServices and Services, else the inbound's name
-HEALTH    of the inbounds: ready, not ready, or how many are; unchecked if all are ready and nobody checks the application of one, since it
-          has no serviceProbe; draining if the proxy ends or should get no new traffic, as while a
-          guarded liveness probe fails; stopped if its agent has drained and ended; outbounds-not-ready if its Envoy
-          does not listen at an outbound, and nothing else is wrong. Of a dataplane without inbounds it is that of the outbounds. A line for
-          each that is not ready says why
+const dataplaneColumns = `SERVICES  service:port of the first inbound, and the number of others. The service comes from its tag, else from MeshServices
+          and Services, else it is the inbound's name
+HEALTH    health of the inbounds: ready, not-ready, or the number of ready ones
+          unchecked            all are ready, but nothing checks the application of an inbound without a serviceProbe
+          draining             the proxy is stopping or should get no new traffic, as while a guarded liveness probe fails
+          stopped              the agent has drained and stopped
+          outbounds-not-ready  Envoy does not listen at an outbound, and nothing else is wrong
+          For a dataplane without inbounds, health of the outbounds. A line for each inbound or outbound that is not ready
+          has the reason
 
--o wide cuts nothing, and adds:
-WORKLOAD   what its certificate identifies; none on Kubernetes, and where it has neither a workload nor a service
+-o wide abbreviates nothing, shows service:port/protocol of each inbound, and adds:
+ADDRESS    address of the inbounds
+WORKLOAD   identity in the certificate; none on Kubernetes, or without a workload and a service
 OUTBOUNDS  service:port of each outbound
-LABELS     of the object`
+LABELS     labels of the object`
 
 type dataplaneStatus struct {
 	Draining bool            `json:"draining"`
 	Stopped  bool            `json:"stopped,omitempty"`
 	Drain    string          `json:"drain,omitempty"`
 	Inbounds []inboundStatus `json:"inbounds"`
-	// Outbounds are those at which its Envoy listens.
+	// Outbounds are those at which Envoy listens.
 	Outbounds []outboundStatus `json:"outbounds,omitempty"`
 }
 
@@ -90,9 +94,9 @@ type inboundStatus struct {
 	Health   string   `json:"health"`
 	Reason   string   `json:"reason,omitempty"`
 	Services []string `json:"services,omitempty"`
-	// Unchecked says that it is ready, and nobody checks its application.
+	// Unchecked means that the inbound is ready, and nothing checks its application.
 	Unchecked bool `json:"unchecked,omitempty"`
-	// Serves are those of Services that it gets traffic of though it drains.
+	// Serves are the Services whose traffic the inbound gets although it drains.
 	Serves []string `json:"serves,omitempty"`
 }
 
@@ -112,17 +116,19 @@ func newDataplaneStatus(d *adminv1.Dataplane) dataplaneStatus {
 func showDataplane(entry *adminv1.Dataplane) (any, printer.Row, error) {
 	var d mesh.Dataplane
 	o, err := newObject(mesh.KindDataplane, entry.GetObject(), &d, newDataplaneStatus(entry))
-	var services, all, unchecked, notes []string
+	var short, services, all, unchecked, notes []string
 	for i, in := range d.Spec.Networking.Inbound {
 		h := &adminv1.InboundHealth{}
 		if i < len(entry.GetInbounds()) {
 			h = entry.GetInbounds()[i]
 		}
 		service := func(names string) string {
-			return fmt.Sprintf("%s:%d/%s", cmp.Or(in.Tags.Service(), names, in.Name), in.Port, in.AppProtocol())
+			return fmt.Sprintf("%s:%d", cmp.Or(in.Tags.Service(), names, in.Name), in.Port)
 		}
-		services = append(services, service(printer.FirstFew(h.GetServices(), "|")))
-		all = append(all, service(strings.Join(h.GetServices(), "|")))
+		protocol := "/" + string(in.AppProtocol())
+		short = append(short, service(printer.First(1, h.GetServices(), "|")))
+		services = append(services, service(printer.FirstFew(h.GetServices(), "|"))+protocol)
+		all = append(all, service(strings.Join(h.GetServices(), "|"))+protocol)
 		if h.GetUnchecked() {
 			unchecked = append(unchecked, services[i])
 		}
@@ -141,16 +147,14 @@ func showDataplane(entry *adminv1.Dataplane) (any, printer.Row, error) {
 	for _, out := range d.Spec.Networking.Outbound {
 		outbounds = append(outbounds, fmt.Sprintf("%s:%d", out.Service(), out.Port))
 	}
-	cells := func(services []string) []string {
-		return []string{d.Mesh, d.Name, d.Spec.Networking.Address, strings.Join(services, ","), dataplaneHealth(entry)}
-	}
+	cells := func(services string) []string { return []string{d.Mesh, d.Name, services, dataplaneHealth(entry)} }
 	return o, printer.Row{
-		Notes: notes, Cells: cells(services), Wide: cells(all),
-		More: []string{d.Workload(), strings.Join(outbounds, ","), labelText(d.Labels)},
+		Notes: notes, Cells: cells(printer.First(1, short, ",")), Wide: cells(strings.Join(all, ",")),
+		More: []string{d.Spec.Networking.Address, d.Workload(), strings.Join(outbounds, ","), labelText(d.Labels)},
 	}, err
 }
 
-// labelText returns labels as kubectl --show-labels does.
+// labelText formats labels like kubectl --show-labels.
 func labelText(labels map[string]string) string {
 	texts := make([]string, 0, len(labels))
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -159,16 +163,18 @@ func labelText(labels map[string]string) string {
 	return strings.Join(texts, ",")
 }
 
-const serviceColumns = `NAME        the kuma.io/service; of a port of a MeshService NAME_msvc_PORT, and of a port that a backendRef names by labels LABELS_msvc_PORT
-ADDRESSES   virtual addresses; none where clients have an outbound of their own
-ENDPOINTS   ready/all, and how many of the ready ones are unchecked: nobody checks their applications. A line for each that is not ready says why, and a line for each whose agent is lost that it stays: an
-            agent may be dead, or only its connection. Envoys stop sending to an endpoint that does not answer. Of a service
-            without endpoints a line says why it has none. Where none is ready, those that drain get the traffic, and a line says so
-SIDECARS    how many endpoints have a sidecar: these are spoken to by mTLS where the mesh has it
-IDENTITIES  SPIFFE IDs that may answer
+const serviceColumns = `NAME        the kuma.io/service; NAME_msvc_PORT for a port of a MeshService, LABELS_msvc_PORT for a port that a backendRef
+            names by labels
+ENDPOINTS   ready/all, and the number of ready ones that are unchecked: nothing checks their applications. Separate lines
+            show why an endpoint is not ready, why a service has no endpoint, and that draining endpoints get the traffic
+            because none is ready. An endpoint whose agent is lost remains, and a line says so: the agent may be dead, or
+            only its connection. Envoys stop sending to an endpoint that does not respond
+SIDECARS    number of endpoints with a sidecar, to which clients speak mTLS if the mesh has it
 
--o wide cuts nothing, and adds:
-READY  addresses of the endpoints that are ready`
+-o wide adds:
+ADDRESSES   virtual addresses; none if clients use their own outbounds
+IDENTITIES  SPIFFE IDs that the service's endpoints may have
+READY       addresses of the ready endpoints`
 
 func showService(entry *adminv1.Service) (any, printer.Row, error) {
 	document, err := serviceObject(entry)
@@ -195,19 +201,17 @@ func showService(entry *adminv1.Service) (any, printer.Row, error) {
 		}
 	}
 	notes = append(notes, uncheckedNotes(unchecked)...)
-	cells := func(join func([]string, string) string) []string {
-		return []string{
-			entry.GetMesh(), entry.GetName(), entry.GetProtocol(), join(entry.GetAddresses(), ","),
-			readyOf(len(ready), len(entry.GetEndpoints()), len(unchecked)), strconv.Itoa(sidecars),
-			join(entry.GetIdentities(), ","),
-		}
+	cells := []string{
+		entry.GetMesh(), entry.GetName(), entry.GetProtocol(),
+		readyOf(len(ready), len(entry.GetEndpoints()), len(unchecked)), strconv.Itoa(sidecars),
 	}
 	return document, printer.Row{
-		Notes: notes, Cells: cells(printer.FirstFew), Wide: cells(strings.Join), More: []string{strings.Join(ready, ",")},
+		Notes: notes, Cells: cells, Wide: cells,
+		More: []string{strings.Join(entry.GetAddresses(), ","), strings.Join(entry.GetIdentities(), ","), strings.Join(ready, ",")},
 	}, err
 }
 
-// emptyNotes are the reasons why a service has no endpoint, if it has none, as notes.
+// emptyNotes returns notes with the reasons why a service has no endpoint.
 func emptyNotes(reasons []string) []string {
 	notes := slices.Clone(reasons)
 	if len(notes) > 0 {
@@ -216,17 +220,17 @@ func emptyNotes(reasons []string) []string {
 	return notes
 }
 
-// serviceStatus is what a service is made of: its Service, and inbounds of Dataplanes.
+// serviceStatus has the parts of a service: its Service, and inbounds of Dataplanes.
 type serviceStatus struct {
 	Endpoints  []printer.Message `json:"endpoints"`
 	Identities []string          `json:"identities"`
-	// Reasons say why there is no endpoint, and who calls it.
+	// Reasons say why the service has no endpoint, and who calls it.
 	Reasons []string `json:"reasons,omitempty"`
 }
 
-// serviceObject returns the Service that has the same effect as the one in the store, if there is one: its endpoints are
-// those that a Service names, since the others are inbounds of Dataplanes. A service that consists of inbounds alone becomes a
-// Service that says nothing new.
+// serviceObject returns a Service with the same effect as the one in the store. It only has the endpoints that a
+// Service names, since the others are inbounds of Dataplanes. For a service that consists only of inbounds, the Service
+// has no effect.
 func serviceObject(s *adminv1.Service) (*object, error) {
 	spec := &mesh.ServiceSpec{Protocol: mesh.Protocol(s.GetProtocol()), Addresses: s.GetAddresses(), Headless: s.GetHeadless()}
 	if s.GetAffinity() {
@@ -243,7 +247,7 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 		}
 		at, err := netip.ParseAddrPort(e.GetAddress())
 		if err != nil {
-			return nil, fmt.Errorf("decode an endpoint of service %q: %w", s.GetName(), err)
+			return nil, fmt.Errorf("decode endpoint of service %q: %w", s.GetName(), err)
 		}
 		endpoint := mesh.ServiceEndpoint{Address: at.Addr().String(), Port: uint32(at.Port()), Dataplane: e.GetDataplane(), NodeName: e.GetNode()}
 		if e.GetHealth() != adminv1.Endpoint_READY {
@@ -257,7 +261,7 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 	return &object{Type: mesh.KindService, Mesh: s.GetMesh(), Name: s.GetName(), Spec: spec, Status: status}, nil
 }
 
-// endpointNote says why an endpoint is not ready, or that its agent is lost. It is "" if there is nothing to say.
+// endpointNote says why an endpoint is not ready, or that its agent is lost; otherwise it is "".
 func endpointNote(e *adminv1.Endpoint) string {
 	who := endpointName(e)
 	switch {
@@ -268,7 +272,7 @@ func endpointNote(e *adminv1.Endpoint) string {
 	case e.GetHealth() == adminv1.Endpoint_DRAINING, e.GetHealth() == adminv1.Endpoint_STOPPED:
 		return describe.HealthText(e.GetHealth()) + ": " + who
 	case e.GetAgentLostSince() != nil:
-		return fmt.Sprintf("%s: agent lost %s ago, endpoint stays", who, describe.Since(e.GetAgentLostSince()))
+		return fmt.Sprintf("%s: agent lost %s ago, endpoint remains", who, describe.Since(e.GetAgentLostSince()))
 	default:
 		return ""
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -18,27 +17,36 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// listing is what a command lists: a table, or documents for -o yaml and -o json.
+// listing is the content of a list: rows of a table, or documents for -o yaml and -o json.
 type listing struct {
 	header []string
-	// more are the headers of columns that -o wide of get adds.
-	more      []string
+	// more are the headers of the columns that -o wide adds.
+	more []string
+	// varying are the columns that a table only has if their values differ.
+	varying   []int
 	rows      []printer.Row
 	documents []any
 	tail      *adminv1.Tail
 }
 
-// shower returns the document of an entry of an answer, and its row.
+// shower returns the document and the row of an entry.
 type shower[Entry any] = func(Entry) (document any, row printer.Row, err error)
 
-// showMessage shows an entry as the message that it is.
+// showMessage uses the entry's message itself as its document.
 func showMessage[M proto.Message](row func(M) printer.Row) shower[M] {
 	return func(m M) (any, printer.Row, error) { return printer.Message{Message: m}, row(m), nil }
 }
 
-// newListing lists entries under a header, whose columns are separated by spaces.
+// newListing lists entries under a header, whose columns are separated by spaces. A question mark after a column hides
+// the column unless its values differ.
 func newListing[Entry any](header string, entries []Entry, show shower[Entry]) (*listing, error) {
-	l := &listing{header: strings.Fields(header)}
+	l := &listing{}
+	for at, name := range strings.Fields(header) {
+		name, varies := strings.CutSuffix(name, "?")
+		if l.header = append(l.header, name); varies {
+			l.varying = append(l.varying, at)
+		}
+	}
 	for _, entry := range entries {
 		document, row, err := show(entry)
 		if err != nil {
@@ -49,10 +57,10 @@ func newListing[Entry any](header string, entries []Entry, show shower[Entry]) (
 	return l, nil
 }
 
-func (l *listing) write(w *bytes.Buffer, f printer.Format) error {
+func (l *listing) write(w *printer.Output, f printer.Format) error {
 	switch f {
 	case printer.JSON:
-		// Always a list, so that scripts need not handle two shapes.
+		// Always write a list, so that scripts need not handle two formats.
 		return printer.WriteJSON(w, append([]any{}, l.documents...))
 	case printer.YAML:
 		for i, document := range l.documents {
@@ -70,7 +78,7 @@ func (l *listing) write(w *bytes.Buffer, f printer.Format) error {
 	}
 }
 
-// getOutput is the value of -o of get: a format, or jsonpath= and a template.
+// getOutput is the value of get's -o: a format, or jsonpath= and a template.
 type getOutput struct {
 	format    printer.Format
 	template  string
@@ -78,7 +86,7 @@ type getOutput struct {
 	noHeaders bool
 }
 
-// jsonPathPrefix is what a template stands behind, as for kubectl.
+// jsonPathPrefix precedes a template, like kubectl's.
 const jsonPathPrefix = "jsonpath="
 
 func getFormats() *settings.Choice[printer.Format] {
@@ -107,9 +115,9 @@ func (o *getOutput) Set(s string) error {
 		*o = getOutput{format: formats.Value, noHeaders: o.noHeaders}
 		return nil
 	}
-	path := jsonpath.New("template").AllowMissingKeys(true) // as kubectl: not every object has every label
+	path := jsonpath.New("template").AllowMissingKeys(true) // like kubectl, allow missing keys: not every object has every label
 	if err := path.Parse(template); err != nil {
-		return fmt.Errorf("%s must be a template of kubectl's, such as {.items[*].name}: %w", jsonPathPrefix, err)
+		return fmt.Errorf("%s must be a kubectl template, such as {.items[*].name}: %w", jsonPathPrefix, err)
 	}
 	*o = getOutput{template: template, path: path, noHeaders: o.noHeaders}
 	return nil
@@ -118,33 +126,37 @@ func (o *getOutput) Set(s string) error {
 // add adds the flags -o and --no-headers to cmd.
 func (o *getOutput) add(cmd *cobra.Command) {
 	o.format = printer.Table
-	cmd.Flags().VarP(o, "output", "o", "how to write it")
-	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "tables without the line of headers")
+	cmd.Flags().VarP(o, "output", "o", "output format")
+	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "tables without the header line")
 	words := append(getFormats().Words(), jsonPathPrefix)
 	settings.Must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)))
 }
 
-// ofItems matches a template that is for a list.
+// ofItems matches a template for a list.
 var ofItems = regexp.MustCompile(`\.items\b|\[['"]items['"]\]|\.\.`)
 
-// check refuses a template for a list where there is one object, and the other way round: it would write nothing.
+// check rejects a list template for objects, and an object template for a list: they would write nothing.
 func (o *getOutput) check(one bool) error {
 	switch {
 	case o.path == nil || strings.Contains(o.template, ".."):
 	case one && ofItems.MatchString(o.template):
-		return settings.Usagef("--output: %q: must not begin at .items: with NAME or --watch it is for each object alone, as {.name}", o.template)
+		return settings.Usagef("--output: %q: must not begin with .items: with NAME or --watch, the template applies to each object, such as {.name}", o.template)
 	case !one && !ofItems.MatchString(o.template):
-		return settings.Usagef("--output: %q: must begin at .items, as {.items[*].name}: without NAME it is for a list", o.template)
+		return settings.Usagef("--output: %q: must begin with .items, such as {.items[*].name}: without NAME, the template applies to the list", o.template)
 	}
 	return nil
 }
 
-// write writes what was listed of a collection. A template is for each object of one name, as there may be one in each mesh, else for the
-// list of all.
-func (o *getOutput) write(w *bytes.Buffer, of collection, l *listing, one bool) error {
+// write writes a listing of a collection. With a name, a template applies to each object, since each mesh may have one;
+// otherwise it applies to the list.
+func (o *getOutput) write(w *printer.Output, of collection, l *listing, one bool) error {
 	switch {
 	case o.format == printer.Table || o.format == printer.Wide:
-		(&printer.Columns{}).Write(w, append(o.header(l), o.rows(l)...))
+		columns, rows := printer.Columns{Names: o.header(l, l.differs)}, o.rows(l, l.differs)
+		if !o.noHeaders {
+			columns.WriteHeader(w, rows)
+		}
+		columns.Write(w, rows)
 		return nil
 	case o.format == printer.Name:
 		writeNames(w, of, l)
@@ -165,38 +177,52 @@ func (o *getOutput) write(w *bytes.Buffer, of collection, l *listing, one bool) 
 	return nil
 }
 
-func writeNames(w *bytes.Buffer, of collection, l *listing) {
+func writeNames(w *printer.Output, of collection, l *listing) {
 	for _, r := range l.rows {
 		fmt.Fprintf(w, "%s/%s\n", of.singular, of.name(r))
 	}
 }
 
-// header returns the line of headers, if there is one.
-func (o *getOutput) header(l *listing) []printer.Row {
-	switch {
-	case o.noHeaders:
-		return nil
-	case o.format == printer.Wide:
-		return []printer.Row{{Cells: slices.Concat(l.header, l.more)}}
+// differs reports whether the rows have different values in a column.
+func (l *listing) differs(column int) bool { return printer.Differ(l.rows, column) }
+
+// always keeps all varying columns: while --watch runs, their values may begin to differ.
+func always(int) bool { return true }
+
+// header returns the names of the columns. keep selects the varying ones.
+func (o *getOutput) header(l *listing, keep func(column int) bool) []string {
+	if o.format == printer.Wide {
+		return slices.Concat(l.header, l.more)
 	}
-	return []printer.Row{{Cells: l.header}}
+	return l.without(l.header, keep)
 }
 
-// rows returns those of the table.
-func (o *getOutput) rows(l *listing) []printer.Row {
+// rows returns the rows of the table.
+func (o *getOutput) rows(l *listing, keep func(column int) bool) []printer.Row {
 	rows := make([]printer.Row, len(l.rows))
 	for i, r := range l.rows {
 		if o.format == printer.Wide {
 			rows[i] = printer.Row{Cells: slices.Concat(r.Wide, r.More), Notes: r.Notes}
 		} else {
-			rows[i] = printer.Row{Cells: r.Cells, Notes: printer.FewNotes(r.Notes)}
+			rows[i] = printer.Row{Cells: l.without(r.Cells, keep), Notes: printer.FewNotes(r.Notes)}
 		}
 	}
 	return rows
 }
 
-// execute writes what the template makes of what a document is as JSON.
-func (o *getOutput) execute(w *bytes.Buffer, document any) error {
+// without removes the varying columns that are not kept from cells.
+func (l *listing) without(cells []string, keep func(column int) bool) []string {
+	var kept []string
+	for at, cell := range cells {
+		if !slices.Contains(l.varying, at) || keep(at) {
+			kept = append(kept, cell)
+		}
+	}
+	return kept
+}
+
+// execute applies the template to the JSON of a document.
+func (o *getOutput) execute(w *printer.Output, document any) error {
 	body, err := json.Marshal(document)
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -18,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// manyEndpoints is a control plane with one service that has more of all than a table shows.
+// manyEndpoints is a control plane with one service that exceeds all limits of a table.
 type manyEndpoints struct{ adminv1.AdminServiceClient }
 
 func (manyEndpoints) ListServices(context.Context, *adminv1.ListServicesRequest, ...grpc.CallOption) (*adminv1.ListServicesResponse, error) {
@@ -38,7 +37,7 @@ func TestWideCutsNothing(t *testing.T) {
 	}
 	for f, cut := range map[printer.Format]bool{printer.Table: true, printer.Wide: false} {
 		t.Run(string(f), func(t *testing.T) {
-			var out bytes.Buffer
+			var out printer.Output
 			if err := (&getOutput{format: f}).write(&out, services, l, false); err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +50,7 @@ func TestWideCutsNothing(t *testing.T) {
 	}
 }
 
-// TestServiceKeepsItsPolicies checks that the Service which is shown has the effect of the one in the store.
+// TestServiceKeepsItsPolicies checks that the output Service has the same effect as the one in the store.
 func TestServiceKeepsItsPolicies(t *testing.T) {
 	o, err := serviceObject(&adminv1.Service{
 		Mesh: "default", Name: "web", Protocol: "http", Affinity: true, Local: true,
@@ -102,7 +101,7 @@ func TestGetOutput(t *testing.T) {
 			if err := o.check(tc.one); err != nil {
 				t.Fatal(err)
 			}
-			var out bytes.Buffer
+			var out printer.Output
 			if err := o.write(&out, meshes, l, tc.one); err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +112,7 @@ func TestGetOutput(t *testing.T) {
 	}
 }
 
-// FuzzTemplate shows that no template ends the program.
+// FuzzTemplate shows that no template crashes the program.
 func FuzzTemplate(f *testing.F) {
 	for _, seed := range []string{"{.items[*].name}", "{range .items[*]}{@}{end}", "{.items[?(@.n>1)].name}", "{.items[-1:]['name','n']}", "{end}", "{range}", "{..}"} {
 		f.Add(seed)
@@ -122,12 +121,12 @@ func FuzzTemplate(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, template string) {
 		var o getOutput
 		if o.Set(jsonPathPrefix+template) == nil {
-			_ = o.write(&bytes.Buffer{}, meshes, l, false)
+			_ = o.write(&printer.Output{}, meshes, l, false)
 		}
 	})
 }
 
-// TestNamesAreThoseOfKubectl compares the names of what is an object in Kubernetes, too, with those that kubectl has for it.
+// TestNamesAreThoseOfKubectl compares the names of kinds that also exist in Kubernetes with kubectl's.
 func TestNamesAreThoseOfKubectl(t *testing.T) {
 	files := map[string]collection{"sonde.dev_meshes.yaml": meshes, "sonde.dev_dataplanes.yaml": dataplanes}
 	for file, of := range files {

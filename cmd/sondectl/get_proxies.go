@@ -15,28 +15,32 @@ import (
 
 const proxyColumns = `AGENT         state of the agent's session with this replica of the control plane:
                 connected
-                reconnecting  the session has ended, or the control plane has started, within the last 30 seconds, and the agent is
-                              not back yet
-                lost          the session has ended, and the agent is not back. The endpoint stays
-                stopped       the agent has drained and ended
+                reconnecting  the session has ended, or the control plane has started, within the last 30 seconds, and the
+                              agent has not reconnected yet
+                lost          the session has ended, and the agent has not reconnected. The endpoint remains
+                stopped       the agent has drained and stopped
                 never-joined  the proxy has never had a certificate, so its endpoints are not ready
-                waiting       the agent asks to join and cannot, for the reason on a line of its own
-SINCE         for how long. Of lost and stopped agents: since the end of their session, or if that was before the start of the
-              control plane, since that
-ADS           how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane is not
-              known
-VERSION       of the agent; a line of its own says it where the control plane does not support that one
-ENVOY         version of Envoy; a line of its own says it where that is not supported, and where Envoy does not run, with the reason
-SYNCED        types of resources that Envoy has taken all of, and types that it asked for
-DRAINING      yes if it ends or should get no new traffic; a line of its own says why, and whether it serves on. A stopped one has ended
-CERT-EXPIRES  when the certificate of the proxy ends
-NACK          resources that Envoy refuses, each with the reason on a line of its own; it keeps what it had before
+                waiting       the agent tries to join but cannot, for the reason on a separate line
+SINCE         for how long. For lost and stopped agents: since the end of their session, or since the start of the control plane if
+              that was later
+SYNCED        types of resources that Envoy has completely accepted / types that it has subscribed to
+VERSION       of the agent, if not all have the same, and with --watch
 
--o wide adds:
-XDS       delta or sotw (state of the world), the protocol of its stream
-SERIAL    of the certificate in use
-BUNDLE    of CAs in use
-FEATURES  of the agent`
+Separate lines say why an agent cannot join, whether Envoy is disconnected or does not run, which resources Envoy
+rejects and why (it keeps the previous version), which version is not supported, and why a proxy drains and whether it
+keeps serving.
+
+-o wide always has VERSION, and adds:
+ADS           how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane is unknown
+ENVOY         version of Envoy
+DRAINING      yes if the proxy is stopping or should get no new traffic; stopped if it has stopped
+CERT-EXPIRES  when the certificate of the proxy expires
+NACK          number of resources that Envoy rejects
+XDS           delta or sotw (state of the world), the protocol of its stream
+SERIAL        serial number of the certificate in use
+BUNDLE        bundle of CAs in use
+REPLICAS      replicas of the control plane to which agent and Envoy are connected
+FEATURES      features of the agent`
 
 func proxyRow(p *adminv1.Proxy) printer.Row {
 	types, synced, refused, protocol := 0, 0, 0, ""
@@ -67,22 +71,26 @@ func proxyRow(p *adminv1.Proxy) printer.Row {
 	if p.GetDraining() {
 		draining = "yes"
 	}
-	if drain := p.GetDrain(); drain != "" {
+	switch drain := p.GetDrain(); {
+	case drain != "":
 		notes = append(notes, "drain: "+drain)
+	case p.GetDraining() && p.GetAgentState().GetPhase() != adminv1.AgentState_STOPPED:
+		notes = append(notes, describe.DrainReported)
 	}
 	agent := p.GetAgent()
 	if v := agent.GetEnvoyVersion(); v != "" && !mesh.SupportsEnvoy(v) {
 		notes = append(notes, fmt.Sprintf("unsupported: envoy %s: supported are %s", v, mesh.SupportedEnvoys()))
 	}
 	cells := []string{
-		p.GetMesh(), p.GetName(), describe.Phase(p.GetAgentState()), describe.Since(p.GetAgentState().GetSince()), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
-		describe.Until(agent.GetCertificateExpires()), nacks,
+		p.GetMesh(), p.GetName(), describe.Phase(p.GetAgentState()), describe.Since(p.GetAgentState().GetSince()), sync, agent.GetVersion(),
 	}
-	return printer.Row{Notes: notes, Cells: cells, Wide: cells, More: []string{protocol, agent.GetLeafSerial(), agent.GetBundleId(), replicasOf(p), strings.Join(agent.GetFeatures(), ",")}}
+	return printer.Row{Notes: notes, Cells: cells, Wide: cells, More: []string{
+		connected(p), agent.GetEnvoyVersion(), draining, describe.Until(agent.GetCertificateExpires()), nacks, protocol, agent.GetLeafSerial(), agent.GetBundleId(), replicasOf(p), strings.Join(agent.GetFeatures(), ","),
+	}}
 }
 
-// agentNotes says why the agent cannot join, how its certificate differs from the Dataplane, why its Envoy does not run, and whether its version is
-// supported.
+// agentNotes lists problems of an agent: it cannot join, its certificate differs from the Dataplane, its version is
+// unsupported, or its Envoy does not run, is not connected or rejects calls.
 func agentNotes(p *adminv1.Proxy) []string {
 	var notes []string
 	if differs := p.GetOtherWorkload(); differs != "" {
@@ -93,6 +101,11 @@ func agentNotes(p *adminv1.Proxy) []string {
 	}
 	if down := p.GetAgent().GetEnvoyDown(); down != "" {
 		notes = append(notes, "envoy does not run: "+down)
+	} else if p.GetAgentState().GetPhase() == adminv1.AgentState_CONNECTED && len(p.GetStreams()) == 0 {
+		notes = append(notes, "envoy is not connected: no replica of the control plane has its ADS stream")
+	}
+	for _, refused := range p.GetAgent().GetRefused() {
+		notes = append(notes, "envoy rejects calls: "+refused)
 	}
 	if differs := p.GetAgent().GetVersionSkew(); differs != "" {
 		notes = append(notes, "unsupported: "+differs)
@@ -100,7 +113,7 @@ func agentNotes(p *adminv1.Proxy) []string {
 	return notes
 }
 
-// replicasOf names the replicas of the control plane that have the agent's session and the ADS streams.
+// replicasOf names the replicas of the control plane with the agent's session and the ADS streams.
 func replicasOf(p *adminv1.Proxy) string {
 	names := []string{p.GetAgent().GetReplica()}
 	for _, stream := range p.GetStreams() {
@@ -110,8 +123,8 @@ func replicasOf(p *adminv1.Proxy) string {
 	return strings.Join(slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" }), ",")
 }
 
-// connected returns how long the proxy's oldest stream has been open, "waiting" if the proxy is unknown, "no" if there is
-// no stream.
+// connected returns how long the proxy's oldest stream has been open, "waiting" if the proxy is unknown, "no" without a
+// stream.
 func connected(p *adminv1.Proxy) string {
 	switch streams := p.GetStreams(); {
 	case len(streams) == 0:

@@ -11,14 +11,14 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 )
 
-// splitGet returns arguments with get KIND NAME for get KIND/NAME, as kubectl takes both: the kinds are commands, whose flags
-// differ. The kind comes before the flags, as cobra would take it for the value of one.
+// splitGet replaces get KIND/NAME by get KIND NAME, since kubectl accepts both, and each kind is a command with its own
+// flags. It moves the kind before the flags, since cobra could take it for the value of a flag.
 func splitGet(root *cobra.Command, args []string) []string {
 	cmd, _, err := root.Find([]string{"get", proxies.plural()})
 	if err != nil {
 		return args
 	}
-	_ = cmd.InheritedFlags() // it adds them to Flags
+	_ = cmd.InheritedFlags() // InheritedFlags adds them to Flags
 	at := words(cmd.Flags(), args)
 	if len(at) < 2 || args[at[0]] != "get" {
 		return args
@@ -26,15 +26,15 @@ func splitGet(root *cobra.Command, args []string) []string {
 	get, i := at[0]+1, at[1]
 	target := args[i : i+1]
 	word, name, named := strings.Cut(args[i], "/")
-	kind, known := names.KindOf(word)
-	known = known && slices.ContainsFunc(collections, func(r collection) bool { return r.singular == kind })
-	if known && named {
+	kind, ok := names.KindOf(word)
+	ok = ok && slices.ContainsFunc(collections, func(r collection) bool { return r.singular == kind })
+	if ok && named {
 		target = []string{kind.Words()[0], name}
 	}
 	return slices.Concat(args[:get], target, args[get:i], args[i+1:])
 }
 
-// words returns where the arguments are that are neither flags nor values of flags.
+// words returns the positions of arguments that are neither flags nor values of flags.
 func words(flags *pflag.FlagSet, args []string) (at []int) {
 	for i := 0; i < len(args) && args[i] != "--"; i++ {
 		switch arg := args[i]; {
@@ -47,14 +47,14 @@ func words(flags *pflag.FlagSet, args []string) (at []int) {
 	return at
 }
 
-// takesNext reports whether the value of a flag is the next argument.
+// takesNext reports whether the next argument is the value of this flag.
 func takesNext(flags *pflag.FlagSet, arg string) bool {
-	if long, is := strings.CutPrefix(arg, "--"); is {
+	if long, ok := strings.CutPrefix(arg, "--"); ok {
 		f := flags.Lookup(long)
 		return f != nil && f.NoOptDefVal == ""
 	}
 	for i, letter := range arg[1:] {
-		if letter >= utf8.RuneSelf { // ShorthandLookup panics
+		if letter >= utf8.RuneSelf { // else ShorthandLookup panics
 			return false
 		}
 		if f := flags.ShorthandLookup(string(letter)); f == nil || f.NoOptDefVal == "" {

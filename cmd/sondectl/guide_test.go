@@ -9,9 +9,9 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 )
 
-// TestMigrationGuide runs the guide's commands that need no cluster, and compares what they print.
+// TestMigrationGuide runs the guide's commands that need no cluster, and compares their output.
 func TestMigrationGuide(t *testing.T) {
-	t.Chdir("../..") // the guide's commands run there
+	t.Chdir("../..") // working directory of the guide's commands
 	guide, err := os.ReadFile("docs/guides/migrate.md")
 	if err != nil {
 		t.Fatal(err)

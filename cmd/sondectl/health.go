@@ -14,17 +14,17 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-const healthHelp = `Show what /livez and /readyz of this replica of the control plane say, with the reasons, which those pages tell only on
-its own host.
+const healthHelp = `Show the results of /livez and /readyz of this replica of the control plane, with the reasons, which these pages show
+only to clients on the same host.
 
-GROUP   livez: may the control plane go on; readyz: may it get traffic
-NAME    of the check; the guide docs/guides/health.md explains each
-STATUS  ok, failed, or warning, for which the group does not fail. The reason is on a line of its own, and so is each change of a check
-        that is not what it was at the start
-AGE     of the result: each is kept for a while
+GROUP   livez: should the control plane keep running; readyz: should it get traffic
+NAME    name of the check; docs/guides/health.md explains each check
+STATUS  ok, failed, or warning, which does not fail the group. The reason is on a separate line, and so is each change of a check that
+        differs from its state at the start
+AGE     age of the result, which is cached for a while
 TOOK    how long the check took
 
-Exit code 0: all pass; 6: one has failed.`
+Exit code 0: all checks pass; 6: a check has failed.`
 
 func (c *cli) health() *cobra.Command {
 	cmd := &cobra.Command{
@@ -73,7 +73,7 @@ func healthRow(c *adminv1.HealthCheck) printer.Row {
 	return r
 }
 
-// healthWord returns a status as one word in lower case, "" if the control plane does not say it.
+// healthWord returns a status in lower case, "" if it is unspecified.
 func healthWord(s adminv1.HealthCheck_Status) string {
 	if s == adminv1.HealthCheck_STATUS_UNSPECIFIED {
 		return ""
@@ -81,7 +81,7 @@ func healthWord(s adminv1.HealthCheck_Status) string {
 	return strings.ToLower(s.String())
 }
 
-// unhealthy returns which checks have failed.
+// unhealthy returns the failed checks.
 func unhealthy(health *adminv1.Health) error {
 	var failed []string
 	for _, c := range health.GetChecks() {
@@ -91,7 +91,7 @@ func unhealthy(health *adminv1.Health) error {
 	}
 	switch {
 	case len(health.GetChecks()) == 0:
-		return errors.New("the control plane has no health checks")
+		return errors.New("the control plane returned no health checks")
 	case len(failed) > 0:
 		return &exit.Error{Code: exit.Unhealthy, Err: fmt.Errorf("failed: %s", strings.Join(failed, ", "))}
 	default:

@@ -16,16 +16,16 @@ func (c *cli) inject() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inject -f FILE|DIR|-",
 		Short: "Inject the sidecar into pods and rewrite their probes, without any server",
-		Long: `Write the objects of a file as the control plane's admission webhook would make them: Pods, and the templates of
+		Long: `Write the objects of a file as the control plane's admission webhook would change them. Pods, and the templates of
 Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs and CronJobs, alone or in Lists, get a
-sidecar, and their probes and hooks ask its agent. Objects of other kinds are written as they are. No label is needed, but
-kuma.io/sidecar-injection: disabled is obeyed, or sonde.dev/sidecar-injection, which takes precedence.
+sidecar, and their probes and hooks point to its agent. Other objects are unchanged. Pods need no label, but
+kuma.io/sidecar-injection: disabled, or sonde.dev/sidecar-injection, which takes precedence, excludes a pod.
 
-A probe that the agent cannot answer is left as it is, and a warning on stderr says why: "sondectl probes explain" shows all.
-The annotation sonde.dev/guarded-liveness of a pod is obeyed; that of its namespace is not known here.
-Injecting twice changes nothing. Comments in objects that are injected are lost.
+A probe that the agent cannot answer is unchanged, and a warning on stderr gives the reason; "sondectl probes explain"
+shows all probes. The pod's annotation sonde.dev/guarded-liveness takes effect; the namespace's annotation is unknown
+here. A second injection changes nothing. Comments in injected objects are lost.
 
-Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is on stdout.`,
+Exit code 0: done, possibly with warnings; 1: failed, and stdout is empty.`,
 		Example: `  sondectl inject -f web.yaml | kubectl apply -f -
   sondectl inject -f web.yaml --sidecar container --mesh shop --cp-ca-file serving-ca.crt
   kubectl get deployment web -o yaml | sondectl inject -f - | kubectl diff -f -`,
@@ -54,7 +54,7 @@ Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is 
 	return cmd
 }
 
-// injectManifest injects all pods of a document. A document in which nothing changes is returned as it is.
+// injectManifest injects all pods of a document. It returns an unchanged document byte for byte.
 func injectManifest(cmd *cobra.Command, m manifest.Document, o webhook.Options) ([]byte, error) {
 	if m.JSON == nil {
 		return withNewline(m.Text), nil
@@ -78,7 +78,7 @@ func injectManifest(cmd *cobra.Command, m manifest.Document, o webhook.Options) 
 			continue
 		}
 		if misplaced := p.MisplacedSwitch(o.InjectionKeys()); misplaced != "" {
-			cmd.PrintErrf("%s: warning: %s has no effect here, but on the pod template: injected\n", printer.OneLine(p.Place), misplaced)
+			cmd.PrintErrf("%s: warning: %s has no effect here, only on the pod template: injected\n", printer.OneLine(p.Place), misplaced)
 		}
 		with, err := manifest.DecodeObject(injected)
 		if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,29 +17,30 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const inspectHelp = `Show what the Envoy of a dataplane has, as Envoy itself says it, or what it should have.
+const inspectHelp = `Show the configuration and state of a dataplane's Envoy, or the configuration that it should have.
 
-Envoy says, through its agent and without secrets:
-  config-dump  all configuration that it has, JSON
+From Envoy itself, through its agent and without secrets:
+  config-dump  its complete configuration, JSON
   stats        all its statistics
   clusters     its clusters and their endpoints, with health and statistics
   logging      the levels of its loggers
 
-The control plane says what it should have, whether or not it is connected; "sondectl get proxies" shows whether it has accepted that:
+From the control plane, the resources that Envoy should have, even if it is disconnected; "sondectl get proxies" shows
+whether Envoy has accepted them:
   listeners, endpoints, routes, bootstrap, and with --desired clusters
 
-NAME may be in any mesh; --mesh is needed if several meshes have it.`
+NAME is searched in all meshes; set --mesh if several meshes have it.`
 
-// inspectTimeout is how long an Envoy may take to say what it has.
+// inspectTimeout limits the time for Envoy's response.
 const inspectTimeout = 50 * time.Second
 
 func (c *cli) inspect() *cobra.Command {
-	cmd := &cobra.Command{Use: "inspect", Short: "Show what a proxy has, or should have"}
+	cmd := &cobra.Command{Use: "inspect", Short: "Show the actual or desired configuration of a proxy"}
 	cmd.AddCommand(c.inspectDataplane())
 	return cmd
 }
 
-// inspection has the flags of inspect dataplane.
+// inspection holds the flags of inspect dataplane.
 type inspection struct {
 	mesh, name string
 	view       *settings.Choice[adminv1.Kind]
@@ -52,7 +52,7 @@ func (c *cli) inspectDataplane() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "dataplane NAME --type KIND",
 		Aliases: names.Dataplane.Words(),
-		Short:   "Show what the Envoy of a dataplane has, or should have",
+		Short:   "Show the actual or desired configuration of a dataplane's Envoy",
 		Long:    inspectHelp,
 		Example: `  sondectl inspect dataplane web-1 --type config-dump
   sondectl inspect dataplane web-1 --type listeners
@@ -60,9 +60,9 @@ func (c *cli) inspectDataplane() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 	}
 	i := &inspection{output: printer.AddFormat(cmd, printer.YAML, printer.JSON), view: &settings.Choice[adminv1.Kind]{Among: inspectTypes()}}
-	i.view.Add(cmd, "type", "", "what to show")
+	i.view.Add(cmd, "type", "", "`TYPE` of information")
 	c.addMesh(cmd, &i.mesh, "`MESH` of the dataplane")
-	cmd.Flags().BoolVar(&i.desired, "desired", false, "the clusters that Envoy should have, not those that it has")
+	cmd.Flags().BoolVar(&i.desired, "desired", false, "show the clusters that Envoy should have instead of its actual ones")
 	settings.Must(cmd.MarkFlagRequired("type"))
 	cmd.ValidArgsFunction = c.completeNames(&adminv1.Filter{}, dataplanes)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -74,18 +74,18 @@ func (c *cli) inspectDataplane() *cobra.Command {
 		own := slices.Contains(mesh.EnvoyViews(), mesh.EnvoyView(i.view.Value))
 		switch {
 		case i.desired && !slices.Contains(adminv1.Kinds(), i.view.Value):
-			return settings.Usagef("--desired: must not be with --type %s: Envoy alone knows it", i.view.Value)
+			return settings.Usagef("--desired: must not be set with --type %s, which only Envoy has", i.view.Value)
 		case !own || i.desired:
 			return c.inspectDesired(cmd.Context(), i)
 		case cmd.Flags().Changed("output"):
-			return settings.Usagef("-o: must not be with --type %s: it is Envoy's own text", i.view.Value)
+			return settings.Usagef("-o: must not be set with --type %s, which is Envoy's own text", i.view.Value)
 		}
 		return c.inspectEnvoy(cmd.Context(), i)
 	}
 	return cmd
 }
 
-// inspectTypes are the views of Envoy, and the kinds that the control plane has.
+// inspectTypes are the views from Envoy, and the kinds of resources from the control plane.
 func inspectTypes() []adminv1.Kind {
 	var all []adminv1.Kind
 	for _, v := range mesh.EnvoyViews() {
@@ -99,7 +99,7 @@ func inspectTypes() []adminv1.Kind {
 	return all
 }
 
-// inspectDesired writes what the control plane wants the Envoy to have.
+// inspectDesired writes the resources that the control plane sends to the Envoy.
 func (c *cli) inspectDesired(ctx context.Context, i *inspection) error {
 	request := &adminv1.InspectDataplaneRequest{Mesh: i.mesh, Name: i.name, Kind: string(i.view.Value)}
 	response, err := ask(ctx, c, adminv1.AdminServiceClient.InspectDataplane, request)
@@ -109,7 +109,7 @@ func (c *cli) inspectDesired(ctx context.Context, i *inspection) error {
 	return writeKind(&c.out, i.output.Value, i.view.Value, response.GetResources())
 }
 
-// inspectEnvoy writes what the Envoy says.
+// inspectEnvoy writes Envoy's response.
 func (c *cli) inspectEnvoy(ctx context.Context, i *inspection) error {
 	return c.callWithin(ctx, inspectTimeout, func(ctx context.Context, api adminv1.AdminServiceClient) error {
 		stream, err := api.InspectEnvoy(ctx, &adminv1.InspectEnvoyRequest{Mesh: i.mesh, Name: i.name, View: string(i.view.Value)})
@@ -126,9 +126,9 @@ func (c *cli) inspectEnvoy(ctx context.Context, i *inspection) error {
 	})
 }
 
-// writeKind writes resources under the name of their kind, in the same form for inspect and for "generate envoy", so that
-// their outputs can be compared. The bootstrap is one document, the others are lists.
-func writeKind(w *bytes.Buffer, f printer.Format, kind adminv1.Kind, resources [][]byte) error {
+// writeKind writes resources under the name of their kind. inspect and "generate envoy" have the same format, so that
+// users can compare their outputs. The bootstrap is one document, the other kinds are lists.
+func writeKind(w *printer.Output, f printer.Format, kind adminv1.Kind, resources [][]byte) error {
 	list := make([]json.RawMessage, len(resources))
 	for i, body := range resources {
 		list[i] = body

@@ -9,7 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// libraryLog is the log of Kubernetes' libraries, without that a call ended since the command did: a command says itself that it was interrupted.
+// libraryLog logs messages of the Kubernetes libraries, except about calls that the end of the command has cancelled:
+// the command reports its own interruption.
 type libraryLog struct{ slog.Handler }
 
 func newLibraryLog(w io.Writer) libraryLog {

@@ -11,7 +11,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// TestLibraryLog logs as client-go does.
+// TestLibraryLog logs like client-go.
 func TestLibraryLog(t *testing.T) {
 	var out bytes.Buffer
 	log := logr.FromSlogHandler(newLibraryLog(&out))
@@ -27,7 +27,7 @@ func TestLibraryLog(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	for i := range max(len(lines), len(want)) {
 		if i >= len(lines) || i >= len(want) || !strings.HasSuffix(lines[i], want[i]) {
-			t.Fatalf("it says %q, want %q", lines, want)
+			t.Fatalf("output %q, want %q", lines, want)
 		}
 	}
 }

@@ -16,20 +16,22 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/internal/terminal"
 )
 
 func main() {
 	klog.SetSlogLogger(slog.New(newLibraryLog(os.Stderr)))
-	// Signals end the program as they end any other: nothing needs to be cleaned up, but for the Jobs of check --nodes, and the parent sees which signal it was.
+	// Signals kill the program, so that its parent sees which signal it was. Only the Jobs of check --nodes need cleanup.
 	os.Exit((&cli{}).run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run runs one command line and returns the exit code. The output of a command is held back until it has succeeded, so
-// that a pipe never gets part of an output.
+// run runs one command line and returns the exit code. It writes the command's output only after success, so that a
+// pipe never gets an incomplete output.
 func (c *cli) run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err := dropEmptyVariables(); err != nil {
-		panic(err) // only an invalid name is an error
+		panic(err) // fails only for an invalid name
 	}
+	c.colours, c.terminal = terminal.HasColours(stdout), terminal.Is(stdout)
 	stdout, stderr = printer.Safe(stdout), printer.Safe(stderr)
 	c.stdout, c.stderr, c.cluster.Dial = stdout, stderr, c.dial
 	root := c.root()
@@ -41,8 +43,8 @@ func (c *cli) run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	c.closeSession()
 	code := exit.Code(err)
 	if exit.HasOutput(err) {
-		if _, werr := stdout.Write(c.out.Bytes()); werr != nil {
-			err, code = fmt.Errorf("write the output: %w", werr), exit.Failed
+		if werr := c.out.Show(stdout, c.hasColours()); werr != nil {
+			err, code = fmt.Errorf("write output: %w", werr), exit.Failed
 		}
 	}
 	if err != nil {
@@ -55,7 +57,7 @@ func (c *cli) run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	return code
 }
 
-// dropEmptyVariables makes variables of this program that are empty count as none, as those of a script that has nothing to say.
+// dropEmptyVariables unsets this program's empty environment variables, which scripts often set.
 func dropEmptyVariables() error {
 	var errs []error
 	for _, entry := range os.Environ() {

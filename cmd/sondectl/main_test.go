@@ -18,13 +18,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := os.Setenv("KUBECONFIG", "/nowhere"); err != nil { // no test reads that of whoever runs it
+	if err := os.Setenv("KUBECONFIG", "/nowhere"); err != nil { // no test reads the developer's own kubeconfig
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// on returns a program that runs on a host of a network.
+// on returns the program for a host of a network.
 func on(n *virtual.Network) *cli { return &cli{dial: n.DialFrom("127.0.0.1")} }
 
 // TestFiles runs the commands that need no server.
@@ -47,16 +47,16 @@ func runScripts(t *testing.T, directory string, setup func(*testscript.Env) erro
 	})
 }
 
-// setenv sets a variable of this process until the script ends: setenv NAME=VALUE.
+// setenv sets a variable of this process until the end of the script: setenv NAME=VALUE.
 func setenv(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: setenv NAME=VALUE")
 	}
 	name, value, _ := strings.Cut(args[0], "=")
-	before, is := os.LookupEnv(name)
+	before, ok := os.LookupEnv(name)
 	ts.Check(os.Setenv(name, value))
 	ts.Defer(func() {
-		if err := os.Unsetenv(name); err == nil && is {
+		if err := os.Unsetenv(name); err == nil && ok {
 			_ = os.Setenv(name, before)
 		}
 	})
@@ -113,7 +113,7 @@ func lastLineNamesUs(stderr string) bool {
 	return strings.HasSuffix(stderr, "\n") && strings.HasPrefix(lines[len(lines)-1], "sondectl: ")
 }
 
-// inOrder runs scripts one after the other: they share the working directory of this process.
+// inOrder runs scripts one after the other, since they share the process's working directory.
 type inOrder struct{ *testing.T }
 
 // Parallel implements testscript.T.

@@ -56,12 +56,12 @@ func TestExplain(t *testing.T) {
 		code                 int
 		want                 string
 	}{
-		"nobody there":      {errors.New("connection refused"), nil, status.Error(codes.Unavailable, "x"), exit.Unreachable, "no control plane at HOST:1: connection refused"},
+		"no server":         {errors.New("connection refused"), nil, status.Error(codes.Unavailable, "x"), exit.Unreachable, "no control plane at HOST:1: connection refused"},
 		"impostor":          {nil, &tls.CertificateVerificationError{Err: errors.New("unknown authority")}, status.Error(codes.Unavailable, "x"), exit.Failed, "is not the one that --ca-cert-file names: unknown authority"},
 		"not ready":         {nil, nil, status.Error(codes.Unavailable, "no view yet"), exit.Unreachable, "is not available: no view yet"},
 		"hangs":             {nil, nil, status.Error(codes.DeadlineExceeded, "x"), exit.Unreachable, "the control plane at HOST:1 did not answer in time"},
 		"refuses":           {nil, nil, status.Error(codes.NotFound, "mesh not found"), exit.Failed, "mesh not found"},
-		"an answer is odd":  {nil, nil, errors.New("decode a Mesh"), exit.Failed, "decode a Mesh"},
+		"an answer is odd":  {nil, nil, errors.New("decode Mesh"), exit.Failed, "decode Mesh"},
 		"wrong use of flag": {nil, nil, settings.Usagef("bad"), exit.Usage, "bad"},
 	}
 	for name, tc := range tests {
@@ -77,7 +77,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// failing is a standard output whose reader is gone.
+// failing is a standard output with a closed reader.
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, net.ErrClosed }
@@ -85,14 +85,14 @@ func (failing) Write([]byte) (int, error) { return 0, net.ErrClosed }
 func TestAnOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 	var stderr bytes.Buffer
 	code := (&cli{}).run(context.Background(), []string{"--help"}, strings.NewReader(""), failing{}, &stderr)
-	if code != exit.Failed || !strings.HasPrefix(stderr.String(), "sondectl: write the output: ") {
+	if code != exit.Failed || !strings.HasPrefix(stderr.String(), "sondectl: write output: ") {
 		t.Errorf("exit code %d, stderr %q", code, &stderr)
 	}
 }
 
 func TestAStepOfALaterControlPlane(t *testing.T) {
 	got := rotated{title: "mesh default", steps: meshSteps}.text(&adminv1.Rotation{Step: 17})
-	if want := "mesh default: a step that this sondectl does not know: 17\n"; got != want {
+	if want := "mesh default: unknown step: 17\n"; got != want {
 		t.Errorf("text() = %q, want %q", got, want)
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func (c *cli) probes() *cobra.Command {
-	cmd := &cobra.Command{Use: "probes", Short: "Look at the probes of pods"}
+	cmd := &cobra.Command{Use: "probes", Short: "Show the probes of pods"}
 	cmd.AddCommand(c.explainProbes())
 	return cmd
 }
@@ -21,15 +21,15 @@ func (c *cli) explainProbes() *cobra.Command {
 	var flags manifest.InjectFlags
 	cmd := &cobra.Command{
 		Use:   "explain -f FILE|DIR|-",
-		Short: "Show what becomes of each probe and hook of a pod in the mesh, without any server",
-		Long: `Show a table of the probes and hooks of each pod in a file: what the user wrote, what the kubelet will ask, what the
-agent will do then, or why a probe is left as it is. The kinds and flags are those of sondectl inject. For a pod that has
-been injected, the table shows what is in its probe table.
+		Short: "Show how Sonde rewrites each probe and hook of a pod, without any server",
+		Long: `Show the probes and hooks of each pod in a file: the original, the kubelet's request, and the agent's action, or why a
+probe is not rewritten. Kinds and flags are the same as in sondectl inject. For an injected pod, the output shows its
+probe table.
 
-WRITTEN   what the user wrote
-KUBELET   what the kubelet asks, and how long it waits for an answer
-AGENT     what the agent asks the application then, and how long it waits for that; hooks have no limit. In the per-port mode
-          the kernel passes TCP probes on. A failure of a liveness probe that is guarded waits until a restart is granted`,
+WRITTEN   the original
+kubelet:  the kubelet's request, and its timeout
+agent:    what the agent then requests from the application, and its timeout; hooks have no limit. In the per-port mode the
+          kernel passes TCP probes on. A failure of a guarded liveness probe waits until a restart is granted`,
 		Example: `  sondectl probes explain -f web.yaml
   kubectl get pod web-1 -o yaml | sondectl probes explain -f -`,
 		Args: manifest.NoOtherFiles,
@@ -76,19 +76,23 @@ func (c *cli) explainPod(p manifest.Pod, o webhook.Options) error {
 	}
 	switch {
 	case len(decisions) == 0:
-		fmt.Fprintf(&c.out, "%s: no probes and no hooks\n", printer.OneLine(p.Place))
+		fmt.Fprintf(&c.out, "%s: no probes or hooks\n", printer.OneLine(p.Place))
 		return nil
 	case port == 0:
 		fmt.Fprintf(&c.out, "%s: no virtual port\n", printer.OneLine(p.Place))
 	default:
 		fmt.Fprintf(&c.out, "%s: virtual port %d\n", printer.OneLine(p.Place), port)
 	}
-	var rows []printer.Row
+	writeDecisions(&c.out, decisions, port)
+	return nil
+}
+
+func writeDecisions(out *printer.Output, decisions []webhook.Decision, port int32) {
+	rows := make([]printer.Row, 0, len(decisions))
 	for _, d := range decisions {
 		rows = append(rows, decisionRow(d, port))
 	}
-	printer.WriteTable(&c.out, []string{"CONTAINER", "PROBE", "WRITTEN", "KUBELET", "AGENT"}, rows)
-	return nil
+	printer.WriteTable(out, []string{"CONTAINER", "PROBE", "WRITTEN"}, rows)
 }
 
 func decisionRow(d webhook.Decision, port int32) printer.Row {
@@ -100,16 +104,17 @@ func decisionRow(d webhook.Decision, port int32) printer.Row {
 	case d.Probe == nil:
 		notes = []string{d.Why}
 	}
-	if d.Probe == nil {
-		return printer.Row{Cells: append(cells, "as written", "nothing"), Notes: notes}
+	kubelet, agent := "as written", "nothing"
+	if d.Probe != nil {
+		kubelet, agent = d.Asks(port), agentAction(*d.Probe)
 	}
-	return printer.Row{Cells: append(cells, d.Asks(port), agentAction(*d.Probe)), Notes: notes}
+	return printer.Row{Cells: cells, Notes: append([]string{"kubelet: " + kubelet, "agent:   " + agent}, notes...)}
 }
 
-// agentAction returns in one line what the agent asks the application.
+// agentAction describes the agent's request to the application in one line.
 func agentAction(p mesh.Probe) string {
 	if p.Redirected() {
-		return fmt.Sprintf("nothing, the kernel redirects to :%d", p.Port())
+		return fmt.Sprintf("none, the kernel redirects to :%d", p.Port())
 	}
 	asks := p.Request(p.Port())
 	if p.Type.IsHook() {

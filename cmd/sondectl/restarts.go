@@ -14,24 +14,28 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const restartsHelp = `Show the containers with guarded liveness whose liveness probe fails, or that restart (docs/guarded-liveness.md).
+const restartsHelp = `Show guarded containers whose liveness probe fails, or that are restarting (docs/guarded-liveness.md).
 
-STATE   waiting     the probe fails, and no restart is granted: the kubelet is not told
-        granted     the kubelet is told, and will restart the container
-        restarting  it has restarted, and that takes a place of its workload until its pod is Ready and its probe has been checked again
-        unhelpful   as waiting: restarts of its workload have not helped, so that it waits for another pod template, or for sondectl
-                    restarts release
-SINCE   for how long it fails, is granted a restart, or has restarted
-WHY     what the leader of the control plane has decided last; why the check fails is on a line of its own
+STATE   waiting     the probe fails, and no restart is granted: the agent does not report the failure to the kubelet
+        granted     the agent reports the failure, and the kubelet will restart the container
+        restarting  the container has restarted, and counts against its workload's limit until its pod is Ready and its probe
+                    has run again
+        unhelpful   like waiting, but restarts of its workload have not helped, so that it waits for a change of the pod
+                    template, or for sondectl restarts release
+SINCE   time since the probe fails, the restart is granted, or the container has restarted
 
-That nothing is granted (the breaker is open, the mode is not enforce, no leader decides), and which workloads wait since restarts have not
-helped, is written to stderr.`
+Lines below a container have the last decision of the control plane's leader, and why the probe fails.
+
+If no restarts are granted (the breaker is open, the mode is not enforce, or there is no leader), the command prints the
+reason to stderr. It also prints the workloads that wait because restarts have not helped.`
+
+const restartsHeader = "NAMESPACE POD CONTAINER STATE SINCE"
 
 func (c *cli) restarts() *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:     "restarts",
-		Short:   "Show which containers fail and wait for a restart, or restart",
+		Short:   "Show guarded containers that fail and wait for a restart, or are restarting",
 		Long:    restartsHelp,
 		Example: "  sondectl restarts\n  sondectl restarts -n shop -o json\n  sondectl restarts explain web-0 -n shop\n  sondectl restarts release deployment/web -n shop",
 		Args:    cobra.NoArgs,
@@ -44,7 +48,7 @@ func (c *cli) restarts() *cobra.Command {
 			return err
 		}
 		reportRestarts(cmd, found, namespace)
-		l, err := newListing("NAMESPACE POD CONTAINER STATE SINCE WHY", found.GetRestarts(), showMessage(restartRow))
+		l, err := newListing(restartsHeader, found.GetRestarts(), showMessage(restartRow))
 		if err != nil {
 			return err
 		}
@@ -67,7 +71,7 @@ func (c *cli) addNamespace(cmd *cobra.Command, namespace *string, usage string) 
 	}))
 }
 
-// completeRestarts completes what names returns of a list. Without a control plane it completes nothing.
+// completeRestarts completes the values that names returns for a list. Without a control plane it completes nothing.
 func (c *cli) completeRestarts(ctx context.Context, namespace, prefix string, names func(*adminv1.ListRestartsResponse) []string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
@@ -87,15 +91,18 @@ func (c *cli) listRestarts(ctx context.Context, namespace string) (*adminv1.List
 
 func restartRow(r *adminv1.Restart) printer.Row {
 	row := printer.Row{Cells: []string{
-		r.GetNamespace(), r.GetPod(), r.GetContainer(), restartState(r.GetState()), describe.Since(r.GetSince()), r.GetWhy(),
+		r.GetNamespace(), r.GetPod(), r.GetContainer(), restartState(r.GetState()), describe.Since(r.GetSince()),
 	}}
+	if r.GetWhy() != "" {
+		row.Notes = append(row.Notes, r.GetWhy())
+	}
 	if r.GetFailure() != "" {
-		row.Notes = []string{"fails: " + r.GetFailure()}
+		row.Notes = append(row.Notes, "fails: "+r.GetFailure())
 	}
 	return row
 }
 
-// restartState returns a state as one word in lower case, "" if the control plane does not say it.
+// restartState returns a state in lower case, "" if the control plane does not report it.
 func restartState(s adminv1.Restart_State) string {
 	if s == adminv1.Restart_STATE_UNSPECIFIED {
 		return ""
@@ -103,10 +110,10 @@ func restartState(s adminv1.Restart_State) string {
 	return strings.ToLower(s.String())
 }
 
-// reportRestarts writes to stderr what holds for all containers of a list.
+// reportRestarts writes to stderr facts about all containers of a list.
 func reportRestarts(cmd *cobra.Command, found *adminv1.ListRestartsResponse, namespace string) {
 	if n := found.GetTail().GetLeftOut(); n > 0 {
-		cmd.PrintErrf("sondectl: %d more are not shown: give a --namespace\n", n)
+		cmd.PrintErrf("sondectl: %d more are not shown: set --namespace\n", n)
 	}
 	reportRound(cmd, found.GetRound(), found.GetTail().GetMissingReplicas())
 	for i, workload := range found.GetUnhelpful() {
@@ -115,24 +122,24 @@ func reportRestarts(cmd *cobra.Command, found *adminv1.ListRestartsResponse, nam
 			break
 		}
 		name := printer.OneLine(workload)
-		cmd.PrintErrf("sondectl: restarts of %s have not helped: it waits for another pod template, or for: sondectl restarts release %s\n", name, name)
+		cmd.PrintErrf("sondectl: restarts of %s have not helped: it waits for a change of its pod template, or for: sondectl restarts release %s\n", name, name)
 	}
 	if len(found.GetRestarts()) == 0 {
 		where := "all namespaces"
 		if namespace != "" {
 			where = "namespace " + namespace
 		}
-		cmd.PrintErrf("sondectl: of %d guarded containers in %s none fails or restarts\n", found.GetGuarded(), where)
+		cmd.PrintErrf("sondectl: none of %d guarded containers in %s fails or restarts\n", found.GetGuarded(), where)
 	}
 }
 
-// maxReleases is how many workloads are named that could be released.
+// maxReleases limits the number of workloads in the advice to release them.
 const maxReleases = 10
 
-// reportRound writes to stderr why nothing is granted, whatever fails, and which replicas are not heard.
+// reportRound writes to stderr why no restarts are granted, and which replicas are disconnected.
 func reportRound(cmd *cobra.Command, r *adminv1.RestartRound, missing []string) {
 	if len(missing) > 0 {
-		cmd.PrintErrf("sondectl: replica %s of the control plane is not heard: what agents have said there since, and what it has decided, is missing\n", printer.OneLine(strings.Join(missing, ", ")))
+		cmd.PrintErrf("sondectl: replica %s of the control plane is disconnected: recent reports of its agents, and its decisions, are missing\n", printer.OneLine(strings.Join(missing, ", ")))
 	}
 	for _, text := range describe.Round(r) {
 		cmd.PrintErrf("sondectl: %s\n", printer.OneLine(text))

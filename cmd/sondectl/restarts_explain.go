@@ -8,34 +8,38 @@ import (
 	"github.com/spf13/cobra"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-const explainRestartHelp = `Say of each guarded container of a pod what its liveness probe finds, what the leader of the control plane has decided, what would let it restart,
-and what counts for its workload: what it may lose and what says so, and the restarts that are in progress, of the last hour, or still count.
+const explainRestartHelp = `Show for each guarded container of a pod the result of its liveness probe, the decision of the control plane's leader,
+and what would allow a restart. For its workload, show the allowed number of unavailable pods and its source, and
+restarts that are in progress, from the last hour, or still count.
 
-OUTCOME  open       the kubelet is told that the check fails
-         spent      it has restarted, and its probe has not been checked since
-         helped     the check has passed since
-         unhelpful  the check has failed since, and never passed: two in a row, and the workload waits
-         released   as unhelpful, and counts no more since sondectl restarts release
-         refunded   it has not restarted: the check has passed before, or the time for it was over
-         gone       its pod is gone
-PLACE    yes if it is in progress, and takes a place of the workload`
+OUTCOME  open       the agent reports the failure to the kubelet
+         spent      the container has restarted, and its probe has not run since
+         helped     the probe has passed since
+         unhelpful  the probe has failed since, and never passed: after two in a row, the workload waits
+         released   as unhelpful, but no longer counts after sondectl restarts release
+         refunded   the container has not restarted: the probe has passed first, or the grant has expired
+         gone       the pod no longer exists
+PLACE    yes if the restart is in progress, and counts against the workload's limit
+
+-o wide adds the times of the restart, the outcome and the end of the grant, and the container's number of restarts before the grant.`
 
 func (c *cli) explainRestart() *cobra.Command {
 	request := &adminv1.ExplainRestartRequest{}
 	cmd := &cobra.Command{
 		Use:     "explain POD",
-		Short:   "Say why the containers of a pod restart or not",
+		Short:   "Explain why the containers of a pod restart or not",
 		Long:    explainRestartHelp,
 		Example: "  sondectl restarts explain web-0 -n shop\n  sondectl restarts explain web-0 -n shop -o json",
 		Args:    cobra.ExactArgs(1),
 	}
-	output := printer.AddFormat(cmd, printer.Text, printer.YAML, printer.JSON)
-	c.addNamespace(cmd, &request.Namespace, "`NAMESPACE` of the pod; default the only one that has it")
+	output := printer.AddFormat(cmd, printer.Text, printer.Wide, printer.YAML, printer.JSON)
+	c.addNamespace(cmd, &request.Namespace, "`NAMESPACE` of the pod; default the only namespace that has it")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -58,29 +62,34 @@ func (c *cli) explainRestart() *cobra.Command {
 			return err
 		}
 		reportRound(cmd, answer.GetRound(), answer.GetMissingReplicas())
-		return printer.Write(&c.out, output.Value, printer.Message{Message: answer}, func() { c.writeExplanation(answer) })
+		return printer.Write(&c.out, output.Value, printer.Message{Message: answer}, func() {
+			c.writeExplanation(answer, output.Value == printer.Wide)
+		})
 	}
 	return cmd
 }
 
-// writeExplanation writes a table of what holds, and one of grants.
-func (c *cli) writeExplanation(a *adminv1.ExplainRestartResponse) {
+// writeExplanation writes a table of facts, and one of grants.
+func (c *cli) writeExplanation(a *adminv1.ExplainRestartResponse, wide bool) {
 	facts := &printer.Facts{}
 	facts.Add("pod", podText(a))
 	facts.Add("agent", agentText(a))
+	if text := holdText(a); text != "" {
+		facts.Add("  holds", text)
+	}
 	w := a.GetWorkload()
 	facts.Add("workload", w.GetName())
 	facts.Add("  pods", fmt.Sprintf("%d desired, %d available", w.GetReplicas(), w.GetAvailable()))
 	facts.Add("  may lose", fmt.Sprintf("%d at a time: %s", w.GetMaxUnavailable(), w.GetSource()))
 	facts.Add("  in progress", strconv.FormatUint(uint64(w.GetInProgress()), 10))
 	if w.GetUnhelpful() {
-		facts.Add("  waits", "restarts have not helped: it waits for another pod template, or for sondectl restarts release "+w.GetName())
+		facts.Add("  waits", "restarts have not helped: it waits for a change of its pod template, or for sondectl restarts release "+w.GetName())
 	}
 	for _, container := range a.GetContainers() {
 		addContainer(facts, container, a.GetRound())
 	}
 	facts.Write(&c.out)
-	c.writeGrants(w)
+	writeGrants(&c.out, w, wide)
 }
 
 func podText(a *adminv1.ExplainRestartResponse) string {
@@ -91,20 +100,33 @@ func podText(a *adminv1.ExplainRestartResponse) string {
 	return fmt.Sprintf("%s/%s on node %s, %s", a.GetNamespace(), a.GetPod(), a.GetNode(), ready)
 }
 
-// agentText says whether the agent can hold failures back, and hears of grants.
+// agentText says whether the agent can hold failures back and gets grants.
 func agentText(a *adminv1.ExplainRestartResponse) string {
 	phase, since := describe.Phase(a.GetAgent()), describe.Since(a.GetAgent().GetSince())
 	switch {
 	case phase == "":
-		return "not known to the control plane: what its checks find is not known, and it is told of no grant"
+		return "unknown to the control plane: its probe results are unknown, and it gets no grants"
 	case a.GetAgent().GetPhase() == adminv1.AgentState_CONNECTED && a.GetAgentOutdated():
-		return fmt.Sprintf("connected for %s, but version %s is too old to hold failures back (feature restart-grants): the kubelet is told the truth", since, a.GetAgentVersion())
+		return fmt.Sprintf("connected for %s, but version %s is too old to hold failures back (feature restart-grants): it reports failures to the kubelet", since, a.GetAgentVersion())
 	case a.GetAgent().GetPhase() == adminv1.AgentState_CONNECTED:
 		return "connected for " + since
 	case since == "":
-		return phase + ": it has no session, so that what its checks find is not known, and it is told of no grant"
+		return phase + ": it has no session, so its probe results are unknown, and it gets no grants"
 	}
-	return fmt.Sprintf("%s for %s: it has no session, so that what its checks find now is not known, and it is told of no grant", phase, since)
+	return fmt.Sprintf("%s for %s: it has no session, so its current probe results are unknown, and it gets no grants", phase, since)
+}
+
+// holdText describes the kubelet's response for a held failure, "" if unknown.
+func holdText(a *adminv1.ExplainRestartResponse) string {
+	texts := map[mesh.LivenessHold]string{
+		mesh.HoldErrored: "failures as errored: the kubelet discards them",
+		mesh.HoldWarning: "failures as warnings: the kubelet counts the probe as passed, with an event ProbeWarning that contains HELD",
+	}
+	text := texts[mesh.LivenessHold(a.GetHold())]
+	if is := a.GetRound().GetHold(); text != "" && is != "" && is != a.GetHold() {
+		text += fmt.Sprintf("; guardedLiveness.hold is %s: the agent's release is older, or another replica has not read the setting yet", is)
+	}
+	return text
 }
 
 func addContainer(f *printer.Facts, c *adminv1.GuardedContainer, round *adminv1.RestartRound) {
@@ -112,7 +134,7 @@ func addContainer(f *printer.Facts, c *adminv1.GuardedContainer, round *adminv1.
 	check := map[adminv1.GuardedContainer_Check]string{adminv1.GuardedContainer_PASSES: "passes", adminv1.GuardedContainer_FAILS: "fails"}[c.GetCheck()]
 	switch {
 	case check == "":
-		check = "not known: its agent has said nothing of it"
+		check = "unknown: its agent has not reported it"
 	case c.GetCheck() == adminv1.GuardedContainer_FAILS:
 		check = fmt.Sprintf("fails for %s: %s", describe.Since(c.GetSince()), c.GetFailure())
 	}
@@ -132,26 +154,31 @@ func addContainer(f *printer.Facts, c *adminv1.GuardedContainer, round *adminv1.
 	f.Add("  needs", d.GetNeeds())
 }
 
-func (c *cli) writeGrants(w *adminv1.RestartWorkload) {
-	c.out.WriteByte('\n')
+func writeGrants(out *printer.Output, w *adminv1.RestartWorkload, wide bool) {
+	out.WriteByte('\n')
 	if len(w.GetGrants()) == 0 {
-		c.out.WriteString("no restart of the workload was granted within the last hour\n")
+		out.WriteString("no restarts of the workload were granted within the last hour\n")
 		return
+	}
+	header := []string{"POD", "CONTAINER", "OUTCOME", "PLACE", "GRANTED"}
+	if wide {
+		header = append(header, "RESTARTED", "JUDGED", "ENDED", "RESTARTS")
 	}
 	rows := make([]printer.Row, 0, len(w.GetGrants()))
 	for _, g := range w.GetGrants() {
-		rows = append(rows, printer.Row{Cells: []string{
-			g.GetPod(), g.GetContainer(), strconv.FormatUint(uint64(g.GetRestarts()), 10), outcomeText(g), placeText(g),
-			agoText(g.GetGranted()), agoText(g.GetSpent()), agoText(g.GetJudged()), agoText(g.GetEnded()),
-		}})
+		cells := []string{
+			g.GetPod(), g.GetContainer(), outcomeText(g), placeText(g), agoText(g.GetGranted()),
+			agoText(g.GetSpent()), agoText(g.GetJudged()), agoText(g.GetEnded()), strconv.FormatUint(uint64(g.GetRestarts()), 10),
+		}
+		rows = append(rows, printer.Row{Cells: cells[:len(header)]})
 	}
-	printer.WriteTable(&c.out, []string{"POD", "CONTAINER", "RESTARTS", "OUTCOME", "PLACE", "GRANTED", "RESTARTED", "JUDGED", "ENDED"}, rows)
+	printer.WriteTable(out, header, rows)
 	if n := w.GetLeftOut(); n > 0 {
-		fmt.Fprintf(&c.out, "and %d more: kubectl get restartgrants -n %s\n", n, namespaceOf(w.GetName()))
+		fmt.Fprintf(out, "and %d more: kubectl get restartgrants -n %s\n", n, namespaceOf(w.GetName()))
 	}
 }
 
-// outcomeText returns what has become of a grant, in one word, and whether that was in a dry run.
+// outcomeText returns the outcome of a grant in one word, and whether the grant was a dry run.
 func outcomeText(g *adminv1.RestartGrant) string {
 	text := g.GetOutcome()
 	switch {
@@ -173,7 +200,7 @@ func placeText(g *adminv1.RestartGrant) string {
 	return "no"
 }
 
-// namespaceOf returns that of Kind/namespace/name, to be shown.
+// namespaceOf returns the namespace in Kind/namespace/name.
 func namespaceOf(workload string) string {
 	_, rest, _ := strings.Cut(workload, "/")
 	namespace, _, _ := strings.Cut(rest, "/")

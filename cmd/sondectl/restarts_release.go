@@ -14,16 +14,17 @@ func (c *cli) releaseRestarts() *cobra.Command {
 	request := &adminv1.ReleaseRestartsRequest{}
 	cmd := &cobra.Command{
 		Use:   "release WORKLOAD",
-		Short: "Let a workload restart again whose restarts did not help",
-		Long: `Let a workload restart again whose restarts did not help: two in a row have failed again before they had passed once, so that it waits until its
-pod template changes. After this it may restart as any other, until two in a row do not help again. For a fault that is mended outside of its
-pods, such as a database.
+		Short: "Allow a workload whose restarts did not help to restart again",
+		Long: `Allow a workload whose restarts did not help to restart again. After two restarts in a row whose probes never passed, a
+workload waits until its pod template changes. A released workload may restart like any other, until two in a row do not
+help again. Use this after you have fixed a cause outside of the pods, such as a database.
 
-WORKLOAD is Kind/namespace/name, as sondectl restarts writes it, or kind/name with --namespace. A workload that does not wait is left as it is.`,
+WORKLOAD is Kind/namespace/name, as sondectl restarts prints it, or kind/name with --namespace. If the workload does not
+wait, the command changes nothing.`,
 		Example: "  sondectl restarts release Deployment/shop/web\n  sondectl restarts release deployment/web -n shop",
 		Args:    cobra.ExactArgs(1),
 	}
-	c.addNamespace(cmd, &request.Namespace, "`NAMESPACE` of a workload that is named without one")
+	c.addNamespace(cmd, &request.Namespace, "`NAMESPACE` of WORKLOAD, if it is kind/name")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -41,11 +42,11 @@ WORKLOAD is Kind/namespace/name, as sondectl restarts writes it, or kind/name wi
 		workload := printer.OneLine(answer.GetWorkload())
 		switch n := answer.GetReleased(); n {
 		case 0:
-			fmt.Fprintf(&c.out, "%s does not wait: no restart that did not help counts\n", workload)
+			fmt.Fprintf(&c.out, "%s does not wait: it has no restarts that did not help\n", workload)
 		case 1:
-			fmt.Fprintf(&c.out, "%s is released: 1 restart that did not help counts no more\n", workload)
+			fmt.Fprintf(&c.out, "released %s: 1 restart that did not help no longer counts\n", workload)
 		default:
-			fmt.Fprintf(&c.out, "%s is released: %d restarts that did not help count no more\n", workload, n)
+			fmt.Fprintf(&c.out, "released %s: %d restarts that did not help no longer count\n", workload, n)
 		}
 		return nil
 	}

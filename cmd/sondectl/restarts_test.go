@@ -14,17 +14,17 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 )
 
-// madeUpRestarts has containers of two namespaces, whose leader differs by namespace.
+// madeUpRestarts is a fake with containers of two namespaces, and a different leader for each.
 type madeUpRestarts struct{}
 
-// before returns a time that is so long ago, and half a second, so that it is shown as this.
+// before returns a time d and half a second ago, so that the output is d.
 func before(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Now().Add(-d - 500*time.Millisecond))
 }
 
 func madeUpRestartList() []*adminv1.Restart {
 	return []*adminv1.Restart{
-		{Namespace: "edge", Pod: "gateway-0", Container: "gateway", Workload: "StatefulSet/edge/gateway", State: adminv1.Restart_GRANTED, Since: before(3 * time.Second), Why: "a restart is granted, and the kubelet is told that the check fails", Failure: "HTTP probe failed with statuscode: 503"},
+		{Namespace: "edge", Pod: "gateway-0", Container: "gateway", Workload: "StatefulSet/edge/gateway", State: adminv1.Restart_GRANTED, Since: before(3 * time.Second), Why: "a restart is granted, and the kubelet receives the failure", Failure: "HTTP probe failed with statuscode: 503"},
 		{Namespace: "shop", Pod: "api-0", Container: "api", Workload: "Deployment/shop/api", State: adminv1.Restart_UNHELPFUL, Since: before(4 * time.Minute), Why: "2 restarts in a row did not help: waiting for another pod template, or for sondectl restarts release", Failure: "connection refused"},
 		{Namespace: "shop", Pod: "web-0", Container: "web", Workload: "Deployment/shop/web", State: adminv1.Restart_WAITING, Since: before(41 * time.Second), Why: "2 of 2 restarts are in progress (the default, 25 %)", Failure: "a\nb\x1b[31m",
 			Decision: &adminv1.RestartDecision{Verdict: "held", Reason: "in_progress", Count: 2, Limit: 2, Source: "the default, 25 %", Needs: "a restart that is in progress has to end"}},
@@ -58,7 +58,7 @@ func (madeUpRestarts) ExplainRestart(_ context.Context, request *adminv1.Explain
 	pod := request.GetPod()
 	r := &adminv1.ExplainRestartResponse{
 		Namespace: "shop", Pod: pod, Node: "worker-1", Ready: true, Agent: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED, Since: before(5 * time.Minute)},
-		AgentVersion: "0.1.0", Round: &adminv1.RestartRound{Replica: "sonde-cp-a", Epoch: 7, Mode: "enforce", At: before(time.Second)},
+		AgentVersion: "0.1.0", Round: &adminv1.RestartRound{Replica: "sonde-cp-a", Epoch: 7, Mode: "enforce", At: before(time.Second), Hold: "warning"}, Hold: "warning",
 		Workload: &adminv1.RestartWorkload{Name: "Deployment/shop/web", Replicas: 10, Available: 8, MaxUnavailable: 2, Source: "the default, 25 %"},
 	}
 	switch pod {
@@ -79,11 +79,11 @@ func (madeUpRestarts) ExplainRestart(_ context.Context, request *adminv1.Explain
 		return r, nil
 	case "lost-0":
 		r.Agent = &adminv1.AgentState{Phase: adminv1.AgentState_LOST, Since: before(3 * time.Minute)}
-		r.Ready, r.Round, r.MissingReplicas, r.Workload.Unhelpful = false, nil, []string{"sonde-cp-b"}, true
+		r.Ready, r.Hold, r.Round, r.MissingReplicas, r.Workload.Unhelpful = false, "", nil, []string{"sonde-cp-b"}, true
 		r.Containers = []*adminv1.GuardedContainer{{Name: "web", Check: adminv1.GuardedContainer_UNKNOWN}}
 		return r, nil
 	case "old-0":
-		r.AgentOutdated = true
+		r.AgentOutdated, r.Hold = true, ""
 		return r, nil
 	case "bare-0":
 		return nil, status.Error(codes.FailedPrecondition, "pod shop/bare-0 is not guarded: it has no sidecar")
@@ -94,8 +94,8 @@ func (madeUpRestarts) ExplainRestart(_ context.Context, request *adminv1.Explain
 func (madeUpRestarts) ReleaseRestarts(_ context.Context, request *adminv1.ReleaseRestartsRequest) (*adminv1.ReleaseRestartsResponse, error) {
 	namespace, workload := request.GetNamespace(), request.GetWorkload()
 	released := map[string]uint32{"Deployment/shop/api": 2, "deployment/one": 1, "Deployment/shop/web": 0}
-	n, known := released[workload]
-	if !known {
+	n, ok := released[workload]
+	if !ok {
 		return nil, status.Errorf(codes.NotFound, "workload %q has no guarded pod; no workload waits for a release", workload)
 	}
 	if namespace != "" {
@@ -104,16 +104,19 @@ func (madeUpRestarts) ReleaseRestarts(_ context.Context, request *adminv1.Releas
 	return &adminv1.ReleaseRestartsResponse{Workload: workload, Released: n}, nil
 }
 
-// TestRoundTexts shows what is said of a leader when it is not usual.
+// TestRoundTexts shows the texts about unusual states of the leader.
 func TestRoundTexts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		round *adminv1.RestartRound
 		want  []string
 	}{
 		"usual":     {&adminv1.RestartRound{Mode: "enforce"}, nil},
-		"no leader": {nil, []string{"no leader of the control plane decides on restarts: no restart is granted"}},
+		"no leader": {nil, []string{"the control plane has no leader: no restarts are granted"}},
 		"off":       {&adminv1.RestartRound{Mode: "off"}, []string{"the mode is off: the kubelet restarts containers by itself"}},
-		"later":     {&adminv1.RestartRound{Mode: "x"}, []string{`the mode is "x", which this sondectl does not know`}},
+		"later":     {&adminv1.RestartRound{Mode: "x"}, []string{`the mode is "x", which this sondectl does not support`}},
+		"not held": {&adminv1.RestartRound{Mode: "enforce", Unheld: []*adminv1.UnheldNode{{Name: "node1"}, {Name: "node2"}}}, []string{
+			"kubelets of 2 nodes have restarted containers although their failures were held back, first on node node1: see sondectl check --installed",
+		}},
 	} {
 		if diff := cmp.Diff(tc.want, describe.Round(tc.round)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -121,13 +124,30 @@ func TestRoundTexts(t *testing.T) {
 	}
 }
 
-// TestAgentTexts shows what is said of agents that are not connected.
+// TestHoldTexts shows the texts about how failures are held back.
+func TestHoldTexts(t *testing.T) {
+	const errored, warning = "failures as errored: the kubelet discards them", "failures as warnings: the kubelet counts the probe as passed, with an event ProbeWarning that contains HELD"
+	for name, tc := range map[string]struct{ agent, round, want string }{
+		"errored":                   {"errored", "errored", errored},
+		"warning":                   {"warning", "warning", warning},
+		"an earlier control plane":  {"errored", "", errored},
+		"an earlier agent":          {"errored", "warning", errored + "; guardedLiveness.hold is warning: the agent's release is older, or another replica has not read the setting yet"},
+		"nothing":                   {"", "warning", ""},
+		"of a later control plane?": {"later", "later", ""},
+	} {
+		if got := holdText(&adminv1.ExplainRestartResponse{Hold: tc.agent, Round: &adminv1.RestartRound{Hold: tc.round}}); got != tc.want {
+			t.Errorf("%s: holdText() = %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestAgentTexts shows the texts about disconnected agents.
 func TestAgentTexts(t *testing.T) {
 	for want, a := range map[string]*adminv1.ExplainRestartResponse{
-		"not known to the control plane: what its checks find is not known, and it is told of no grant":                                {},
-		"never-joined: it has no session, so that what its checks find is not known, and it is told of no grant":                       {Agent: &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}},
-		"lost for 3m: it has no session, so that what its checks find now is not known, and it is told of no grant":                    {Agent: &adminv1.AgentState{Phase: adminv1.AgentState_LOST, Since: before(3 * time.Minute)}},
-		"connected for 3m, but version 0.1.0 is too old to hold failures back (feature restart-grants): the kubelet is told the truth": {AgentVersion: "0.1.0", AgentOutdated: true, Agent: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED, Since: before(3 * time.Minute)}},
+		"unknown to the control plane: its probe results are unknown, and it gets no grants":                                                {},
+		"never-joined: it has no session, so its probe results are unknown, and it gets no grants":                                          {Agent: &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}},
+		"lost for 3m: it has no session, so its current probe results are unknown, and it gets no grants":                                   {Agent: &adminv1.AgentState{Phase: adminv1.AgentState_LOST, Since: before(3 * time.Minute)}},
+		"connected for 3m, but version 0.1.0 is too old to hold failures back (feature restart-grants): it reports failures to the kubelet": {AgentVersion: "0.1.0", AgentOutdated: true, Agent: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED, Since: before(3 * time.Minute)}},
 	} {
 		if got := agentText(a); got != want {
 			t.Errorf("agentText() = %q, want %q", got, want)

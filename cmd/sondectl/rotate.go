@@ -14,13 +14,14 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// pollEvery is how often --wait asks the control plane.
+// pollEvery is the interval at which --wait polls the control plane.
 const pollEvery = 500 * time.Millisecond
 
 func (c *cli) rotate() *cobra.Command {
-	cmd := &cobra.Command{Use: "rotate", Short: "Replace what a mesh trusts, or what clients of the control plane do"}
+	cmd := &cobra.Command{Use: "rotate", Short: "Replace the CA of a mesh, or of the control plane"}
 	cmd.AddCommand(c.rotateCA(), c.rotateServingCA())
 	return cmd
 }
@@ -34,14 +35,14 @@ func (c *cli) rotateCA() *cobra.Command {
 
   1  every proxy gets the bundle of the old and the new authority
   2  every proxy gets a certificate of the new authority
-  3  every proxy gets the bundle of the new authority alone
+  3  every proxy gets the bundle of only the new authority
 
-The control plane does them by itself. A step begins when all proxies whose certificates have not expired have done the
-one before. The proxies that it waits for are shown. --force does not wait for silent ones; other proxies will refuse
-them until they reconnect and renew.
+The control plane performs the steps by itself. A step begins when all proxies with unexpired certificates have
+completed the previous step. The output names the proxies that it waits for. --force does not wait for disconnected
+proxies; other proxies will reject them until they reconnect and renew their certificates.
 
-Without --status the command starts a rotation, or shows the progress of the current one. With --status it never starts
-one, as a script that polls should not.
+Without --status, the command starts a rotation, or shows the progress of the current one. With --status, it never
+starts one: use this in scripts that poll.
 
 Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 		Example: `  sondectl rotate ca
@@ -51,7 +52,7 @@ Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 		Args: cobra.NoArgs,
 	}
 	c.addMesh(cmd, &request.Mesh, "`MESH` whose authority is replaced")
-	c.rotates(cmd, &request.Force, "wait until it is done, with progress on stderr", func() rotated {
+	c.rotates(cmd, &request.Force, "wait until the rotation is done, with progress on stderr", func() rotated {
 		return rotated{"mesh " + request.GetMesh(), fmt.Sprintf("mesh %q", request.GetMesh()), meshSteps}
 	}, func(ctx context.Context) (*adminv1.Rotation, error) {
 		return ask(ctx, c, adminv1.AdminServiceClient.GetRotation, &adminv1.GetRotationRequest{Mesh: request.GetMesh()})
@@ -61,12 +62,12 @@ Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 	return cmd
 }
 
-// rotates completes a command that starts a rotation by start, or looks at it by get.
+// rotates completes a command that starts a rotation with start, or shows it with get.
 func (c *cli) rotates(cmd *cobra.Command, force *bool, waitUsage string, what func() rotated, get, start askRotation) {
 	wait, statusOnly := false, false
-	cmd.Flags().BoolVar(force, "force", false, "do not wait for silent proxies, in this step and the following ones")
+	cmd.Flags().BoolVar(force, "force", false, "do not wait for disconnected proxies, in this step and the following ones")
 	cmd.Flags().BoolVar(&wait, "wait", false, waitUsage)
-	cmd.Flags().BoolVar(&statusOnly, "status", false, "show the progress of a rotation, and start none")
+	cmd.Flags().BoolVar(&statusOnly, "status", false, "show the progress of a rotation, without starting one")
 	cmd.MarkFlagsMutuallyExclusive("status", "force")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		first := start
@@ -77,16 +78,16 @@ func (c *cli) rotates(cmd *cobra.Command, force *bool, waitUsage string, what fu
 	}
 }
 
-// rotated is what a rotation replaces: how its table begins, what errors call it, and its steps in words.
+// rotated describes a rotation: the title of its table, its name in errors, and its steps in words.
 type rotated struct {
 	title, name string
 	steps       map[adminv1.Rotation_Step]string
 }
 
-// askRotation asks the control plane for the progress of a rotation.
+// askRotation requests the progress of a rotation.
 type askRotation func(context.Context) (*adminv1.Rotation, error)
 
-// showRotation shows what first returns, or with wait what get returns when there is nothing more to wait for.
+// showRotation shows the result of first, or with wait the final result of get.
 func (c *cli) showRotation(cmd *cobra.Command, what rotated, first, get askRotation, wait bool) error {
 	rotation, err := first(cmd.Context())
 	if err == nil && wait {
@@ -100,29 +101,25 @@ func (c *cli) showRotation(cmd *cobra.Command, what rotated, first, get askRotat
 	case isDone(rotation):
 		return nil
 	case rotation.GetPaused():
-		return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of %s has stopped before step 2, as it should, and goes on with --continue", what.name)}
+		return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of %s has stopped before step 2, as intended: continue with --continue", what.name)}
 	}
-	return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of %s is under way", what.name)}
+	return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of %s is in progress", what.name)}
 }
 
 func isDone(r *adminv1.Rotation) bool { return r.GetStep() == adminv1.Rotation_IDLE }
 
-// waitForRotation polls until the rotation is done, or waits for its operator, and writes each change to stderr.
+// waitForRotation polls until the rotation is done or paused, and writes each change to stderr.
 func waitForRotation(cmd *cobra.Command, what rotated, get askRotation, now *adminv1.Rotation) (*adminv1.Rotation, error) {
 	ctx := cmd.Context()
-	ticker := time.NewTicker(pollEvery)
-	defer ticker.Stop()
 	for shown := (*adminv1.Rotation)(nil); !isDone(now) && !now.GetPaused(); {
 		if !proto.Equal(now, shown) {
 			cmd.PrintErr(what.text(now))
 			shown = now
 		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for the rotation of %s: %w", what.name, ctx.Err())
-		case <-ticker.C:
+		err := run.Sleep(ctx, pollEvery)
+		if err != nil {
+			return nil, fmt.Errorf("wait for rotation of %s: %w", what.name, err)
 		}
-		var err error
 		if now, err = get(ctx); err != nil {
 			return nil, err
 		}
@@ -131,30 +128,30 @@ func waitForRotation(cmd *cobra.Command, what rotated, get askRotation, now *adm
 }
 
 var meshSteps = map[adminv1.Rotation_Step]string{
-	adminv1.Rotation_IDLE:         "done: the newest authority signs, and is trusted alone",
+	adminv1.Rotation_IDLE:         "done: proxies trust only the newest authority, which signs",
 	adminv1.Rotation_TRUST_BOTH:   "step 1 of 3: every proxy gets the bundle of the old and the new authority",
 	adminv1.Rotation_RENEW_LEAVES: "step 2 of 3: every proxy gets a certificate of the new authority",
-	adminv1.Rotation_TRUST_NEW:    "step 3 of 3: every proxy gets the bundle of the new authority alone",
+	adminv1.Rotation_TRUST_NEW:    "step 3 of 3: every proxy gets the bundle of only the new authority",
 }
 
 func (what rotated) text(r *adminv1.Rotation) string {
 	var text strings.Builder
 	step := what.steps[r.GetStep()]
 	if step == "" {
-		step = "a step that this sondectl does not know: " + r.GetStep().String()
+		step = "unknown step: " + r.GetStep().String()
 	}
 	fmt.Fprintf(&text, "%s: %s\n", what.title, step)
 	for _, proxy := range r.GetWaiting() {
 		fmt.Fprintf(&text, "  waits for %s (%s)\n", proxyName(proxy), proxyState(proxy))
 	}
 	for _, other := range r.GetOthers() {
-		fmt.Fprintf(&text, "  waits for this: %s\n", printer.OneLine(other))
+		fmt.Fprintf(&text, "  waits: %s\n", printer.OneLine(other))
 	}
 	for _, proxy := range r.GetMissed() {
-		fmt.Fprintf(&text, "  missed %s: it is away, and may not trust the new authority: %s\n", proxyName(proxy), whatMissedNeed)
+		fmt.Fprintf(&text, "  missed %s: it is disconnected, and probably does not trust the new authority: %s\n", proxyName(proxy), whatMissedNeed)
 	}
 	if r.GetPaused() {
-		fmt.Fprintf(&text, "  paused: all proxies have done this step. %s\n", whatPausedNeeds)
+		fmt.Fprintf(&text, "  paused: all proxies have completed this step. %s\n", whatPausedNeeds)
 	}
 	for _, replica := range r.GetReplicas() {
 		state := "connected"
@@ -166,7 +163,7 @@ func (what rotated) text(r *adminv1.Rotation) string {
 	return text.String()
 }
 
-// proxyName names the mesh, too, where the rotation is not of one mesh.
+// proxyName includes the mesh unless the rotation is of one mesh.
 func proxyName(p *adminv1.Waiting) string {
 	if p.GetMesh() == "" {
 		return printer.OneLine(p.GetName())
@@ -180,10 +177,10 @@ func proxyState(p *adminv1.Waiting) string {
 		state = "silent"
 	}
 	if p.GetOutdated() {
-		state += ", it cannot follow: " + whatOutdatedNeed
+		state += ", it does not support the rotation: " + whatOutdatedNeed
 	}
 	if expires := describe.Until(p.GetCertificateExpires()); expires != "" {
-		state += ", its certificate ends in " + expires
+		state += ", its certificate expires in " + expires
 	}
 	return state
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,28 +17,31 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/sonde-mesh/sonde/admin"
+	"github.com/sonde-mesh/sonde/admin/lists"
+	"github.com/sonde-mesh/sonde/admin/lookup"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/meshview/since"
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// TestServer runs the commands that ask the control plane. Each script has its own admin server. Its view comes from the
-// script's mesh/; streams, agents and rotations are fakes.
+// TestServer runs the commands that call the control plane. Each script has its own admin server, with a view from the
+// script's mesh/ and fake streams, agents and rotations.
 func TestServer(t *testing.T) {
 	runScripts(t, "testdata/server", startServer)
 }
 
-// startServer serves the admin API with a real authority, and sets FLAGS, DOWN (an address where nobody listens) and
+// startServer serves the admin API with a real authority, and sets FLAGS, DOWN (an address without a listener) and
 // OTHER_CA.
 func startServer(env *testscript.Env) error {
 	ctx := context.Background()
@@ -75,7 +79,7 @@ func startServer(env *testscript.Env) error {
 	return os.WriteFile(filepath.Join(env.WorkDir, "wrong-token"), []byte("wrong"), 0o600)
 }
 
-// adminAt is where the admin API is served.
+// adminAt is the address of the admin API.
 const adminAt = "127.0.0.1:5681"
 
 // serveAdmin serves the admin API until stop is called.
@@ -141,21 +145,24 @@ func options(ctx context.Context, dir string, state *store.State) (admin.Options
 	if _, err := translator.Apply(change); err != nil {
 		return admin.Options{}, err
 	}
+	view := func() *meshview.View { return change.After }
 	return admin.Options{
 		TLS:         certificate.TLS(),
 		BearerToken: adminToken,
-		View:        func() *meshview.View { return change.After },
-		Problems:    func() []*adminv1.Problem { return storeProblems(dir, problems) },
-		Streams:     madeUpStreams,
-		Agents:      madeUpAgents,
-		AgentStates: madeUpStates,
+		View:        view,
+		Lists: &lists.Answers{
+			View: view, Problems: func() []*adminv1.Problem { return storeProblems(dir, problems) }, Streams: madeUpStreams,
+			Missing: func() []string { return nil }, Agents: madeUpAgents{}, Since: since.New(), CAExpires: authority.CAExpires,
+		},
+		Rotations: &steps{view: view},
+		Strict:    adminv1.UnimplementedAdminServiceServer{},
 		Resources: func(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool) {
-			desired, known := translator.Resources(proxy)
+			desired, ok := translator.Resources(proxy)
 			var all []*anypb.Any
 			for _, r := range resourcesOf(desired, kind) {
 				all = append(all, r.Body)
 			}
-			return all, known
+			return all, ok
 		},
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
 			return fmt.Appendf(nil, `{"node":{"id":%q}}`, p.ID()), nil
@@ -169,14 +176,12 @@ func options(ctx context.Context, dir string, state *store.State) (admin.Options
 			}
 			return errors.Join(take([]byte("the first of ")), take([]byte(view+"\n")))
 		},
-		CAExpires: authority.CAExpires,
-		Token:     tokens.Issue,
-		Drain:     (&drains{reasons: map[mesh.ID]string{}}).set,
-		Rotator:   &steps{},
-		Restarts:  madeUpRestarts{},
-		Freeze:    madeUpFreeze{},
-		Health:    madeUpHealth,
-		Logger:    slog.New(slog.DiscardHandler),
+		Token:    tokens.Issue,
+		Drain:    (&drains{reasons: map[mesh.ID]string{}}).set,
+		Restarts: madeUpRestarts{},
+		Freeze:   madeUpFreeze{},
+		Health:   madeUpHealth{},
+		Logger:   slog.New(slog.DiscardHandler),
 	}, nil
 }
 
@@ -202,13 +207,21 @@ func madeUpStreams(context.Context) (streams map[mesh.ID][]*adminv1.Stream, miss
 	}, []string{"sonde-cp-c"}
 }
 
-func madeUpAgents() map[mesh.ID]*adminv1.Agent {
+type madeUpAgents struct{}
+
+func (madeUpAgents) Unresponsive(context.Context, string) (map[mesh.ID]bool, []string) {
+	return nil, nil
+}
+func (madeUpAgents) NotServing(mesh.ID) map[netip.AddrPort]string       { return nil }
+func (madeUpAgents) RefusedListeners(mesh.ID) map[netip.AddrPort]string { return nil }
+
+func (madeUpAgents) Agents() map[mesh.ID]*adminv1.Agent {
 	return map[mesh.ID]*adminv1.Agent{"default/web-1": {
 		Version: "0.1.0", EnvoyVersion: "1.40.0", CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 29*time.Minute)),
 	}}
 }
 
-func madeUpStates() map[mesh.ID]*adminv1.AgentState {
+func (madeUpAgents) States() map[mesh.ID]*adminv1.AgentState {
 	since := timestamppb.New(time.Now().Add(-3*time.Minute - 30*time.Second))
 	return map[mesh.ID]*adminv1.AgentState{
 		"default/early": {
@@ -224,22 +237,21 @@ func madeUpStates() map[mesh.ID]*adminv1.AgentState {
 	}
 }
 
-func madeUpHealth(context.Context) []*adminv1.HealthCheck {
-	at, took := timestamppb.New(time.Now().Add(-5500*time.Millisecond)), durationpb.New(12*time.Microsecond)
-	changed, reason := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), "pods: not read yet:\nforbidden"
-	return []*adminv1.HealthCheck{
-		{Group: "livez", Name: "loop-view", Status: adminv1.HealthCheck_OK, At: at, Took: took, Changes: []*adminv1.HealthChange{
-			{At: timestamppb.New(changed), Status: adminv1.HealthCheck_OK},
-		}},
-		{Group: "readyz", Name: "synced", Status: adminv1.HealthCheck_FAILED, Reason: reason, At: at, Took: took, Changes: []*adminv1.HealthChange{
-			{At: timestamppb.New(changed), Status: adminv1.HealthCheck_OK},
-			{At: timestamppb.New(changed.Add(time.Second)), Status: adminv1.HealthCheck_FAILED, Reason: reason},
-		}},
-		{Group: "readyz", Name: "store", Status: adminv1.HealthCheck_WARNING, Reason: "not heard for 5s"},
+type madeUpHealth struct{}
+
+func (madeUpHealth) Results(_ context.Context, group health.Group) []health.Result {
+	at, took := time.Now().Add(-5500*time.Millisecond), 12*time.Microsecond
+	changed, reason := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), errors.New("pods: not read yet:\nforbidden")
+	if group == health.Livez {
+		return []health.Result{{Group: group, Name: "loop-view", At: at, Took: took, Changes: []health.Change{{At: changed}}}}
+	}
+	return []health.Result{
+		{Group: group, Name: "synced", Err: reason, At: at, Took: took, Changes: []health.Change{{At: changed}, {At: changed.Add(time.Second), Err: reason}}},
+		{Group: group, Name: "store", Err: errors.New("unreachable for 5s"), Informational: true},
 	}
 }
 
-// drains keeps why proxies are drained.
+// drains stores the reasons of drains.
 type drains struct {
 	mu      sync.Mutex
 	reasons map[mesh.ID]string
@@ -257,23 +269,27 @@ func (d *drains) set(_ context.Context, p *meshview.Proxy, reason *string) (befo
 	return before, nil
 }
 
-// steps is a Rotator that advances each time its state is read.
+// steps are admin.Rotations that advance each time their state is read.
 type steps struct {
+	view          lookup.View
 	mu            sync.Mutex
 	next, serving adminv1.Rotation_Step
 }
 
-func (s *steps) Rotate(_ context.Context, _ string, force bool) (*adminv1.Rotation, error) {
+func (s *steps) RotateCA(ctx context.Context, r *adminv1.RotateCARequest) (*adminv1.Rotation, error) {
+	if _, err := s.view.Mesh(ctx, r.GetMesh()); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next = adminv1.Rotation_TRUST_BOTH
-	if force {
+	if r.GetForce() {
 		s.next = adminv1.Rotation_IDLE
 	}
 	return s.now(), nil
 }
 
-func (s *steps) Rotation(context.Context, string) (*adminv1.Rotation, error) {
+func (s *steps) GetRotation(context.Context, *adminv1.GetRotationRequest) (*adminv1.Rotation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.next++; s.next > adminv1.Rotation_TRUST_NEW {
@@ -282,18 +298,18 @@ func (s *steps) Rotation(context.Context, string) (*adminv1.Rotation, error) {
 	return s.now(), nil
 }
 
-// RotateServing pauses in the first step until it is told to go on.
-func (s *steps) RotateServing(_ context.Context, _, proceed bool) (*adminv1.Rotation, error) {
+// RotateServingCA pauses in the first step until a request to continue.
+func (s *steps) RotateServingCA(_ context.Context, r *adminv1.RotateServingCARequest) (*adminv1.Rotation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.serving = adminv1.Rotation_TRUST_BOTH
-	if proceed {
+	if r.GetProceed() {
 		s.serving = adminv1.Rotation_RENEW_LEAVES
 	}
 	return s.servingNow(), nil
 }
 
-func (s *steps) ServingRotation(context.Context) (*adminv1.Rotation, error) {
+func (s *steps) GetServingRotation(context.Context, *adminv1.GetServingRotationRequest) (*adminv1.Rotation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.servingNow()

@@ -19,26 +19,26 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// writeStatic writes the whole configuration of one proxy as one static configuration.
-func writeStatic(ctx context.Context, out *bytes.Buffer, view *meshview.View, id mesh.ID, trustDomain string) error {
+// writeStatic writes the complete configuration of one proxy as a static configuration.
+func writeStatic(ctx context.Context, out *printer.Output, view *meshview.View, id mesh.ID, trustDomain string) error {
 	m, p := view.Proxy(id)
 	options := generator.StaticOptions{Mesh: m, Proxy: p, TrustDomain: trustDomain}
 	fmt.Fprintf(out, "# Static Envoy configuration of %s.\n", id)
 	if m.Spec.Backend() != nil {
 		if err := addThrowAwaySecrets(ctx, &options); err != nil {
-			return fmt.Errorf("make a throw-away certificate of %s: %w", id, err)
+			return fmt.Errorf("create throw-away certificate of %s: %w", id, err)
 		}
-		out.WriteString("# THROW-AWAY SECRETS: static_resources.secrets is of a CA that was made for this output alone and is\n" +
-			"# kept nowhere. No proxy of a mesh trusts it.\n")
+		out.WriteString("# THROW-AWAY SECRETS: static_resources.secrets is from a CA that exists only for this output and is\n" +
+			"# not stored. No proxy of a mesh trusts it.\n")
 	}
 	body, err := envoyJSON(generator.Static(options))
 	if err != nil {
-		return fmt.Errorf("encode the configuration of %s: %w", id, err)
+		return fmt.Errorf("encode configuration of %s: %w", id, err)
 	}
 	return printer.WriteYAML(out, json.RawMessage(body))
 }
 
-// addThrowAwaySecrets adds the certificate of a CA in memory, issued by the same code as real ones.
+// addThrowAwaySecrets adds a certificate from a CA in memory, issued by the same code as real ones.
 func addThrowAwaySecrets(ctx context.Context, o *generator.StaticOptions) error {
 	dataplane := o.Proxy.Dataplane
 	authority, err := identity.New(ctx, identity.Options{
@@ -82,10 +82,10 @@ func encodePEM(kind string, blocks ...[]byte) []byte {
 	return out.Bytes()
 }
 
-// memory is the storage of an authority, in memory.
+// memory stores an authority in memory.
 type memory map[string][]byte
 
-// memoryVersion is the version of all that is in a memory.
+// memoryVersion is the version of every secret in memory.
 const memoryVersion = "1"
 
 // Read implements secret.Store.
@@ -109,7 +109,7 @@ func (m memory) Update(_ context.Context, name string, data []byte, _ string) (s
 	return memoryVersion, nil
 }
 
-// List implements identity.Secrets: the memory is empty at the start.
+// List implements identity.Secrets. It returns nothing, since memory is empty at the start.
 func (m memory) List(context.Context, string) ([]string, error) { return nil, nil }
 
 // Watch implements identity.Secrets.

@@ -6,61 +6,85 @@ import (
 	"github.com/spf13/cobra"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/dashboard"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const statusHelp = `Say in one line that all is well, or what is wrong, the worst first, with who is affected, since when, and what to do next.
+const statusHelp = `Print one line if all is well, otherwise the problems, the worst first, with the affected objects, since when, and what to do next.
 
-SEVERITY  critical  calls fail, or a mesh or the control plane is not there
+SEVERITY  critical  calls fail, or a mesh or the control plane is missing
           error     something does not work, while others serve
-          warning   it works, and may not go on to
-          note      nothing is known to be wrong: shown beside problems, else counted in the line
+          warning   it works, but may stop working
+          note      no known problem: shown with problems, otherwise counted in the line
 OBJECT    as KIND/NAME, which other commands read; several objects with the same problem are one line
-SINCE     for how long, of several objects the longest; none where nobody knows
+SINCE     for how long, for several objects the longest; empty if unknown
 
-It is what the control plane knows at this moment. What is missing in the answer, such as a replica that is not heard, is a line of its own.
+The output is the control plane's current knowledge. Separate lines name its gaps, such as a disconnected replica.
 
-Exit code 0: all is well; 6: something is wrong; 3: the control plane cannot be reached, or is not ready; 1: it has refused to answer.`
+Exit code 0: all is well; 6: something is wrong; 3: the control plane cannot be reached, or is not ready; 1: it rejected the call.`
 
 func (c *cli) status() *cobra.Command {
 	var of statusOf
-	var short bool
+	var short, watch bool
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "Say whether anything is wrong, what, since when, and what to do next",
+		Short:   "Show problems, since when they exist, and what to do next",
 		Long:    statusHelp,
-		Example: "  sondectl status\n  sondectl status --short\n  sondectl status --mesh shop -o json",
+		Example: "  sondectl status\n  sondectl status --short\n  sondectl status --watch\n  sondectl status --mesh shop -o json",
 		Args:    cobra.NoArgs,
 	}
 	output := printer.AddFormat(cmd, printer.Text, printer.YAML, printer.JSON)
 	c.addMesh(cmd, &of.mesh, "only this `MESH`; default all")
 	cmd.Flags().StringVarP(&of.namespace, "namespace", "n", "", "only proxies, services and pods of this `NAMESPACE`; default all")
 	cmd.Flags().BoolVar(&short, "short", false, "only the line with the verdict and the counts")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "continue, and write it again whenever it changes, with the time, until a signal")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if watch && output.Value != printer.Text {
+			return settings.Usagef("--watch: must not be set with -o %s", output.Value)
+		}
 		if short && output.Value != printer.Text {
-			return settings.Usagef("--short: must not be with -o %s", output.Value)
+			return settings.Usagef("--short: must not be set with -o %s", output.Value)
+		}
+		if watch {
+			w := &statusWatcher{
+				read: func(ctx context.Context) (*status.Report, error) { return c.readStatus(ctx, of) }, out: c.stdout, colours: c.hasColours(), short: short,
+			}
+			return w.watch(cmd)
 		}
 		return c.writeStatus(cmd.Context(), of, output.Value, short)
 	}
 	return cmd
 }
 
-// statusOf is what is looked at. Empty fields narrow nothing.
+// dashboard is sondectl dashboard, which says first what status does.
+func (c *cli) dashboard() *cobra.Command {
+	return dashboard.Command(dashboard.Options{Call: c.callWithin, Out: c.stdout, Terminal: c.terminal})
+}
+
+// statusOf selects what to look at. Empty fields select all.
 type statusOf struct{ mesh, namespace string }
 
-// writeStatus writes what is wrong. The error has the exit code.
-func (c *cli) writeStatus(ctx context.Context, of statusOf, f printer.Format, short bool) error {
+// readStatus asks the control plane what is wrong.
+func (c *cli) readStatus(ctx context.Context, of statusOf) (*status.Report, error) {
 	var facts *status.Facts
 	err := c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
 		facts, err = status.Read(ctx, api, of.mesh, of.namespace)
 		return err
 	})
 	if err != nil {
+		return nil, err
+	}
+	return status.Judge(facts), nil
+}
+
+// writeStatus writes what is wrong. The error has the exit code.
+func (c *cli) writeStatus(ctx context.Context, of statusOf, f printer.Format, short bool) error {
+	report, err := c.readStatus(ctx, of)
+	if err != nil {
 		return err
 	}
-	report := status.Judge(facts)
 	if err := report.Write(&c.out, f, short); err != nil {
 		return err
 	}

@@ -21,18 +21,18 @@ func (c *cli) validate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE|DIR|-",
 		Short: "Check files of Meshes, Dataplanes, Services and MeshServices, without any server",
-		Long: `Check Meshes, Dataplanes, Services and MeshServices as the control plane's store does, without any server. Problems are written to
-stderr, with file, document, line and field. Fields that are deprecated, or that Kuma has and Sonde lacks, are warnings,
-and so is a Mesh whose mtls enables no backend.
-What "sondectl get -o yaml" and "sondectl get -o json" write is taken, too; the field status is ignored there.
+		Long: `Check Meshes, Dataplanes, Services and MeshServices like the control plane's store, without any server. The command
+prints problems to stderr, with file, document, line and field. It warns of fields that are deprecated, of fields of
+Kuma that Sonde lacks, and of a Mesh whose mtls enables no backend. It also accepts the output of "sondectl get -o yaml"
+and "sondectl get -o json", whose field status it ignores.
 
-In a directory the files *.yaml, *.yml and *.json are checked together: an object that occurs twice is an error, and so is
-the name of a mesh that does not exist. An outbound to a service that none of them has is a warning, and so is an inbound without a
-serviceProbe: it is unchecked, and gets traffic whether its application answers or not.
+The files *.yaml, *.yml and *.json of a directory are checked together: a duplicate object and the name of an unknown
+mesh are errors. An outbound to an unknown service is a warning, and so is an inbound without a serviceProbe, which gets
+traffic whether its application answers or not.
 
-With -o json or -o yaml all objects and problems are on stdout, whatever the exit code.
+With -o json or -o yaml, all objects and problems are on stdout, for any exit code.
 
-Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
+Exit code 0: all objects are valid, possibly with warnings; 1: an error was found.`,
 		Example: `  sondectl validate -f mesh.yaml
   sondectl validate -f mesh/
   sondectl validate -f mesh/ -o json | jq -r '.problems[] | "\(.file):\(.line): \(.field): \(.message)"'
@@ -61,14 +61,14 @@ Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 	return cmd
 }
 
-// validation is what validate has found, for programs.
+// validation is the result of validate for programs.
 type validation struct {
 	Valid    bool          `json:"valid"`
 	Objects  []placedName  `json:"objects"`
 	Problems []problemText `json:"problems"`
 }
 
-// placedName is a valid object, and where it is.
+// placedName names a valid object, and its file and line.
 type placedName struct {
 	Type     mesh.Kind `json:"type"`
 	Mesh     string    `json:"mesh,omitempty"`
@@ -78,7 +78,7 @@ type placedName struct {
 	Line     int       `json:"line"`
 }
 
-// problemText is a store.Problem. Document and Line are 0 where a whole file is meant.
+// problemText is a store.Problem. Document and Line are 0 if it is about a whole file.
 type problemText struct {
 	Severity string `json:"severity"`
 	File     string `json:"file"`
@@ -89,7 +89,8 @@ type problemText struct {
 	Message  string `json:"message"`
 }
 
-// unchecked warns of inbounds whose applications nobody checks. Of endpoints of a Service it does not: those cannot have a probe.
+// unchecked warns of inbounds whose applications nothing checks. It omits endpoints of a Service, which cannot have a
+// probe.
 func unchecked(documents []store.Document) []store.Problem {
 	var problems []store.Problem
 	for _, doc := range documents {
@@ -105,14 +106,14 @@ func unchecked(documents []store.Document) []store.Problem {
 		}
 		if len(ports) > 0 {
 			problems = append(problems, store.Problem{Place: doc.Place, Severity: store.Warning, Err: fmt.Errorf(
-				"%s: dataplane %q has no serviceProbe at inbound %s: nobody checks the application, and it gets traffic whether it answers or not",
+				"%s: dataplane %q has no serviceProbe at inbound %s: nothing checks the application, and it gets traffic whether it answers or not",
 				uncheckedWord, d.Name, mesh.Few(ports))})
 		}
 	}
 	return problems
 }
 
-// report writes what readObjects would, for programs.
+// report writes the results of readObjects for programs.
 func (c *cli) report(cmd *cobra.Command, path string, mode mesh.ProbesMode, f printer.Format) error {
 	documents, problems, err := store.Read(path, cmd.InOrStdin(), mode)
 	if err != nil {

@@ -15,16 +15,16 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// watchEvery is how often --watch asks the control plane.
+// watchEvery is the interval at which --watch polls the control plane.
 const watchEvery = 2 * time.Second
 
-// watch writes what was found, and then each object that changes, until a signal. It asks again and again: the control plane may be
-// restarted meanwhile. What depends on the time alone, such as an age, is no change.
+// watch writes the current objects, and then each object that changes, until a signal. It polls, to survive restarts of
+// the control plane. Values that depend only on time, such as an age, are not changes.
 func (c *cli) watch(cmd *cobra.Command, r collection, filter *adminv1.Filter, o *getOutput, now *listing) error {
 	ctx := cmd.Context()
 	again := time.NewTicker(watchEvery)
 	defer again.Stop()
-	w := &watcher{out: c.stdout, of: r, output: o}
+	w := &watcher{out: c.stdout, colours: c.hasColours(), of: r, output: o}
 	lost := false
 	for {
 		if err := w.show(now); err != nil {
@@ -44,52 +44,52 @@ func (c *cli) watch(cmd *cobra.Command, r collection, filter *adminv1.Filter, o 
 				return nil
 			case err == nil:
 				if now = found; lost {
-					cmd.PrintErrln("sondectl: the control plane answers again")
+					cmd.PrintErrln("sondectl: the control plane responds again")
 				}
 				lost = false
 				reportChanges(cmd, tail, now.tail)
 			case !errors.As(err, &failed) || failed.Code != exit.Unreachable:
 				return err
 			case !lost:
-				cmd.PrintErrf("sondectl: %s; asking again every %s\n", printer.OneLine(err.Error()), watchEvery)
+				cmd.PrintErrf("sondectl: %s; retrying every %s\n", printer.OneLine(err.Error()), watchEvery)
 				lost = true
 			}
 		}
 	}
 }
 
-// watcher writes what changes from one listing to the next.
+// watcher writes the changes from one listing to the next.
 type watcher struct {
 	out     io.Writer
+	colours bool
 	of      collection
 	output  *getOutput
 	columns printer.Columns
-	shown   []entry // nil before the first
+	shown   []entry // nil before the first listing
 }
 
-// show writes at once what differs from what was shown, at first everything. An object that is gone is written as it was, and said to
-// be removed.
+// show immediately writes the differences from the last output; the first time, it writes everything. It writes a
+// removed object in its last state, marked as removed.
 func (w *watcher) show(now *listing) error {
 	after, err := w.entries(now)
 	if err != nil {
 		return err
 	}
 	changed := &listing{}
-	var header []printer.Row
 	if w.shown == nil {
-		header = w.output.header(now)
+		w.columns.Names = w.output.header(now, always)
 	}
 	before, is := byName(w.shown), byName(after)
 	for _, e := range after {
-		if was, there := before[e.name]; !there || !bytes.Equal(was.body, e.body) {
+		if was, ok := before[e.name]; !ok || !bytes.Equal(was.body, e.body) {
 			changed.rows, changed.documents = append(changed.rows, e.row), append(changed.documents, e.body)
 		}
 	}
 	for _, e := range w.shown {
-		if _, there := is[e.name]; there {
+		if _, ok := is[e.name]; ok {
 			continue
 		}
-		if now.tail.GetLeftOut() > 0 { // what is not listed may still be there
+		if now.tail.GetLeftOut() > 0 { // omitted objects may still exist
 			after = append(after, e)
 			continue
 		}
@@ -97,22 +97,27 @@ func (w *watcher) show(now *listing) error {
 		changed.rows = append(changed.rows, e.row)
 		changed.documents = append(changed.documents, append(json.RawMessage(`{"removed":true,`), e.body[1:]...))
 	}
+	first := w.shown == nil
 	w.shown = after
-	var out bytes.Buffer
-	if err := w.write(&out, header, changed); err != nil {
+	var out printer.Output
+	if err := w.write(&out, first, changed); err != nil {
 		return err
 	}
-	if _, err := w.out.Write(out.Bytes()); err != nil {
-		return fmt.Errorf("write the output: %w", err)
+	if err := out.Show(w.out, w.colours); err != nil {
+		return fmt.Errorf("write output: %w", err)
 	}
 	return nil
 }
 
-// write writes documents one after the other, since there is no end of which a list could be.
-func (w *watcher) write(out *bytes.Buffer, header []printer.Row, l *listing) error {
+// write writes separate documents, since a list could never be closed.
+func (w *watcher) write(out *printer.Output, first bool, l *listing) error {
 	switch w.output.format {
 	case printer.Table, printer.Wide:
-		w.columns.Write(out, append(header, w.output.rows(l)...))
+		rows := w.output.rows(l, always)
+		if first && !w.output.noHeaders {
+			w.columns.WriteHeader(out, rows)
+		}
+		w.columns.Write(out, rows)
 		return nil
 	case printer.Name:
 		writeNames(out, w.of, l)
@@ -139,8 +144,8 @@ func (w *watcher) write(out *bytes.Buffer, header []printer.Row, l *listing) err
 
 // entry is an object of a listing.
 type entry struct {
-	name string          // mesh/name, or that of a mesh
-	body json.RawMessage // what makes a difference: its document
+	name string          // mesh/name, or a mesh's name
+	body json.RawMessage // document to compare
 	row  printer.Row
 }
 
@@ -159,7 +164,7 @@ func (w *watcher) entries(l *listing) ([]entry, error) {
 		encoder := json.NewEncoder(&body)
 		encoder.SetEscapeHTML(false)
 		if err := encoder.Encode(l.documents[i]); err != nil {
-			return nil, fmt.Errorf("encode an answer: %w", err)
+			return nil, fmt.Errorf("encode answer: %w", err)
 		}
 		name := l.rows[i].Cells[0]
 		if w.of.inMeshes {

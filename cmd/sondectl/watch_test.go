@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -57,7 +56,7 @@ func TestWatcher(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
+			var out printer.Output
 			output := &getOutput{}
 			if err := output.Set(string(tc.format)); err != nil {
 				t.Fatal(err)
@@ -75,7 +74,17 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// TestWatch watches over a change and a restart of the control plane, until its context ends, as by a signal.
+// changingAgents are agents whose states change.
+type changingAgents struct {
+	madeUpAgents
+	agents map[mesh.ID]*adminv1.Agent
+	states func() map[mesh.ID]*adminv1.AgentState
+}
+
+func (c changingAgents) Agents() map[mesh.ID]*adminv1.Agent      { return c.agents }
+func (c changingAgents) States() map[mesh.ID]*adminv1.AgentState { return c.states() }
+
+// TestWatch watches during a change and a restart of the control plane, until its context ends, as with a signal.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, signal := context.WithCancel(t.Context())
@@ -96,19 +105,18 @@ func TestWatch(t *testing.T) {
 		problems := []*adminv1.Problem{{File: "old.yaml", Text: "broken"}}
 		phase := adminv1.AgentState_CONNECTED
 		streams, missing := madeUpStreams(ctx)
-		agents := madeUpAgents()
-		o.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) { return streams, missing } // since the same time
-		o.Agents = func() map[mesh.ID]*adminv1.Agent { return agents }
-		o.Problems = func() []*adminv1.Problem {
+		agents := madeUpAgents{}.Agents()
+		o.Lists.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) { return streams, missing } // same start time
+		o.Lists.Problems = func() []*adminv1.Problem {
 			mu.Lock()
 			defer mu.Unlock()
 			return problems
 		}
-		o.AgentStates = func() map[mesh.ID]*adminv1.AgentState {
+		o.Lists.Agents = changingAgents{agents: agents, states: func() map[mesh.ID]*adminv1.AgentState {
 			mu.Lock()
 			defer mu.Unlock()
 			return map[mesh.ID]*adminv1.AgentState{"default/web-1": {Phase: phase}}
-		}
+		}}
 		n := virtual.NewNetwork()
 		serve := func() (stop func()) {
 			end, err := serveAdmin(n, o)
@@ -141,7 +149,7 @@ func TestWatch(t *testing.T) {
 				t.Errorf("%s: it writes a header: %t", what, header)
 			}
 		}
-		time.Sleep(watchEvery / 2) // each step below is halfway between two polls
+		time.Sleep(watchEvery / 2) // each following step is halfway between two polls
 		says("the first", "connected", "sondectl: store: error: old.yaml: broken\n")
 		says("no change", "", "")
 		mu.Lock()
@@ -149,13 +157,13 @@ func TestWatch(t *testing.T) {
 		mu.Unlock()
 		says("a change", "stopped", "sondectl: store: warning: new.yaml, document 2, line 3: odd\nsondectl: store: resolved: error: old.yaml: broken\n")
 		stop()
-		says("no control plane", "", "asking again every 2s\n")
+		says("no control plane", "", "retrying every 2s\n")
 		says("still none", "", "")
 		mu.Lock()
 		phase = adminv1.AgentState_LOST
 		mu.Unlock()
 		stop = serve()
-		says("it is back", "lost", "sondectl: the control plane answers again\n")
+		says("it is back", "lost", "sondectl: the control plane responds again\n")
 		says("no change again", "", "")
 		signal()
 		if code := <-ended; code != exit.OK {

@@ -21,34 +21,45 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const whyHelp = `Without a name it is sondectl status.
+const whyHelp = `Without a name, the command is the same as sondectl status.
 
 ` + whyPodHelp + `
 
-Of each endpoint of the service or MeshService NAME, and of each inbound of the dataplane NAME, it says whether it gets traffic, and what speaks against it; of
-each outbound of the dataplane whether its Envoy listens there, and whether the service that it goes to has an endpoint. KIND/NAME, as get -o name writes it, is
-of that kind alone; of mesh/NAME it is sondectl status --mesh NAME.
+For each endpoint of the service or MeshService NAME, and each inbound of the dataplane NAME, the command shows whether it gets
+traffic, and otherwise why not. For each outbound of the dataplane it shows whether Envoy listens there, and whether the outbound's
+service has an endpoint. KIND/NAME, as get -o name writes it, selects one kind; mesh/NAME is sondectl status --mesh NAME.
 
-KIND       service, meshservice or dataplane, where NAME is several of them
-SERVICE    a port of a MeshService is the service NAME_msvc_PORT
+KIND       service, meshservice or dataplane, if several of them are called NAME
+SERVICE    if it is not NAME; a port of a MeshService is the service NAME_msvc_PORT
 ENDPOINT   address and port that clients connect to; none if the service has no endpoint
-DATAPLANE  whose inbound it is; none for an endpoint without a sidecar
-STATE      ready; unchecked: as ready, and nobody checks its application; draining: it gets traffic while no endpoint is ready; stopped: its agent has drained and ended; not-ready;
-           outbound-ready: the application may call SERVICE there; outbound-not-ready: Envoy does not listen there; outbound-no-endpoints: Envoy listens, and
-           calls fail, since no endpoint of SERVICE gets traffic; no-endpoints; no-inbounds; no-ports; unknown: a
-           proxy without a dataplane. Each reason, what else is wrong with the proxy, and that one which drains gets traffic, is on a line of its own. A
-           MeshService without endpoints says which it is: there is none of that name, it has not that port, it selects no Dataplane, or no inbound has its targetPort`
+DATAPLANE  owner of the inbound, if it is not NAME; none for an endpoint without a sidecar
+STATE      ready
+           unchecked              ready, and nothing checks the application
+           draining               gets traffic only while no endpoint is ready
+           stopped                the agent has drained and stopped
+           not-ready
+           outbound-ready         the application can call SERVICE there
+           outbound-not-ready     Envoy does not listen there
+           outbound-no-endpoints  Envoy listens, but calls fail, since no endpoint of SERVICE gets traffic
+           no-endpoints, no-inbounds, no-ports
+           unknown                a proxy without a dataplane
 
-// finding is what why says of one endpoint.
+Separate lines show each reason, other problems of the proxy, and whether a draining endpoint gets traffic. For a MeshService
+without endpoints they show the cause: the name is unknown, the port is missing, the MeshService selects no Dataplane, or no
+inbound has its targetPort.
+
+-o wide has all columns.`
+
+// finding is the result for one endpoint.
 type finding struct {
-	// Kind of the object that was asked for.
+	// Kind of the requested object.
 	Kind      names.Kind `json:"kind"`
 	Mesh      string     `json:"mesh"`
 	Services  []string   `json:"services,omitempty"`
 	Endpoint  string     `json:"endpoint,omitempty"`
 	Dataplane string     `json:"dataplane,omitempty"`
 	State     string     `json:"state"`
-	// Serves is whether it gets traffic while draining.
+	// Serves says whether a draining endpoint gets traffic.
 	Serves  bool     `json:"serves,omitempty"`
 	Reasons []string `json:"reasons,omitempty"`
 }
@@ -62,7 +73,7 @@ func (c *cli) why() *cobra.Command {
 		Example: "  sondectl why\n  sondectl why pod/web-0 -n shop\n  sondectl why backend\n  sondectl why dataplane/web-1 --mesh default -o json",
 		Args:    cobra.MaximumNArgs(1),
 	}
-	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
+	output := printer.AddFormat(cmd, printer.Table, printer.Wide, printer.YAML, printer.JSON)
 	c.addMesh(cmd, &filter.Mesh, "only in this `MESH`")
 	pods := c.newDrainTarget()
 	pods.objects.AddNamespace(cmd.Flags(), "a pod")
@@ -83,11 +94,11 @@ func (c *cli) why() *cobra.Command {
 		case err != nil:
 			return err
 		case (kind == names.Pod || kind == names.Mesh) && ofMesh:
-			return settings.Usagef("--mesh: is for NAME, and %q is a %s", args[0], kind)
+			return settings.Usagef("--mesh: must only be set for NAME, and %q is a %s", args[0], kind)
 		case kind == names.Pod:
 			return c.whyPod(cmd, &pods.objects, name, output.Value)
 		case ofPods:
-			return settings.Usagef("--namespace: is for pod/NAME, and %q is a name", args[0])
+			return settings.Usagef("--namespace: must only be set for pod/NAME, and %q is a name", args[0])
 		case kind == names.Mesh:
 			return c.writeStatus(cmd.Context(), statusOf{mesh: name}, output.Value, false)
 		}
@@ -97,10 +108,10 @@ func (c *cli) why() *cobra.Command {
 	return cmd
 }
 
-// whyKinds are the kinds that why reads.
+// whyKinds are the kinds that why accepts.
 var whyKinds = []names.Kind{names.Service, names.MeshService, names.Dataplane, names.Mesh, names.Pod}
 
-// whyNamed writes what speaks against all that has the name, or what is of one kind.
+// whyNamed writes the findings about all objects with a name, or about one kind of them.
 func (c *cli) whyNamed(cmd *cobra.Command, filter *adminv1.Filter, kind names.Kind, f printer.Format) error {
 	var found *subject
 	err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
@@ -112,7 +123,7 @@ func (c *cli) whyNamed(cmd *cobra.Command, filter *adminv1.Filter, kind names.Ki
 	}
 	reportTail(cmd, found.services.GetTail())
 	if n := found.leftOut; n > 0 {
-		cmd.PrintErrf("sondectl: %d more proxies were not looked at: what is wrong with their agents is not shown\n", n)
+		cmd.PrintErrf("sondectl: %d more proxies are not included: problems of their agents are not shown\n", n)
 	}
 	all, err := found.findings(filter.GetName())
 	if err != nil {
@@ -126,35 +137,53 @@ func (c *cli) whyNamed(cmd *cobra.Command, filter *adminv1.Filter, kind names.Ki
 	if len(all) == 0 {
 		return notFound(what, filter, found.near(filter.GetName()))
 	}
-	return whyListing(all).write(&c.out, f)
+	return whyListing(all, filter.GetName(), f == printer.Wide).write(&c.out, f)
 }
 
-func whyListing(all []finding) *listing {
-	l := &listing{header: []string{"MESH", "SERVICE", "ENDPOINT", "DATAPLANE", "STATE"}}
-	several := slices.ContainsFunc(all, func(f finding) bool { return f.Kind != all[0].Kind })
-	if several {
-		l.header = slices.Insert(l.header, 0, "KIND")
-	}
-	for _, f := range all {
-		cells := []string{f.Mesh, printer.FirstFew(f.Services, ","), f.Endpoint, f.Dataplane, f.State}
-		if several {
-			cells = slices.Insert(cells, 0, string(f.Kind))
+// whyListing lists findings about a name. Without -o wide, it omits columns that only repeat the name.
+func whyListing(all []finding, name string, wide bool) *listing {
+	l := &listing{rows: make([]printer.Row, len(all))}
+	for _, column := range []struct {
+		name string
+		of   func(finding) string
+		// known is the value that is already known, possibly "".
+		known string
+	}{
+		{"KIND", func(f finding) string { return string(f.Kind) }, string(all[0].Kind)},
+		{"MESH", func(f finding) string { return f.Mesh }, ""},
+		{"SERVICE", func(f finding) string { return printer.First(1, f.Services, ",") }, name},
+		{"ENDPOINT", func(f finding) string { return f.Endpoint }, ""},
+		{"DATAPLANE", func(f finding) string { return f.Dataplane }, name},
+		{"STATE", func(f finding) string { return f.State }, ""},
+	} {
+		if !wide && column.known != "" && !slices.ContainsFunc(all, func(f finding) bool { return column.of(f) != column.known }) {
+			continue
 		}
+		l.header = append(l.header, column.name)
+		for i, f := range all {
+			cell := column.of(f)
+			if wide && column.name == "SERVICE" {
+				cell = strings.Join(f.Services, ",")
+			}
+			l.rows[i].Cells = append(l.rows[i].Cells, cell)
+		}
+	}
+	for i, f := range all {
+		l.rows[i].Notes = f.Reasons
 		l.documents = append(l.documents, f)
-		l.rows = append(l.rows, printer.Row{Cells: cells, Notes: f.Reasons})
 	}
 	return l
 }
 
-// subject is all that the control plane has of a name, and the proxies.
+// subject holds all objects with a name, and the proxies.
 type subject struct {
 	services     *adminv1.ListServicesResponse
 	meshServices *adminv1.ListMeshServicesResponse
 	dataplanes   *adminv1.ListDataplanesResponse
 	proxies      map[mesh.ID]*adminv1.Proxy
-	// called are the services that outbounds of the dataplanes go to.
+	// called are the services of the dataplanes' outbounds.
 	called map[mesh.ID]*adminv1.Service
-	// leftOut is how many proxies the control plane has not told of.
+	// leftOut counts the proxies that the control plane has omitted.
 	leftOut uint32
 }
 
@@ -174,7 +203,7 @@ func askFor(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1
 		return nil, err
 	}
 	of := filter
-	if len(s.services.GetServices()) > 0 { // their endpoints are of any proxy
+	if len(s.services.GetServices()) > 0 { // any proxy may be their endpoint
 		of = &adminv1.Filter{Mesh: filter.GetMesh()}
 	}
 	listed, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: of})
@@ -188,8 +217,8 @@ func askFor(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1
 	return s, nil
 }
 
-// near returns what may have been meant by a name that nothing has. Of two as near a Dataplane comes first: it is there, while a service may
-// be one that outbounds name alone.
+// near returns a suggestion for an unknown name. Among equally similar names it prefers a Dataplane: a service may
+// exist only as the name in outbounds.
 func (s *subject) near(name string) string {
 	var known []string
 	for _, t := range []*adminv1.Tail{s.dataplanes.GetTail(), s.meshServices.GetTail(), s.services.GetTail()} {
@@ -208,13 +237,13 @@ func (s *subject) findings(name string) ([]finding, error) {
 	}
 	for _, entry := range s.meshServices.GetMeshServices() {
 		if len(entry.GetPorts()) > 0 {
-			continue // these are services
+			continue // names of ports are services
 		}
 		var head mesh.Meta
 		if err := decode(entry.GetObject(), &head); err != nil {
 			return nil, err
 		}
-		all = append(all, finding{Kind: names.MeshService, Mesh: head.Mesh, State: "no-ports", Reasons: []string{"it has no port that a backendRef could name"}})
+		all = append(all, finding{Kind: names.MeshService, Mesh: head.Mesh, State: "no-ports", Reasons: []string{"it has no port for a backendRef"}})
 	}
 	for _, entry := range s.dataplanes.GetDataplanes() {
 		found, err := s.ofDataplane(entry)
@@ -227,14 +256,14 @@ func (s *subject) findings(name string) ([]finding, error) {
 		if p := s.proxies[id]; p.GetName() == name && !p.GetKnown() {
 			all = append(all, finding{
 				Kind: names.Dataplane, Mesh: p.GetMesh(), Dataplane: name, State: "unknown",
-				Reasons: append([]string{"there is no such Dataplane, only a proxy that asks for it"}, reasons(adminv1.Endpoint_NOT_READY, "", "", p)...),
+				Reasons: append([]string{"the Dataplane does not exist, but its proxy is connected"}, reasons(adminv1.Endpoint_NOT_READY, "", "", p)...),
 			})
 		}
 	}
 	return all, nil
 }
 
-// ofService returns a finding for each endpoint of a service, or one for a service without any.
+// ofService returns a finding for each endpoint of a service, or one finding if it has none.
 func (s *subject) ofService(name string, svc *adminv1.Service) []finding {
 	kind, called := names.Service, []string{svc.GetName()}
 	if svc.GetName() != name {
@@ -249,7 +278,7 @@ func (s *subject) ofService(name string, svc *adminv1.Service) []finding {
 		serves := why.Nevertheless(svc, e)
 		f := finding{kind, svc.GetMesh(), called, e.GetAddress(), e.GetDataplane(), describe.Health(e.GetHealth()), serves != "", reasons(e.GetHealth(), e.GetReason(), e.GetAddress(), p)}
 		if f.Serves {
-			f.Reasons = append(f.Reasons, "it gets traffic nevertheless: "+serves)
+			f.Reasons = append(f.Reasons, "it still gets traffic: "+serves)
 		}
 		if e.GetUnchecked() {
 			f.setUnchecked()
@@ -262,10 +291,10 @@ func (s *subject) ofService(name string, svc *adminv1.Service) []finding {
 // setUnchecked marks the endpoint as unchecked.
 func (f *finding) setUnchecked() {
 	f.State = uncheckedWord
-	f.Reasons = append([]string{"nobody checks its application, there is no serviceProbe: it gets traffic whether it answers or not"}, f.Reasons...)
+	f.Reasons = append([]string{"nothing checks its application, it has no serviceProbe: it gets traffic whether it answers or not"}, f.Reasons...)
 }
 
-// ofDataplane returns a finding for each inbound of a Dataplane, or one for a Dataplane without any.
+// ofDataplane returns a finding for each inbound of a Dataplane, or one finding if it has none.
 func (s *subject) ofDataplane(entry *adminv1.Dataplane) ([]finding, error) {
 	var d mesh.Dataplane
 	if err := decode(entry.GetObject(), &d); err != nil {
@@ -275,7 +304,7 @@ func (s *subject) ofDataplane(entry *adminv1.Dataplane) ([]finding, error) {
 	all, outbounds := make([]finding, 0, 1), []finding(nil)
 	for i, in := range d.Spec.Networking.Inbound {
 		if i >= len(entry.GetInbounds()) {
-			break // the control plane has told less than it should
+			break // the control plane's answer is incomplete
 		}
 		all = append(all, ofInbound(&d, &in, entry.GetInbounds()[i], p))
 	}
@@ -286,13 +315,15 @@ func (s *subject) ofDataplane(entry *adminv1.Dataplane) ([]finding, error) {
 		reason := ""
 		if p.GetAgentState().GetPhase() == adminv1.AgentState_NEVER_JOINED {
 			reason = "its proxy has never joined"
+		} else if d.Spec.Networking.Gateway != nil {
+			reason = "it is a gateway: its application accepts connections itself"
 		}
 		all = append(all, finding{Kind: names.Dataplane, Mesh: d.Mesh, Dataplane: d.Name, State: "no-inbounds", Reasons: reasons(adminv1.Endpoint_READY, reason, "", p)})
 	}
 	return append(all, outbounds...), nil
 }
 
-// ofInbound returns the finding for an inbound of a Dataplane, whose health is h.
+// ofInbound returns the finding for an inbound of a Dataplane with health h.
 func ofInbound(d *mesh.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p *adminv1.Proxy) finding {
 	at := mesh.JoinHostPort(in.Address, in.Port)
 	f := finding{
@@ -307,13 +338,13 @@ func ofInbound(d *mesh.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p 
 	switch tag := in.Tags.Service(); {
 	case len(f.Services) == 0 && tag != "":
 		f.Services = []string{tag}
-	case len(f.Services) == 0 && in.State != mesh.InboundIgnored: // of such a one its state is reason enough
-		f.Reasons = append(f.Reasons, "no service has it: it has no tag "+mesh.TagService+", and no MeshService or Service names it")
+	case len(f.Services) == 0 && in.State != mesh.InboundIgnored: // the state already says why
+		f.Reasons = append(f.Reasons, "it belongs to no service: it has no tag "+mesh.TagService+", and no MeshService or Service selects it")
 	}
 	return f
 }
 
-// reasons returns in words what speaks against an endpoint. p is nil without a sidecar.
+// reasons describes why an endpoint gets no traffic. p is nil without a sidecar.
 func reasons(h adminv1.Endpoint_Health, reason, at string, p *adminv1.Proxy) []string {
 	var all []string
 	if reason != "" {
@@ -323,7 +354,7 @@ func reasons(h adminv1.Endpoint_Health, reason, at string, p *adminv1.Proxy) []s
 	case drain != "":
 		all = append(all, "draining: "+drain)
 	case p.GetDraining() || h == adminv1.Endpoint_DRAINING && reason == "":
-		all = append(all, "draining: its agent, or its owner, has said that it ends")
+		all = append(all, describe.DrainReported)
 	}
 	if p == nil {
 		return all
@@ -342,7 +373,7 @@ func reasons(h adminv1.Endpoint_Health, reason, at string, p *adminv1.Proxy) []s
 	return all
 }
 
-// ofOtherInbound says whether Envoy has refused the listener of an inbound at another address.
+// ofOtherInbound reports whether Envoy has rejected the listener of a different inbound.
 func ofOtherInbound(nack *adminv1.Nack, at string) bool {
 	address, ok := strings.CutPrefix(nack.GetResource(), "inbound:")
 	_, err := netip.ParseAddrPort(address)
@@ -352,7 +383,7 @@ func ofOtherInbound(nack *adminv1.Nack, at string) bool {
 // decode decodes an object of the API.
 func decode(body []byte, into any) error {
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("decode an object: %w", mesh.ExplainJSON("", body, into))
+		return fmt.Errorf("decode object: %w", mesh.ExplainJSON("", body, into))
 	}
 	return nil
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 )
 
-// maxCalled is how many services are asked for by name. Of more all of the mesh are.
+// maxCalled limits the services requested by name. For more, the command requests all services of the mesh.
 const maxCalled = 20
 
-// askForCalled adds the services that the outbounds of the dataplanes go to.
+// askForCalled adds the services of the dataplanes' outbounds.
 func (s *subject) askForCalled(ctx context.Context, api adminv1.AdminServiceClient) error {
 	for _, d := range s.dataplanes.GetDataplanes() {
 		var head mesh.Meta
@@ -55,7 +55,7 @@ func (s *subject) ofOutbounds(d *mesh.Dataplane, entry *adminv1.Dataplane) []fin
 		case o.GetHealth() == adminv1.Endpoint_NOT_READY:
 			f.State, f.Reasons = "outbound-not-ready", []string{o.GetReason()}
 		case o.GetService() == "":
-			f.Reasons = []string{"all calls are redirected to it, and it goes to any service of the mesh"}
+			f.Reasons = []string{"all calls are redirected to it, for any service of the mesh"}
 		case svc != nil && len(svc.GetEndpoints()) == 0:
 			f.State, f.Reasons = "outbound-no-endpoints", svc.GetReasons()[:min(len(svc.GetReasons()), 1)]
 		case svc != nil && !slices.ContainsFunc(svc.GetEndpoints(), describe.Serves):

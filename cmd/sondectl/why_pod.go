@@ -14,11 +14,12 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const whyPodHelp = `Of pod/NAME it says in a paragraph why the pod is not ready, not in the mesh, or gets no traffic, or that it is well. It reads the pod with your
-rights in the cluster, and asks the control plane. Below the paragraph are all findings in the order of a pod's life, each with what says so: a
-condition, a status, an event, the control plane; and for how long. Without the control plane it says what it could not ask.`
+const whyPodHelp = `For pod/NAME, a paragraph says why the pod is not ready, not in the mesh, or gets no traffic, or that it is well. The
+command reads the pod with your rights in the cluster, and calls the control plane. Below the paragraph are all findings
+in the order of a pod's life, each with its source (a condition, a status, an event, the control plane) and its
+duration. If the control plane cannot be reached, the output says what is unknown.`
 
-// whyPod writes what is wrong with a pod.
+// whyPod writes the report about a pod.
 func (c *cli) whyPod(cmd *cobra.Command, objects *cluster.Objects, name string, format printer.Format) error {
 	call, err := c.beside()
 	if err != nil {
@@ -26,7 +27,7 @@ func (c *cli) whyPod(cmd *cobra.Command, objects *cluster.Objects, name string, 
 	}
 	in, err := cluster.Open(c.cluster)
 	if errors.Is(err, cluster.ErrNoKubeconfig) {
-		return settings.Usagef("a pod is read from an API server, and %w: give --%s", err, cluster.FlagKubeconfig)
+		return settings.Usagef("pods are read from an API server, and %w: set --%s", err, cluster.FlagKubeconfig)
 	}
 	if err != nil {
 		return err

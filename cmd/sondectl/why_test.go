@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestRefusalsOfAnEndpoint shows which of the resources that its Envoy refuses speak against an endpoint.
+// TestRefusalsOfAnEndpoint shows which rejected resources are reasons against an endpoint.
 func TestRefusalsOfAnEndpoint(t *testing.T) {
 	nack := func(resource string) *adminv1.Nack { return &adminv1.Nack{Resource: resource, Reason: "no"} }
 	p := &adminv1.Proxy{
@@ -40,7 +40,8 @@ func TestRefusalsOfAnEndpoint(t *testing.T) {
 	}
 }
 
-// TestHeldEndpoint shows that an endpoint which drains since a liveness probe fails is not that of a proxy that ends, unless it does.
+// TestHeldEndpoint shows that an endpoint draining because of a failed liveness probe does not make its proxy count as
+// stopping.
 func TestHeldEndpoint(t *testing.T) {
 	const held = "its liveness probe fails"
 	p := &adminv1.Proxy{AgentState: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED}, Streams: []*adminv1.Stream{{}}}
@@ -48,7 +49,7 @@ func TestHeldEndpoint(t *testing.T) {
 		t.Errorf("reasons() (-want +got):\n%s", diff)
 	}
 	p.Draining = true
-	if diff := cmp.Diff([]string{held, "draining: its agent, or its owner, has said that it ends"}, reasons(adminv1.Endpoint_DRAINING, held, "", p)); diff != "" {
+	if diff := cmp.Diff([]string{held, "draining: its agent or its owner has reported that it is stopping"}, reasons(adminv1.Endpoint_DRAINING, held, "", p)); diff != "" {
 		t.Errorf("reasons() of one that ends (-want +got):\n%s", diff)
 	}
 	d := &adminv1.Dataplane{Inbounds: []*adminv1.InboundHealth{{Health: adminv1.Endpoint_DRAINING, Reason: held}}}
@@ -61,7 +62,7 @@ func TestHeldEndpoint(t *testing.T) {
 	}
 }
 
-// held is a control plane with one service, of whose endpoints none is ready.
+// held is a control plane with one service without ready endpoints.
 type held struct {
 	adminv1.AdminServiceClient
 	bend func(*adminv1.Service)
@@ -97,17 +98,17 @@ func (held) ListProxies(context.Context, *adminv1.ListProxiesRequest, ...grpc.Ca
 	return &adminv1.ListProxiesResponse{}, nil
 }
 
-// TestAllAreHeldBack shows that endpoints which drain get the traffic of a service without ready ones.
+// TestAllAreHeldBack shows that draining endpoints get the traffic of a service without ready ones.
 func TestAllAreHeldBack(t *testing.T) {
 	const first, second = "draining: 10.0.0.1:80: its liveness probe fails", "draining: 10.0.0.2:80: its liveness probe fails"
 	tests := map[string]struct {
 		bend  func(*adminv1.Service)
 		notes []string
-		why   string // what why says of the first endpoint
+		why   string // output of why for the first endpoint
 	}{
 		"all of them": {
 			func(*adminv1.Service) {}, []string{"draining endpoints get traffic: no endpoint of service web is ready", first, second},
-			"it gets traffic nevertheless: no endpoint of service web is ready",
+			"it still gets traffic: no endpoint of service web is ready",
 		},
 		"one is ready": {
 			func(s *adminv1.Service) {
@@ -121,12 +122,12 @@ func TestAllAreHeldBack(t *testing.T) {
 		"of a node": {
 			func(s *adminv1.Service) { s.Local, s.Endpoints[1].GetsTraffic = true, false },
 			[]string{"draining endpoints get traffic: no endpoint of service web on its node is ready", first, second},
-			"it gets traffic nevertheless: no endpoint of service web on its node is ready",
+			"it still gets traffic: no endpoint of service web on its node is ready",
 		},
 		"headless": {
 			func(s *adminv1.Service) { s.Headless = true },
 			[]string{"draining endpoints get traffic: callers of service web reach each endpoint at its own address", first, second},
-			"it gets traffic nevertheless: callers of service web reach each endpoint at its own address",
+			"it still gets traffic: callers of service web reach each endpoint at its own address",
 		},
 	}
 	for name, tc := range tests {
@@ -151,7 +152,7 @@ func TestAllAreHeldBack(t *testing.T) {
 	}
 }
 
-// TestHeldBackIsSaidOfOthers shows it of MeshServices and Dataplanes.
+// TestHeldBackIsSaidOfOthers shows the same for MeshServices and Dataplanes.
 func TestHeldBackIsSaidOfOthers(t *testing.T) {
 	api := held{bend: func(*adminv1.Service) {}}
 	meshServices, err := meshServices.list(t.Context(), api, &adminv1.Filter{})
@@ -165,7 +166,7 @@ func TestHeldBackIsSaidOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"draining: web:80/tcp: it gets traffic nevertheless, of service web"}, dataplanes.rows[0].Notes); diff != "" {
+	if diff := cmp.Diff([]string{"draining: web:80/tcp: it still gets traffic, of service web"}, dataplanes.rows[0].Notes); diff != "" {
 		t.Errorf("notes of get dataplanes (-want +got):\n%s", diff)
 	}
 	asked, err := askFor(t.Context(), api, &adminv1.Filter{Name: "web-1"})
@@ -173,7 +174,7 @@ func TestHeldBackIsSaidOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	found, err := asked.ofDataplane(asked.dataplanes.GetDataplanes()[0])
-	if err != nil || !found[0].Serves || !slices.Contains(found[0].Reasons, "it gets traffic nevertheless, of service web") {
+	if err != nil || !found[0].Serves || !slices.Contains(found[0].Reasons, "it still gets traffic, of service web") {
 		t.Errorf("ofDataplane() = %+v, %v", found, err)
 	}
 }
@@ -185,7 +186,7 @@ func TestVersionIsNotSupported(t *testing.T) {
 	}
 }
 
-// TestEnvoyDoesNotRun shows why, in both commands.
+// TestEnvoyDoesNotRun shows the reason in both commands.
 func TestEnvoyDoesNotRun(t *testing.T) {
 	p := &adminv1.Proxy{
 		Name: "web-1", Agent: &adminv1.Agent{EnvoyDown: "run envoy: exit status 1"},
@@ -199,7 +200,7 @@ func TestEnvoyDoesNotRun(t *testing.T) {
 	}
 }
 
-// TestOutboundsOfADataplane shows what another program at an outbound makes of the health of a Dataplane.
+// TestOutboundsOfADataplane shows the health of a Dataplane if another program uses the port of an outbound.
 func TestOutboundsOfADataplane(t *testing.T) {
 	ready, wrong := &adminv1.OutboundHealth{Health: adminv1.Endpoint_READY}, &adminv1.OutboundHealth{
 		Address: "127.0.0.1:10001", Service: "api", Health: adminv1.Endpoint_NOT_READY, Reason: "its Envoy refuses the listener: cannot bind",
@@ -231,7 +232,7 @@ func TestOutboundsOfADataplane(t *testing.T) {
 	}
 	d.Outbounds = append(d.Outbounds, &adminv1.OutboundHealth{Address: "127.0.0.1:10002", Service: "db", Health: adminv1.Endpoint_READY},
 		&adminv1.OutboundHealth{Address: "127.0.0.1:10003", Service: "wev", Health: adminv1.Endpoint_READY}, &adminv1.OutboundHealth{Address: "127.0.0.1:10004", Service: "web", Health: adminv1.Endpoint_READY})
-	d.Outbounds[0].Address = "0.0.0.0:15001" // with redirection it is of all services
+	d.Outbounds[0].Address = "0.0.0.0:15001" // with redirection, one listener is for all services
 	subject := &subject{called: map[mesh.ID]*adminv1.Service{
 		"default/db":  {Name: "db", Endpoints: []*adminv1.Endpoint{{Health: adminv1.Endpoint_NOT_READY}}},
 		"default/wev": {Name: "wev", Reasons: []string{"there is no such Service", "calls fail"}},
@@ -243,7 +244,7 @@ func TestOutboundsOfADataplane(t *testing.T) {
 		lines = append(lines, strings.Join(append([]string{string(f.Kind), f.Mesh, strings.Join(f.Services, ","), f.Endpoint, f.Dataplane, f.State}, f.Reasons...), " "))
 	}
 	want := []string{
-		"dataplane default  0.0.0.0:15001 web-1 outbound-ready all calls are redirected to it, and it goes to any service of the mesh",
+		"dataplane default  0.0.0.0:15001 web-1 outbound-ready all calls are redirected to it, for any service of the mesh",
 		"dataplane default api 127.0.0.1:10001 web-1 outbound-not-ready its Envoy refuses the listener: cannot bind",
 		"dataplane default db 127.0.0.1:10002 web-1 outbound-no-endpoints no endpoint of service db gets traffic: sondectl why service/db says why",
 		"dataplane default wev 127.0.0.1:10003 web-1 outbound-no-endpoints there is no such Service",

@@ -1,5 +1,5 @@
-// Package access finds out who calls the admin API with a token of a service account, and whether RBAC lets them: by a TokenReview, and a
-// SubjectAccessReview for the right that the call needs.
+// Package access authenticates and authorizes callers of the admin API that have a service-account token, with a
+// TokenReview and a SubjectAccessReview for the right that the call needs.
 package access
 
 import (
@@ -30,36 +30,38 @@ import (
 )
 
 const (
-	// validity of what the API server has said, from when it was asked: as long as its own delegates keep that. Only that a caller may do something is
-	// kept, so that a right which is given takes effect at once. Source: k8s.io/apiserver pkg/server/options/authentication.go.
+	// validity is how long an answer of the API server is cached, counted from the request, as API servers' own delegated
+	// authorization does. Only permissions are cached, so that a newly granted right takes effect at once. Source:
+	// k8s.io/apiserver pkg/server/options/authentication.go.
 	validity = 10 * time.Second
-	// remembered is how many are kept of what callers may do.
+	// remembered is the number of cached permissions.
 	remembered = 512
-	// Tokens that one source may have checked: a burst, then a number per second. Any client that can connect may send any number of tokens that
-	// only the API server can tell from good ones.
+	// Token checks per source: a burst, then a rate per second. Any client may send any number of tokens that only the API
+	// server can distinguish from valid ones.
 	checksBurst     = 20
 	checksPerSecond = rate.Limit(5)
-	// checksAtOnce of all sources, which share them equally.
+	// checksAtOnce is the limit for all sources, which share it equally.
 	checksAtOnce = 16
-	// checkTimeout limits one check: both requests, and waiting for others.
+	// checkTimeout bounds one check: the wait for its turn, and both requests.
 	checkTimeout = 5 * time.Second
-	// maxReason is how much of the API server's reason is passed on, in bytes.
+	// maxReason bounds the API server's reason in an error, in bytes.
 	maxReason = 300
 )
 
 // Rights is the API of SubjectAccessReviews. authorizationv1.SubjectAccessReviewInterface of client-go implements it.
 type Rights interface {
-	Create(ctx context.Context, r *authorizationv1.SubjectAccessReview, o metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
+	Create(ctx context.Context, r *authorizationv1.SubjectAccessReview,
+		o metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
 }
 
 // Options of an Authorizer.
 type Options struct {
-	// Tokens and Rights are required. How many requests per second they send is limited by their client.
+	// Tokens and Rights are required. Their client limits the rate of requests.
 	Tokens tokenreview.Reviews
 	Rights Rights
 }
 
-// Authorizer implements admin.Access. It may be used from any goroutine.
+// Authorizer implements admin.Access. It is safe for concurrent use.
 type Authorizer struct {
 	o       Options
 	allowed *cache.LRUExpireCache // usernames by permission
@@ -67,10 +69,10 @@ type Authorizer struct {
 	turns   *connlimit.Places[netip.Prefix]
 }
 
-// hash stands for a token, so that none is kept.
+// hash identifies a token without keeping it.
 type hash [sha256.Size]byte
 
-// permission is the key of what a caller may do.
+// permission is the key of a cached permission.
 type permission struct {
 	token hash
 	right adminv1.Right
@@ -83,7 +85,8 @@ func New(o Options) (*Authorizer, error) {
 	}
 	return &Authorizer{
 		o: o, allowed: cache.NewLRUExpireCache(remembered),
-		checks: sourcelimit.New(checksPerSecond, checksBurst), turns: connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: checksAtOnce}),
+		checks: sourcelimit.New(checksPerSecond, checksBurst),
+		turns:  connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: checksAtOnce}),
 	}, nil
 }
 
@@ -98,7 +101,8 @@ func (a *Authorizer) Authorize(ctx context.Context, token string, need adminv1.R
 	}
 	from := grpcconn.Source(ctx)
 	if !a.checks.Allow(from) {
-		return "", status.Error(codes.ResourceExhausted, "too many tokens from this address are being checked: try again in a second")
+		return "", status.Error(codes.ResourceExhausted,
+			"too many tokens from this address are being checked: try again in a second")
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -119,7 +123,7 @@ func (a *Authorizer) Authorize(ctx context.Context, token string, need adminv1.R
 	return user.Username, nil
 }
 
-// plausible returns why the API server need not be asked about a token.
+// plausible returns why a token is invalid without asking the API server.
 func plausible(token string, now time.Time) error {
 	claims, err := tokenreview.Claimed(token, mesh.AdminAudience, &struct{}{})
 	if err != nil {
@@ -131,7 +135,7 @@ func plausible(token string, now time.Time) error {
 	return nil
 }
 
-// identify returns whom the token is for.
+// identify returns the user of a token.
 func (a *Authorizer) identify(ctx context.Context, token string) (authenticationv1.UserInfo, error) {
 	user, err := tokenreview.Review(ctx, a.o.Tokens, token, mesh.AdminAudience)
 	switch {
@@ -143,12 +147,13 @@ func (a *Authorizer) identify(ctx context.Context, token string) (authentication
 	return user, nil
 }
 
-// review returns why a user may not do what needs a right, nil if they may.
+// review returns why a user may not make a call that needs a right, nil if the user may.
 func (a *Authorizer) review(ctx context.Context, user authenticationv1.UserInfo, need adminv1.Right) error {
 	resource, subresource, _ := strings.Cut(need.Resource, "/")
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, Groups: user.Groups, UID: user.UID, Extra: map[string]authorizationv1.ExtraValue{},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: mesh.Group, Resource: resource, Subresource: subresource, Verb: need.Verb},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: mesh.Group, Resource: resource,
+			Subresource: subresource, Verb: need.Verb},
 	}
 	for key, values := range user.Extra {
 		spec.Extra[key] = authorizationv1.ExtraValue(values)
@@ -167,7 +172,7 @@ func (a *Authorizer) review(ctx context.Context, user authenticationv1.UserInfo,
 	return status.Error(codes.PermissionDenied, text)
 }
 
-// forbidden says which right is missing and for whom, as API servers do.
+// forbidden names the missing right and the user, in the words of API servers.
 func forbidden(user string, need adminv1.Right) string {
 	return fmt.Sprintf("%s.%s is forbidden: User %q cannot %s resource %q in API group %q at the cluster scope",
 		need.Resource, mesh.Group, user, need.Verb, need.Resource, mesh.Group)
@@ -176,5 +181,7 @@ func forbidden(user string, need adminv1.Right) string {
 func invalid(err error) error { return status.Errorf(codes.Unauthenticated, "invalid token: %v", err) }
 
 func unavailable(err error) error {
-	return status.Errorf(codes.Unavailable, "the API server does not say who may call: %s; the admin token is good without it", cut.Text(err.Error(), maxReason))
+	return status.Errorf(codes.Unavailable,
+		"the API server does not answer whether the caller may: %s; "+
+			"the admin token works without it", cut.Text(err.Error(), maxReason))
 }

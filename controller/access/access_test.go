@@ -24,12 +24,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// server is an API server to which all tokens are good. test/real/kube has a real one; this one takes its time, and counts.
+// server is an API server to which all tokens are good. test/real/kube has a real one; this one takes its time, and
+// counts.
 type server struct {
-	// takes is how long it takes for each answer; hangs says that there is none.
+	// takes is how long it takes for each answer; hangs says that it never answers.
 	takes time.Duration
 	hangs bool
-	// denies says that there are no rights, allows that there are all, and deleted that no token is good any more.
+	// denies says that callers have no rights, allows that they have all, and deleted that all tokens are invalid.
 	denies, allows, deleted atomic.Bool
 
 	tokens, rights atomic.Int32
@@ -73,7 +74,7 @@ func (s rights) Create(ctx context.Context, r *authorizationv1.SubjectAccessRevi
 		return nil, err
 	}
 	if r.Spec.UID != "u-1" || len(r.Spec.Groups) != 1 || len(r.Spec.Extra["key"]) != 1 {
-		return nil, errors.New("the user is not that of the token")
+		return nil, errors.New("the user is not the token's")
 	}
 	a := r.Spec.ResourceAttributes
 	r.Status.Allowed = s.allows.Load() || !s.denies.Load() && a.Group == mesh.Group && a.Resource == "proxies" && a.Subresource == "envoy" && a.Verb == "get" && a.Namespace == ""
@@ -133,7 +134,8 @@ func TestAnswersAreRemembered(t *testing.T) {
 	})
 }
 
-// A caller whose service account is deleted may do nothing after validity, whatever they call meanwhile, and however long the API server takes.
+// A caller whose service account is deleted may do nothing after validity, whatever they call meanwhile, and however
+// long the API server takes.
 func TestNoAnswerOutlivesItsValidity(t *testing.T) {
 	for _, takes := range []time.Duration{2 * time.Second, 0} {
 		synctest.Test(t, func(t *testing.T) {
@@ -189,10 +191,10 @@ func TestWhatIsRefused(t *testing.T) {
 			"no right": {&server{}, token(1, mesh.AdminAudience), adminv1.Right{Verb: adminv1.VerbCreate, Resource: "rotations"}, codes.PermissionDenied,
 				`rotations.sonde.dev is forbidden: User "system:serviceaccount:shop:default" cannot create resource "rotations" in API group "sonde.dev" at the cluster scope: a reason`, 1},
 			"another audience": {&server{}, token(1, mesh.TokenAudience), need, codes.Unauthenticated, `invalid token: aud: must hold "sonde-admin"`, 0},
-			"no JWT":           {&server{}, "a.b.c", need, codes.Unauthenticated, "invalid token: it is no signed JWT", 0},
-			"too long":         {&server{}, strings.Repeat("x", 17<<10), need, codes.Unauthenticated, "invalid token: it has 17408 bytes, at most 16384 are read", 0},
+			"no JWT":           {&server{}, "a.b.c", need, codes.Unauthenticated, "invalid token: the token is not a signed JWT", 0},
+			"too long":         {&server{}, strings.Repeat("x", 17<<10), need, codes.Unauthenticated, "invalid token: the token has 17408 bytes, at most 16384 are allowed", 0},
 			"no answer": {hanging, token(1, mesh.AdminAudience), need, codes.Unavailable,
-				"the API server does not say who may call: the token cannot be checked now: review token: post <token>: context deadline exceeded; the admin token is good without it", 1},
+				"the API server does not answer whether the caller may: the token cannot be checked now: review token: post <token>: context deadline exceeded; the admin token works without it", 1},
 		}
 		for name, tc := range tests {
 			begin := time.Now()

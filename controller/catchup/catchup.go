@@ -1,5 +1,5 @@
-// Package catchup has pods made that could not be made while the webhook was away. A ReplicaSet waits up to 17 minutes before it
-// tries again; an update has it try at once.
+// Package catchup retries the creation of pods that failed while the webhook was unavailable. A ReplicaSet waits up to
+// 17 minutes before it retries; an update makes it retry at once.
 package catchup
 
 import (
@@ -29,23 +29,24 @@ import (
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
-// annotationRetry is what is touched.
+// annotationRetry is the annotation whose change makes an owner retry.
 const annotationRetry = mesh.OwnPrefix + "retry"
 
-// rounds are when ReplicaSets are looked at after this replica has begun to lead: the API server may reach the webhook only after a
-// while. Afterwards events tell what waits, which is touched once per pause: a webhook may be away while its control plane is not.
+// rounds are the times of searches for ReplicaSets after this replica has become the leader, since the API server may
+// reach the webhook only after a while. Later, events show which owners wait, and each is touched once per pause: the
+// webhook may be unavailable while its control plane runs.
 var rounds = []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute}
 
 const pause = time.Minute
 
-// requestTimeout of all requests but watches.
+// requestTimeout bounds all requests except watches.
 const requestTimeout = 30 * time.Second
 
 // Options of Run.
 type Options struct {
 	// Client of the API server, without a timeout: it watches. Required.
 	Client kubernetes.Interface
-	// Webhooks ends the names of our webhooks, as they are in the messages of failed requests. Required.
+	// Webhooks is the suffix of the names of our webhooks in the messages of failed requests. Required.
 	Webhooks string
 	// Logger. Required.
 	Logger *slog.Logger
@@ -53,21 +54,21 @@ type Options struct {
 	Loop *heartbeat.Loop
 }
 
-// owner is an object that makes pods.
+// owner is an object that creates pods.
 type owner struct {
 	kind, namespace, name string
 }
 
-// search is what one Run has found.
+// search has the results of one Run.
 type search struct {
 	Options
-	read chan struct{} // receives once all events of the start are there
+	read chan struct{} // receives once all existing events are read
 
 	mu      sync.Mutex
-	waiting map[owner]struct{} // owners with a failure since they were touched last
+	waiting map[owner]struct{} // owners with a failure since their last touch
 }
 
-// Run touches what waits for the webhook until ctx ends, and then returns nil. It is for one replica at a time.
+// Run touches the owners that wait for the webhook until ctx ends, and then returns nil. Only one replica may run it.
 func Run(ctx context.Context, o Options) error {
 	s := &search{Options: o, read: make(chan struct{}, 1), waiting: map[owner]struct{}{}}
 	group, ctx := errgroup.WithContext(ctx)
@@ -78,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
-// run looks for ReplicaSets in rounds, then follows events.
+// run searches for ReplicaSets in rounds, then follows events.
 func (s *search) run(ctx context.Context, follow func()) {
 	started, following := time.Now(), false
 	for round := 0; ; {
@@ -98,7 +99,9 @@ func (s *search) run(ctx context.Context, follow func()) {
 				round++
 				err := s.findReplicaSets(ctx)
 				if apierrors.IsForbidden(err) {
-					s.Logger.InfoContext(ctx, "pods that could not be created are left to Kubernetes, which retries within 17 minutes", "err", err)
+					s.Logger.InfoContext(ctx, "no more searches for pods that could not be created, "+
+						"Kubernetes retries within 17 minutes",
+						"err", err)
 					return
 				}
 				if err != nil && ctx.Err() == nil {
@@ -114,7 +117,7 @@ func (s *search) run(ctx context.Context, follow func()) {
 	}
 }
 
-// touchAll touches what waits. What cannot be touched waits on.
+// touchAll touches the waiting owners. An owner that it fails to touch stays in waiting.
 func (s *search) touchAll(ctx context.Context) {
 	s.Loop.Begin()
 	defer s.Loop.End()
@@ -123,7 +126,7 @@ func (s *search) touchAll(ctx context.Context) {
 	clear(s.waiting)
 	s.mu.Unlock()
 	for _, w := range all {
-		s.Loop.Beat() // each of them may wait for the API server
+		s.Loop.Beat() // each touch may wait for the API server
 		log := s.Logger.With("kind", w.kind, "namespace", w.namespace, "name", w.name)
 		err := s.touch(ctx, w)
 		if err == nil {
@@ -143,15 +146,15 @@ func (s *search) wait(o owner) {
 	s.waiting[o] = struct{}{}
 }
 
-// ours reports whether a message is about one of our webhooks that could not be called. A pod that it has refused will be refused
-// again.
+// ours reports whether a message is about a failed call of one of our webhooks. It is false for a rejected pod, which
+// would be rejected again.
 func (s *search) ours(message string) bool {
 	_, after, failed := strings.Cut(message, `failed calling webhook "`)
 	name, _, _ := strings.Cut(after, `"`)
 	return failed && strings.HasSuffix(name, s.Webhooks)
 }
 
-// findReplicaSets finds those that wait by their condition: they may have failed long ago, so that there is no event.
+// findReplicaSets finds waiting ReplicaSets by their condition, since the event of an old failure may have expired.
 func (s *search) findReplicaSets(ctx context.Context) error {
 	s.Loop.Begin()
 	defer s.Loop.End()
@@ -178,19 +181,22 @@ func (s *search) failed(conditions []appsv1.ReplicaSetCondition) bool {
 	})
 }
 
-// lastFailure is how old the last event of an owner may be that still waits: the longest back-off of controllers is 1,000 s.
+// lastFailure is the maximum age of an owner's last event while it may still wait: the longest back-off of controllers
+// is 1,000 s.
 const lastFailure = 20 * time.Minute
 
-// failure is what is kept of an event.
+// failure is the record of an event.
 type failure struct {
 	owner
 	at time.Time
 }
 
-// events follows the events of pods that could not be made. They are all that StatefulSets, DaemonSets and Jobs say of it.
+// events follows the events of pods whose creation failed. StatefulSets, DaemonSets and Jobs report failures only by
+// events.
 func (s *search) events() *watch.Store[*corev1.Event, failure] {
 	return watch.New(watch.Kind[*corev1.Event, failure]{
-		Client: s.Client.CoreV1().RESTClient(), Resource: "events", Fields: "reason=FailedCreate", New: &corev1.Event{}, Record: s.failure,
+		Client: s.Client.CoreV1().RESTClient(), Resource: "events", Fields: "reason=FailedCreate", New: &corev1.Event{},
+		Record: s.failure,
 		Changed: func(_ watch.Key, _, now *failure) {
 			if now != nil && time.Since(now.at) <= lastFailure {
 				s.wait(now.owner)
@@ -200,7 +206,7 @@ func (s *search) events() *watch.Store[*corev1.Event, failure] {
 	})
 }
 
-// failure returns what an event says, and false for one that is not about our webhooks.
+// failure returns the record of an event, and false for an event that is not about our webhooks.
 func (s *search) failure(e *corev1.Event) (failure, bool) {
 	of := owner{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
 	switch of.kind {
@@ -210,7 +216,7 @@ func (s *search) failure(e *corev1.Event) (failure, bool) {
 	return failure{}, false
 }
 
-// touch changes an annotation.
+// touch changes annotationRetry of an owner.
 func (s *search) touch(ctx context.Context, of owner) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		annotationRetry: time.Now().UTC().Format(time.RFC3339Nano),

@@ -1,5 +1,5 @@
-// Package definitions brings the CustomResourceDefinitions of an API server to those of this build. Helm installs what is in a chart's crds/ once, and
-// never changes it: a hook of the chart runs this before an upgrade (decision 058).
+// Package definitions updates the CustomResourceDefinitions of an API server to this build's. Helm installs the files
+// of a chart's crds/ once, and never changes them: a hook of the chart runs this before an upgrade (decision 058).
 package definitions
 
 import (
@@ -21,16 +21,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// AnnotationVersion has the version of the build that has written a definition last.
+// AnnotationVersion has the version of the last build that wrote a definition.
 const AnnotationVersion = "sonde.dev/version"
 
-// fieldManager owns what is written.
+// fieldManager owns the written fields.
 const fieldManager = "sonde-crds"
 
-// establishedInterval is how often an API server is asked whether it serves a definition.
+// establishedInterval is the polling interval until the API server serves a definition.
 const establishedInterval = 200 * time.Millisecond
 
-var resource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+var resource = schema.GroupVersionResource{
+	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // Options of Apply.
 type Options struct {
@@ -38,14 +39,15 @@ type Options struct {
 	Client dynamic.Interface
 	// Files has the definitions, one YAML file each. Required.
 	Files fs.ReadDirFS
-	// Version of this build, as buildinfo has it. Required.
+	// Version of this build, from buildinfo. Required.
 	Version string
 	// Logger. Required.
 	Logger *slog.Logger
 }
 
-// Apply creates the definitions that are missing, changes the others, whoever has made them, and waits until the API server serves all. One that a newer
-// version has written stays as it is: an older schema would drop fields that users have written since. All errors are returned, joined.
+// Apply creates missing definitions, changes the others, whoever created them, and waits until the API server serves
+// all. It keeps a definition of a newer version: an older schema would drop fields that users have written since. It
+// returns all errors, joined.
 func Apply(ctx context.Context, o Options) error {
 	files, err := o.Files.ReadDir(".")
 	if err != nil {
@@ -90,7 +92,7 @@ func (o *Options) apply(ctx context.Context, definition *unstructured.Unstructur
 	if err == nil {
 		before = there.GetResourceVersion()
 		if of := there.GetAnnotations()[AnnotationVersion]; newer(of, o.Version) {
-			o.Logger.WarnContext(ctx, "definition of a newer version left as it is", "name", name, "version", of)
+			o.Logger.WarnContext(ctx, "keeping a definition of a newer version", "name", name, "version", of)
 			return nil
 		}
 	}
@@ -101,16 +103,17 @@ func (o *Options) apply(ctx context.Context, definition *unstructured.Unstructur
 	if err := o.established(ctx, name); err != nil {
 		return fmt.Errorf("wait for CustomResourceDefinition %s to be served: %w", name, err)
 	}
-	o.Logger.InfoContext(ctx, "definition applied", "name", name, "created", before == "", "changed", now.GetResourceVersion() != before)
+	o.Logger.InfoContext(ctx, "definition applied", "name", name, "created", before == "",
+		"changed", now.GetResourceVersion() != before)
 	return nil
 }
 
-// newer reports whether version a is newer than b, as far as both are versions.
+// newer reports whether version a is newer than b. It is false if one of them is not a version.
 func newer(a, b string) bool {
 	return semver.IsValid(a) && semver.IsValid(b) && semver.Compare(a, b) > 0
 }
 
-// conditions is what is read of the state of a definition.
+// conditions is the part of a definition's status that established reads.
 type conditions struct {
 	Status struct {
 		Conditions []metav1.Condition `json:"conditions"`

@@ -17,25 +17,25 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// Reporter is who reports the events of the control plane.
+// Reporter is the reporting controller of the control plane's events.
 const Reporter = mesh.OwnPrefix + "control-plane"
 
-// maxNote is the longest note in bytes: the API server refuses an event with a longer one.
+// maxNote is the maximum length of a note in bytes: the API server rejects events with a longer one.
 const maxNote = 1024
 
 // Event is about one object.
 type Event struct {
-	// Kind, Namespace, Name and UID identify the object; APIVersion is that of its kind, such as apps/v1.
+	// Kind, Namespace, Name and UID identify the object; APIVersion is its kind's, such as apps/v1.
 	Kind, APIVersion, Namespace, Name string
 	UID                               types.UID
-	// FieldPath is the part of the object, such as spec.containers{app}, or "".
+	// FieldPath is the affected part of the object, such as spec.containers{app}, or "".
 	FieldPath string
-	// Reason and Action are words of a small set: events of one object with the same two become a series, whose note is that of the
-	// first one.
+	// Reason and Action have few values: events of one object with equal Reason and Action become a series, which keeps
+	// its first note.
 	Reason, Action string
-	// Note is human-readable. It is cut at 1,024 bytes.
+	// Note is for people. It is cut at 1,024 bytes.
 	Note string
-	// Normal events are no warnings.
+	// Normal events have type Normal instead of Warning.
 	Normal bool
 }
 
@@ -47,14 +47,15 @@ type Recorder struct {
 	log         *slog.Logger
 }
 
-// New returns a Recorder of the control plane, which Run has to run.
+// New returns a Recorder of the control plane. The caller must call its Run.
 func New(client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
 	return NewAs(Reporter, client, log)
 }
 
-// NewAs returns a Recorder of another program, which Run has to run.
+// NewAs returns a Recorder of another program. The caller must call its Run.
 func NewAs(reporter string, client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
-	// The broadcaster with the fallback to core/v1 asks the API server here: one that is away would cost the events for good.
+	// NewEventBroadcasterAdapter would ask the API server here for its event APIs: without an answer it would never write
+	// events.
 	b := kevents.NewBroadcaster(&kevents.EventSinkImpl{Interface: client})
 	return &Recorder{broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, reporter), limits: newLimits(log), log: log}
 }
@@ -69,7 +70,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return nil
 }
 
-// Record writes an event, later, unless there are too many. It returns at once.
+// Record queues an event, unless there are too many. It returns at once.
 func (r *Recorder) Record(e Event) {
 	if !r.limits.allow(&e) {
 		return
@@ -84,7 +85,7 @@ func (r *Recorder) Record(e Event) {
 	r.recorder.Eventf(about, nil, kind, e.Reason, e.Action, "%s", cut.Marked(e.Note, maxNote))
 }
 
-// LastSeen returns when an event was seen last, whichever API it was written by.
+// LastSeen returns the last time of an event, whichever API wrote it.
 func LastSeen(e *corev1.Event) time.Time {
 	switch {
 	case e.Series != nil:

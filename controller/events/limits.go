@@ -10,29 +10,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 )
 
-// Limits on events of one program. client-go keeps each event in memory for 6 to 12 minutes, so that equal ones become a series: these limits bound
-// that, too.
+// Limits on events of one program. client-go keeps each event in memory for 6 to 12 minutes, to make series of equal
+// ones: these limits bound that memory, too.
 const (
-	// An application that flaps repeats one event for ever: two make the series, and then it is enough to know that it goes on.
+	// A flapping application repeats one event forever. Two events make a series, and more add no information.
 	seriesBurst = 2
 	seriesEvery = time.Minute
-	// An agent chooses some words of the events about its pod, and so could make any number of series.
+	// An agent chooses parts of the events about its pod, and so could create any number of series.
 	objectBurst = 30
 	objectEvery = 10 * time.Second
-	// All objects together: what is beyond would be too much for the API server.
+	// The limit for all objects together protects the API server.
 	eventsPerSecond = 20
 	eventsBurst     = 200
-	// A namespace with fewer than these has a place among those that are kept from all others: one with failing pods must not silence the rest.
-	// Without others one has all but these, and so as many as eventsPerSecond.
+	// A namespace with fewer events than this gets a reserve that other namespaces cannot use, so that one with failing
+	// pods does not silence the rest. A single namespace may use all but the reserve, which is almost eventsPerSecond.
 	namespaceBurst = 20
 	namespaceEvery = time.Second
 	eventsKept     = 100
-	// remembered is how many series, and how many objects, have a limiter, for longer than it takes until that has forgotten everything.
+	// remembered is the number of series, and of objects, with a limiter. A limiter is kept until it would be full again.
 	remembered  = 4096
 	rememberFor = objectBurst * objectEvery
 )
 
-// limits decide which events are written. They may be used from any goroutine.
+// limits decide which events are written. They are safe for concurrent use.
 type limits struct {
 	mu              sync.Mutex
 	series, objects buckets
@@ -43,13 +43,13 @@ type limits struct {
 	warnedObject, warnedAll *rate.Limiter
 }
 
-// object identifies what events are about: not all have a UID.
+// object identifies an event's object; not all objects have a UID.
 type object struct {
 	kind, namespace, name string
 	uid                   types.UID
 }
 
-// series are events that become one.
+// series identifies events that become one series.
 type series struct {
 	object
 
@@ -59,13 +59,14 @@ type series struct {
 func newLimits(log *slog.Logger) *limits {
 	oncePerMinute := func() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Minute), 1) }
 	return &limits{
-		series: newBuckets(seriesEvery, seriesBurst), objects: newBuckets(objectEvery, objectBurst), all: rate.NewLimiter(eventsPerSecond, eventsBurst+eventsKept),
+		series: newBuckets(seriesEvery, seriesBurst), objects: newBuckets(objectEvery, objectBurst),
+		all:        rate.NewLimiter(eventsPerSecond, eventsBurst+eventsKept),
 		namespaces: newBuckets(namespaceEvery, namespaceBurst),
 		log:        log, warnedObject: oncePerMinute(), warnedAll: oncePerMinute(),
 	}
 }
 
-// buckets are rate limiters by key, of the keys that were used last.
+// buckets are rate limiters by key, for the most recently used keys.
 type buckets struct {
 	cache *cache.LRUExpireCache
 	every time.Duration
@@ -76,37 +77,38 @@ func newBuckets(every time.Duration, burst int) buckets {
 	return buckets{cache.NewLRUExpireCache(remembered), every, burst}
 }
 
-// get returns the limiter of a key, nil if there is none.
+// get returns the limiter of a key, or nil.
 func (b *buckets) get(key any) *rate.Limiter {
 	known, _ := b.cache.Get(key)
 	l, _ := known.(*rate.Limiter)
 	return l
 }
 
-// take takes one of a key, and returns false if there is none left.
+// take takes one token of a key, and returns false if it has no tokens left.
 func (b *buckets) take(key any) bool {
 	l := b.get(key)
 	if l == nil {
 		l = rate.NewLimiter(rate.Every(b.every), b.burst)
 	}
-	b.cache.Add(key, l, rememberFor) // from now on
+	b.cache.Add(key, l, rememberFor) // restarts its expiry
 	return l.Allow()
 }
 
-// allow reports whether an event is to be written. The log says when one is not that is no repetition, at most once a minute.
+// allow reports whether an event may be written. It logs dropped events other than repetitions, at most once a minute.
 func (l *limits) allow(e *Event) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := object{e.Kind, e.Namespace, e.Name, e.UID}
 	key := series{of, e.FieldPath, e.Reason, e.Action}
-	// A series that is new takes no place before its object is let through: those of one object would displace all others.
+	// Add a new series only after its object's limit: otherwise one object could displace all other series.
 	known := l.series.get(key) != nil
 	if known && !l.series.take(key) {
 		return false
 	}
 	if !l.objects.take(of) {
 		if l.warnedObject.Allow() {
-			l.log.Warn("events dropped: there are too many of one object", "kind", e.Kind, "namespace", e.Namespace, "name", e.Name, "reason", e.Reason)
+			l.log.Warn("dropping events, too many about one object",
+				"kind", e.Kind, "namespace", e.Namespace, "name", e.Name, "reason", e.Reason)
 		}
 		return false
 	}
@@ -115,7 +117,8 @@ func (l *limits) allow(e *Event) bool {
 	}
 	if few := l.namespaces.take(e.Namespace); !few && l.all.Tokens() < eventsKept+1 || !l.all.Allow() {
 		if l.warnedAll.Allow() {
-			l.log.Warn("events dropped: there are too many", "perSecond", eventsPerSecond, "namespace", e.Namespace, "reason", e.Reason)
+			l.log.Warn("dropping events, too many in total", "perSecond", eventsPerSecond, "namespace", e.Namespace,
+				"reason", e.Reason)
 		}
 		return false
 	}

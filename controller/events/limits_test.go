@@ -48,7 +48,7 @@ func TestEventsAreLimited(t *testing.T) {
 		of := func(begin string) func(int) Event {
 			return func(i int) Event { return ofPod(fmt.Sprint(begin, i), "ProbeFailed", "Timeout") }
 		}
-		if n := passed(eventsBurst+100, of("a")); n != eventsBurst || strings.Count(log.String(), "events dropped: there are too many\"") != 1 {
+		if n := passed(eventsBurst+100, of("a")); n != eventsBurst || strings.Count(log.String(), "dropping events, too many in total\"") != 1 {
 			t.Errorf("%d events, want %d, and the log says\n%s", n, eventsBurst, log)
 		}
 		<-time.After(2 * time.Second)
@@ -58,7 +58,8 @@ func TestEventsAreLimited(t *testing.T) {
 	})
 }
 
-// However many events one namespace has, those of others come through, and one that is alone has them all.
+// However many events one namespace has, other namespaces' events come through, and a namespace alone gets all of its
+// own.
 func TestNamespacesShareEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		passed, _ := counting()
@@ -89,7 +90,8 @@ func TestNamespacesShareEvents(t *testing.T) {
 	})
 }
 
-// An application that flaps for an hour costs one event a minute, and takes no other event of its pod away. That is no line of the log.
+// An application that flaps for an hour costs one event a minute, and takes no other event of its pod away. That is no
+// line of the log.
 func TestRepeatedEventsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		passed, log := counting()
@@ -113,7 +115,8 @@ func TestRepeatedEventsAreLimited(t *testing.T) {
 	})
 }
 
-// A pod whose agent makes up words has few events, and takes neither those of others away nor what is remembered of them.
+// A pod whose agent makes up words has few events. It neither takes other pods' events away nor displaces their
+// limiters.
 func TestEventsOfOneObjectAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		passed, log := counting()
@@ -125,7 +128,7 @@ func TestEventsOfOneObjectAreLimited(t *testing.T) {
 		if n := passed(2*remembered, func(int) Event { madeUp++; return ofPod("bad", "ProbeFailed", strconv.Itoa(madeUp)) }); n != objectBurst {
 			t.Errorf("%d events of one pod at once, want %d", n, objectBurst)
 		}
-		if n := strings.Count(log.String(), "events dropped: there are too many of one object"); n != 1 {
+		if n := strings.Count(log.String(), "dropping events, too many about one object"); n != 1 {
 			t.Errorf("the log says it %d times, want once", n)
 		}
 		if n := passed(1, flaps); n != 0 {
@@ -146,8 +149,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// As many events as there may be, each of another pod, take little memory: until client-go forgets the first, and while the API server is away, until
-// it gives up the first.
+// As many events as there may be, each of another pod, take little memory: until client-go forgets the first, and while
+// the API server is away, until it gives up the first.
 func TestMemoryOfEvents(t *testing.T) {
 	const limit = 40 << 20
 	tests := map[string]struct {

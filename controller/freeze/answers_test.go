@@ -39,7 +39,7 @@ func TestFreezeZone(t *testing.T) {
 		"the leader refuses":      {zone: "c", leads: true, code: codes.NotFound, text: "must be one with nodes"},
 		"of another replica":      {zone: "a", others: others{done: ten, missing: []string{"c"}}, kept: 10},
 		"another replica refuses": {zone: "a", others: others{err: status.Error(codes.NotFound, "no such zone")}, code: codes.NotFound, text: "no such zone"},
-		"silent replicas":         {zone: "a", others: others{missing: []string{"b", "c"}}, code: codes.Unavailable, text: "these have not: b, c"},
+		"silent replicas":         {zone: "a", others: others{missing: []string{"b", "c"}}, code: codes.Unavailable, text: "these did not answer: b, c"},
 		"no replica leads":        {zone: "a", code: codes.Unavailable, text: "no replica leads now"},
 		"no zone":                 {code: codes.InvalidArgument, text: "zone: must not be empty"},
 		"a long zone":             {zone: strings.Repeat("x", 64), code: codes.InvalidArgument, text: "zone: 64 bytes: must have at most 63"},

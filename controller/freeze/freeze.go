@@ -1,6 +1,6 @@
-// Package freeze tells a mesh whose nodes or proxies are gone from one that cannot be seen (package partition). The replica that leads judges; all
-// others hold what they were told last. While most nodes of a zone or of the mesh are not seen, their endpoints stay; while most nodes or proxies are not, nothing
-// follows from their silence.
+// Package freeze distinguishes lost nodes and proxies from a lost connection to them (package partition). The leader
+// judges, and all other replicas use its last verdict. While most nodes of a zone or of the mesh are silent, their
+// endpoints stay. While most nodes or proxies are silent, the control plane draws no conclusion from silence.
 package freeze
 
 import (
@@ -18,26 +18,26 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Mode says what becomes of verdicts.
+// Mode is what verdicts do.
 type Mode string
 
 // Modes.
 const (
-	// Enforce has them take effect. It is the default.
+	// Enforce applies verdicts. It is the default.
 	Enforce Mode = "enforce"
-	// DryRun judges and shows it, and changes nothing.
+	// DryRun judges and shows verdicts without applying them.
 	DryRun Mode = "dryRun"
-	// Off judges nothing.
+	// Off makes no verdicts.
 	Off Mode = "off"
 )
 
-// Modes are all that there are.
+// Modes returns all modes.
 func Modes() []Mode { return []Mode{Enforce, DryRun, Off} }
 
-// AllowedMode is for errors.
+// AllowedMode describes the allowed modes in errors.
 const AllowedMode = "must be enforce, dryRun or off"
 
-// Node is what is judged of a node.
+// Node is the state of a node that Freeze judges.
 type Node struct {
 	Zone    string
 	Unknown bool
@@ -45,23 +45,23 @@ type Node struct {
 
 // Options of a Freeze. All are required but Secrets, Mode, Registerer and Loop.
 type Options struct {
-	// Nodes returns those with pods of the mesh, by name, and an error if the API server is not heard.
+	// Nodes returns the nodes with pods of the mesh, by name, and an error while the API server is disconnected.
 	Nodes func() (map[string]Node, error)
-	// Proxies returns those that are to run. One with a session, with any replica, is heard now.
+	// Proxies returns the proxies that should be running. A proxy with a session, with any replica, counts as seen now.
 	Proxies func(now time.Time) []partition.Member
-	// Streams returns the proxies that have an ADS stream, with any replica, and false if not all replicas have answered.
+	// Streams returns the proxies that have an ADS stream with any replica, and false if not all replicas answered.
 	Streams func(ctx context.Context) (map[string]bool, bool)
-	// Lacking returns the replicas that are not heard.
+	// Lacking returns the disconnected replicas.
 	Lacking func() []string
-	// Apply gets in which zones how many tenths of the endpoints are kept, nil if that takes no effect. Tell is called after the verdict has changed that
-	// others are to be told. Both return at once, and must not call the Freeze.
+	// Apply receives, by zone, how many tenths of the endpoints are kept, nil if no verdict applies. Tell is called after
+	// a change of the verdict that other replicas need. Both return at once, and must not call the Freeze.
 	Apply func(kept map[string]int)
 	Tell  func()
-	// Record writes an event, later. It returns at once.
+	// Record queues an event. It returns at once.
 	Record func(events.Event)
-	// Lease of the control plane, about which the events are.
+	// Lease of the control plane, the object of the events.
 	Lease watch.Key
-	// Secrets keep the verdict for replicas that start when no other one runs. Default: none does.
+	// Secrets keep the verdict for replicas that start while no other one runs. Default: verdicts are not stored.
 	Secrets    Secrets
 	Mode       Mode
 	Registerer prometheus.Registerer
@@ -70,7 +70,7 @@ type Options struct {
 	Loop *heartbeat.Loop
 }
 
-// Freeze has the verdict that holds.
+// Freeze has the current verdict.
 type Freeze struct {
 	o       Options
 	started time.Time
@@ -83,7 +83,7 @@ type Freeze struct {
 	leader *leading
 }
 
-// New returns a Freeze without a verdict. It panics if a metric is registered already.
+// New returns a Freeze without a verdict. It panics if a metric is already registered.
 func New(o Options) *Freeze {
 	f := &Freeze{o: o, started: time.Now(), wake: run.NewSignal(), verdict: &Verdict{}}
 	if o.Registerer != nil {
@@ -105,7 +105,7 @@ func (f *Freeze) Configure(m Mode) {
 	f.wake.Set()
 }
 
-// apply needs mu, so that a later verdict is applied later.
+// apply passes the verdict to Options.Apply. The caller holds mu, so that a later verdict is applied later.
 func (f *Freeze) apply() {
 	if f.mode == Enforce {
 		f.o.Apply(f.verdict.kept())
@@ -114,15 +114,15 @@ func (f *Freeze) apply() {
 	}
 }
 
-// Verdict returns the one that holds. It must not be changed.
+// Verdict returns the current verdict. The caller must not change it.
 func (f *Freeze) Verdict() *Verdict {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.verdict
 }
 
-// Held says why nothing may follow from the silence of nodes and proxies: no record is forgotten, no restart granted, no proxy skipped. It is "" if
-// something may.
+// Held returns why the silence of nodes and proxies must have no effect: then no record is forgotten, no restart
+// granted and no proxy skipped. It is "" if silence counts.
 func (f *Freeze) Held() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

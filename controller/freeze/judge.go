@@ -11,39 +11,40 @@ import (
 )
 
 const (
-	// proxySilence is how long a proxy must have neither session nor ADS stream: agents try again within 10 s, and a try takes up to 10 s, so that a
-	// control plane that is rolled does not come to it.
+	// proxySilence is how long a proxy must have neither session nor ADS stream to count as silent. Agents retry within 10
+	// s, and an attempt takes up to 10 s, so that a rollout of the control plane causes no silence.
 	proxySilence = 45 * time.Second
-	// nodeSilence of a node whose kubelet is not heard: the node controller has waited.
+	// nodeSilence is short, because the node controller has already waited before it marks a node Unknown.
 	nodeSilence = time.Second
-	// thawStep is the time between two tenths of the endpoints of a zone.
+	// thawStep is the time between two tenths of a zone's endpoints.
 	thawStep = 3 * time.Second
 )
 
 func settings(silence time.Duration) partition.Settings {
-	return partition.Settings{Silence: silence, Enter: partition.DefaultEnter, Leave: partition.LeaveFor(partition.DefaultEnter), Calm: partition.DefaultCalm}
+	return partition.Settings{Silence: silence, Enter: partition.DefaultEnter,
+		Leave: partition.LeaveFor(partition.DefaultEnter), Calm: partition.DefaultCalm}
 }
 
-// readings are what is judged at once.
+// readings are the inputs of one judgement.
 type readings struct {
 	nodes partition.Reading
-	// proxies is nil if nothing can be said of them.
+	// proxies is nil while the state of proxies is unknown.
 	proxies *partition.Reading
 }
 
-// judge is the state of a leader. It has no clock.
+// judge has the judgement state of a leader. It has no clock.
 type judge struct {
 	nodes, proxies partition.State
-	// stepped is when a zone has thawed a step last.
+	// stepped is the last time that a zone thawed by a step.
 	stepped time.Time
 }
 
-// newJudge goes on with the verdict of the leader before.
+// newJudge continues from the previous leader's verdict.
 func newJudge(v *Verdict) *judge {
 	lost := func(kind Kind) partition.State {
 		groups := map[partition.Group]time.Time{}
 		for _, o := range v.Orders {
-			if !o.Frozen { // what an operator has thawed is not in Lost, and not over
+			if !o.Frozen { // groups that an operator has thawed are not in Lost, but still latched
 				groups[partition.Whole], groups[partition.Group{Zone: o.Zone}] = o.Since, o.Since
 			}
 		}
@@ -57,7 +58,7 @@ func newJudge(v *Verdict) *judge {
 	return &judge{nodes: lost(Nodes), proxies: lost(Proxies)}
 }
 
-// next returns the verdict after a reading. before is not changed. Epoch and Count are left to the caller.
+// next returns the verdict after a reading, without changing before. The caller sets Epoch and Count.
 func (j *judge) next(before *Verdict, r readings) *Verdict {
 	j.nodes = partition.Judge(j.nodes, r.nodes, settings(nodeSilence))
 	if r.proxies != nil {
@@ -74,7 +75,7 @@ func (j *judge) next(before *Verdict, r readings) *Verdict {
 		case blind, j.nodes[zone].Latched(), j.nodes[partition.Whole].Latched(), j.proxies[zone].Latched():
 			delete(frozen, o.Zone)
 		default:
-			continue // what it has thawed is over
+			continue // the loss that it thawed is over
 		}
 		v.Orders = append(v.Orders, o)
 	}
@@ -83,7 +84,7 @@ func (j *judge) next(before *Verdict, r readings) *Verdict {
 	return v
 }
 
-// frozen returns the zones that the silence of nodes freezes.
+// frozen returns the zones that are frozen because of silent nodes.
 func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind {
 	frozen := map[string]Kind{}
 	was := func(zone string) bool {
@@ -98,7 +99,7 @@ func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind
 		}
 		return frozen
 	}
-	// An operator who thaws a zone has judged the loss of the whole: it freezes no further one.
+	// An order to thaw a zone also covers the loss of the whole mesh, which must freeze no further zone.
 	judged := slices.ContainsFunc(before.Orders, func(o Order) bool { return !o.Frozen })
 	silent := map[string]bool{}
 	for _, m := range nodes.Members {
@@ -112,8 +113,8 @@ func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind
 	return frozen
 }
 
-// freezes reports whether a zone is lost, or has a silent node while the whole is: that half of a zone is heard says nothing of the other half then. One
-// that was frozen so stays it as long as one that was lost by itself would.
+// freezes reports whether a zone is lost, or has a silent node while the whole mesh is lost, even if half of its nodes
+// are seen. A zone that was frozen by the mesh's loss stays frozen as long as one that was lost alone.
 func (j *judge) freezes(zone string, was, silent bool) bool {
 	if j.nodes[partition.Whole].Latched() && (was || silent) {
 		return true
@@ -123,7 +124,7 @@ func (j *judge) freezes(zone string, was, silent bool) bool {
 	return zone != "" && (s.Latched() || stays)
 }
 
-// zones returns those that are frozen, and those that thaw, the first of which may thaw a step further.
+// zones returns the frozen zones and the thawing ones. Only the first thawing zone advances by a step.
 func (j *judge) zones(before *Verdict, frozen map[string]Kind, now time.Time, blind bool) []Zone {
 	var all []Zone
 	for _, name := range slices.Sorted(maps.Keys(frozen)) {
@@ -152,17 +153,20 @@ func (j *judge) zones(before *Verdict, frozen map[string]Kind, now time.Time, bl
 	return all
 }
 
-// losses returns the groups of a kind that count as lost. An operator who thaws a zone has judged it, and the whole with it.
+// losses returns the groups of a kind that count as lost. An order to thaw a zone removes the zone and the whole mesh
+// from them.
 func losses(kind Kind, before *Verdict, state partition.State, orders []Order) []Loss {
 	var all []Loss
 	for group, status := range state {
-		thawed := slices.ContainsFunc(orders, func(o Order) bool { return !o.Frozen && (group == partition.Whole || o.Zone == group.Zone) })
+		thawed := slices.ContainsFunc(orders, func(o Order) bool {
+			return !o.Frozen && (group == partition.Whole || o.Zone == group.Zone)
+		})
 		if !status.Latched() || thawed {
 			continue
 		}
 		l := Loss{Kind: kind, Zone: group.Zone, Cause: status.Cause, Since: status.Since}
 		i := slices.IndexFunc(before.Lost, func(b Loss) bool { return b.Kind == kind && b.Zone == group.Zone })
-		if i >= 0 && status.Verdict != partition.Lost { // it cannot be read now
+		if i >= 0 && status.Verdict != partition.Lost { // it cannot be judged now
 			l.Cause = before.Lost[i].Cause
 		}
 		if i >= 0 {

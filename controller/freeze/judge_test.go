@@ -11,8 +11,8 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// reading makes one of a text: words are zones, each letter a member that is heard (h), silent (s) or unheard (u). The word after a colon is the
-// zone: "hhs:a h". A text that begins with ! has failed, and "-" is none.
+// reading makes one of a text: words are zones, each letter a member that is heard (h), silent (s) or unheard (u). The
+// word after a colon is the zone: "hhs:a h". A text that begins with ! is a failed reading, and "-" is nil.
 func reading(text string, at time.Time, silence time.Duration) *partition.Reading {
 	r := &partition.Reading{At: at}
 	if text == "-" {

@@ -11,11 +11,11 @@ import (
 	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
-// secretName is that of the secret with the verdict.
+// secretName is the name of the secret with the verdict.
 const secretName = "freeze"
 
 const (
-	// keepTimeout is how long reading or writing it may take, keepAgain how long after a failure it is tried again.
+	// keepTimeout bounds a read or write of the secret, keepAgain is the pause after a failed write.
 	keepTimeout = 5 * time.Second
 	keepAgain   = 30 * time.Second
 )
@@ -23,12 +23,12 @@ const (
 // Secrets keeps the verdict, which all replicas share. *secrets.Store implements it.
 type Secrets interface {
 	secret.Store
-	// Update replaces a secret of which the caller has read this version, and returns the new one. The error wraps secret.ErrConflict if
-	// it has another one by now, and fs.ErrNotExist if there is none.
+	// Update replaces a secret if it still has this version, and returns the new version. The error wraps
+	// secret.ErrConflict if it has another version, and fs.ErrNotExist if it does not exist.
 	Update(ctx context.Context, name string, data []byte, version string) (string, error)
 }
 
-// Load takes over the verdict that the secret has. Without it, others may know one.
+// Load reads the verdict from the secret. If that fails, another replica may send its verdict.
 func (f *Freeze) Load(ctx context.Context) {
 	if f.o.Secrets == nil {
 		return
@@ -37,13 +37,15 @@ func (f *Freeze) Load(ctx context.Context) {
 	defer cancel()
 	v, _, err := f.readSecret(ctx)
 	if v == nil {
-		f.o.Logger.WarnContext(ctx, "freeze not read: what was frozen is known once another replica says it, or it is judged anew", "err", err)
+		f.o.Logger.WarnContext(ctx,
+			"failed to read the stored freeze verdict, waiting for another replica's or for a new one", "err", err)
 		return
 	}
 	f.take(v)
 }
 
-// readSecret returns the zero Verdict and no version if there is no secret, and a version with the error of one that no leader has written.
+// readSecret returns the zero Verdict without a version if there is no secret. For invalid content it returns an error
+// with the version.
 func (f *Freeze) readSecret(ctx context.Context) (*Verdict, string, error) {
 	data, version, err := f.o.Secrets.Read(ctx, secretName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +64,8 @@ func (f *Freeze) readSecret(ctx context.Context) (*Verdict, string, error) {
 	return v, version, nil
 }
 
-// save writes the verdict into the secret if it says something else, unless a later leader has written its own. What fails is tried again later.
+// save writes a changed verdict to the secret, unless a later leader has written its own. It retries a failed write
+// later.
 func (l *leading) save(ctx context.Context, now time.Time) {
 	v := l.Verdict()
 	if l.o.Secrets == nil || v.Epoch != l.epoch || l.saved != nil && v.sameAs(l.saved) || now.Before(l.saveAgain) {
@@ -72,8 +75,9 @@ func (l *leading) save(ctx context.Context, now time.Time) {
 	defer cancel()
 	if err := l.write(ctx, v); err != nil {
 		l.saveAgain = now.Add(keepAgain)
-		if !errors.Is(err, secret.ErrConflict) && !errors.Is(err, fs.ErrExist) { // another one was faster
-			l.o.Logger.WarnContext(ctx, "freeze not kept: a replica that starts alone would not know it", "err", err)
+		if !errors.Is(err, secret.ErrConflict) && !errors.Is(err, fs.ErrExist) { // another replica was faster
+			l.o.Logger.WarnContext(ctx, "failed to store the freeze verdict, a replica that starts alone would miss it",
+				"err", err)
 		}
 		return
 	}

@@ -10,32 +10,34 @@ import (
 )
 
 const (
-	// judgeEvery is the time between two readings.
+	// judgeEvery is the interval of judgements.
 	judgeEvery = time.Second
-	// warmUp is how long a replica judges nothing that cannot know yet what is silent, and no proxies since it does not hear another replica.
+	// warmUp is how long a new leader does not judge, since it cannot know yet what is silent. It does not judge proxies
+	// for as long after another replica has disconnected.
 	warmUp = time.Minute
 )
 
-// leading is a Freeze whose replica leads. Only its goroutine, and Order with Freeze.mu, change it.
+// leading is the state of Freeze at the leader. Only its goroutine, and Order with Freeze.mu, change it.
 type leading struct {
 	*Freeze
 	epoch int64
 	judge *judge
-	// quiet is until when nothing is judged.
+	// quiet is the time before which the leader does not judge.
 	quiet time.Time
-	// lacked is since when another replica is not heard, or was not last; lacking that it is so.
+	// lacked is when another replica disconnected last; lacking says that one is disconnected now.
 	lacked  time.Time
 	lacking bool
-	// zones are those that nodes have had since this replica leads.
+	// zones are the zones of all nodes since this replica began to lead.
 	zones []string
-	// based is the verdict on which judge goes on.
+	// based is the verdict from which judge continues.
 	based *Verdict
-	// saved is what the secret has, nil while that is not known; saveAgain is before when it is not written, since that has failed.
+	// saved is the content of the secret, nil while that is unknown. saveAgain is the time before which a failed write is
+	// not retried.
 	saved     *Verdict
 	saveAgain time.Time
 }
 
-// Lead judges until ctx ends, and then returns nil. It is for the leader, whose epoch its verdicts have.
+// Lead judges until ctx ends, and then returns nil. Only the leader may run it; its verdicts carry epoch.
 func (f *Freeze) Lead(ctx context.Context, epoch int64) error {
 	l := f.begin(epoch)
 	defer f.end(l)
@@ -48,7 +50,7 @@ func (f *Freeze) Lead(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// begin goes on with the verdict that holds. Without one it judges nothing yet: there may be one that others know.
+// begin continues from the current verdict. Without one it waits before judging: other replicas may have a verdict.
 func (f *Freeze) begin(epoch int64) *leading {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,7 +70,7 @@ func (f *Freeze) end(l *leading) {
 	}
 }
 
-// look reads and judges once.
+// look reads the state and judges once.
 func (l *leading) look(ctx context.Context, now time.Time) {
 	nodes := l.readNodes(now)
 	proxies := l.readProxies(ctx, now)
@@ -80,21 +82,21 @@ func (l *leading) look(ctx context.Context, now time.Time) {
 		}
 	}
 	before := l.verdict
-	if before != l.based { // heard from another replica since
+	if before != l.based { // another replica's verdict has arrived since
 		l.judge, l.based = newJudge(before), before
 	}
 	switch {
 	case l.mode == Off:
 		l.judge = newJudge(&Verdict{})
 		l.publish(&Verdict{})
-	case before.Epoch > l.epoch: // another one leads, and this one does not know it yet
+	case before.Epoch > l.epoch: // another replica leads, and this one has not noticed yet
 	case now.Before(l.quiet):
 	default:
 		l.publish(l.judge.next(before, readings{nodes, proxies}))
 	}
 }
 
-// readNodes counts a node whose kubelet is not heard as silent for long.
+// readNodes counts a node with a disconnected kubelet as silent.
 func (l *leading) readNodes(now time.Time) partition.Reading {
 	r := partition.Reading{At: now}
 	nodes, err := l.o.Nodes()
@@ -112,8 +114,9 @@ func (l *leading) readNodes(now time.Time) partition.Reading {
 	return r
 }
 
-// readProxies returns nil while another replica has not been heard for less than warmUp: its agents come to others. Those that it may see count as
-// unheard after that. Streams are asked for only if the sessions alone could make a group lost, since that costs all replicas something.
+// readProxies returns nil until another replica has been disconnected for warmUp, since its agents move to other
+// replicas. Later, its remaining proxies count as silent. It queries Streams, which costs all replicas work, only if
+// the sessions alone could make a group lost.
 func (l *leading) readProxies(ctx context.Context, now time.Time) *partition.Reading {
 	if lacking := len(l.o.Lacking()) > 0; lacking && !l.lacking {
 		l.lacked, l.lacking = now, true
@@ -140,7 +143,7 @@ func (l *leading) readProxies(ctx context.Context, now time.Time) *partition.Rea
 	return r
 }
 
-// mayBeLost reports whether so many members of a group are not heard now that it could become lost, or stay it.
+// mayBeLost reports whether enough members of a group are silent now that the group could become lost, or stay lost.
 func mayBeLost(r *partition.Reading) bool {
 	all, silent := map[string]int{}, map[string]int{}
 	for i := range r.Members {
@@ -160,7 +163,7 @@ func mayBeLost(r *partition.Reading) bool {
 	return false
 }
 
-// publish makes v the verdict that holds, if it says something new, or the one that holds is of another leader. mu is held.
+// publish makes v the current verdict if it differs, or if the current one is another leader's. The caller holds mu.
 func (l *leading) publish(v *Verdict) {
 	before := l.verdict
 	if before.Epoch > l.epoch || before.Epoch == l.epoch && v.sameAs(before) {

@@ -229,7 +229,8 @@ func orderTo(zone string, frozen bool) *adminv1.FreezeZoneRequest {
 	return &adminv1.FreezeZoneRequest{Zone: zone, Thaw: !frozen}
 }
 
-// Most of the mesh is lost, with half of zone c: what an operator thaws there stays so until the mesh is seen, also by the next leader.
+// Most of the mesh is lost, with half of zone c: what an operator thaws there stays so until the mesh is seen, also by
+// the next leader.
 func TestOrdersOfALostMesh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -348,8 +349,8 @@ func TestSecret(t *testing.T) {
 		}
 		stop()
 
-		// What no leader has written is said and replaced.
-		for _, data := range []string{"{", `{"epoch":-1}`, `{"epoch":9,"count":1,"zones":[{"name":"a","by":"nobody","kept":99}]}`} {
+		// A verdict that no leader can have written is logged and replaced.
+		for _, data := range []string{"{", `{"epoch":-1}`, `{"epoch":9,"count":1,"zones":[{"name":"a","by":"unknown","kept":99}]}`} {
 			w.secrets[secretName] = memorySecret{data: []byte(data), version: 100}
 			broken := w.replica(t, true)
 			broken.Load(t.Context())
@@ -369,7 +370,7 @@ func TestMetric(t *testing.T) {
 	r := w.replica(t, false)
 	r.hear(&Verdict{Epoch: 1, Count: 1, Zones: []Zone{{"a", Nodes, epoch, 3}, {"b", Operator, epoch, All}}, Lost: []Loss{{Nodes, "", partition.All, epoch}, {Nodes, "a", partition.All, epoch}, {Proxies, "a", partition.All, epoch}}})
 	const want = `
-# HELP sonde_frozen 1 for each zone that is frozen or thaws (cause nodes or operator), and for each whose nodes or proxies are mostly not seen (nodes or proxies); zone is empty for the whole mesh, and for nodes without a zone.
+# HELP sonde_frozen 1 for each zone that is frozen or thaws (cause nodes or operator), and for each zone most of whose nodes or proxies are silent (nodes or proxies); zone is empty for the whole mesh, and for nodes without a zone.
 # TYPE sonde_frozen gauge
 sonde_frozen{cause="nodes",zone=""} 1
 sonde_frozen{cause="nodes",zone="a"} 1
@@ -389,7 +390,7 @@ func TestValidate(t *testing.T) {
 		"epoch: -1":               {Epoch: -1},
 		"epoch: 9007199254740993": {Epoch: maxEpoch + 1},
 		`lost: kind "pods"`:       {Lost: []Loss{{Kind: "pods"}}},
-		`of zone "xxxx`:           {Lost: []Loss{{Kind: Nodes, Zone: strings.Repeat("x", 64)}}},
+		`zone "xxxx`:              {Lost: []Loss{{Kind: Nodes, Zone: strings.Repeat("x", 64)}}},
 		`by "proxies", kept 10`:   {Zones: []Zone{{Name: "a", By: Proxies, Kept: 10}}},
 		"kept 0":                  {Zones: []Zone{{Name: "a", By: Nodes}}},
 		"kept 11":                 {Zones: []Zone{{Name: "a", By: Nodes, Kept: 11}}},
@@ -420,8 +421,8 @@ func TestVerdictIsToldAsMessage(t *testing.T) {
 	if diff := cmp.Diff(v, b.Verdict()); diff != "" {
 		t.Errorf("what was told (-want +got):\n%s", diff)
 	}
-	bad := &peerv1.Freeze{Epoch: 8, Count: 1, Zones: []*peerv1.FreezeZone{{Name: "a", By: "nobody", Kept: 10}}}
-	if err := b.Hear(bad); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), `freeze.zones: "a", by "nobody"`) {
+	bad := &peerv1.Freeze{Epoch: 8, Count: 1, Zones: []*peerv1.FreezeZone{{Name: "a", By: "unknown", Kept: 10}}}
+	if err := b.Hear(bad); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), `freeze.zones: "a", by "unknown"`) {
 		t.Errorf("Hear() of what no leader judges: %v", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Tell returns the verdict for other replicas, nil if there is none.
+// Tell returns the verdict as the message for other replicas, or nil.
 func (f *Freeze) Tell() *peerv1.Freeze {
 	v := f.Verdict()
 	if v.Epoch == 0 {
@@ -32,7 +32,7 @@ func (f *Freeze) Tell() *peerv1.Freeze {
 	return m
 }
 
-// Hear takes over the verdict of another replica, unless the one that is known is newer. The error is a gRPC status.
+// Hear takes over another replica's verdict, unless the current one is newer. The error is a gRPC status.
 func (f *Freeze) Hear(m *peerv1.Freeze) error {
 	v := verdictOf(m)
 	if err := v.Validate(); err != nil {
@@ -44,8 +44,9 @@ func (f *Freeze) Hear(m *peerv1.Freeze) error {
 
 func (f *Freeze) hear(v *Verdict) {
 	if f.take(v) {
-		f.o.Logger.Info("freeze heard", "epoch", v.Epoch, "count", v.Count, "lost", len(v.Lost), "zones", len(v.Zones))
-		f.o.Tell() // others may not hear who has told it
+		f.o.Logger.Info("freeze verdict received",
+			"epoch", v.Epoch, "count", v.Count, "lost", len(v.Lost), "zones", len(v.Zones))
+		f.o.Tell() // others may be disconnected from its sender
 	}
 }
 

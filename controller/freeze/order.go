@@ -13,8 +13,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Order has the leader freeze or thaw a zone. What is frozen so stays it until it is thawed. What is thawed is not
-// frozen again by the same loss. It returns nil if this replica does not lead, and its errors are gRPC statuses.
+// Order freezes or thaws a zone at the leader. A zone that it freezes stays frozen until an operator thaws it; a zone
+// that it thaws is not frozen again by the same loss. Order returns nil at other replicas. Its errors are gRPC
+// statuses.
 func (f *Freeze) Order(r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,7 +39,7 @@ func (f *Freeze) Order(r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneRespons
 	return done, nil
 }
 
-// unknownZone says that no node with pods of the mesh is in a zone.
+// unknownZone returns the error for a zone without nodes that have pods of the mesh.
 func unknownZone(zone string, zones []string) error {
 	known := slices.DeleteFunc(slices.Clone(zones), func(z string) bool { return z == "" })
 	slices.Sort(known)
@@ -50,7 +51,8 @@ func unknownZone(zone string, zones []string) error {
 		zone, strings.Join(known, ", "), mesh.DidYouMean(zone, known))
 }
 
-// publishOrder makes an order one that holds. A zone that is frozen is so at once; one that is thawed begins to thaw. mu is held.
+// publishOrder puts an order into the verdict. A frozen zone takes effect at once, a thawed zone begins to thaw. The
+// caller holds mu.
 func (f *Freeze) publishOrder(l *leading, o Order) {
 	before := f.verdict
 	others := slices.DeleteFunc(slices.Clone(before.Orders), func(other Order) bool { return other.Zone == o.Zone })
@@ -61,7 +63,7 @@ func (f *Freeze) publishOrder(l *leading, o Order) {
 	if ordered {
 		o = old
 	}
-	// An order to thaw holds as long as the mesh is lost, and judges that, which one of a zone that is well must not.
+	// An order to thaw stays in effect while the mesh is lost. An order for a healthy zone must not affect that loss.
 	judges := !o.Frozen && before.concerns(o.Zone)
 	if o.Frozen || ordered || judges {
 		v.Orders = append(v.Orders, o)
@@ -78,12 +80,14 @@ func (f *Freeze) publishOrder(l *leading, o Order) {
 		l.judge.stepped = o.Since
 	}
 	if judges {
-		v.Lost = slices.DeleteFunc(slices.Clone(before.Lost), func(loss Loss) bool { return loss.Zone == "" || loss.Zone == o.Zone })
+		v.Lost = slices.DeleteFunc(slices.Clone(before.Lost), func(loss Loss) bool {
+			return loss.Zone == "" || loss.Zone == o.Zone
+		})
 	}
 	l.publish(v)
 }
 
-// concerns reports whether the silence of nodes or proxies has frozen a zone, or it is lost.
+// concerns reports whether a zone is lost, or frozen by the silence of nodes or proxies.
 func (v *Verdict) concerns(zone string) bool {
 	z, is := v.zone(zone)
 	return is && z.By == Nodes || slices.ContainsFunc(v.Lost, func(l Loss) bool { return l.Zone == zone })

@@ -9,7 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/controller/events"
 )
 
-// report logs what differs between two verdicts, and writes it as events: one for each group and zone that has changed. mu is held.
+// report logs the differences between two verdicts, and records an event for each changed group and zone. The caller
+// holds mu.
 func (f *Freeze) report(before, now *Verdict) {
 	suffix := ""
 	if f.mode == DryRun {
@@ -19,9 +20,12 @@ func (f *Freeze) report(before, now *Verdict) {
 		old, was := before.zone(z.Name)
 		switch {
 		case z.Kept == All && (!was || old.Kept != All):
-			f.event("Frozen", z.Name, fmt.Sprintf("%s is frozen by %s: endpoints that only the node controller takes away stay%s", zoneText(z.Name), by(z.By), suffix), false)
+			f.event("Frozen", z.Name,
+				fmt.Sprintf("%s is frozen by %s: endpoints that only the node controller takes away stay%s",
+					zoneText(z.Name), by(z.By), suffix), false)
 		case z.Kept != All && (!was || old.Kept == All):
-			f.event("Thawing", z.Name, fmt.Sprintf("%s thaws, a tenth of the endpoints at a time%s", zoneText(z.Name), suffix), true)
+			f.event("Thawing", z.Name, fmt.Sprintf("%s thaws, a tenth of the endpoints at a time%s", zoneText(z.Name), suffix),
+				true)
 		}
 	}
 	for _, z := range before.Zones {
@@ -31,17 +35,21 @@ func (f *Freeze) report(before, now *Verdict) {
 	}
 	for _, l := range now.Lost {
 		if !slices.ContainsFunc(before.Lost, l.sameGroup) {
-			f.event(reasons[l.Kind].lost, l.Zone, fmt.Sprintf("most %s of %s are not seen (%s): no restart is granted, and nothing of silent proxies is forgotten%s", l.Kind, groupText(l.Zone), l.Cause, suffix), false)
+			f.event(reasons[l.Kind].lost, l.Zone,
+				fmt.Sprintf("most %s of %s are not seen (%s): no restart is granted, and no record of a silent proxy is removed%s",
+					l.Kind, groupText(l.Zone), l.Cause, suffix), false)
 		}
 	}
 	for _, l := range before.Lost {
 		if !slices.ContainsFunc(now.Lost, l.sameGroup) {
-			f.event(reasons[l.Kind].seen, l.Zone, fmt.Sprintf("most %s of %s are seen again, or an operator has thawed it%s", l.Kind, groupText(l.Zone), suffix), true)
+			f.event(reasons[l.Kind].seen, l.Zone, fmt.Sprintf("most %s of %s are seen again, or an operator has thawed it%s",
+				l.Kind, groupText(l.Zone), suffix), true)
 		}
 	}
 }
 
-var reasons = map[Kind]struct{ lost, seen string }{Nodes: {"NodesLost", "NodesSeen"}, Proxies: {"ProxiesLost", "ProxiesSeen"}}
+var reasons = map[Kind]struct{ lost, seen string }{Nodes: {"NodesLost", "NodesSeen"},
+	Proxies: {"ProxiesLost", "ProxiesSeen"}}
 
 func (l Loss) sameGroup(o Loss) bool { return l.Kind == o.Kind && l.Zone == o.Zone }
 
@@ -49,10 +57,10 @@ func by(k Kind) string {
 	if k == Operator {
 		return "an operator"
 	}
-	return "the silence of most of its nodes, or of those of the mesh"
+	return "the silence of most of its nodes, or of most nodes of the mesh"
 }
 
-// event tells of a zone, "" for the whole mesh. Events of one zone with one reason are a series.
+// event records an event about a zone, "" for the whole mesh. Events of one zone with one reason form a series.
 func (f *Freeze) event(reason, zone, note string, normal bool) {
 	log := f.o.Logger.Warn
 	if normal {
@@ -60,16 +68,17 @@ func (f *Freeze) event(reason, zone, note string, normal bool) {
 	}
 	log("freeze", "reason", reason, "zone", zone, "note", note)
 	f.o.Record(events.Event{
-		Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: f.o.Lease.Namespace, Name: f.o.Lease.Name, FieldPath: "zones{" + zone + "}",
-		Reason: reason, Action: "Freeze", Note: note, Normal: normal,
+		Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: f.o.Lease.Namespace, Name: f.o.Lease.Name,
+		FieldPath: "zones{" + zone + "}",
+		Reason:    reason, Action: "Freeze", Note: note, Normal: normal,
 	})
 }
 
-// collector makes the metric from the verdict that holds.
+// collector computes the metric from the current verdict.
 type collector struct{ freeze *Freeze }
 
 var frozenDesc = prometheus.NewDesc("sonde_frozen",
-	"1 for each zone that is frozen or thaws (cause nodes or operator), and for each whose nodes or proxies are mostly not seen (nodes or proxies); zone is empty for the whole mesh, and for nodes without a zone.",
+	"1 for each zone that is frozen or thaws (cause nodes or operator), and for each zone most of whose nodes or proxies are silent (nodes or proxies); zone is empty for the whole mesh, and for nodes without a zone.",
 	[]string{"zone", "cause"}, nil)
 
 // Describe implements prometheus.Collector.

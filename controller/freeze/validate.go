@@ -2,14 +2,14 @@ package freeze
 
 import "fmt"
 
-// Limits of a verdict of another replica.
+// Limits of another replica's verdict.
 const (
 	maxEpoch  = 1 << 53
 	maxGroups = 1000 // a mesh has a handful
-	maxName   = 63   // of the value of a label
+	maxName   = 63   // of a label's value
 )
 
-// Validate returns what no leader can have written.
+// Validate returns why no leader can have written the verdict.
 func (v *Verdict) Validate() error {
 	if v.Epoch < 0 || v.Epoch > maxEpoch || v.Count < 0 {
 		return fmt.Errorf("epoch: %d, %d: must be from 0 to %d, with a count of 0 or more", v.Epoch, v.Count, int64(maxEpoch))
@@ -39,7 +39,9 @@ func (v *Verdict) Validate() error {
 
 func (l Loss) validate() error {
 	if l.Kind != Nodes && l.Kind != Proxies || len(l.Zone) > maxName || len(l.Cause) > maxName {
-		return fmt.Errorf("lost: kind %.100q of zone %.100q: must be %s or %s, of a zone with at most %d bytes", l.Kind, l.Zone, Nodes, Proxies, maxName)
+		return fmt.Errorf(
+			"lost: kind %.100q, zone %.100q, cause %.100q: the kind must be %s or %s, zone and cause have at most %d bytes",
+			l.Kind, l.Zone, l.Cause, Nodes, Proxies, maxName)
 	}
 	return nil
 }

@@ -13,23 +13,23 @@ import (
 // Kind of members.
 type Kind string
 
-// The kinds, and what else a zone is frozen by. They are labels of metrics.
+// Kinds, which are also causes of frozen zones and values of metric labels.
 const (
 	Nodes    Kind = "nodes"
 	Proxies  Kind = "proxies"
 	Operator Kind = "operator"
 )
 
-// Verdict is what a leader has judged. It is replaced, never changed. The zero Verdict is that of no leader.
+// Verdict is a leader's judgement. It is immutable. The zero Verdict applies before the first leader's.
 type Verdict struct {
-	// Epoch of the leader, and how many verdicts it has made before this one, from 1.
+	// Epoch of the leader, and the number of its verdict, counted from 1.
 	Epoch int64 `json:"epoch"`
 	Count int64 `json:"count"`
-	// Lost are the groups that count as lost, but those that an operator has thawed.
+	// Lost are the groups that count as lost, without those that an operator has thawed.
 	Lost []Loss `json:"lost,omitempty"`
-	// Zones are frozen or thaw.
+	// Zones are the frozen and the thawing ones.
 	Zones []Zone `json:"zones,omitempty"`
-	// Orders of operators that hold.
+	// Orders of operators that are in effect.
 	Orders []Order `json:"orders,omitempty"`
 }
 
@@ -49,26 +49,27 @@ type Zone struct {
 	// By is Nodes or Operator.
 	By    Kind      `json:"by"`
 	Since time.Time `json:"since"`
-	// Kept is how many tenths of the endpoints are kept: All while it is frozen, fewer while it thaws.
+	// Kept is the number of tenths of the endpoints that are kept: All while the zone is frozen, fewer while it thaws.
 	Kept int `json:"kept"`
 }
 
-// All of the tenths.
+// All tenths.
 const All = 10
 
-// Order of an operator: that a zone is frozen until it is thawed, or that it is thawed until neither it nor the whole mesh is lost.
+// Order of an operator: to freeze a zone until an order to thaw it, or to thaw a zone, in effect until neither the zone
+// nor the whole mesh is lost.
 type Order struct {
 	Zone   string    `json:"zone"`
 	Frozen bool      `json:"frozen"`
 	Since  time.Time `json:"since"`
 }
 
-// Newer reports whether v replaces o: that of a later leader does, and of one leader the later one.
+// Newer reports whether v replaces o, because its leader is later, or because the same leader made it later.
 func (v *Verdict) Newer(o *Verdict) bool {
 	return cmp.Or(cmp.Compare(v.Epoch, o.Epoch), cmp.Compare(v.Count, o.Count)) > 0
 }
 
-// sameAs reports whether v says the same as o, whoever has judged it.
+// sameAs reports whether v and o have the same effect, whoever made them.
 func (v *Verdict) sameAs(o *Verdict) bool {
 	return slices.EqualFunc(v.Lost, o.Lost, func(a, b Loss) bool {
 		return a.Kind == b.Kind && a.Zone == b.Zone && a.Cause == b.Cause && a.Since.Equal(b.Since)
@@ -79,7 +80,7 @@ func (v *Verdict) sameAs(o *Verdict) bool {
 	})
 }
 
-// zone returns what is said of a zone, and false if it is neither frozen nor thaws.
+// zone returns the state of a zone, and false if the zone is neither frozen nor thawing.
 func (v *Verdict) zone(name string) (Zone, bool) {
 	i := slices.IndexFunc(v.Zones, func(z Zone) bool { return z.Name == name })
 	if i < 0 {
@@ -88,7 +89,7 @@ func (v *Verdict) zone(name string) (Zone, bool) {
 	return v.Zones[i], true
 }
 
-// order returns what an operator has said of a zone, and false if that is nothing.
+// order returns the order for a zone, and false if there is no order.
 func (v *Verdict) order(zone string) (Order, bool) {
 	i := slices.IndexFunc(v.Orders, func(o Order) bool { return o.Zone == zone })
 	if i < 0 {
@@ -97,7 +98,7 @@ func (v *Verdict) order(zone string) (Order, bool) {
 	return v.Orders[i], true
 }
 
-// held says why nothing may follow from silence, "" if it may.
+// held returns why silence must have no effect, "" if it counts.
 func (v *Verdict) held() string {
 	var why []string
 	for _, l := range v.Lost {
@@ -125,7 +126,7 @@ func zoneText(zone string) string {
 	return "zone " + zone
 }
 
-// kept is that of source.Freeze.
+// kept returns the verdict in the form for source.Freeze.
 func (v *Verdict) kept() map[string]int {
 	all := map[string]int{}
 	for _, z := range v.Zones {

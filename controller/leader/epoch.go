@@ -18,57 +18,68 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// AnnotationEpoch of the Lease is the epoch that was taken last, in decimal.
+// AnnotationEpoch of the Lease has the last epoch, in decimal.
 const AnnotationEpoch = mesh.OwnPrefix + "epoch"
 
 // SecretName is the name of the secret in which releases up to 0.1.0 kept the control plane's epoch.
 const SecretName = "leader"
 
-// maxEpoch is the last one that JSON has exactly in every language.
+// maxEpoch is the greatest integer that JSON represents exactly in every language.
 const maxEpoch = 1 << 53
 
 // OldEpoch reads the secret with the epoch of an earlier release. *secrets.Store implements it.
 type OldEpoch interface {
-	// Read returns a secret. The error wraps fs.ErrNotExist if there is none.
+	// Read returns a secret. The error wraps fs.ErrNotExist if it does not exist.
 	Read(ctx context.Context, name string) (data []byte, version string, err error)
 }
 
-// epochs is a client of the Lease that takes the epoch of a term in the same write as the Lease itself, so that the API server's check of
-// the resourceVersion covers both. LeaseLock writes the annotations back that it has read.
+// epochs is a client of the Lease that increments the epoch in the same write that acquires the Lease, so that the API
+// server's check of the resourceVersion covers both. LeaseLock preserves the annotations that it has read.
 type epochs struct {
 	coordinationv1.LeaseInterface
 	o      Options
-	refuse func(error) // called when there is no next epoch, or that of the term counts no more
+	refuse func(error) // called if taking an epoch fails, or the term's epoch has become invalid
 
 	mu    sync.Mutex
 	last  int64 // of an earlier term of this replica
-	epoch int64 // of this term, 0 until it has the Lease
+	epoch int64 // of this term, 0 before it has the Lease
 }
 
 // Leases implements coordinationv1.LeasesGetter.
 func (e *epochs) Leases(string) coordinationv1.LeaseInterface { return e }
 
-// taken returns the epoch of this term, or else that of the last term of this replica.
+// taken returns the epoch of this term, or of this replica's last term.
 func (e *epochs) taken() int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return max(e.last, e.epoch)
 }
 
-func (e *epochs) Create(ctx context.Context, lease *coordination.Lease, o metav1.CreateOptions) (*coordination.Lease, error) {
-	return e.write(ctx, lease, func(l *coordination.Lease) (*coordination.Lease, error) { return e.LeaseInterface.Create(ctx, l, o) })
+func (e *epochs) Create(
+	ctx context.Context, lease *coordination.Lease, o metav1.CreateOptions,
+) (*coordination.Lease, error) {
+	return e.write(ctx, lease, func(l *coordination.Lease) (*coordination.Lease, error) {
+		return e.LeaseInterface.Create(ctx, l, o)
+	})
 }
 
-func (e *epochs) Update(ctx context.Context, lease *coordination.Lease, o metav1.UpdateOptions) (*coordination.Lease, error) {
-	return e.write(ctx, lease, func(l *coordination.Lease) (*coordination.Lease, error) { return e.LeaseInterface.Update(ctx, l, o) })
+func (e *epochs) Update(
+	ctx context.Context, lease *coordination.Lease, o metav1.UpdateOptions,
+) (*coordination.Lease, error) {
+	return e.write(ctx, lease, func(l *coordination.Lease) (*coordination.Lease, error) {
+		return e.LeaseInterface.Update(ctx, l, o)
+	})
 }
 
-// write adds the epoch to a Lease that this replica takes or renews. One that was deleted during the term, or has another value than that of the term that
-// is none or too low, gets the epoch of the term again: nobody could lead after it otherwise. One with a greater epoch ends the term.
-func (e *epochs) write(ctx context.Context, lease *coordination.Lease, send func(*coordination.Lease) (*coordination.Lease, error)) (*coordination.Lease, error) {
+// write adds the epoch to a Lease that this replica acquires or renews. If the Lease was deleted during the term, or
+// has an invalid or lower epoch, write restores the term's epoch, without which no later replica could lead. A greater
+// epoch ends the term.
+func (e *epochs) write(
+	ctx context.Context, lease *coordination.Lease, send func(*coordination.Lease) (*coordination.Lease, error),
+) (*coordination.Lease, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if holder := lease.Spec.HolderIdentity; holder == nil || *holder != e.o.Identity { // it is released
+	if holder := lease.Spec.HolderIdentity; holder == nil || *holder != e.o.Identity { // the Lease is being released
 		return send(lease)
 	}
 	epoch := e.epoch
@@ -82,7 +93,7 @@ func (e *epochs) write(ctx context.Context, lease *coordination.Lease, send func
 	}
 	switch kept, err := parseEpoch(lease.Annotations[AnnotationEpoch]); {
 	case e.epoch != 0 && err == nil && kept > epoch:
-		err = fmt.Errorf("epoch %d of this term: Lease %q has %d, which is greater", epoch, lease.Name, kept)
+		err = fmt.Errorf("epoch %d of this term: Lease %q already has the greater epoch %d", epoch, lease.Name, kept)
 		e.refuse(err)
 		return nil, err
 	case err != nil || kept != epoch:
@@ -96,8 +107,8 @@ func (e *epochs) write(ctx context.Context, lease *coordination.Lease, send func
 	return written, err
 }
 
-// next returns an epoch greater than those of the Lease, of the secret of an earlier release, and of this replica. It is at least the Unix
-// time, so that it does not start anew if the Lease is deleted. The caller holds mu.
+// next returns an epoch greater than the epochs of the Lease, of an earlier release's secret and of this replica. It is
+// at least the Unix time, so that epochs keep growing after the Lease was deleted. The caller holds mu.
 func (e *epochs) next(ctx context.Context, lease *coordination.Lease) (int64, error) {
 	least := e.last
 	if value, is := lease.Annotations[AnnotationEpoch]; is {
@@ -115,7 +126,7 @@ func (e *epochs) next(ctx context.Context, lease *coordination.Lease) (int64, er
 	return epoch, checkEpoch(epoch)
 }
 
-// old returns the epoch that an earlier release has taken last, 0 if there is none, or no right to read it any more.
+// old returns the last epoch of an earlier release, 0 without its secret or without the right to read it.
 func (e *epochs) old(ctx context.Context) (int64, error) {
 	if e.o.OldEpoch == nil {
 		return 0, nil

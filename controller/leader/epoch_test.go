@@ -63,9 +63,9 @@ func TestTakeEpoch(t *testing.T) {
 		"after one of this second":                    {kept: strconv.Itoa(now), want: now + 1},
 		"deleted, and this replica knows a later one": {least: now + 20, want: now + 21},
 		"older than what this replica knows":          {kept: strconv.Itoa(now + 10), least: now + 20, want: now + 21},
-		"after that of an earlier release":            {old: secret(fmt.Sprintf(`{"epoch": %d, "replica": "b"}`, now+10)), want: now + 11},
-		"before that of a rolled back release":        {kept: strconv.Itoa(now + 10), old: secret(fmt.Sprintf(`{"epoch": %d}`, now+20)), want: now + 21},
-		"after that of a rolled back release":         {kept: strconv.Itoa(now + 20), old: secret(fmt.Sprintf(`{"epoch": %d}`, now+10)), want: now + 21},
+		"after an earlier release's":                  {old: secret(fmt.Sprintf(`{"epoch": %d, "replica": "b"}`, now+10)), want: now + 11},
+		"before a rolled back release's":              {kept: strconv.Itoa(now + 10), old: secret(fmt.Sprintf(`{"epoch": %d}`, now+20)), want: now + 21},
+		"after a rolled back release's":               {kept: strconv.Itoa(now + 20), old: secret(fmt.Sprintf(`{"epoch": %d}`, now+10)), want: now + 21},
 		"without the right to the old one":            {old: broken(forbidden), want: now},
 
 		"zero":              {kept: "0", err: `take epoch: read Lease "sonde-cp": annotation sonde.dev/epoch: 0: must be from 1 to ` + most},
@@ -116,12 +116,13 @@ func TestTakeEpochWithOthers(t *testing.T) {
 			t.Errorf("epoch %d, %v, %q has the Lease with %q, want a conflict", got, err, client.holder(), client.epoch())
 		}
 		if got, err := take(t, client, 0); err != nil || got != now+11 {
-			t.Errorf("epoch %d, %v, want the one after that of b", got, err)
+			t.Errorf("epoch %d, %v, want the one after b's", got, err)
 		}
 	})
 }
 
-// TestWithoutEpoch checks that a replica that cannot take an epoch does not lead, says so, lets others try, and leads once it can.
+// TestWithoutEpoch checks that a replica that cannot take an epoch does not lead, says so, lets others try, and leads
+// once it can.
 func TestWithoutEpoch(t *testing.T) {
 	tests := map[string]struct{ spoil, repair func(*leases) }{
 		"the annotation is bad": {func(l *leases) { l.annotate("0") }, func(l *leases) { l.annotate("") }},
@@ -155,7 +156,7 @@ func TestWithoutEpoch(t *testing.T) {
 			if holder := client.holder(); len(epochs) != 0 || holder != "" {
 				t.Errorf("%d tasks run, %q has the Lease, want none: there is no epoch", len(epochs), holder)
 			}
-			if n := strings.Count(log.String(), "level=ERROR msg=\"not leading: it has no epoch that counts"); n < 10 || n > 35 {
+			if n := strings.Count(log.String(), "level=ERROR msg=\"not leading: no valid epoch"); n < 10 || n > 35 {
 				t.Errorf("it tried %d times in 5 minutes, and says so:\n%s", n, &log)
 			}
 			tc.repair(client)
@@ -176,7 +177,8 @@ func TestWithoutEpoch(t *testing.T) {
 	}
 }
 
-// TestEpochsOfTerms has a replica lead three times: each term has a greater epoch, which the Lease has as long as it lasts, also if it was deleted.
+// TestEpochsOfTerms has a replica lead three times: each term has a greater epoch, which the Lease has as long as it
+// lasts, also if it was deleted.
 func TestEpochsOfTerms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &leases{}
@@ -228,7 +230,8 @@ func TestEpochsOfTerms(t *testing.T) {
 	})
 }
 
-// The annotation is changed while a replica leads: it puts back what the next leader could not follow, and makes way for a greater epoch.
+// The annotation is changed while a replica leads: it puts back what the next leader could not follow, and makes way
+// for a greater epoch.
 func TestEpochIsChanged(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kept  string

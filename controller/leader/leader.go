@@ -1,4 +1,5 @@
-// Package leader elects one replica of a program by a Lease: the one that writes to the API server. Every replica of the control plane serves.
+// Package leader elects one replica of a program with a Lease, which alone writes to the API server. Every replica of
+// the control plane serves proxies.
 package leader
 
 import (
@@ -19,30 +20,31 @@ import (
 )
 
 const (
-	// restPeriod is how long a replica that could take no epoch, or is not fit to lead, lets others try.
+	// restPeriod is how long a replica that cannot take an epoch, or is not fit to lead, leaves the election to others.
 	restPeriod = 10 * time.Second
 	fitPeriod  = time.Second
 )
 
-// Times of the election. Each is shorter than the one before it. The defaults are those of Kubernetes' own components.
+// Times of the election, each shorter than the previous one. The defaults equal the ones of Kubernetes' own components.
 type Times struct {
-	// Lease is after what time another replica may lead, if the leader has gone without releasing the Lease. Default 15s.
+	// Lease is how long another replica waits for a leader that exited without releasing the Lease. Default 15s.
 	Lease time.Duration
 	// Renew is how long a leader tries to renew the Lease before it stops leading. Default 10s.
 	Renew time.Duration
-	// Retry is the time between two tries. Default 2s.
+	// Retry is the time between two attempts. Default 2s.
 	Retry time.Duration
 }
 
 func (t Times) withDefaults() Times {
-	return Times{Lease: cmp.Or(t.Lease, 15*time.Second), Renew: cmp.Or(t.Renew, 10*time.Second), Retry: cmp.Or(t.Retry, 2*time.Second)}
+	return Times{Lease: cmp.Or(t.Lease, 15*time.Second), Renew: cmp.Or(t.Renew, 10*time.Second),
+		Retry: cmp.Or(t.Retry, 2*time.Second)}
 }
 
 // LeaseName is the name of the control plane's Lease.
 const LeaseName = "sonde-cp"
 
-// Task is what the leader alone does. epoch is greater than that of each earlier leader: it is for what must not be done twice, since a leader
-// may have lost its Lease before it knows.
+// Task is work of the leader. epoch is greater than the epochs of all earlier leaders. It protects writes that must not
+// happen twice, since a leader may lose its Lease without noticing.
 type Task func(ctx context.Context, epoch int64) error
 
 // Options of Run.
@@ -51,16 +53,17 @@ type Options struct {
 	Client coordinationv1.LeasesGetter
 	// Namespace of the Lease. Required.
 	Namespace string
-	// Lease is its name, default LeaseName. It has the epoch, too.
+	// Lease is the name of the Lease, which also has the epoch. Default LeaseName.
 	Lease string
 	// Identity of this replica, such as its pod's name. Required.
 	Identity string
-	// OldEpoch has the secret OldSecret, default SecretName, in which an earlier release kept the epoch: the greater of both counts. Default: none has.
+	// OldEpoch reads the secret OldSecret, default SecretName, in which an earlier release kept the epoch. The greater of
+	// both epochs counts. Default: no secret is read.
 	OldEpoch  OldEpoch
 	OldSecret string
 	// Tasks run while this replica is the leader. Each returns nil when its context ends.
 	Tasks []Task
-	// Fit returns why this replica should not lead, nil if it may. It is asked each second. Default: it may.
+	// Fit returns why this replica should not lead, nil if it may. It is called each second. Default: it may.
 	Fit func() error
 	// Times of the election.
 	Times Times
@@ -68,8 +71,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Run takes part in the election until ctx ends, and then releases the Lease. A replica that is no leader any more stops its tasks
-// and takes part again. One that cannot take an epoch or is not fit runs no task, releases the Lease, and takes part again later. The error is that of a task.
+// Run takes part in the election until ctx ends, and then releases the Lease. A replica that loses the Lease stops its
+// tasks and takes part again. A replica that cannot take an epoch, or is not fit, runs no task, releases the Lease and
+// takes part again later. Run returns the error of a task.
 func Run(ctx context.Context, o Options) error {
 	o.Lease, o.OldSecret, o.Times = cmp.Or(o.Lease, LeaseName), cmp.Or(o.OldSecret, SecretName), o.Times.withDefaults()
 	if o.Fit == nil {
@@ -83,26 +87,26 @@ func Run(ctx context.Context, o Options) error {
 		}
 		last = t.epochs.taken()
 		for again := t.refused; again && ctx.Err() == nil; again = o.Fit() != nil {
-			_ = run.Sleep(ctx, restPeriod) // the loop looks at ctx
+			_ = run.Sleep(ctx, restPeriod) // the loop checks ctx
 		}
 	}
 	return nil
 }
 
-// term is one time that a replica waits to be the leader, and perhaps is.
+// term is one participation in the election, with the leadership if it wins.
 type term struct {
 	o      Options
 	epochs *epochs
 
 	mu      sync.Mutex // guards the rest
-	over    bool       // tasks must not start any more
+	over    bool       // tasks must no longer start
 	tasks   sync.WaitGroup
 	failed  error
-	refused bool // it could take no epoch, or is not fit
+	refused bool // it cannot take an epoch, or is not fit
 }
 
-// run returns once the replica has led, or ctx has ended. The Lease is released after the tasks have ended, so that the next leader is
-// alone.
+// run returns after the replica has led, or ctx has ended. It releases the Lease after the tasks have ended, so that
+// two leaders never overlap.
 func (t *term) run(ctx context.Context) error {
 	ctx, give := context.WithCancel(ctx)
 	t.epochs.refuse = func(err error) { t.refuse(ctx, give, err) }
@@ -144,18 +148,21 @@ func (t *term) run(ctx context.Context) error {
 	return t.failed
 }
 
-// watchFit gives the term up once the replica is not fit, until ctx ends.
+// watchFit ends the term when the replica is no longer fit, until ctx ends.
 func (t *term) watchFit(ctx context.Context, give func()) {
 	last := time.Now()
 	for range run.Every(ctx, fitPeriod) {
 		err := t.o.Fit()
-		// The elector of a process that was stopped tries to renew for Times.Renew before it knows that another one leads, and tasks would act meanwhile.
+		// After a process was suspended, the elector tries to renew for Times.Renew before it notices another leader, and
+		// tasks would run meanwhile.
 		if stopped := time.Since(last); err == nil && stopped > t.o.Times.Renew {
 			err = fmt.Errorf("the process has not run for %s", stopped.Round(time.Second))
 		}
 		last = time.Now()
 		if err != nil {
-			t.o.Logger.WarnContext(ctx, "not fit to lead, another replica may", "replica", t.o.Identity, "err", err, "retryAfter", restPeriod)
+			t.o.Logger.WarnContext(ctx, "not fit to lead, leaving the Lease to another replica",
+				"replica", t.o.Identity, "err", err,
+				"retryAfter", restPeriod)
 			t.mu.Lock()
 			t.refused = true
 			t.mu.Unlock()
@@ -189,19 +196,20 @@ func (t *term) lead(ctx context.Context) {
 	t.failed = err
 }
 
-// refuse ends a term without an epoch that counts, unless it ends anyway.
+// refuse ends a term without a valid epoch, unless it is ending anyway.
 func (t *term) refuse(ctx context.Context, end func(), err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	t.o.Logger.ErrorContext(ctx, "not leading: it has no epoch that counts, another replica may try", "replica", t.o.Identity, "err", err, "retryAfter", restPeriod)
+	t.o.Logger.ErrorContext(ctx, "not leading: no valid epoch, leaving the Lease to another replica",
+		"replica", t.o.Identity, "err", err, "retryAfter", restPeriod)
 	t.mu.Lock()
 	t.refused = true
 	t.mu.Unlock()
 	end()
 }
 
-// end waits for the tasks, which have to be ending, and has none start.
+// end waits for the tasks, whose context must have ended, and prevents further tasks.
 func (t *term) end() {
 	t.mu.Lock()
 	t.over = true

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // usual are the times of an election without Options.Times.
 var usual = Times{}.withDefaults()
 
-// leases are those of an API server with one Lease. It has the secret with the epoch of an earlier release, too.
+// leases is an API server with one Lease. It has the secret with the epoch of an earlier release, too.
 type leases struct {
 	coordinationv1.LeaseInterface
 	away atomic.Bool
@@ -313,7 +313,8 @@ func TestNotFitToLead(t *testing.T) {
 	})
 }
 
-// One whose process was stopped for so long that another one may lead ends its tasks as it wakes, and not when its elector knows.
+// One whose process was stopped for so long that another one may lead ends its tasks as it wakes, and not when its
+// elector knows.
 func TestStoppedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for stop, again := range map[time.Duration]bool{usual.Renew - 2*fitPeriod: false, usual.Renew + 2*fitPeriod: true} {

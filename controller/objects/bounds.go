@@ -11,22 +11,23 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// What is made of an inbound and of an outbound takes about so many bytes beside the object: Envoy's resources, and an outbound may name a service of its own.
-// perObject is what keeping any object takes beside its record.
+// Estimated memory in bytes beside the object itself: for an inbound and an outbound, including Envoy's resources, as
+// an outbound may name a service of its own. perObject is the cost of an object beside its record.
 const (
 	bytesOfInbound  = 3 << 10
 	bytesOfOutbound = 1 << 10
 	perObject       = 512
 )
 
-// shareOf bounds what the objects of a namespace take. It is twice that of other kinds: a written Dataplane has its outbounds, unlike a pod.
+// shareOf bounds the objects of a namespace. The share is twice as large as for other kinds: unlike a pod, a Dataplane
+// object has its outbounds.
 func shareOf(memory uint64) watch.Share[record] {
 	return watch.Share[record]{
 		Bytes: 2 * watch.ShareOf(memory),
 		Takes: func(r *record) int {
 			written := *r
-			written.accepted = nil                               // that this control plane writes it must not change what counts
-			n := 2*watch.Size(&written) + maxMessage + perObject // as it is written, and with its defaults
+			written.accepted = nil                               // the control plane's own status must not affect what counts
+			n := 2*watch.Size(&written) + maxMessage + perObject // as written, and with defaults
 			if d, is := r.object.(*mesh.Dataplane); is {
 				n += bytesOfInbound*len(d.Spec.Networking.Inbound) + bytesOfOutbound*len(d.Spec.Networking.Outbound)
 			}
@@ -42,24 +43,25 @@ func shareOf(memory uint64) watch.Share[record] {
 	}
 }
 
-// beyondShare is the problem of an object that does not count.
+// beyondShare returns the problem of an object that does not count.
 func beyondShare(memory uint64) string {
-	return fmt.Sprintf("does not count: only the oldest objects of a namespace do, as many as %d MiB of memory are enough for", 2*watch.ShareOf(memory)>>20)
+	return fmt.Sprintf("does not count: only the oldest objects of a namespace count, up to %d MiB of memory",
+		2*watch.ShareOf(memory)>>20)
 }
 
-// exceeded returns which bounds an object exceeds that is used as it is: the API server took it before there were any.
+// exceeded returns which bounds a valid object exceeds: an earlier API server without these bounds accepted it.
 func exceeded(o mesh.Object) error {
 	bounded, is := o.(mesh.Bounded)
 	if !is {
 		return nil
 	}
 	if err := bounded.Exceeds(); err != nil {
-		return errors.New("is used as it is, but has to become smaller: " + inOneLine(err))
+		return errors.New("is in use, but exceeds the limits for new objects: " + inOneLine(err))
 	}
 	return nil
 }
 
-// note notes what is wrong with an object, and reports whether that is new. mu is held.
+// note records the problem of an object, and reports whether it is new. The caller holds mu.
 func (s *Objects) note(ref reference, r *record, err error, bounds bool) bool {
 	text, was := cut.Marked(inOneLine(err), maxMessage), s.invalid[ref]
 	if was.text == text {
@@ -72,7 +74,8 @@ func (s *Objects) note(ref reference, r *record, err error, bounds bool) bool {
 	return true
 }
 
-// logged returns what the log says about an object.
+// logged returns the log attributes of an object and its problem.
 func (r reference) logged(err error) []any {
-	return []any{"resource", r.resource, "namespace", r.Namespace, "name", r.Name, "err", cut.Marked(inOneLine(err), maxMessage)}
+	return []any{"resource", r.resource, "namespace", r.Namespace, "name", r.Name,
+		"err", cut.Marked(inOneLine(err), maxMessage)}
 }

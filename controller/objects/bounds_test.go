@@ -51,15 +51,15 @@ func TestObjectsOfAnEarlierRelease(t *testing.T) {
 		"the most outbounds": {func(s *Objects) error { return s.dataplanes.Add(dataplaneWith("vm", 0, 5000)) }, reference{resourceDataplanes, watch.Key{Namespace: "shop", Name: "vm"}}, ""},
 		"more outbounds": {
 			func(s *Objects) error { return s.dataplanes.Add(dataplaneWith("vm", 0, 6000)) }, reference{resourceDataplanes, watch.Key{Namespace: "shop", Name: "vm"}},
-			`is used as it is, but has to become smaller: networking.outbound: "6000 items": must have at most 5000 items`,
+			`is in use, but exceeds the limits for new objects: networking.outbound: "6000 items": must have at most 5000 items`,
 		},
 		"many tags": {
 			func(s *Objects) error { return s.dataplanes.Add(tagged) }, reference{resourceDataplanes, watch.Key{Namespace: "shop", Name: "vm"}},
-			`is used as it is, but has to become smaller: networking.inbound[0].tags: "33 items": must have at most 32 items`,
+			`is in use, but exceeds the limits for new objects: networking.inbound[0].tags: "33 items": must have at most 32 items`,
 		},
 		"many backends": {
 			func(s *Objects) error { return s.meshes.Add(many) }, reference{resourceMeshes, watch.Key{Name: "default"}},
-			`is used as it is, but has to become smaller: mtls.backends: "101 items": must have at most 100 items`,
+			`is in use, but exceeds the limits for new objects: mtls.backends: "101 items": must have at most 100 items`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestDataplanesBeyondTheShare(t *testing.T) {
 		}
 	}
 	ref := reference{resourceDataplanes, watch.Key{Namespace: "shop", Name: "vm-0"}}
-	const text = "does not count: only the oldest objects of a namespace do, as many as 64 MiB of memory are enough for"
+	const text = "does not count: only the oldest objects of a namespace count, up to 64 MiB of memory"
 	condition := s.conditionOf(ref, s.get(ref))
 	if condition.Reason != "Invalid" || condition.Message != text {
 		t.Errorf("condition %s %q", condition.Reason, condition.Message)
@@ -121,7 +121,8 @@ func TestDataplanesBeyondTheShare(t *testing.T) {
 	}
 }
 
-// What the control plane writes into the status of an object changes nothing of what it takes: it would come and go by its own messages.
+// What the control plane writes into the status of an object changes nothing of what it takes: it would come and go by
+// its own messages.
 func TestStatusTakesNoShare(t *testing.T) {
 	share := shareOf(0)
 	r := newRecord(&mesh.Mesh{Name: "default"}, aMesh("default", "ca-1"), v1alpha1.Status{})
@@ -172,7 +173,7 @@ func TestMemoryOfDataplanes(t *testing.T) {
 	}
 }
 
-// However many statuses of one namespace wait, those of others are written among the first.
+// However many statuses of one namespace wait, other namespaces' are written among the first.
 func TestStatusesTakeTurns(t *testing.T) {
 	meshOf := "default"
 	s, _ := newObjects(t, &meshOf)

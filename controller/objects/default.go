@@ -14,12 +14,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// DefaultMeshMade is the name of the Secret that says that the Mesh named default was created once: an operator who deletes it does not want it
-// back. It is a Secret since these are what the control plane may write anyway.
+// DefaultMeshMade is the name of the Secret which records that the Mesh named default was created once: an operator who
+// deletes the Mesh does not want it back. It is a Secret because the control plane may write Secrets anyway.
 const DefaultMeshMade = "sonde-default-mesh-made"
 
-// RunDefaultMesh makes a Mesh named default, PERMISSIVE, once in the life of an installation: pods that name no mesh are in it, whatever
-// other Meshes there are. It is for one replica at a time.
+// RunDefaultMesh creates a Mesh named default, in PERMISSIVE mode, once in the life of an installation. Pods that name
+// no mesh belong to it, whatever other Meshes exist. Only one replica may run it.
 func (s *Objects) RunDefaultMesh(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := s.makeDefaultMesh(ctx)
@@ -48,9 +48,10 @@ func (s *Objects) makeDefaultMesh(ctx context.Context) error {
 	} else if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	_, err = s.o.Secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: DefaultMeshMade}}, metav1.CreateOptions{})
+	_, err = s.o.Secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: DefaultMeshMade}},
+		metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // by a replica that led before
+		return nil // created by an earlier leader
 	}
 	return err //nolint:wrapcheck // it names the Secret
 }

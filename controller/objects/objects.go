@@ -1,4 +1,4 @@
-// Package objects reads the objects of group sonde.dev, and says in their status whether they are used.
+// Package objects reads the objects of group sonde.dev, and reports in their status whether they are in use.
 package objects
 
 import (
@@ -30,7 +30,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder implements it.
+// Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder implements
+// it.
 type Builder interface {
 	Set(source string, o mesh.Object)
 	Delete(source string, k mesh.Key)
@@ -39,22 +40,22 @@ type Builder interface {
 
 // Options of Objects.
 type Options struct {
-	// Config of the API server, without a timeout. Timeout is that of requests, but not of watches. Required.
+	// Config of the API server, without a timeout. Timeout bounds requests, but not watches. Required.
 	Config  *rest.Config
 	Timeout time.Duration
-	// MeshOf returns the mesh of a namespace: that of its Dataplanes that have no label kuma.io/mesh. Required.
+	// MeshOf returns the mesh of a namespace's Dataplanes without a label kuma.io/mesh. Required.
 	MeshOf func(namespace string) string
 	// Builder receives the valid objects. Required.
 	Builder Builder
 	// Name of the source for the Builder. Required.
 	Name string
-	// Secrets of the control plane's namespace keep that the default Mesh was made. Required.
+	// Secrets of the control plane's namespace record that the default Mesh was created. Required.
 	Secrets clientv1.SecretInterface
-	// Recorded returns the meshes that exist without their Mesh, see identity.Authority.Recorded. Required.
+	// Recorded returns the meshes whose Mesh is lost, see identity.Authority.Recorded. Required.
 	Recorded func() map[string]*mesh.Mesh
-	// ProbesMode of Dataplanes that name none. Default unified.
+	// ProbesMode of Dataplanes that do not set it. Default unified.
 	ProbesMode mesh.ProbesMode
-	// Memory is how many bytes this process may use, of which a namespace has a share. Default 512 MiB.
+	// Memory is the memory limit of this process in bytes, of which each namespace has a share. Default 512 MiB.
 	Memory uint64
 	// Logger, default none.
 	Logger *slog.Logger
@@ -62,19 +63,20 @@ type Options struct {
 	Loop *heartbeat.Loop
 }
 
-// Objects keeps a Builder in step with the objects of group sonde.dev. One that is not valid keeps its last good content.
+// Objects keeps a Builder in step with the objects of group sonde.dev. The last valid content of an invalid object
+// stays in effect.
 type Objects struct {
 	o          Options
-	client     rest.Interface // for all but watches
+	client     rest.Interface // for requests other than watches
 	meshes     *watch.Store[*v1alpha1.Mesh, record]
 	dataplanes *watch.Store[*v1alpha1.Dataplane, record]
-	wake       run.Signal // RunStatus has to look at what is unwritten
+	wake       run.Signal // unwritten has changed
 
 	mu        sync.Mutex
-	unwritten map[reference]struct{} // objects whose status has to be looked at
-	missing   int                    // kinds whose first objects are not all there
-	passed    map[reference]mesh.Key // what the Builder has
-	invalid   map[reference]invalid  // what is wrong with others
+	unwritten map[reference]struct{} // objects whose status may have to be written
+	missing   int                    // kinds that have not been read completely
+	passed    map[reference]mesh.Key // the objects of the Builder
+	invalid   map[reference]invalid  // the problems of other objects
 	names     map[string]bool        // of the Meshes
 }
 
@@ -84,15 +86,15 @@ type reference struct {
 	watch.Key
 }
 
-// record is what is kept of an object.
+// record is the part of an object that is kept.
 type record struct {
 	uid        types.UID
-	object     mesh.Object // as it is written, nil for one that does not count
+	object     mesh.Object // as written, nil if it does not count
 	generation int64
-	accepted   *metav1.Condition // its status now, nil if there is none
+	accepted   *metav1.Condition // its status now, or nil
 }
 
-// New returns Objects. Nothing is read before Run.
+// New returns Objects. It reads nothing before Run.
 func New(o Options) (*Objects, error) {
 	watching, err := NewClient(o.Config, 0)
 	if err != nil {
@@ -102,9 +104,7 @@ func New(o Options) (*Objects, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	s := &Objects{
 		o: o, client: client, missing: 2, passed: map[reference]mesh.Key{}, names: map[string]bool{},
 		wake: run.NewSignal(), unwritten: map[reference]struct{}{}, invalid: map[reference]invalid{},
@@ -117,7 +117,8 @@ func New(o Options) (*Objects, error) {
 		Changed: func(key watch.Key, _, _ *record) { s.changed(reference{resourceMeshes, key}) },
 	})
 	s.dataplanes = watch.New(watch.Kind[*v1alpha1.Dataplane, record]{
-		Client: watching, Resource: resourceDataplanes, New: &v1alpha1.Dataplane{}, Synced: s.kindSynced, Share: shareOf(o.Memory),
+		Client: watching, Resource: resourceDataplanes, New: &v1alpha1.Dataplane{}, Synced: s.kindSynced,
+		Share: shareOf(o.Memory),
 		Record: func(d *v1alpha1.Dataplane) (record, bool) {
 			return newRecord(dataplaneOf(d), d, d.Status), true
 		},
@@ -149,8 +150,8 @@ func NewClient(config *rest.Config, timeout time.Duration) (rest.Interface, erro
 	return client, nil
 }
 
-// dataplaneOf returns the Dataplane that an object describes: its name is <name>.<namespace>, as that of a pod. Its mesh is "" for
-// that of the namespace.
+// dataplaneOf returns the Dataplane that an object describes. Its name is <name>.<namespace>, as for a pod. Its mesh is
+// "" if the namespace decides.
 func dataplaneOf(d *v1alpha1.Dataplane) *mesh.Dataplane {
 	return &mesh.Dataplane{
 		Meta: mesh.Meta{Mesh: d.Labels[mesh.LabelMesh], Name: mesh.ObjectDataplane(d.Namespace, d.Name), Labels: d.Labels},
@@ -162,13 +163,13 @@ func newRecord(o mesh.Object, of metav1.Object, status v1alpha1.Status) record {
 	r := record{uid: of.GetUID(), object: o, generation: of.GetGeneration()}
 	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAccepted); c != nil {
 		copied := *c
-		copied.Message = cut.Text(c.Message, maxMessage+1) // a longer one is none of ours
+		copied.Message = cut.Text(c.Message, maxMessage+1) // no longer message is ours
 		r.accepted = &copied
 	}
 	return r
 }
 
-// resolve returns the object that a record describes in the mesh, and all that is wrong with it.
+// resolve returns the object of a record with its mesh, and all its problems.
 func (s *Objects) resolve(ref reference, r *record) (mesh.Object, error) {
 	if r.object == nil {
 		return nil, errors.New(beyondShare(s.o.Memory))
@@ -185,10 +186,10 @@ func (s *Objects) resolve(ref reference, r *record) (mesh.Object, error) {
 		d.SetDefaults()
 		return d, d.ValidateIn(ref.Namespace)
 	}
-	return nil, fmt.Errorf("resolve a %T", r.object) // there is no other kind
+	return nil, fmt.Errorf("resolve a %T", r.object) // no other kind exists
 }
 
-// MeshChanged has the Dataplanes of a namespace looked at again, since its mesh has changed. It does not block.
+// MeshChanged resolves the Dataplanes of a namespace again after its mesh has changed. It does not block.
 func (s *Objects) MeshChanged(namespace string) {
 	for _, key := range s.dataplanes.Keys() {
 		if key.Namespace == namespace {
@@ -197,52 +198,11 @@ func (s *Objects) MeshChanged(namespace string) {
 	}
 }
 
-// Missing returns which kinds have not been read yet, and why; nil once all have.
+// Missing returns which kinds have not been read yet, and why; nil once all have been read.
 func (s *Objects) Missing() error { return errors.Join(s.meshes.Missing(), s.dataplanes.Missing()) }
 
-// Lost returns since when the API server has not been heard about some kind, zero while it is.
+// Lost returns since when the watch of some kind has been disconnected, zero if none is.
 func (s *Objects) Lost() watch.Loss { return watch.First(s.meshes.Lost(), s.dataplanes.Lost()) }
-
-// Problem is what is wrong with an object.
-type Problem struct {
-	// Resource, such as meshes, Namespace and Name identify the object.
-	Resource, Namespace, Name string
-	UID                       types.UID
-	Text                      string
-	// Bounds says that it is beyond the bounds.
-	Bounds bool
-	// Since is when this replica has seen it first, zero for a Mesh that is lost.
-	Since time.Time
-}
-
-// invalid is what is wrong with an object.
-type invalid struct {
-	uid    types.UID
-	text   string
-	since  time.Time
-	bounds bool
-}
-
-// Problems returns the invalid objects, whose last good content is used, and the lost Meshes, sorted.
-func (s *Objects) Problems() []Problem {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []Problem
-	for ref, is := range s.invalid {
-		all = append(all, Problem{Resource: ref.resource, Namespace: ref.Namespace, Name: ref.Name, UID: is.uid, Text: is.text, Bounds: is.bounds, Since: is.since})
-	}
-	if s.missing == 0 {
-		for name, m := range s.o.Recorded() {
-			if !s.names[name] {
-				all = append(all, Problem{Resource: resourceMeshes, Name: name, Text: m.LostError().Error()})
-			}
-		}
-	}
-	slices.SortFunc(all, func(a, b Problem) int {
-		return cmp.Or(strings.Compare(a.Resource, b.Resource), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	return all
-}
 
 // Run follows the objects until ctx ends, and then returns nil.
 func (s *Objects) Run(ctx context.Context) error {
@@ -252,7 +212,7 @@ func (s *Objects) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Meshes returns the sorted names of all meshes, with a Mesh or recorded, and false before the first read.
+// Meshes returns the sorted names of all existing and recorded meshes, and false before the first read.
 func (s *Objects) Meshes() ([]string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,7 +226,7 @@ func (s *Objects) withRecorded(names []string) []string {
 	return slices.Compact(names)
 }
 
-// ReadMeshes is Meshes with a fresh read of the API server.
+// ReadMeshes is Meshes, read from the API server now.
 func (s *Objects) ReadMeshes(ctx context.Context) ([]string, error) {
 	var list v1alpha1.MeshList
 	if err := s.client.Get().Resource(resourceMeshes).Do(ctx).Into(&list); err != nil {
@@ -279,11 +239,11 @@ func (s *Objects) ReadMeshes(ctx context.Context) ([]string, error) {
 	return s.withRecorded(names), nil
 }
 
-// changed passes an object on, if it is valid, and has its status looked at.
+// changed passes a valid object to the Builder, and queues its status.
 func (s *Objects) changed(ref reference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.get(ref) // in the order of the calls: two watches call
+	now := s.get(ref) // read here, since two watches call this method
 	if ref.resource == resourceMeshes && s.names[ref.Name] != (now != nil) {
 		s.meshCameOrWent(ref.Name, now != nil)
 	}
@@ -297,10 +257,10 @@ func (s *Objects) changed(ref reference) {
 		}
 		return
 	}
-	s.lookAt(ref)
+	s.queueStatus(ref)
 	o, err := s.resolve(ref, now)
 	switch {
-	case now.object == nil: // it must cost nothing
+	case now.object == nil: // beyond its share, so its errors are not evaluated
 		if s.note(ref, now, err, true) {
 			s.o.Logger.Warn("object does not count", ref.logged(err)...)
 		}
@@ -311,25 +271,25 @@ func (s *Objects) changed(ref reference) {
 		return
 	case err != nil:
 		if s.note(ref, now, err, false) {
-			s.o.Logger.Warn("object is not valid: its last good content is used", ref.logged(err)...)
+			s.o.Logger.Warn("object is invalid, using its last valid content", ref.logged(err)...)
 		}
 		return
 	}
 	if exceeds := exceeded(o); exceeds != nil {
 		if s.note(ref, now, exceeds, true) {
-			s.o.Logger.Warn("object is beyond the bounds, and is used as it is", ref.logged(exceeds)...)
+			s.o.Logger.Warn("object exceeds the limits for new objects, using it anyway", ref.logged(exceeds)...)
 		}
 	} else {
 		delete(s.invalid, ref)
 	}
 	s.passed[ref] = o.Key()
 	s.o.Builder.Set(s.o.Name, o)
-	if had && old != o.Key() { // it is in another mesh now
+	if had && old != o.Key() { // it has moved to another mesh
 		s.o.Builder.Delete(s.o.Name, old)
 	}
 }
 
-// meshCameOrWent notes whether there is a Mesh. mu is held.
+// meshCameOrWent records whether a Mesh exists. The caller holds mu.
 func (s *Objects) meshCameOrWent(name string, there bool) {
 	delete(s.names, name)
 	if there {
@@ -339,13 +299,13 @@ func (s *Objects) meshCameOrWent(name string, there bool) {
 	}
 	for other := range s.passed {
 		if other.resource == resourceDataplanes {
-			s.lookAt(other) // its mesh may be known now
+			s.queueStatus(other) // its mesh may have become known
 		}
 	}
 }
 
-// lookAt has the status of an object looked at. mu is held.
-func (s *Objects) lookAt(ref reference) {
+// queueStatus makes RunStatus check the status of an object. The caller holds mu.
+func (s *Objects) queueStatus(ref reference) {
 	s.unwritten[ref] = struct{}{}
 	s.wake.Set()
 }
@@ -360,7 +320,7 @@ func (s *Objects) kindSynced() {
 	}
 }
 
-// get returns the record of an object, nil if there is none.
+// get returns the record of an object, or nil.
 func (s *Objects) get(ref reference) *record {
 	if ref.resource == resourceMeshes {
 		return s.meshes.Get(ref.Key)
@@ -368,7 +328,7 @@ func (s *Objects) get(ref reference) *record {
 	return s.dataplanes.Get(ref.Key)
 }
 
-// violations returns each violation of an error of Validate, none for nil.
+// violations returns each violation in an error of Validate; it is empty for nil.
 func violations(err error) []error {
 	if err == nil {
 		return nil
@@ -382,7 +342,7 @@ func violations(err error) []error {
 	return []error{err}
 }
 
-// inOneLine returns the text of an error of Validate, with each violation.
+// inOneLine returns the text of an error of Validate, with all violations in one line.
 func inOneLine(err error) string {
 	var all []string
 	for _, v := range violations(err) {

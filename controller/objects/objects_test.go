@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// calls are those of a Builder.
+// calls of a Builder.
 type calls []string
 
 func (c *calls) Set(_ string, o mesh.Object) { *c = append(*c, "set "+text(o.Key())) }

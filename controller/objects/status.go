@@ -17,18 +17,18 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// maxMessage is the longest message of a condition, and of a problem: each replica keeps it of each object.
+// maxMessage bounds the message of a condition or problem: each replica keeps one per object.
 const maxMessage = 4096
 
-// statusRetry is when a status that could not be written is tried again.
+// statusRetry is the pause before a failed status write is retried.
 const statusRetry = 5 * time.Second
 
-// RunStatus writes the Accepted condition of objects until ctx ends, and then returns nil. It is for one replica at a time. One that
-// did not lead before keeps what has to be looked at, so it may begin at any time.
+// RunStatus writes the Accepted condition of objects until ctx ends, and then returns nil. Only one replica may run it.
+// Other replicas collect the objects too, so it may begin at any time.
 func (s *Objects) RunStatus(ctx context.Context) error {
 	retry := time.NewTicker(statusRetry)
 	defer retry.Stop()
-	failed := map[reference]struct{}{} // until the next retry, so that they are in nobody's way
+	failed := map[reference]struct{}{} // kept apart until the next retry, so that they delay no others
 	tryAgain := func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *Objects) RunStatus(ctx context.Context) error {
 		refs := s.takeUnwritten()
 		s.mu.Unlock()
 		for _, ref := range refs {
-			s.o.Loop.Beat() // each of them may wait for the API server
+			s.o.Loop.Beat() // each write may wait for the API server
 			if err := s.writeStatus(ctx, ref); err != nil {
 				s.o.Logger.WarnContext(ctx, "status write failed, retrying",
 					"resource", ref.resource, "namespace", ref.Namespace, "name", ref.Name, "err", err)
@@ -60,11 +60,11 @@ func (s *Objects) RunStatus(ctx context.Context) error {
 	}
 }
 
-// writtenAtOnce is how many statuses are written before it is looked again whose turn is next.
+// writtenAtOnce is the number of statuses in one batch, before namespaces take turns again.
 const writtenAtOnce = 50
 
-// takeUnwritten takes the objects whose status is to be looked at next: one of each namespace, then the next, so that none waits for all that another one
-// has. mu is held.
+// takeUnwritten takes the next batch of objects: one of each namespace, then another of each, so that no namespace
+// waits for all objects of another. The caller holds mu.
 func (s *Objects) takeUnwritten() []reference {
 	byNamespace := map[string][]reference{}
 	for ref := range s.unwritten {
@@ -105,7 +105,8 @@ func (s *Objects) writeStatus(ctx context.Context, ref reference) error {
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
-	err = s.client.Patch(types.MergePatchType).Resource(ref.resource).NamespaceIfScoped(ref.Namespace, ref.Namespace != "").
+	err = s.client.Patch(types.MergePatchType).Resource(ref.resource).NamespaceIfScoped(ref.Namespace,
+		ref.Namespace != "").
 		Name(ref.Name).SubResource("status").Body(patch).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -113,10 +114,11 @@ func (s *Objects) writeStatus(ctx context.Context, ref reference) error {
 	return err
 }
 
-// conditionOf returns the Accepted condition that an object should have.
+// conditionOf returns the Accepted condition for an object.
 func (s *Objects) conditionOf(ref reference, r *record) metav1.Condition {
 	c := metav1.Condition{
-		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, ObservedGeneration: r.generation,
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted,
+		ObservedGeneration: r.generation,
 	}
 	refuse := func(reason, message string) {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, cut.Text(message, maxMessage)
@@ -135,7 +137,7 @@ func (s *Objects) conditionOf(ref reference, r *record) metav1.Condition {
 	return c
 }
 
-// warningsOf returns the warnings about a valid object, "" for none. A pipeline does not show the webhook's answer.
+// warningsOf returns the warnings about a valid object, "" for none. A pipeline does not show the webhook's warnings.
 func warningsOf(o mesh.Object) string {
 	warner, ok := o.(mesh.Warner)
 	if !ok {
@@ -151,7 +153,7 @@ func warningsOf(o mesh.Object) string {
 func (s *Objects) meshKnown(o mesh.Object) bool {
 	name := o.Key().Mesh
 	if name == "" {
-		return true // it is a Mesh
+		return true // r is a Mesh
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

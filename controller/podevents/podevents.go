@@ -1,4 +1,5 @@
-// Package podevents makes events about pods of what their agents and Envoys meet: a join that is refused, a probe that fails, a listener that Envoy refuses.
+// Package podevents records events about pods for problems of their agents and Envoys: rejected joins, failed probes
+// and rejected listeners.
 package podevents
 
 import (
@@ -12,15 +13,15 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
-// Events makes the events. A nil *Events is valid and makes none.
+// Events records the events. A nil *Events is valid and records none.
 type Events struct {
 	// Pod returns a pod, nil if it is unknown.
 	Pod func(watch.Key) *source.Pod
-	// Record writes an event, later. It returns at once.
+	// Record queues an event. It returns at once.
 	Record func(events.Event)
 }
 
-// podOf returns the pod whose Dataplane has that name now, nil if it is unknown.
+// podOf returns the pod that currently has a Dataplane of that name, nil if it is unknown.
 func (e *Events) podOf(dataplane string) (watch.Key, *source.Pod) {
 	namespace, name, ok := mesh.ObjectOf(dataplane)
 	if e == nil || !ok {
@@ -30,32 +31,34 @@ func (e *Events) podOf(dataplane string) (watch.Key, *source.Pod) {
 	return key, e.Pod(key)
 }
 
-// aboutContainer returns an event about a container of a pod, without what has happened.
+// aboutContainer returns an event about a container of a pod, without reason and note.
 func aboutContainer(key watch.Key, p *source.Pod, container string) events.Event {
 	return events.Event{
-		Kind: "Pod", APIVersion: "v1", Namespace: key.Namespace, Name: key.Name, UID: p.UID, FieldPath: p.FieldPath(container),
+		Kind: "Pod", APIVersion: "v1", Namespace: key.Namespace, Name: key.Name, UID: p.UID,
+		FieldPath: p.FieldPath(container),
 	}
 }
 
-// Refused makes an event of a join that was refused, about the pod that has tried: the one that its token names, or the one at the
-// caller's address. No other caller can cause one.
+// Refused records an event about a rejected join. Its pod is the one that the token names, or the one with the caller's
+// address. Other callers cannot cause events.
 func (e *Events) Refused(r join.Refusal) {
 	if r.Waiting && !r.Lasting {
-		return // each new pod may have to
+		return // each new pod may wait a little
 	}
 	key, p := e.podOf(r.Dataplane)
 	if p == nil || r.Authenticated && string(p.UID) != r.Instance || !r.Authenticated && p.Address != r.Peer {
 		return
 	}
 	event := aboutContainer(key, p, mesh.ContainerSidecar)
-	event.Reason, event.Action, event.Note = podcause.JoinRefused, "Join"+r.Code, podcause.Refused(r.Reason) // an event of another code is not hidden in the series of the first
+	// The code is part of the action, so that different errors are different series.
+	event.Reason, event.Action, event.Note = podcause.JoinRefused, "Join"+r.Code, podcause.Refused(r.Reason)
 	if r.Waiting {
 		event.Reason, event.Note = podcause.JoinWaiting, podcause.Waits(r.Reason)
 	}
 	e.Record(event)
 }
 
-// Absent says that the pod of a proxy has no place in its namespace's share of the memory, "" for any other.
+// Absent returns the problem of a pod beyond its namespace's share of memory, "" for any other pod.
 func (e *Events) Absent(who identity.Subject) string {
 	_, p := e.podOf(who.Dataplane)
 	if p == nil || !p.Beyond || string(p.UID) != who.Instance {
@@ -64,8 +67,8 @@ func (e *Events) Absent(who identity.Subject) string {
 	return "its pod " + p.Problem
 }
 
-// ProbeFailed makes an event of a probe that fails, with the reason that the kubelet would have given: its own event shows a status
-// alone.
+// ProbeFailed records an event about a failed probe, with the reason that the kubelet would have given: the kubelet's
+// own event only has an HTTP status.
 func (e *Events) ProbeFailed(proxy identity.Subject, f *agentv1.ProbeFailure) {
 	key, p := e.podOf(proxy.Dataplane)
 	if p == nil || string(p.UID) != proxy.Instance {
@@ -77,7 +80,20 @@ func (e *Events) ProbeFailed(proxy identity.Subject, f *agentv1.ProbeFailure) {
 	e.Record(event)
 }
 
-// ListenerRefused makes an event of a listener that the Envoy of a pod refuses. It is for one that it has not refused before.
+// CallsRefused records an event about calls that the pod's Envoy refuses, but its application would accept. The caller
+// calls it once per cause.
+func (e *Events) CallsRefused(proxy identity.Subject, r *agentv1.Refusal) {
+	key, p := e.podOf(proxy.Dataplane)
+	if p == nil || string(p.UID) != proxy.Instance {
+		return
+	}
+	event := aboutContainer(key, p, mesh.ContainerSidecar)
+	event.Reason, event.Action, event.Note = podcause.CallsRefused, "Refuse"+r.GetCause(), podcause.Calls(r.Text())
+	e.Record(event)
+}
+
+// ListenerRefused records an event about a listener that the pod's Envoy rejects. The caller calls it once per
+// listener.
 func (e *Events) ListenerRefused(id mesh.ID, listener, reason string) {
 	_, name := mesh.SplitID(id)
 	key, p := e.podOf(name)
@@ -85,6 +101,8 @@ func (e *Events) ListenerRefused(id mesh.ID, listener, reason string) {
 		return
 	}
 	event := aboutContainer(key, p, mesh.ContainerSidecar)
-	event.Reason, event.Action, event.Note = podcause.ListenerRefused, "Listen"+listener, podcause.Listener(listener, reason) // as JoinRefused
+	// The listener is part of the action, so that different listeners are different series.
+	event.Reason, event.Action = podcause.ListenerRefused, "Listen"+listener
+	event.Note = podcause.Listener(listener, reason)
 	e.Record(event)
 }

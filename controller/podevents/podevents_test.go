@@ -56,6 +56,12 @@ func TestEvents(t *testing.T) {
 		"a probe of an earlier pod": {
 			func(e *podevents.Events) { e.ProbeFailed(identity.Subject{Dataplane: pod, Instance: "old"}, fails) }, nil,
 		},
+		"Envoy refuses calls": {
+			func(e *podevents.Events) {
+				e.CallsRefused(identity.Subject{Dataplane: pod, Instance: "uid"}, &agentv1.Refusal{Cause: "answers", Where: "inbound 80"})
+			},
+			[]string{"CallsRefused Refuseanswers spec.initContainers{kuma-sidecar}"},
+		},
 		"Envoy refuses a listener": {
 			func(e *podevents.Events) { e.ListenerRefused("default/"+pod, "in:80", "port in use") },
 			[]string{"ListenerRefused Listenin:80 spec.initContainers{kuma-sidecar}"},

@@ -1,4 +1,4 @@
-// Package replicas follows which replicas of the control plane there are, by the EndpointSlices of their headless Service.
+// Package replicas finds the replicas of the control plane by the EndpointSlices of their headless Service.
 package replicas
 
 import (
@@ -22,9 +22,9 @@ const Port = "peers"
 type Options struct {
 	// Client must not have a timeout.
 	Client kubernetes.Interface
-	// Namespace and Service are those of the headless Service.
+	// Namespace and Service name the headless Service.
 	Namespace, Service string
-	// Changed gets the addresses, host:port, by the names of the pods: once all have been read, and then whenever they differ.
+	// Changed receives the addresses, host:port, by pod name: after the first read, and after each change.
 	Changed func(addresses map[string]string)
 }
 
@@ -42,20 +42,22 @@ type Replicas struct {
 // slice has the addresses of an EndpointSlice, by name.
 type slice struct{ addresses map[string]string }
 
-// New returns Replicas. Nothing is read before Run.
+// New returns Replicas. It reads nothing before Run.
 func New(o Options) *Replicas {
 	r := &Replicas{o: o, known: map[watch.Key]*slice{}}
 	r.slices = watch.New(watch.Kind[*discoveryv1.EndpointSlice, slice]{
-		Client: o.Client.DiscoveryV1().RESTClient(), Resource: "endpointslices", Labels: discoveryv1.LabelServiceName + "=" + o.Service,
+		Client: o.Client.DiscoveryV1().RESTClient(), Resource: "endpointslices", Labels: discoveryv1.LabelServiceName + "=" +
+			o.Service,
 		New: &discoveryv1.EndpointSlice{}, Record: r.read, Changed: r.changed, Synced: r.sync,
 	})
 	return r
 }
 
-// Run follows them until ctx ends, and then returns nil.
+// Run follows the EndpointSlices until ctx ends, and then returns nil.
 func (r *Replicas) Run(ctx context.Context) error { return r.slices.Run(ctx) }
 
-// read returns the addresses of a slice of the Service. Replicas that are not ready, or end, are replicas: they have sessions.
+// read returns the addresses in a slice of the Service. It includes replicas that are not ready or terminate, since
+// they still have sessions.
 func (r *Replicas) read(s *discoveryv1.EndpointSlice) (slice, bool) {
 	if s.Namespace != r.o.Namespace {
 		return slice{}, false
@@ -93,8 +95,8 @@ func (r *Replicas) sync() {
 	r.pass()
 }
 
-// pass passes on what is known. mu is held, so that no earlier state comes after a later one. In a cluster with two families of addresses there are
-// slices of both: IPv4, which sorts first, is as good as IPv6.
+// pass passes the addresses to Options.Changed. The caller holds mu, so that calls keep their order. A dual-stack
+// cluster has slices of both families: pass uses IPv4, which sorts first.
 func (r *Replicas) pass() {
 	if !r.synced {
 		return

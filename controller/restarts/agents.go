@@ -7,20 +7,20 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// Agents are the agents of all proxies, whichever replica they speak with. *agents.Server implements it.
+// Agents has the agents of all proxies, at any replica. *agents.Server implements it.
 type Agents interface {
-	// PodLiveness returns what agents report of guarded liveness probes.
+	// PodLiveness returns the agents' reports about guarded liveness probes.
 	PodLiveness() map[mesh.ID]agentv1.ReportedLiveness
 	// Lacking returns the proxies whose agents lack a feature.
 	Lacking(feature string) []mesh.ID
-	// WakeRestarts makes the session of a proxy, if it is here, send what Restarts.Of returns. It returns at once.
+	// WakeRestarts makes the proxy's session send the current Restarts.Of, if the session is here. It returns at once.
 	WakeRestarts(proxy mesh.ID)
-	// States returns the states of all agents, Agents those that have a session.
+	// States returns the states of all agents, Agents the agents that have a session.
 	States() map[mesh.ID]*adminv1.AgentState
 	Agents() map[mesh.ID]*adminv1.Agent
 }
 
-// podOf returns the pod of a proxy; ok is false for a Dataplane that has none.
+// podOf returns the pod of a proxy; ok is false for a Dataplane without a pod.
 func podOf(proxy mesh.ID) (pod watch.Key, ok bool) {
 	_, dataplane := mesh.SplitID(proxy)
 	pod.Namespace, pod.Name, ok = mesh.ObjectOf(dataplane)
@@ -39,7 +39,7 @@ func (r *Restarts) Of(proxy mesh.ID) *agentv1.Restarts {
 // Held implements session.Restarts.
 func (r *Restarts) Held(mesh.ID) { r.wakeLead() }
 
-// liveness returns what agents report, by pod.
+// liveness returns the agents' reports, by pod.
 func (r *Restarts) liveness() map[watch.Key]agentv1.ReportedLiveness {
 	all := map[watch.Key]agentv1.ReportedLiveness{}
 	for id, reported := range r.o.Agents().PodLiveness() {
@@ -50,7 +50,7 @@ func (r *Restarts) liveness() map[watch.Key]agentv1.ReportedLiveness {
 	return all
 }
 
-// withoutGrants returns the pods whose agents are too old for grants.
+// withoutGrants returns the pods whose agents do not support grants.
 func (r *Restarts) withoutGrants() map[watch.Key]bool {
 	all := map[watch.Key]bool{}
 	for _, id := range r.o.Agents().Lacking(agentv1.FeatureRestartGrants) {
@@ -61,13 +61,13 @@ func (r *Restarts) withoutGrants() map[watch.Key]bool {
 	return all
 }
 
-// agent returns the state of the agent of a pod, and the agent if it has a session.
+// agent returns the state of a pod's agent, and the agent if it has a session.
 func (r *Restarts) agent(pod watch.Key) (*adminv1.AgentState, *adminv1.Agent) {
 	id := r.o.Proxy(pod)
 	return r.o.Agents().States()[id], r.o.Agents().Agents()[id]
 }
 
-// tell makes the agent of a pod be sent what ofPod returns.
+// tell makes the agent's session send the current ofPod.
 func (r *Restarts) tell(pod watch.Key) {
 	if id := r.o.Proxy(pod); id != "" {
 		r.o.Agents().WakeRestarts(id)

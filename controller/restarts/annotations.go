@@ -11,12 +11,12 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// record returns what is kept of a pod. A value of an annotation that is none leaves in effect what this replica has read before, so it looks that up.
+// record returns the record of a pod. For an invalid annotation, it looks up the previous value, which stays in effect.
 func (c *cluster) record(o *corev1.Pod) (pod, bool) {
 	p, is := readPod(o)
 	if p.guarded() {
 		before := c.pods.Get(watch.Key{Namespace: o.Namespace, Name: o.Name})
-		if before != nil && before.uid != p.uid { // an earlier one of its name, as in a StatefulSet
+		if before != nil && before.uid != p.uid { // an earlier pod of the same name, as in a StatefulSet
 			before = nil
 		}
 		p.readAnnotations(o.Annotations, before)
@@ -24,13 +24,15 @@ func (c *cluster) record(o *corev1.Pod) (pod, bool) {
 	return p, is
 }
 
-// wrongAnnotation is one of a running guarded pod that is not followed. A webhook refuses it when the pod is made, and is not asked later.
+// wrongAnnotation is an invalid annotation of a running guarded pod. The webhook rejects it in new pods, but does not
+// check later changes.
 type wrongAnnotation struct {
 	key, value string
-	why        string // what is allowed, and what holds instead
+	why        string // the allowed values, and the value in effect
 }
 
-// readAnnotations takes from the annotations of a guarded pod what is asked of it while it runs. before is what was kept of it, nil for nothing.
+// readAnnotations reads the annotations of a guarded pod that have effect while it runs. before is the previous record
+// of the pod, or nil.
 func (p *pod) readAnnotations(annotations map[string]string, before *pod) {
 	if text, is := annotations[mesh.AnnotationLiveness]; is {
 		asked, err := mesh.ParseLiveness(text)
@@ -43,8 +45,9 @@ func (p *pod) readAnnotations(annotations map[string]string, before *pod) {
 		}
 	}
 	if text := annotations[mesh.AnnotationGuardedLiveness]; text != "enabled" {
-		p.notFollowed(mesh.AnnotationGuardedLiveness, text, "must be enabled as long as this pod runs, which was made with guarded liveness probes: they stay guarded; "+
-			mesh.AnnotationLiveness+": "+string(mesh.LivenessNative)+" leaves them to the kubelet")
+		p.notFollowed(mesh.AnnotationGuardedLiveness, text,
+			"must be enabled while this pod runs, which was created with guarded liveness probes: they stay guarded; "+
+				mesh.AnnotationLiveness+": "+string(mesh.LivenessNative)+" leaves them to the kubelet")
 	}
 }
 
@@ -52,21 +55,21 @@ func (p *pod) notFollowed(key, value, why string) {
 	p.wrong = append(p.wrong, wrongAnnotation{key, mesh.Shorten(value, maxShown), why})
 }
 
-// maxShown limits a value that is kept and shown, in bytes: all annotations of a pod may have 256 KiB.
+// maxShown bounds a value that is kept and shown, in bytes: the annotations of a pod may have 256 KiB.
 const maxShown = 100
 
-// inEffect says what holds while the value of mesh.AnnotationLiveness is none.
+// inEffect describes the behaviour while the value of mesh.AnnotationLiveness is invalid.
 func (p *pod) inEffect() string {
 	switch {
 	case p.Suspended:
-		return "what it was before stays in effect: " + string(mesh.LivenessSuspended)
+		return "the previous value stays in effect: " + string(mesh.LivenessSuspended)
 	case p.Native:
-		return "what it was before stays in effect: " + string(mesh.LivenessNative)
+		return "the previous value stays in effect: " + string(mesh.LivenessNative)
 	}
-	return "the liveness probes stay guarded, as without it"
+	return "the liveness probes stay guarded, as without the annotation"
 }
 
-// wrongOf is a wrongAnnotation of a pod.
+// wrongOf is a wrongAnnotation with its pod.
 type wrongOf struct {
 	pod watch.Key
 	uid string
@@ -79,22 +82,23 @@ func (w wrongOf) err() error {
 
 func (w wrongOf) event() events.Event {
 	return events.Event{
-		Kind: "Pod", APIVersion: "v1", Namespace: w.pod.Namespace, Name: w.pod.Name, UID: types.UID(w.uid), FieldPath: "metadata.annotations{" + w.key + "}",
-		Reason: "BadAnnotation", Action: "Guard", Note: w.err().Error(),
+		Kind: "Pod", APIVersion: "v1", Namespace: w.pod.Namespace, Name: w.pod.Name, UID: types.UID(w.uid),
+		FieldPath: "metadata.annotations{" + w.key + "}",
+		Reason:    "BadAnnotation", Action: "Guard", Note: w.err().Error(),
 	}
 }
 
-// wrongAnnotations are those that a reader has seen. The zero value has seen none.
+// wrongAnnotations tracks which invalid annotations were reported. The zero value is ready to use.
 type wrongAnnotations struct{ seen map[wrongOf]bool }
 
-// fresh returns those that there were not at the last call.
+// fresh returns the invalid annotations that did not exist at the last call.
 func (a *wrongAnnotations) fresh(c *cluster) []wrongOf {
 	now := map[wrongOf]bool{}
 	var fresh []wrongOf
 	for _, key := range c.pods.Keys() {
 		p := c.pods.Get(key)
 		if p == nil {
-			continue // it has gone meanwhile
+			continue // deleted meanwhile
 		}
 		for _, w := range p.wrong {
 			of := wrongOf{key, p.uid, w}

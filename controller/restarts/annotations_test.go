@@ -28,7 +28,7 @@ func newTestRestarts(t *testing.T, o Options) *Restarts {
 	return New(o)
 }
 
-// annotated returns guardedPod with two annotations; without a value there is none.
+// annotated returns guardedPod with two annotations, leaving out empty ones.
 func annotated(liveness, guarded string) *corev1.Pod {
 	p := guardedPod()
 	delete(p.Annotations, mesh.AnnotationGuardedLiveness)
@@ -59,10 +59,10 @@ func TestAnnotationsOfARunningPod(t *testing.T) {
 		"native, suspended, and not":   {{"native", on, modeNative, ""}, {"suspended", on, modeSuspended, ""}, {"", on, modeHold, ""}},
 		"bad, and new":                 {{"suspend", on, modeHold, in + "the liveness probes stay guarded"}, {"suspended", on, modeSuspended, ""}},
 		"bad, and nothing before":      {{"", on, modeHold, ""}, {"suspend", on, modeHold, in + "the liveness probes stay guarded"}},
-		"the last good value holds":    {{"suspended", on, modeSuspended, ""}, {"suspend", on, modeSuspended, in + "what it was before stays in effect: suspended"}, {"suspend", on, modeSuspended, in}, {"", on, modeHold, ""}},
-		"also native":                  {{"native", on, modeNative, ""}, {"suspend", on, modeNative, in + "what it was before stays in effect: native"}, {"native", on, modeNative, ""}},
-		"disabled":                     {{"", "disabled", modeHold, `metadata.annotations["sonde.dev/guarded-liveness"]: "disabled": must be enabled as long as this pod runs`}, {"", on, modeHold, ""}},
-		"no longer said to be guarded": {{"", "", modeHold, `metadata.annotations["sonde.dev/guarded-liveness"]: must be enabled as long as this pod runs`}},
+		"the last good value holds":    {{"suspended", on, modeSuspended, ""}, {"suspend", on, modeSuspended, in + "the previous value stays in effect: suspended"}, {"suspend", on, modeSuspended, in}, {"", on, modeHold, ""}},
+		"also native":                  {{"native", on, modeNative, ""}, {"suspend", on, modeNative, in + "the previous value stays in effect: native"}, {"native", on, modeNative, ""}},
+		"disabled":                     {{"", "disabled", modeHold, `metadata.annotations["sonde.dev/guarded-liveness"]: "disabled": must be enabled while this pod runs`}, {"", on, modeHold, ""}},
+		"no longer said to be guarded": {{"", "", modeHold, `metadata.annotations["sonde.dev/guarded-liveness"]: must be enabled while this pod runs`}},
 		"disabled, and native":         {{"native", "disabled", modeNative, `metadata.annotations["sonde.dev/guarded-liveness"]: "disabled"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +123,8 @@ func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 	}
 }
 
-// The settings come before the annotation, and a native pod is neither held nor one of those by which the breaker counts.
+// The settings come before the annotation, and a native pod is neither held nor one of those by which the breaker
+// counts.
 func TestModeOfAPod(t *testing.T) {
 	liveness := map[watch.Key]agentv1.ReportedLiveness{{Namespace: "shop", Name: "web-5d4f-1"}: {Report: asking("app"), At: time.Now()}}
 	for name, tc := range map[string]struct {
@@ -174,7 +175,7 @@ func TestConfigure(t *testing.T) {
 	}
 	<-r.wake
 	<-r.plan
-	r.Configure(restartbudget.Settings{Mode: restartbudget.Enforce})
+	r.Configure(restartbudget.Settings{Mode: restartbudget.Enforce}, "")
 	<-r.wake
 	<-r.plan
 	plan()

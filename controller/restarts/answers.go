@@ -18,32 +18,29 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-const (
-	// maxListed is how many entries of a kind one response holds.
-	maxListed = 5000
-	// maxGrants is how many grants of a workload one response holds.
-	maxGrants = 100
-)
+// maxGrants is the maximum number of grants of a workload in one response.
+const maxGrants = 100
 
-// Answers answers what the admin API is asked about restarts. Errors are gRPC statuses. All fields are required.
+// Answers answers requests of the admin API and of other replicas from Restarts. Errors are gRPC statuses. All fields
+// are required.
 type Answers struct {
-	Restarts *Restarts
-	// Replica is the name of this one.
+	*Restarts
+	// Replica is the name of this replica.
 	Replica string
 	Others  Others
 }
 
 // Others are the other replicas. *replicas.Peers implements it.
 type Others interface {
-	// Decisions returns what those that lead have decided last, and the names of those that have not answered.
+	// Decisions returns the latest decisions of leading replicas, and the names of the replicas that did not answer.
 	Decisions(context.Context, *peerv1.ListDecisionsRequest) (decided []*peerv1.ListDecisionsPart, missing []string)
-	// Missing returns the names of those that are disconnected.
+	// Missing returns the names of disconnected replicas.
 	Missing() []string
 }
 
-// Decisions returns what this replica has decided last, nil if it does not lead.
+// Decisions returns the latest decisions of this replica, nil if it does not lead.
 func (a *Answers) Decisions(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart {
-	return a.Restarts.Round().message(a.Replica, of)
+	return a.Round().message(a.Replica, of)
 }
 
 func (r *Round) message(replica string, of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart {
@@ -55,8 +52,14 @@ func (r *Round) message(replica string, of *peerv1.ListDecisionsRequest) *peerv1
 		Replica: replica, Epoch: r.Epoch, At: timestamppb.New(r.At),
 		Mode:        string(cmp.Or(r.Settings.Mode, restartbudget.Enforce)),
 		BreakerOpen: b.Open, Failed: uint32(b.Held), Workloads: uint32(b.Workloads), Guarded: uint32(b.Guarded),
-		BreakerNamespace: b.Alone.Name, BreakerNamespaceFailed: uint32(b.Alone.Held),
+		BreakerNamespace: b.Alone.Name, BreakerNamespaceFailed: uint32(b.Alone.Held), Hold: string(r.Hold),
 	}}
+	for _, n := range r.Unheld {
+		m.GetRound().Unheld = append(m.GetRound().GetUnheld(), &adminv1.UnheldNode{
+			Name: n.Name, Restarts: uint32(n.Restarts), Last: timestamppb.New(n.Last), Namespace: n.Pod.Namespace,
+			Pod: n.Pod.Name, Container: n.Container,
+		})
+	}
 	for i := range r.Decisions {
 		d := &r.Decisions[i]
 		if namespace := of.GetNamespace(); namespace != "" && namespace != d.Request.Workload.Namespace {
@@ -74,14 +77,14 @@ func (r *Round) message(replica string, of *peerv1.ListDecisionsRequest) *peerv1
 	return m
 }
 
-// decided is what the leader has decided last.
+// decided has the leader's latest decisions.
 type decided struct {
-	round   *adminv1.RestartRound // nil if no replica that leads has answered
+	round   *adminv1.RestartRound // nil if no leader has answered
 	of      map[restartbudget.ContainerKey]*adminv1.RestartDecision
 	missing []string
 }
 
-// decided asks all replicas. Of two that lead the one with the higher epoch does.
+// decided asks all replicas. If two claim to lead, the higher epoch counts.
 func (a *Answers) decided(ctx context.Context, of *peerv1.ListDecisionsRequest) decided {
 	all, missing := a.Others.Decisions(ctx, of)
 	all = append(all, a.Decisions(of))
@@ -96,21 +99,23 @@ func (a *Answers) decided(ctx context.Context, of *peerv1.ListDecisionsRequest) 
 	return d
 }
 
-// why says what the leader has decided on a container that asks.
+// why describes the leader's decision on a failing container.
 func (d *decided) why(decision *adminv1.RestartDecision) string {
 	switch {
 	case decision != nil:
 		return decision.GetText()
 	case d.round == nil:
-		return "no leader of the control plane answers that decides on restarts"
+		return "no leader of the control plane has answered"
 	}
 	return "the leader has not decided yet"
 }
 
 // ListRestarts implements adminv1.AdminServiceServer.
-func (a *Answers) ListRestarts(ctx context.Context, r *adminv1.ListRestartsRequest) (*adminv1.ListRestartsResponse, error) {
+func (a *Answers) ListRestarts(
+	ctx context.Context, r *adminv1.ListRestartsRequest,
+) (*adminv1.ListRestartsResponse, error) {
 	namespace := r.GetNamespace()
-	s, err := a.Restarts.snapshot()
+	s, err := a.snapshot()
 	if err != nil {
 		return nil, err
 	}
@@ -137,19 +142,21 @@ func (a *Answers) ListRestarts(ctx context.Context, r *adminv1.ListRestartsReque
 			namespace, mesh.DidYouMean(namespace, slices.Collect(maps.Keys(namespaces))))
 	}
 	total := len(response.GetRestarts())
-	response.Restarts = response.GetRestarts()[:min(total, maxListed)]
+	response.Restarts = response.GetRestarts()[:min(total, adminv1.MaxListed)]
 	response.Tail.LeftOut = uint32(total - len(response.GetRestarts()))
 	response.Unhelpful = slices.Sorted(maps.Keys(unhelpful))
-	response.Unhelpful = response.GetUnhelpful()[:min(len(unhelpful), maxListed)]
+	response.Unhelpful = response.GetUnhelpful()[:min(len(unhelpful), adminv1.MaxListed)]
 	return response, nil
 }
 
 // ExplainRestart implements adminv1.AdminServiceServer.
-func (a *Answers) ExplainRestart(ctx context.Context, r *adminv1.ExplainRestartRequest) (*adminv1.ExplainRestartResponse, error) {
+func (a *Answers) ExplainRestart(
+	ctx context.Context, r *adminv1.ExplainRestartRequest,
+) (*adminv1.ExplainRestartResponse, error) {
 	if r.GetPod() == "" {
 		return nil, status.Error(codes.InvalidArgument, "pod: must not be empty")
 	}
-	s, err := a.Restarts.snapshot()
+	s, err := a.snapshot()
 	if err != nil {
 		return nil, err
 	}
@@ -158,11 +165,14 @@ func (a *Answers) ExplainRestart(ctx context.Context, r *adminv1.ExplainRestartR
 		return nil, err
 	}
 	d := a.decided(ctx, &peerv1.ListDecisionsRequest{PodUid: p.uid})
-	state, agent := a.Restarts.agent(p.Key)
+	state, agent := a.agent(p.Key)
 	response := &adminv1.ExplainRestartResponse{
 		Namespace: p.Namespace, Pod: p.Name, Node: p.Node, Ready: p.Ready, Agent: state, AgentVersion: agent.GetVersion(),
 		AgentOutdated: agent != nil && !slices.Contains(agent.GetFeatures(), agentv1.FeatureRestartGrants),
 		Workload:      s.workload(p), Round: d.round, MissingReplicas: d.missing,
+	}
+	if !response.GetAgentOutdated() && agent != nil {
+		response.Hold = string(a.holdOf(agent))
 	}
 	for i := range p.Containers {
 		response.Containers = append(response.Containers, s.container(p, p.Containers[i], d))
@@ -174,7 +184,15 @@ func (a *Answers) ExplainRestart(ctx context.Context, r *adminv1.ExplainRestartR
 	return response, nil
 }
 
-// find returns the guarded pod of that name.
+// holdOf returns how an agent holds failures. Agents of earlier releases support one way only.
+func (r *Restarts) holdOf(agent *adminv1.Agent) mesh.LivenessHold {
+	if slices.Contains(agent.GetFeatures(), agentv1.FeatureLivenessHold) {
+		return r.Hold()
+	}
+	return mesh.HoldErrored
+}
+
+// find returns the guarded pod with this name.
 func (a *Answers) find(ctx context.Context, s *snapshot, namespace, name string) (namedPod, error) {
 	var found []namedPod
 	var names, namespaces []string
@@ -189,7 +207,7 @@ func (a *Answers) find(ctx context.Context, s *snapshot, namespace, name string)
 	}
 	switch len(found) {
 	case 0:
-		return namedPod{}, a.Restarts.notGuarded(ctx, namespace, name, names)
+		return namedPod{}, a.notGuarded(ctx, namespace, name, names)
 	case 1:
 		return found[0], nil
 	}

@@ -69,7 +69,7 @@ func (a *answering) pod(id restartbudget.WorkloadID, name, template string, read
 	if !ready {
 		p.Status.Conditions[0].Status = corev1.ConditionFalse
 	}
-	if err := a.Restarts.cluster.pods.Add(p); err != nil {
+	if err := a.cluster.pods.Add(p); err != nil {
 		a.t.Fatal(err)
 	}
 	a.liveness[watch.Key{Namespace: id.Namespace, Name: name}] = agentv1.ReportedLiveness{Report: said, At: at}
@@ -84,7 +84,7 @@ func (a *answering) grant(g restartbudget.Grant, pod string) {
 	}
 	o := objectOf(g, watch.Key{Namespace: g.Workload.Namespace, Name: pod}, 1)
 	o.Name, o.Status = pod, statusOf(g)
-	a.Restarts.put(a.t, o)
+	a.put(a.t, o)
 }
 
 func failing(grant string) *agentv1.Liveness {
@@ -150,7 +150,8 @@ func heldBy(pod string, c restartbudget.Cause) restartbudget.Decision {
 	return restartbudget.Decision{Request: restartbudget.Request{Workload: web, ContainerKey: key}, Verdict: restartbudget.Held, Cause: c}
 }
 
-// others are replica b, which leads, and an earlier leader that does not know it. Replica c does not answer, c and d are disconnected.
+// others are replica b, which leads, and an earlier leader that does not know it. Replica c does not answer, c and d
+// are disconnected.
 type others struct{ round *Round }
 
 func (o others) Decisions(_ context.Context, of *peerv1.ListDecisionsRequest) ([]*peerv1.ListDecisionsPart, []string) {
@@ -204,7 +205,7 @@ func TestRestartsAreListed(t *testing.T) {
 	}
 	want := []string{
 		"web-0 WAITING: 2 of 2 restarts are in progress (the default, 25 %)",
-		"web-1 GRANTED: a restart is granted, and the kubelet is told that the check fails",
+		"web-1 GRANTED: a restart is granted, and the kubelet receives the failure",
 		"web-2 RESTARTING: the container has restarted, and its liveness probe has not been checked since",
 		"web-3 RESTARTING: the container has restarted, and its pod is not Ready yet",
 		"web-4 UNHELPFUL: 2 restarts in a row did not help: waiting for another pod template, or for sondectl restarts release",
@@ -216,7 +217,7 @@ func TestRestartsAreListed(t *testing.T) {
 	}
 	wantRound := &adminv1.RestartRound{Replica: "b", Epoch: 7, At: timestamppb.New(at), Mode: "enforce", BreakerOpen: true, Failed: 5, Workloads: 3, Guarded: 9}
 	if diff := cmp.Diff(wantRound, got.GetRound(), protocmp.Transform()); diff != "" {
-		t.Errorf("the round is not that of the newest leader (-want +got):\n%s", diff)
+		t.Errorf("the round is not the newest leader's (-want +got):\n%s", diff)
 	}
 	if got.GetGuarded() != 8 || strings.Join(got.GetUnhelpful(), " ") != "Deployment/shop/web" || strings.Join(got.GetTail().GetMissingReplicas(), " ") != "c d" {
 		t.Errorf("List() = %v", got)
@@ -226,13 +227,13 @@ func TestRestartsAreListed(t *testing.T) {
 func TestRestartsOfAllAndOfNone(t *testing.T) {
 	a := newAnswers(t)
 	if _, err := a.list("shpo"); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), `did you mean "shop"?`) {
-		t.Errorf("List() of a namespace that is none: %v", err)
+		t.Errorf("List() of an unknown namespace: %v", err)
 	}
 	a.Others = alone{}
-	if got, err := a.list(""); err != nil || got.GetRound() != nil || got.GetRestarts()[0].GetWhy() != "no leader of the control plane answers that decides on restarts" {
+	if got, err := a.list(""); err != nil || got.GetRound() != nil || got.GetRestarts()[0].GetWhy() != "no leader of the control plane has answered" {
 		t.Errorf("List() without a leader = %v, %v", got, err)
 	}
-	a.Restarts.round.Store(&Round{At: at, Epoch: 8, Result: decidedResult})
+	a.round.Store(&Round{At: at, Epoch: 8, Result: decidedResult})
 	if got, err := a.list(""); err != nil || got.GetRound().GetReplica() != "a" || got.GetRound().GetEpoch() != 8 {
 		t.Errorf("List() of the leader = %v, %v", got, err)
 	}
@@ -242,16 +243,16 @@ func TestRestartsOfAllAndOfNone(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	a := newAnswers(t)
 	a.Others = alone{}
-	for i := range maxListed {
+	for i := range adminv1.MaxListed {
 		a.pod(restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: fmt.Sprint("more-", i)}, fmt.Sprint("more-", i), "bad", true, failing(""))
 		a.grant(restartbudget.Grant{Template: "t", Spent: at, Ended: at, Judged: at, Outcome: restartbudget.Helped}, fmt.Sprint("was-", i))
 	}
 	got, err := a.list("shop")
-	if err != nil || len(got.GetRestarts()) != maxListed || got.GetTail().GetLeftOut() != 7 || got.GetTail().GetMissingReplicas() != nil {
+	if err != nil || len(got.GetRestarts()) != adminv1.MaxListed || got.GetTail().GetLeftOut() != 7 || got.GetTail().GetMissingReplicas() != nil {
 		t.Errorf("ListRestarts() has %d, and leaves out %d: %v", len(got.GetRestarts()), got.GetTail().GetLeftOut(), err)
 	}
 	explained, err := a.explain("shop", "web-1")
-	if w := explained.GetWorkload(); err != nil || len(w.GetGrants()) != maxGrants || w.GetLeftOut() != maxListed+7-maxGrants || !w.GetGrants()[0].GetInProgress() {
+	if w := explained.GetWorkload(); err != nil || len(w.GetGrants()) != maxGrants || w.GetLeftOut() != adminv1.MaxListed+7-maxGrants || !w.GetGrants()[0].GetInProgress() {
 		t.Errorf("ExplainRestart() has %d grants, and leaves out %d: %v", len(w.GetGrants()), w.GetLeftOut(), err)
 	}
 }
@@ -264,7 +265,7 @@ func TestRestartsAreExplained(t *testing.T) {
 	}
 	want := &adminv1.ExplainRestartResponse{
 		Namespace: "shop", Pod: "web-0", Node: "node1", Ready: true, Agent: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED}, AgentVersion: "1",
-		Round: got.GetRound(), MissingReplicas: []string{"c", "d"},
+		Round: got.GetRound(), MissingReplicas: []string{"c", "d"}, Hold: "errored",
 		Containers: []*adminv1.GuardedContainer{{
 			Name: "app", Restarts: 3, Check: adminv1.GuardedContainer_FAILS, Since: timestamppb.New(at), Failure: "refused", Restart: &adminv1.Restart{
 				Namespace: "shop", Pod: "web-0", Container: "app", Workload: "Deployment/shop/web", State: adminv1.Restart_WAITING, Since: timestamppb.New(at),
@@ -317,7 +318,7 @@ func TestOtherPodsAreExplained(t *testing.T) {
 	}{
 		"no name":           {"shop", "", nil, codes.InvalidArgument, "pod: must not be empty"},
 		"in two namespaces": {"", "web-0", nil, codes.InvalidArgument, `pod "web-0" is in the namespaces data, shop: name one`},
-		"there is none":     {"shop", "wbe-0", nil, codes.NotFound, `pod "wbe-0" not found in namespace "shop": did you mean "web-0"?`},
+		"unknown pod":       {"shop", "wbe-0", nil, codes.NotFound, `pod "wbe-0" not found in namespace "shop": did you mean "web-0"?`},
 		"nowhere":           {"", "other", nil, codes.NotFound, `pod "other" not found in any namespace`},
 		"not guarded": {"", "bare", []corev1.Pod{barePod("a"), barePod("b")}, codes.FailedPrecondition,
 			"pod a/bare is not guarded: it has no sidecar; pod b/bare is not guarded: it has no sidecar"},
@@ -351,13 +352,13 @@ func TestRestartsAreReleased(t *testing.T) {
 		{"shop", "web", codes.InvalidArgument, `workload "web": must be Kind/namespace/name, such as Deployment/shop/web, or kind/name with a namespace`},
 		{"shop", "/web", codes.InvalidArgument, `workload "/web": must be Kind/namespace/name, such as Deployment/shop/web, or kind/name with a namespace`},
 		{"data", "Deployment/shop/web", codes.InvalidArgument, `workload "Deployment/shop/web": is not in namespace "data"`},
-		{"", "Deployment/shop/wbe", codes.NotFound, `workload "Deployment/shop/wbe" has no guarded pod: did you mean "Deployment/shop/web"?; those that wait for a release: Deployment/shop/web`},
+		{"", "Deployment/shop/wbe", codes.NotFound, `workload "Deployment/shop/wbe" has no guarded pod: did you mean "Deployment/shop/web"?; workloads that wait for a release: Deployment/shop/web`},
 	} {
 		a := newAnswers(t)
 		a.grant(restartbudget.Grant{Spent: at, Ended: at, Judged: at, Outcome: restartbudget.Unhelpful}, "db-1")
 		a.api.codes["db-1"] = []int{http.StatusForbidden}
 		var log strings.Builder
-		a.Restarts.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		a.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		got, err := a.release(tc.namespace, tc.workload)
 		switch patches := a.api.take(); {
 		case status.Code(err) != tc.code || err != nil && !strings.HasPrefix(status.Convert(err).Message(), tc.want):
@@ -369,7 +370,7 @@ func TestRestartsAreReleased(t *testing.T) {
 		}
 	}
 	a := newAnswers(t)
-	if err := a.Restarts.grants.Replace(nil, ""); err != nil {
+	if err := a.grants.Replace(nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.release("", "Deployment/shop/none"); !strings.HasSuffix(err.Error(), "; no workload waits for a release") {

@@ -43,12 +43,15 @@ type api struct {
 	liveness map[watch.Key]agentv1.ReportedLiveness
 	events   []events.Event
 	requests []request
-	// answer may answer in the place of the API server, with a status code; 0 is no answer at all, and -1 that it does not.
+	// answer may answer in the place of the API server, with a status code; 0 is no answer at all, and -1 that it does
+	// not.
 	answer  func(*http.Request) int
 	latency time.Duration
 	told    []watch.Key
 	// late has no watch bring grants.
 	late bool
+	// killing are the kubelet's events.
+	killing []corev1.Event
 	// namespaces are those where pods without a sidecar are looked for.
 	namespaces map[string]bool
 }
@@ -247,7 +250,7 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	i := slices.IndexFunc(parts, func(p string) bool { return p == "restartgrants" || p == "pods" })
+	i := slices.IndexFunc(parts, func(p string) bool { return p == "restartgrants" || p == "pods" || p == "events" })
 	what := request{at: time.Now(), what: r.Method + " " + parts[i], body: string(body)}
 	if len(parts) > i+1 {
 		what.object = parts[i+1]
@@ -277,6 +280,9 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if parts[i] == "events" {
+		return respond(r, http.StatusOK, corev1.EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: a.killing})
+	}
 	code, o := a.serve(r.Method, parts[i], what.object, strings.Join(parts[i+1:], "/"), parts[i-1], body)
 	return respond(r, code, o)
 }

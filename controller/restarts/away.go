@@ -16,20 +16,21 @@ import (
 )
 
 const (
-	// slotsAfter is how long the session must have been away with agentv1.WhenAway_SLOTS: replicas that restart, and sessions that move, start nothing.
+	// slotsAfter is how long the session must be disconnected before agentv1.WhenAway_SLOTS applies, so that restarting
+	// replicas and moving sessions do not trigger it.
 	slotsAfter = time.Minute
-	// minTurn and maxTurn bound what a pod may have written about its probes.
+	// minTurn and maxTurn bound the time of a turn, which depends on the settings of a pod's probes.
 	minTurn, maxTurn = 30 * time.Second, 24 * time.Hour
 )
 
-// absence finds what pods do while the control plane is away.
+// absence computes what guarded pods do while the control plane is unreachable.
 type absence struct {
 	cluster *cluster
 	budgets countedBudgets
-	// input and pods are what the leader decides by, nil before they are needed.
+	// input and pods are the leader's input, nil before they are needed.
 	input *restartbudget.Input
 	pods  map[string]watch.Key
-	turns map[restartbudget.WorkloadID]*turns // of workloads that were asked about
+	turns map[restartbudget.WorkloadID]*turns // of workloads with a computed plan
 }
 
 // turns of the pods of a workload.
@@ -43,7 +44,7 @@ func (c *cluster) newAbsence() *absence {
 	return &absence{cluster: c, turns: map[restartbudget.WorkloadID]*turns{}, budgets: c.selectBudgets()}
 }
 
-// of returns what the strictest of the budgets that select a guarded pod says.
+// of returns the policy of the strictest budget that selects a guarded pod.
 func (a *absence) of(key watch.Key, p *pod) *agentv1.WhenAway {
 	all := a.budgets.of(key.Namespace, p)
 	if len(all) == 0 {
@@ -59,12 +60,13 @@ func (a *absence) of(key watch.Key, p *pod) *agentv1.WhenAway {
 	return &agentv1.WhenAway{}
 }
 
-// compareAway has budgets that hold before slots and native ones, and of native ones the later first.
+// compareAway orders policies by strictness: hold, then slots, then native, and among native the longest nativeAfter
+// first.
 func compareAway(a, b *budget) int {
 	return cmp.Or(cmp.Compare(a.whenAway, b.whenAway), cmp.Compare(b.nativeAfter, a.nativeAfter))
 }
 
-// slot returns the turn of a pod, or what holds if it has none.
+// slot returns the turn of a pod, or the policy to hold if it has no turn.
 func (a *absence) slot(p *pod) *agentv1.WhenAway {
 	t, is := a.turns[p.workload]
 	if !is {
@@ -81,16 +83,17 @@ func (a *absence) slot(p *pod) *agentv1.WhenAway {
 	}
 }
 
-// turnsOf gives turns to the guarded pods of a workload, in the order of the hashes of their UIDs, whichever template they have: as many share one as
-// may be unavailable. Every second turn is empty, so that what restarts at the end of one is over before the next. All replicas must come to the same,
-// also those of another release. There are none if nothing may be unavailable, or it is not known how many pods the workload is to have.
+// turnsOf assigns turns to the guarded pods of a workload, ordered by the hashes of their UIDs, whatever their
+// template: as many pods share a turn as may be unavailable. Every second turn is empty, so that one turn's restarts
+// end before the next turn. All replicas must compute the same turns, including replicas of another release. The result
+// is empty if no pod may be unavailable, or the desired number of pods is unknown.
 func (a *absence) turnsOf(id restartbudget.WorkloadID) *turns {
 	if a.input == nil {
 		in, pods := a.cluster.input(nil)
 		a.input, a.pods = &in, pods
 	}
 	w := a.input.Workloads[id]
-	if w == nil { // all its guarded pods are newer than a.input
+	if w == nil { // its guarded pods are all newer than a.input
 		return &turns{}
 	}
 	allowed := w.MaxUnavailable(id)
@@ -108,7 +111,7 @@ func (a *absence) turnsOf(id restartbudget.WorkloadID) *turns {
 	return t
 }
 
-// ranked returns the UIDs of the guarded pods of a workload that are not being deleted, in the order of their hashes.
+// ranked returns the UIDs of the guarded pods of a workload that are not being deleted, ordered by their hashes.
 func ranked(w *restartbudget.Workload) []string {
 	type place struct {
 		hash [sha256.Size]byte
@@ -128,8 +131,8 @@ func ranked(w *restartbudget.Workload) []string {
 	return uids
 }
 
-// decidesIn returns how long the kubelet needs at most to restart a container of a pod since it is told that its probe fails. In pods of earlier releases it
-// has the user's threshold.
+// decidesIn returns the maximum time between the first failure that the kubelet receives and the container's restart.
+// In pods of earlier releases it depends on the user's threshold.
 func decidesIn(table mesh.ProbeTable) (longest time.Duration) {
 	for _, p := range table {
 		if p.Guarded {
@@ -139,7 +142,7 @@ func decidesIn(table mesh.ProbeTable) (longest time.Duration) {
 	return longest
 }
 
-// checksOf returns how long so many checks take at most.
+// checksOf returns the maximum time for n checks.
 func checksOf(p mesh.Probe, n int32) time.Duration {
 	seconds := int64(n) * (int64(p.PeriodSeconds) + int64(p.TimeoutSeconds))
 	return time.Duration(min(seconds, int64(maxTurn/time.Second))) * time.Second

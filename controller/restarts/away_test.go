@@ -90,7 +90,8 @@ func TestStrictestPolicy(t *testing.T) {
 	}
 }
 
-// Of the pods of a workload never more restart in one turn than may be unavailable, each has one, and none has the turn after another's.
+// Of the pods of a workload never more restart in one turn than may be unavailable, each has one, and none has the turn
+// after another's.
 func TestTurns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pods           int
@@ -235,7 +236,7 @@ func TestTurnTime(t *testing.T) {
 	}
 }
 
-// A change of a rank is told to those whose turn it changes; a change that is none is told to nobody.
+// A change of a rank is sent to the pods whose turn it changes; an ineffective change is not sent.
 func TestTurnsAreTold(t *testing.T) {
 	w := newWorld(t)
 	w.add(newDeployment(3), budgetOf("a", slots("1")))

@@ -104,8 +104,9 @@ func BenchmarkRound(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundWithBudgets is BenchmarkRound with 1,000 RestartBudgets in four namespaces: one for each workload and as many that are for several, or
-// what a tenant may do to slow it down: no pod has the labels of another, and no budget a label that it requires.
+// BenchmarkRoundWithBudgets is BenchmarkRound with 1,000 RestartBudgets in four namespaces: one for each workload and
+// as many that are for several, or what a tenant may do to slow it down: no pod has the labels of another, and no
+// budget a label that it requires.
 func BenchmarkRoundWithBudgets(b *testing.B) {
 	for name, tc := range map[string]struct {
 		selector func(workload int) *v1alpha1.PodSelector

@@ -24,7 +24,8 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// selects returns a selector with so many labels, and expressions with so many values, with keys and values of some length.
+// selects returns a selector with so many labels, and expressions with so many values, with keys and values of some
+// length.
 func selects(matching, expressions, values, length int) *v1alpha1.PodSelector {
 	text := func(i int) string { return fmt.Sprintf("%s%04d", strings.Repeat("v", length-4), i) }
 	s := &v1alpha1.PodSelector{MatchLabels: map[string]v1alpha1.LabelValue{}}
@@ -124,7 +125,8 @@ func (w *world) agedBudgets(n int) {
 	}
 }
 
-// Of the budgets of a namespace the oldest count, and as long as there are others nothing in the namespace restarts: those in other namespaces go on.
+// Of the budgets of a namespace the oldest count, and as long as there are others nothing in the namespace restarts:
+// those in other namespaces go on.
 func TestBudgetsBeyondTheMost(t *testing.T) {
 	w := newWorld(t)
 	w.agedBudgets(maxBudgets + 2)
@@ -188,7 +190,8 @@ func TestBudgetsOfOneAge(t *testing.T) {
 	}
 }
 
-// Of PodDisruptionBudgets the oldest count, and as long as there are others no workload restarts that has no RestartBudget.
+// Of PodDisruptionBudgets the oldest count, and as long as there are others no workload restarts that has no
+// RestartBudget.
 func TestDisruptionBudgetsBeyondTheMost(t *testing.T) {
 	w := newWorld(t)
 	w.add(podOfApp("web-1", "web"))
@@ -281,7 +284,8 @@ func TestSelectionIsThatOfTheSelectors(t *testing.T) {
 	}
 }
 
-// What is invalid is told by an event when its status begins to say so, of some at a time, and delays no status of the others.
+// What is invalid is told by an event when its status begins to say so, of some at a time, and delays no status of the
+// others.
 func TestInvalidBudgetsAreTold(t *testing.T) {
 	w, a := newWorld(t), &statusAPI{answer: http.StatusOK}
 	for i := range maxInvalid + 5 {

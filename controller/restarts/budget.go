@@ -29,30 +29,32 @@ const (
 	maxNativeAfter = 24 * time.Hour
 )
 
-// budget is what is kept of a RestartBudget.
+// budget is the record of a RestartBudget.
 type budget struct {
 	restartbudget.Budget
 	name     string // of the object
 	selector *keptSelector
-	// whenAway says what becomes of failures while the agent has no session, and nativeAfter since when if that is native.
+	// whenAway is the policy while the agent has no session, nativeAfter the delay of the policy native.
 	whenAway    agentv1.WhenAway_Policy
 	nativeAfter time.Duration
-	// problem says why it cannot be used as it is written, "" if it can; tooLarge that it is its size.
+	// problem is why the budget cannot be used as written, "" if it can; tooLarge says that its size is the problem.
 	problem    string
 	tooLarge   bool
 	created    time.Time
 	generation int64
-	status     v1alpha1.RestartBudgetStatus // with the condition Accepted alone
+	status     v1alpha1.RestartBudgetStatus // only with the condition Accepted
 }
 
-// newBudgets returns the store of RestartBudgets, with a client of group sonde.dev.
-func newBudgets(client rest.Interface, changed func(), logger *slog.Logger) *watch.Store[*v1alpha1.RestartBudget, budget] {
+// newBudgets returns the store of RestartBudgets. client is for group sonde.dev.
+func newBudgets(client rest.Interface, changed func(), logger *slog.Logger) *watch.Store[*v1alpha1.RestartBudget,
+	budget] {
 	return watch.New(watch.Kind[*v1alpha1.RestartBudget, budget]{
 		Client: client, Resource: budgetResource, New: &v1alpha1.RestartBudget{}, Synced: changed,
 		Record: func(o *v1alpha1.RestartBudget) (budget, bool) { return readBudget(o), true },
 		Changed: func(key watch.Key, before, now *budget) {
 			if now != nil && now.problem != "" && (before == nil || before.problem != now.problem) {
-				logger.Error("RestartBudget not valid, restarts of its pods are held", "namespace", key.Namespace, "name", key.Name, "err", now.problem)
+				logger.Error("RestartBudget is invalid, holding restarts of its pods",
+					"namespace", key.Namespace, "name", key.Name, "err", now.problem)
 			}
 			if before == nil || now == nil || !before.decidesAs(now) {
 				changed()
@@ -61,8 +63,9 @@ func newBudgets(client rest.Interface, changed func(), logger *slog.Logger) *wat
 	})
 }
 
-// readBudget reads what the CustomResourceDefinition should have refused as a budget that allows no restart: nothing may restart since a limit was
-// written wrong. If its selector cannot be read, these are all guarded pods of its namespace. What is kept of it is bounded, whatever it says.
+// readBudget reads a RestartBudget. An invalid one, which the CustomResourceDefinition should have rejected, allows no
+// restart, since a limit is unknown; if its selector is unreadable, it covers all guarded pods of its namespace. The
+// record has a bounded size.
 func readBudget(o *v1alpha1.RestartBudget) budget {
 	b := budget{name: o.Name, created: o.CreationTimestamp.Time, generation: o.Generation, status: keptStatus(&o.Status)}
 	b.Name = o.Namespace + "/" + o.Name
@@ -75,10 +78,11 @@ func readBudget(o *v1alpha1.RestartBudget) budget {
 	return b
 }
 
-// maxProblem is the longest problem that is kept, in bytes.
+// maxProblem bounds a recorded problem, in bytes.
 const maxProblem = 1024
 
-// keptStatus returns what is compared with the status that a budget should have. A message that is cut is none of the leader's.
+// keptStatus returns the part of a status that is compared with the wanted one. The leader never writes a message that
+// is cut here.
 func keptStatus(s *v1alpha1.RestartBudgetStatus) v1alpha1.RestartBudgetStatus {
 	kept := *s
 	kept.Conditions = nil
@@ -108,7 +112,8 @@ func (b *budget) readLimits(s *v1alpha1.RestartBudgetSpec) error {
 	amount := func(field string, v *intstr.IntOrString) *restartbudget.Amount {
 		a := amountOf(v)
 		if v != nil && (a == nil || a.Value < 0 || a.Percent && a.Value > 100) {
-			errs = append(errs, fmt.Errorf(`spec.%s: %.80q: must be a number of pods, 0 or more, or a share from "0%%" to "100%%"`, field, v.String()))
+			errs = append(errs, fmt.Errorf(
+				`spec.%s: %.80q: must be a number of pods, 0 or more, or a share from "0%%" to "100%%"`, field, v.String()))
 		}
 		return a
 	}
@@ -117,7 +122,8 @@ func (b *budget) readLimits(s *v1alpha1.RestartBudgetSpec) error {
 	case s.MaxUnavailable != nil && s.MinAvailable != nil:
 		errs = append(errs, errors.New("spec: maxUnavailable and minAvailable: only one of them is allowed"))
 	case s.MaxUnavailable == nil && s.MinAvailable == nil && s.PerMinute == nil && s.WhenAway == "":
-		errs = append(errs, errors.New("spec: at least one of maxUnavailable, minAvailable, perMinute and whenAway is required"))
+		errs = append(errs, errors.New(
+			"spec: at least one of maxUnavailable, minAvailable, perMinute and whenAway is required"))
 	}
 	if s.PerMinute != nil {
 		if b.PerMinute = int(*s.PerMinute); b.PerMinute < 1 {
@@ -145,17 +151,18 @@ func (b *budget) readAway(s *v1alpha1.RestartBudgetSpec) error {
 		b.whenAway, b.nativeAfter = agentv1.WhenAway_NATIVE, after.Std()
 		return nil
 	}
-	return fmt.Errorf("spec.whenAway: %.80q: must be %s, %s or %s", s.WhenAway, v1alpha1.WhenAwayHold, v1alpha1.WhenAwaySlots, v1alpha1.WhenAwayNative)
+	return fmt.Errorf("spec.whenAway: %.80q: must be %s, %s or %s",
+		s.WhenAway, v1alpha1.WhenAwayHold, v1alpha1.WhenAwaySlots, v1alpha1.WhenAwayNative)
 }
 
-// decidesAs reports whether two budgets differ in nothing but their status, which decides nothing.
+// decidesAs reports whether two budgets differ only in their status, which has no effect.
 func (b *budget) decidesAs(other *budget) bool {
 	alike := *other
 	alike.status = b.status
 	return reflect.DeepEqual(*b, alike)
 }
 
-// limitsOf returns what budgets allow.
+// limitsOf returns the limits of budgets.
 func limitsOf(all []*budget) []restartbudget.Budget {
 	var limits []restartbudget.Budget
 	for _, b := range all {

@@ -173,7 +173,7 @@ func TestChangesOfBudgets(t *testing.T) {
 	b = b.DeepCopy()
 	b.Status.Held = 4
 	w.add(b)
-	if n := strings.Count(w.log.String(), "RestartBudget not valid"); w.changes != 2 || n != 1 {
+	if n := strings.Count(w.log.String(), "RestartBudget is invalid"); w.changes != 2 || n != 1 {
 		t.Errorf("%d changes, want 2, and it is logged %d times, want once:\n%s", w.changes, n, w.log.String())
 	}
 }
@@ -211,7 +211,7 @@ func TestBudgetsOfWorkloads(t *testing.T) {
 	}
 }
 
-// Each answer is that of the pod's own labels, whichever pods were asked about before.
+// Each answer is for the pod's own labels, whichever pods were asked about before.
 func TestSelection(t *testing.T) {
 	w := newWorld(t)
 	w.add(budgetOf("web", func(s *v1alpha1.RestartBudgetSpec) { s.Selector, s.WhenAway = selecting("web"), "hold" }))

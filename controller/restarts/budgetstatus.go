@@ -26,22 +26,22 @@ import (
 )
 
 const (
-	// statusEvery is how often the status of a RestartBudget is written at most.
+	// statusEvery is the minimum time between two writes of a RestartBudget's status.
 	statusEvery = 3 * time.Second
-	// maxNamed is how many other budgets a message names.
+	// maxNamed is the maximum number of other budgets in a message.
 	maxNamed = 10
-	// maxMessage is the longest message of a condition that the API server takes (metav1.Condition).
+	// maxMessage is the maximum length of a condition's message in the API (metav1.Condition).
 	maxMessage = 32768
 )
 
-// budgetStatus writes the status of RestartBudgets, beside the decisions: an API server that is slow delays none.
+// budgetStatus writes the status of RestartBudgets apart from the decisions, which a slow API server must not delay.
 type budgetStatus struct {
 	*Restarts
-	progress   atomic.Pointer[progress] // of the last decisions, nil before the first
-	complained time.Time                // when it was last logged that a status could not be written
+	progress   atomic.Pointer[progress] // after the last decisions, nil before the first
+	complained time.Time                // when a failed write was last logged
 }
 
-// progress has what the leader knows of pods, by UID.
+// progress has the numbers of restarts in progress and held restarts, by pod UID.
 type progress struct{ inProgress, held map[string]int }
 
 func progressOf(s *restartbudget.State, r restartbudget.Result) *progress {
@@ -56,7 +56,7 @@ func progressOf(s *restartbudget.State, r restartbudget.Result) *progress {
 
 func newBudgetStatus(r *Restarts) *budgetStatus { return &budgetStatus{Restarts: r} }
 
-// run writes statuses until ctx ends.
+// run writes changed statuses until ctx ends.
 func (s *budgetStatus) run(ctx context.Context) {
 	for range run.Ticks(ctx, statusEvery) {
 		if p := s.progress.Load(); p != nil {
@@ -65,10 +65,11 @@ func (s *budgetStatus) run(ctx context.Context) {
 	}
 }
 
-// maxInvalid is how many RestartBudgets a pass says to be invalid at most: one namespace may have any number of them, and the others wait.
+// maxInvalid is the maximum number of events about invalid RestartBudgets per pass: a namespace may have any number of
+// them. The rest waits for later passes.
 const maxInvalid = 20
 
-// write writes each status that has changed. What cannot be written is tried again the next time, since it still differs then.
+// write writes each changed status. A failed write is retried in the next pass, since the status still differs.
 func (s *budgetStatus) write(ctx context.Context, p *progress, now time.Time) {
 	invalid := 0
 	for key, b := range s.cluster.budgetStatuses(p, now) {
@@ -88,22 +89,24 @@ func (s *budgetStatus) write(ctx context.Context, p *progress, now time.Time) {
 		case apierrors.IsNotFound(err):
 			continue
 		case problem != "":
-			s.o.Record(invalidEvent(key, problem)) // also where an older API server refuses the status of what its schema refuses
+			// Record it even if an older API server rejects the status, because its schema rejects the object.
+			s.o.Record(invalidEvent(key, problem))
 		}
 		if err == nil {
 			continue
 		}
 		if now.Sub(s.complained) >= complainEvery {
 			s.complained = now
-			s.o.Logger.WarnContext(ctx, "status of a RestartBudget not written, trying again", "namespace", key.Namespace, "name", key.Name, "err", err)
+			s.o.Logger.WarnContext(ctx, "failed to write the status of a RestartBudget, retrying",
+				"namespace", key.Namespace, "name", key.Name, "err", err)
 		}
 		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
-			return // an API server that does not answer is asked once
+			return // one attempt per pass, since the API server does not answer
 		}
 	}
 }
 
-// newProblem returns why a budget cannot be used, "" if it can, or its status says so already.
+// newProblem returns why a budget cannot be used, "" if it can, or if its status already has the problem.
 func (p *statusPair) newProblem() string {
 	want := meta.FindStatusCondition(p.want.Conditions, v1alpha1.ConditionAccepted)
 	is := meta.FindStatusCondition(p.is.Conditions, v1alpha1.ConditionAccepted)
@@ -125,10 +128,11 @@ func (s *budgetStatus) patch(ctx context.Context, key watch.Key, status v1alpha1
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
-	return s.o.Status.Patch(types.MergePatchType).Resource(budgetResource).Namespace(key.Namespace).Name(key.Name).SubResource("status").Body(patch).Do(ctx).Error()
+	return s.o.Status.Patch(types.MergePatchType).Resource(budgetResource).Namespace(key.Namespace).Name(key.Name).
+		SubResource("status").Body(patch).Do(ctx).Error()
 }
 
-// statusPair is the status that a RestartBudget has, and the one that it should have.
+// statusPair has the current and the wanted status of a RestartBudget.
 type statusPair struct{ is, want v1alpha1.RestartBudgetStatus }
 
 // budgetStatuses returns the statuses of all RestartBudgets.
@@ -171,10 +175,13 @@ func (c *cluster) budgetStatuses(p *progress, now time.Time) map[watch.Key]statu
 	return statuses
 }
 
-// overlapping returns the names of the budgets that count for the same workloads as another one, by that: maxNamed, and one more if there are more.
+// overlapping returns, for each budget, the names of other budgets for the same workloads: at most maxNamed, and one
+// more if there are more.
 func overlapping(budgets countedBudgets, workloads map[restartbudget.WorkloadID]bool) map[*budget][]string {
 	others := map[*budget][]string{}
-	order := slices.SortedFunc(maps.Keys(workloads), func(a, b restartbudget.WorkloadID) int { return cmp.Compare(a.String(), b.String()) })
+	order := slices.SortedFunc(maps.Keys(workloads), func(a, b restartbudget.WorkloadID) int {
+		return cmp.Compare(a.String(), b.String())
+	})
 	for _, id := range order {
 		all := budgets.ofWorkload(id)
 		for _, b := range all {
@@ -191,10 +198,11 @@ func overlapping(budgets countedBudgets, workloads map[restartbudget.WorkloadID]
 	return others
 }
 
-// accepted returns the Accepted condition. others are the names of the budgets that count for the same workloads.
+// accepted returns the Accepted condition. others are the names of other budgets for the same workloads.
 func (b *budget) accepted(matched int32, others []string, now time.Time) metav1.Condition {
 	c := metav1.Condition{
-		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, ObservedGeneration: b.generation,
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted,
+		ObservedGeneration: b.generation,
 		LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
 	}
 	switch {
@@ -204,7 +212,8 @@ func (b *budget) accepted(matched int32, others []string, now time.Time) metav1.
 	case matched == 0:
 		c.Reason, c.Message = v1alpha1.ReasonNoPods, "it selects no guarded pod"
 	case len(others) > 0:
-		c.Reason, c.Message = v1alpha1.ReasonOverlapping, "the strictest holds: pods of the same workloads are selected by "+named(others)
+		c.Reason, c.Message = v1alpha1.ReasonOverlapping, "the strictest holds: pods of the same workloads are selected by "+
+			named(others)
 	}
 	if is := meta.FindStatusCondition(b.status.Conditions, c.Type); is != nil && is.Status == c.Status {
 		c.LastTransitionTime = is.LastTransitionTime
@@ -212,7 +221,7 @@ func (b *budget) accepted(matched int32, others []string, now time.Time) metav1.
 	return c
 }
 
-// named joins the first names.
+// named joins the first maxNamed names.
 func named(names []string) string {
 	if len(names) > maxNamed {
 		return strings.Join(names[:maxNamed], ", ") + " and others"

@@ -174,7 +174,7 @@ func TestStatusIsTriedAgain(t *testing.T) {
 			for _, after := range []time.Duration{0, statusEvery, complainEvery} {
 				s.write(t.Context(), &progress{}, now.Add(after))
 			}
-			if n := strings.Count(log.String(), "status of a RestartBudget not written"); len(a.patches) != tc.patches || n != tc.logs {
+			if n := strings.Count(log.String(), "failed to write the status of a RestartBudget"); len(a.patches) != tc.patches || n != tc.logs {
 				t.Errorf("%d patches, want %d, logged %d times, want %d:\n%s", len(a.patches), tc.patches, n, tc.logs, log)
 			}
 		})

@@ -24,7 +24,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// cluster is what the leader decides by: the guarded pods, how many of them are desired, and what their owners allow.
+// cluster has the input of decisions: the guarded pods, how many of them are desired, and the budgets of their owners.
 type cluster struct {
 	pods         *watch.Store[*corev1.Pod, pod]
 	deployments  *watch.Store[*appsv1.Deployment, deployment]
@@ -37,23 +37,26 @@ type cluster struct {
 	budgetMatches     *matches[budget]
 }
 
-// disruption is what is kept of a PodDisruptionBudget: its spec alone, since its status is late and reserves nothing.
+// disruption is the record of a PodDisruptionBudget. It has only the spec, since the status lags and reserves nothing.
 type disruption struct {
 	created  time.Time
 	selector *keptSelector
 	limit    restartbudget.Limit
-	// tooLarge says why its selector is not kept, so that it counts for all pods of its namespace; "" if it is kept.
+	// tooLarge is why its selector is not kept, so that it counts for all pods of its namespace; "" if it is kept.
 	tooLarge string
 }
 
-// podShare bounds the pods of a namespace. One that does not count is as one that has ended: no grant is for it, so that its failures are held.
+// podShare bounds the pods of a namespace. A pod beyond its share is treated as ended: it gets no grant, so its
+// failures stay held.
 func podShare(memory uint64) watch.Share[pod] {
 	return watch.Share[pod]{Bytes: watch.ShareOf(memory), Beyond: func(p *pod) pod { return pod{uid: p.uid, ended: true} }}
 }
 
-// newCluster has clients of the API server without a timeout, the second one of group sonde.dev, and the memory of this process. It calls changed when something is different by which is
-// decided, and granted for each pod to which other grants may belong.
-func newCluster(client kubernetes.Interface, sonde rest.Interface, memory uint64, changed func(), granted func(watch.Key), logger *slog.Logger) *cluster {
+// newCluster takes clients of the API server without a timeout, sonde for group sonde.dev, and the memory limit of this
+// process. It calls changed after each change that matters for decisions, and granted for each pod whose grants may
+// have changed.
+func newCluster(client kubernetes.Interface, sonde rest.Interface, memory uint64, changed func(),
+	granted func(watch.Key), logger *slog.Logger) *cluster {
 	apps := client.AppsV1().RESTClient()
 	c := &cluster{}
 	*c = cluster{
@@ -64,31 +67,36 @@ func newCluster(client kubernetes.Interface, sonde rest.Interface, memory uint64
 				if now != nil && !before.sameGrants(now) {
 					granted(key)
 				}
-				if before.guarded() || now.guarded() { // without any there is nothing to decide
+				if before.guarded() || now.guarded() { // other pods do not affect decisions
 					changed()
 				}
 			},
 		}),
 		deployments: watch.New(watch.Kind[*appsv1.Deployment, deployment]{
-			Client: apps, Resource: "deployments", New: &appsv1.Deployment{}, Synced: changed, Changed: func(watch.Key, *deployment, *deployment) { changed() },
+			Client: apps, Resource: "deployments", New: &appsv1.Deployment{}, Synced: changed,
+			Changed: func(watch.Key, *deployment, *deployment) { changed() },
 			Record: func(d *appsv1.Deployment) (deployment, bool) {
 				return deployment{replicasOf(d.Spec.Replicas), d.UID}, true
 			},
 		}),
 		statefulSets: watch.New(watch.Kind[*appsv1.StatefulSet, int]{
-			Client: apps, Resource: "statefulsets", New: &appsv1.StatefulSet{}, Synced: changed, Changed: func(watch.Key, *int, *int) { changed() },
-			Record: func(s *appsv1.StatefulSet) (int, bool) { return replicasOf(s.Spec.Replicas), true },
+			Client: apps, Resource: "statefulsets", New: &appsv1.StatefulSet{}, Synced: changed,
+			Changed: func(watch.Key, *int, *int) { changed() },
+			Record:  func(s *appsv1.StatefulSet) (int, bool) { return replicasOf(s.Spec.Replicas), true },
 		}),
 		daemonSets: watch.New(watch.Kind[*appsv1.DaemonSet, int]{
-			Client: apps, Resource: "daemonsets", New: &appsv1.DaemonSet{}, Synced: changed, Changed: func(watch.Key, *int, *int) { changed() },
-			Record: func(d *appsv1.DaemonSet) (int, bool) { return int(d.Status.DesiredNumberScheduled), true },
+			Client: apps, Resource: "daemonsets", New: &appsv1.DaemonSet{}, Synced: changed,
+			Changed: func(watch.Key, *int, *int) { changed() },
+			Record:  func(d *appsv1.DaemonSet) (int, bool) { return int(d.Status.DesiredNumberScheduled), true },
 		}),
 		disruption: watch.New(watch.Kind[*policyv1.PodDisruptionBudget, disruption]{
-			Client: client.PolicyV1().RESTClient(), Resource: "poddisruptionbudgets", New: &policyv1.PodDisruptionBudget{}, Synced: changed,
+			Client: client.PolicyV1().RESTClient(), Resource: "poddisruptionbudgets", New: &policyv1.PodDisruptionBudget{},
+			Synced: changed,
 			Record: readDisruption,
 			Changed: func(key watch.Key, before, now *disruption) {
 				if now != nil && now.tooLarge != "" && (before == nil || before.tooLarge != now.tooLarge) {
-					logger.Warn("PodDisruptionBudget not kept as it is, it counts for all pods of its namespace", "namespace", key.Namespace, "name", key.Name, "err", now.tooLarge)
+					logger.Warn("selector of a PodDisruptionBudget is too large, it counts for all pods of its namespace",
+						"namespace", key.Namespace, "name", key.Name, "err", now.tooLarge)
 				}
 				changed()
 			},
@@ -101,7 +109,7 @@ func newCluster(client kubernetes.Interface, sonde rest.Interface, memory uint64
 	return c
 }
 
-// replicasOf returns Kubernetes' default for a number that is not there.
+// replicasOf returns n, or Kubernetes' default.
 func replicasOf(n *int32) int {
 	if n == nil {
 		return 1
@@ -109,14 +117,15 @@ func replicasOf(n *int32) int {
 	return int(*n)
 }
 
-// readDisruption returns false for a budget that selects nothing, or that Kubernetes does not use either. One whose selector is too large counts for all
-// pods of its namespace, as it must loosen nothing.
+// readDisruption returns false for a budget that selects nothing, or that Kubernetes ignores, too. A budget with a too
+// large selector counts for all pods of its namespace, since ignoring it would loosen a limit.
 func readDisruption(b *policyv1.PodDisruptionBudget) (disruption, bool) {
 	if b.Spec.Selector == nil {
 		return disruption{}, false
 	}
 	d := disruption{created: b.CreationTimestamp.Time, limit: restartbudget.Limit{
-		Name: b.Namespace + "/" + b.Name, MaxUnavailable: amountOf(b.Spec.MaxUnavailable), MinAvailable: amountOf(b.Spec.MinAvailable),
+		Name: b.Namespace + "/" + b.Name, MaxUnavailable: amountOf(b.Spec.MaxUnavailable),
+		MinAvailable: amountOf(b.Spec.MinAvailable),
 	}}
 	var err error
 	if d.selector, err = boundedSelector(b.Spec.Selector); errors.Is(err, errTooLarge) {
@@ -126,7 +135,7 @@ func readDisruption(b *policyv1.PodDisruptionBudget) (disruption, bool) {
 	return d, err == nil
 }
 
-// amountOf returns nil for what the API server would have refused.
+// amountOf returns nil for a value that the API server would have rejected.
 func amountOf(v *intstr.IntOrString) *restartbudget.Amount {
 	if v == nil {
 		return nil
@@ -145,23 +154,26 @@ func amountOf(v *intstr.IntOrString) *restartbudget.Amount {
 // run follows the cluster until ctx ends, and then returns nil.
 func (c *cluster) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range []func(context.Context) error{c.pods.Run, c.deployments.Run, c.statefulSets.Run, c.daemonSets.Run, c.disruption.Run, c.budgets.Run} {
+	for _, task := range []func(context.Context) error{c.pods.Run, c.deployments.Run, c.statefulSets.Run, c.daemonSets.Run,
+		c.disruption.Run, c.budgets.Run} {
 		group.Go(func() error { return task(ctx) })
 	}
 	return group.Wait()
 }
 
-// missing returns what has not been read yet, nil once all has.
+// missing returns what has not been read yet, nil once all has been read.
 func (c *cluster) missing() error {
-	return errors.Join(c.pods.Missing(), c.deployments.Missing(), c.statefulSets.Missing(), c.daemonSets.Missing(), c.disruption.Missing(), c.budgets.Missing())
+	return errors.Join(c.pods.Missing(), c.deployments.Missing(), c.statefulSets.Missing(), c.daemonSets.Missing(),
+		c.disruption.Missing(), c.budgets.Missing())
 }
 
-// lost returns since when one of it has not been heard, zero while all are.
+// lost returns since when a watch has been disconnected, zero if none is.
 func (c *cluster) lost() watch.Loss {
-	return watch.First(c.pods.Lost(), c.deployments.Lost(), c.statefulSets.Lost(), c.daemonSets.Lost(), c.disruption.Lost(), c.budgets.Lost())
+	return watch.First(c.pods.Lost(), c.deployments.Lost(), c.statefulSets.Lost(), c.daemonSets.Lost(),
+		c.disruption.Lost(), c.budgets.Lost())
 }
 
-// input returns what to decide by, and the pods by UID.
+// input returns the input of decisions, and the pods by UID.
 func (c *cluster) input(
 	liveness map[watch.Key]agentv1.ReportedLiveness,
 ) (in restartbudget.Input, pods map[string]watch.Key) {
@@ -172,7 +184,7 @@ func (c *cluster) input(
 	for _, key := range c.pods.Keys() {
 		p := c.pods.Get(key)
 		if p == nil || p.ended {
-			continue // it may have gone meanwhile
+			continue // deleted meanwhile
 		}
 		pods[p.uid] = key
 		w := in.Workloads[p.workload]
@@ -212,7 +224,7 @@ func (c *cluster) input(
 	return in, pods
 }
 
-// judge adds to a container whether its check has passed since its last restart.
+// judge adds to a container whether its liveness probe has passed since its last restart.
 func judge(c restartbudget.Container, said *agentv1.Liveness) restartbudget.Container {
 	if slices.Contains(said.GetPassing(), c.Name) {
 		c.Passed = c.Restarts
@@ -220,8 +232,8 @@ func judge(c restartbudget.Container, said *agentv1.Liveness) restartbudget.Cont
 	return c
 }
 
-// requests returns a pod's requests: of each container that fails without a grant, has not ended, and is guarded by the
-// pod's own probe table.
+// requests returns a pod's requests: one for each guarded container that fails without a grant and has not ended. Its
+// own probe table must guard it.
 func requests(p *pod, said agentv1.ReportedLiveness) []restartbudget.Request {
 	var all []restartbudget.Request
 	for _, h := range said.Report.GetHeld() {
@@ -237,7 +249,7 @@ func requests(p *pod, said agentv1.ReportedLiveness) []restartbudget.Request {
 	return all
 }
 
-// desired returns how many pods a workload is to have: of a kind that is not known, as many as there are.
+// desired returns the desired number of a workload's pods; for an unknown kind, the current number.
 func (c *cluster) desired(id restartbudget.WorkloadID, w *restartbudget.Workload) int {
 	if n, known := c.replicas(id); known {
 		return n
@@ -245,7 +257,7 @@ func (c *cluster) desired(id restartbudget.WorkloadID, w *restartbudget.Workload
 	return len(w.Pods)
 }
 
-// replicas returns how many pods a workload is to have, and false if nothing says it.
+// replicas returns the desired number of a workload's pods, and false if it is unknown.
 func (c *cluster) replicas(id restartbudget.WorkloadID) (int, bool) {
 	key := watch.Key{Namespace: id.Namespace, Name: id.Name}
 	var n *int

@@ -16,47 +16,59 @@ import (
 )
 
 const (
-	// conditionEvery is how often the condition of a pod is written at most.
+	// conditionEvery is the minimum time between two writes of a pod's condition.
 	conditionEvery = 10 * time.Second
-	// conditionGrace is how long a new leader leaves the condition of a pod whose agent has said nothing yet.
+	// conditionGrace is how long a new leader keeps the condition of a pod whose agent has not reported yet.
 	conditionGrace = time.Minute
 	reasonNotHeld  = "NotHeld"
 )
 
-// condition is what is compared of mesh.ConditionLivenessHeld of a pod: not its figures, which would have it written each time.
+// condition is the part of mesh.ConditionLivenessHeld that is compared. It excludes changing figures, which would cause
+// constant writes.
 type condition struct {
 	held bool
-	// reason and containers if it is held.
+	// reason, containers and hold are set if held.
 	reason, containers string
+	hold               mesh.LivenessHold
 }
 
-// conditionOf returns what a pod says, the zero condition if it says nothing. The containers are the start of the message.
+// heldAs precedes hold at the end of a message.
+const heldAs = "; held as "
+
+// conditionOf returns a pod's condition, zero without one. The message begins with the containers and ends with hold.
 func conditionOf(p *corev1.Pod) condition {
-	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == mesh.ConditionLivenessHeld })
+	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == mesh.ConditionLivenessHeld
+	})
 	if i < 0 || p.Status.Conditions[i].Status != corev1.ConditionTrue {
 		return condition{}
 	}
 	c := p.Status.Conditions[i]
 	containers, _, _ := strings.Cut(c.Message, ": ")
-	return condition{true, intern(c.Reason), intern(containers)}
+	hold := ""
+	if i := strings.LastIndex(c.Message, heldAs); i >= 0 {
+		hold = c.Message[i+len(heldAs):]
+	}
+	return condition{true, intern(c.Reason), intern(containers), mesh.LivenessHold(intern(hold))}
 }
 
-// holding is what is held of one pod.
+// holding is what is held in one pod: its containers.
 type holding struct {
 	containers []string
-	// first is the decision on the container that has asked for the longest time.
+	// first is the decision on the container with the oldest request.
 	first *restartbudget.Decision
 }
 
-func (h *holding) condition() condition {
-	return condition{true, camelCase(h.first.Reason), strings.Join(h.containers, ", ")}
+func (h *holding) condition(hold mesh.LivenessHold) condition {
+	return condition{true, camelCase(h.first.Reason), strings.Join(h.containers, ", "), hold}
 }
 
-func (h *holding) message() string {
-	return fmt.Sprintf("%s: %s; failing since %s", strings.Join(h.containers, ", "), h.first, h.first.Request.Since.UTC().Format(time.RFC3339))
+func (h *holding) message(hold mesh.LivenessHold) string {
+	return fmt.Sprintf("%s: %s; failing since %s%s%s", strings.Join(h.containers, ", "), h.first,
+		h.first.Request.Since.UTC().Format(time.RFC3339), heldAs, hold)
 }
 
-// holdings returns what decisions, oldest request first, hold, by the UID of the pod.
+// holdings returns what the decisions hold, by pod UID. decisions are sorted, oldest request first.
 func holdings(decisions []restartbudget.Decision) map[string]*holding {
 	all := map[string]*holding{}
 	for i := range decisions {
@@ -78,10 +90,10 @@ func holdings(decisions []restartbudget.Decision) map[string]*holding {
 	return all
 }
 
-// holds reports whether a failure is kept from the kubelet.
+// holds reports whether a failure is not passed to the kubelet.
 func holds(d *restartbudget.Decision) bool { return d.Verdict == restartbudget.Held && !d.DryRun }
 
-// tellConditions has the conditions of pods written that say something else than what was decided.
+// tellConditions writes the conditions of pods that differ from the decisions.
 func (l *leader) tellConditions(
 	now time.Time, decisions []restartbudget.Decision, liveness map[watch.Key]agentv1.ReportedLiveness,
 ) {
@@ -99,7 +111,7 @@ func (l *leader) tellConditions(
 		h := held[p.uid]
 		if h == nil && p.condition.held && p.guarded() && now.Sub(l.began) < conditionGrace {
 			if _, known := liveness[key]; !known {
-				continue // an earlier leader has written it, and it may still hold
+				continue // an earlier leader wrote it, and it may still be true
 			}
 		}
 		l.tellCondition(now, key, p, h)
@@ -111,16 +123,17 @@ func (l *leader) tellConditions(
 	}
 }
 
-// tellCondition is for one pod; h is nil if nothing of it is held.
+// tellCondition handles one pod; h is nil if nothing is held.
 func (l *leader) tellCondition(now time.Time, key watch.Key, p *pod, h *holding) {
-	id, c := writeID{classCondition, key}, corev1.PodCondition{Type: mesh.ConditionLivenessHeld, Status: corev1.ConditionFalse, Reason: reasonNotHeld}
+	id, c := writeID{classCondition, key}, corev1.PodCondition{Type: mesh.ConditionLivenessHeld,
+		Status: corev1.ConditionFalse, Reason: reasonNotHeld}
 	var want condition
 	if h != nil {
-		want = h.condition()
-		c.Status, c.Reason, c.Message = corev1.ConditionTrue, want.reason, h.message()
+		want = h.condition(l.Hold())
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, want.reason, h.message(l.Hold())
 	}
 	if want == p.condition {
-		l.writer.withdraw(id, true) // it may have been wanted otherwise since
+		l.writer.withdraw(id, true) // an outdated write may still wait
 		return
 	}
 	if now.Sub(l.conditions[key]) < conditionEvery && !l.writer.waits(id) || l.writer.flies(id) {
@@ -132,7 +145,7 @@ func (l *leader) tellCondition(now time.Time, key watch.Key, p *pod, h *holding)
 	l.patchCondition(key, p.uid, c)
 }
 
-// camelCase returns the reason as conditions and events have it: in_progress is InProgress.
+// camelCase returns the form of a reason in conditions and events: in_progress is InProgress.
 func camelCase(reason restartbudget.Reason) string {
 	var b strings.Builder
 	for word := range strings.SplitSeq(string(reason), "_") {

@@ -10,22 +10,25 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// maxBudgets is how many RestartBudgets of a namespace count: a round of decisions looks at each of them.
+// maxBudgets is the maximum number of RestartBudgets per namespace, since each round evaluates all of them.
 const maxBudgets = 250
 
 // tooMany is the problem of a budget beyond maxBudgets.
-var tooMany = fmt.Sprintf("only the %d oldest RestartBudgets of a namespace count, and this one counts as if it selected all pods", maxBudgets)
+var tooMany = fmt.Sprintf(
+	"only the %d oldest RestartBudgets of a namespace count, and this one counts as if it selected all pods", maxBudgets)
 
-// countedBudgets are the RestartBudgets of one moment.
+// countedBudgets are the RestartBudgets at one moment.
 type countedBudgets struct {
 	*selection[budget]
 
-	// beyond are those that do not count, by namespace, the oldest first. The first one is in selection, as one that holds the whole namespace: it must
-	// loosen nothing that its author meant to limit, and the selectors of all of them would have no bound.
+	// beyond are the budgets beyond maxBudgets, by namespace, oldest first. selection has the first of them as a budget
+	// that allows no restart in the namespace: ignoring them would loosen limits, and evaluating all their selectors has
+	// no bound.
 	beyond map[string][]*budget
 }
 
-// selectBudgets returns the RestartBudgets that count: of each namespace the oldest, and of one age the first by name, so that all replicas agree.
+// selectBudgets returns the RestartBudgets that count: the oldest of each namespace, and of equal age the first by
+// name, so that all replicas agree.
 func (c *cluster) selectBudgets() countedBudgets {
 	objects, beyond := byNamespace(c.budgets), map[string][]*budget{}
 	for namespace, all := range objects {
@@ -37,22 +40,24 @@ func (c *cluster) selectBudgets() countedBudgets {
 	return countedBudgets{c.budgetMatches.newSelection(objects, c.pods.Len()), beyond}
 }
 
-// maxDisruptions is how many PodDisruptionBudgets of a namespace count: one for each Deployment is usual.
+// maxDisruptions is the maximum number of PodDisruptionBudgets per namespace; one per Deployment is usual.
 const maxDisruptions = 1000
 
-// selectDisruptions is selectBudgets for PodDisruptionBudgets, which have no status of ours.
+// selectDisruptions is selectBudgets for PodDisruptionBudgets.
 func (c *cluster) selectDisruptions() *selection[disruption] {
 	objects := byNamespace(c.disruption)
 	for namespace, all := range objects {
 		if len(all) > maxDisruptions {
-			counting, others := oldest(all, maxDisruptions, func(d *disruption) (time.Time, string) { return d.created, d.limit.Name })
+			counting, others := oldest(all, maxDisruptions, func(d *disruption) (time.Time, string) {
+				return d.created, d.limit.Name
+			})
 			objects[namespace] = append(counting, &disruption{selector: everything, limit: noneAllowed(others[0].limit.Name)})
 		}
 	}
 	return c.disruptionMatches.newSelection(objects, c.pods.Len())
 }
 
-// oldest splits objects into the oldest and the others, both in the order of their age.
+// oldest splits objects into the oldest and the others, both sorted by age.
 func oldest[R any](all []*R, most int, age func(*R) (time.Time, string)) (counting, others []*R) {
 	slices.SortFunc(all, func(a, b *R) int {
 		createdA, nameA := age(a)
@@ -62,7 +67,7 @@ func oldest[R any](all []*R, most int, age func(*R) (time.Time, string)) (counti
 	return slices.Clip(all[:most]), all[most:]
 }
 
-// holdingAll returns a budget in the place of one that does not count: it allows no restart in the namespace.
+// holdingAll returns a budget that replaces b, which does not count: it allows no restart in the namespace.
 func (b *budget) holdingAll() *budget {
 	return &budget{
 		name: b.name, problem: tooMany, selector: everything, Budget: restartbudget.Budget{Limit: noneAllowed(b.Name)},
@@ -70,12 +75,12 @@ func (b *budget) holdingAll() *budget {
 	}
 }
 
-// noneAllowed is the limit of a budget that cannot be used: nothing may restart since it was written wrong.
+// noneAllowed is the limit of an invalid budget: it allows no restart.
 func noneAllowed(name string) restartbudget.Limit {
 	return restartbudget.Limit{Name: name, MaxUnavailable: &restartbudget.Amount{}}
 }
 
-// notUsed says why a RestartBudget is not used as it is written. It is a label of metrics.
+// notUsed is why a RestartBudget is not used as written. It is a metric label.
 type notUsed string
 
 // Reasons.
@@ -87,7 +92,7 @@ const (
 
 var allNotUsed = []notUsed{notUsedInvalid, notUsedTooLarge, notUsedTooMany}
 
-// unusedBudgets counts the RestartBudgets that are not used as they are written.
+// unusedBudgets counts the RestartBudgets that are not used as written.
 func (c *cluster) unusedBudgets() map[notUsed]int {
 	n := map[notUsed]int{}
 	for _, all := range byNamespace(c.budgets) {
@@ -104,13 +109,13 @@ func (c *cluster) unusedBudgets() map[notUsed]int {
 	return n
 }
 
-// byNamespace returns all records of a store, in the order of their names.
+// byNamespace returns all records of a store, sorted by name.
 func byNamespace[O watch.Object, R any](s *watch.Store[O, R]) map[string][]*R {
 	keys := s.Keys()
 	slices.SortFunc(keys, func(a, b watch.Key) int { return cmp.Compare(a.Name, b.Name) })
 	objects := map[string][]*R{}
 	for _, key := range keys {
-		if r := s.Get(key); r != nil { // it may have gone meanwhile
+		if r := s.Get(key); r != nil { // not deleted meanwhile
 			objects[key.Namespace] = append(objects[key.Namespace], r)
 		}
 	}

@@ -6,24 +6,26 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 const (
-	// Lead decides after changes, at most once in decideEvery, and each decideAnyway, since time alone ends grants.
+	// Lead decides after changes, at most once per decideEvery, and at least once per decideAnyway, since grants expire.
 	decideEvery  = 200 * time.Millisecond
 	decideAnyway = 5 * time.Second
-	// complainEvery is how often it is logged that something cannot be read.
+	// complainEvery is the interval of logs about failed reads.
 	complainEvery = 30 * time.Second
-	// readTimeout is for all grants.
+	// readTimeout bounds reading all grants.
 	readTimeout = 30 * time.Second
-	// keepGrants is how long a grant that is over is kept.
+	// keepGrants is how long an ended grant is kept.
 	keepGrants = time.Hour
 )
 
-// Lead decides, and writes what it has decided, until ctx ends, and then returns nil. It is for the leader, whose epoch its grants have.
+// Lead decides and writes its decisions until ctx ends, and then returns nil. Only the leader may run it; its grants
+// carry epoch.
 func (r *Restarts) Lead(ctx context.Context, epoch int64) error {
 	l := newLeader(r, epoch)
 	if !l.await(ctx, l.read) {
@@ -35,23 +37,29 @@ func (r *Restarts) Lead(ctx context.Context, epoch int64) error {
 	tasks.Go(func() { l.writer.run(ctx) })
 	tasks.Go(func() { l.countMissed(ctx) })
 	tasks.Go(func() { l.status.run(ctx) })
+	tasks.Go(func() { l.unheld.run(ctx) })
 	l.run(ctx)
 	return nil
 }
 
-// Round is what the leader has decided last.
+// Round is the result of the leader's latest decisions.
 type Round struct {
 	At    time.Time
 	Epoch int64
-	// Settings by which it was decided.
+	// Settings of this round.
 	Settings restartbudget.Settings
+	// Hold is how failures are held.
+	Hold mesh.LivenessHold
 	restartbudget.Result
+	// Unheld are the nodes with unheld restarts since this replica began to lead.
+	Unheld []UnheldNode
 }
 
-// Round returns the last one of this replica, nil if it does not lead or has decided nothing yet. It must not be changed.
+// Round returns the latest round of this replica, nil if it does not lead or has not decided yet. The caller must not
+// change it.
 func (r *Restarts) Round() *Round { return r.round.Load() }
 
-// leader is a Restarts whose replica leads.
+// leader is the state of Restarts at the leader.
 type leader struct {
 	*Restarts
 	epoch  int64
@@ -61,26 +69,27 @@ type leader struct {
 	report *report
 	status *budgetStatus
 	wrong  wrongAnnotations
+	unheld *unheld
 
-	// released are the grants that state counts as released.
+	// released are the grants that were passed to state as released.
 	released map[watch.Key]bool
 	creating map[writeID]creation
-	refused  map[restartbudget.ContainerKey]time.Time // when the API server has refused a grant
-	// known are the grants that there were at the start. Others of an earlier leader are late, as those of lateOf are.
+	refused  map[restartbudget.ContainerKey]time.Time // when the API server rejected a grant
+	// known are the grants at the start. Grants that an earlier leader writes later are late, as lateOf's are.
 	known map[watch.Key]bool
 	late  map[restartbudget.GrantID]bool
-	// judged are grants that have gone on, until a watch has that: their containers may have another grant by then.
+	// judged are changed grants until a watch has the change: by then their containers may have another grant.
 	judged map[restartbudget.GrantID]restartbudget.Grant
-	// sent are the statuses of grants that were sent last, taken those that the API server has taken, until a watch has them.
+	// sent are the last sent statuses of grants, taken those that the API server accepted, until a watch has them.
 	sent, taken map[watch.Key]sentStatus
-	// instances are the containers of open grants as they were seen first.
+	// instances are the container instances of open grants when first seen.
 	instances map[restartbudget.GrantID]uint64
-	// conditions are when those of pods were written last.
+	// conditions is the last write of each pod's condition.
 	conditions   map[watch.Key]time.Time
-	noConditions bool // there is no right to write them
+	noConditions bool // the right to write them is missing
 }
 
-// creation is a grant whose object is not there yet.
+// creation is a grant whose object does not exist yet.
 type creation struct {
 	grant restartbudget.Grant
 	pod   watch.Key
@@ -88,8 +97,10 @@ type creation struct {
 
 func newLeader(r *Restarts, epoch int64) *leader {
 	return &leader{
-		Restarts: r, epoch: epoch, writer: newWriter(r.o.Logger, r.o.Writes, r.wakeLead), report: newReport(r), status: newBudgetStatus(r), creating: map[writeID]creation{},
-		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{}, late: map[restartbudget.GrantID]bool{}, judged: map[restartbudget.GrantID]restartbudget.Grant{},
+		Restarts: r, epoch: epoch, writer: newWriter(r.o.Logger, r.o.Writes, r.wakeLead), report: newReport(r),
+		status: newBudgetStatus(r), unheld: newUnheld(r), creating: map[writeID]creation{},
+		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{},
+		late: map[restartbudget.GrantID]bool{}, judged: map[restartbudget.GrantID]restartbudget.Grant{},
 		sent: map[watch.Key]sentStatus{}, taken: map[watch.Key]sentStatus{}, conditions: map[watch.Key]time.Time{},
 	}
 }
@@ -120,7 +131,7 @@ func (l *leader) read(ctx context.Context) error {
 	return nil
 }
 
-// await tries until all has been read, and returns false if ctx ends before.
+// await retries until read succeeds, and returns false if ctx ends first.
 func (l *leader) await(ctx context.Context, read func(context.Context) error) bool {
 	poll, complain := time.NewTicker(decideEvery), time.NewTicker(complainEvery)
 	defer poll.Stop()
@@ -135,7 +146,8 @@ func (l *leader) await(ctx context.Context, read func(context.Context) error) bo
 			return false
 		case <-poll.C:
 		case <-complain.C:
-			l.o.Logger.WarnContext(ctx, "no restart is granted until all is read: without their CustomResourceDefinitions there are no RestartGrants and RestartBudgets", "err", err)
+			l.o.Logger.WarnContext(ctx,
+				"failed to read RestartGrants and RestartBudgets, no restarts are granted until it succeeds", "err", err)
 		}
 	}
 }
@@ -153,20 +165,23 @@ func (l *leader) run(ctx context.Context) {
 		case <-l.wake:
 		case <-anyway.C:
 		}
-		_ = run.Sleep(ctx, decideEvery) // the loop looks at ctx
+		_ = run.Sleep(ctx, decideEvery) // the loop checks ctx
 	}
 }
 
-// decide makes one round of decisions, and has them written.
+// decide makes one round of decisions, and queues its writes.
 func (l *leader) decide(ctx context.Context, now time.Time) {
 	liveness := l.liveness()
 	l.takeResults(ctx, now)
 	l.takeReleases(ctx)
 	l.refund(now, liveness)
 	l.markSpent(now)
+	l.unheld.look(ctx, now, liveness)
 	in, pods := l.cluster.input(liveness)
 	in.Settings, in.Unread, in.Frozen = *l.settings.Load(), l.unread(), l.o.Frozen()
-	in.Requests = slices.DeleteFunc(in.Requests, func(r restartbudget.Request) bool { return now.Sub(l.refused[r.ContainerKey]) < pauseAfterRefusal })
+	in.Requests = slices.DeleteFunc(in.Requests, func(r restartbudget.Request) bool {
+		return now.Sub(l.refused[r.ContainerKey]) < pauseAfterRefusal
+	})
 	result := l.state.Decide(now, in)
 	for _, g := range result.Changed {
 		l.judged[g.ID] = g
@@ -178,7 +193,8 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	}
 	l.withdraw(now, result.Decisions)
 	l.status.progress.Store(progressOf(l.state, result))
-	l.round.Store(&Round{At: now, Epoch: l.epoch, Settings: in.Settings, Result: result})
+	l.round.Store(&Round{At: now, Epoch: l.epoch, Settings: in.Settings, Hold: l.Hold(), Result: result,
+		Unheld: l.unheld.all()})
 	l.settle(now, in)
 	l.tellConditions(now, result.Decisions, liveness)
 	l.sweep(now, in)
@@ -189,7 +205,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	l.forget(now)
 }
 
-// forget drops what is known of grants that are no more.
+// forget drops records of grants that no longer exist.
 func (l *leader) forget(now time.Time) {
 	for key, at := range l.refused {
 		if now.Sub(at) >= pauseAfterRefusal {

@@ -133,7 +133,8 @@ func TestLeaderReadsGrantsItself(t *testing.T) {
 	})
 }
 
-// What a leader writes that is none any more takes a place, since its agent may have used it at once, and is taken back.
+// A grant that has become invalid while it was written takes a place, since its agent may have used it at once, and is
+// taken back.
 func TestLateGrantIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -157,7 +158,8 @@ func TestLateGrantIsTakenBack(t *testing.T) {
 	})
 }
 
-// Of two grants of one container that an earlier leader has left open, since it could not write that one is over, the first one ends: an agent never gets two.
+// Of two grants of one container that an earlier leader has left open, since it could not write that one is over, the
+// first one ends: an agent never gets two.
 func TestEarlierTryEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -191,7 +193,8 @@ func TestGrantIsOfOnePod(t *testing.T) {
 	})
 }
 
-// 500 pods that fail at once get their first grants within a second, while everything else waits, and no more requests than allowed are sent.
+// 500 pods that fail at once get their first grants within a second, while everything else waits, and no more requests
+// than allowed are sent.
 func TestWritesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, neverOpen)
@@ -385,7 +388,8 @@ func TestWaitingGrantIsWithdrawn(t *testing.T) {
 	})
 }
 
-// What has become of a grant is written although its container is granted another restart in the same round, also if the first try fails.
+// What has become of a grant is written although its container is granted another restart in the same round, also if
+// the first try fails.
 func TestOutcomeBeforeTheNextGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})

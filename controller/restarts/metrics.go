@@ -6,53 +6,60 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// metrics of every replica. The one that leads alone has other values than 0, so that a sum over all replicas is right.
+// metrics of a replica. Only the leader's values differ from 0, so that a sum over all replicas is correct.
 type metrics struct {
 	decisions *prometheus.CounterVec
+	unheld    *prometheus.CounterVec
 }
 
-// reasonsOf are the reasons that decisions have, by verdict.
+// reasonsOf are the possible reasons of decisions, by verdict.
 var reasonsOf = map[restartbudget.Verdict][]restartbudget.Reason{
 	restartbudget.Granted: {restartbudget.ReasonGranted, restartbudget.ReasonGrantedBefore},
 	restartbudget.Native:  {restartbudget.ReasonOff},
 	restartbudget.Held: {
-		restartbudget.ReasonUnknown, restartbudget.ReasonStale, restartbudget.ReasonSuspended, restartbudget.ReasonBlacklisted, restartbudget.ReasonUnread, restartbudget.ReasonFrozen, restartbudget.ReasonBreaker,
-		restartbudget.ReasonGlobalLimit, restartbudget.ReasonNodeLimit, restartbudget.ReasonBudgetLimit, restartbudget.ReasonUnhelpful,
-		restartbudget.ReasonNoneAllowed, restartbudget.ReasonInProgress, restartbudget.ReasonUnavailable, restartbudget.ReasonPodBusy,
+		restartbudget.ReasonUnknown, restartbudget.ReasonStale, restartbudget.ReasonSuspended,
+		restartbudget.ReasonBlacklisted, restartbudget.ReasonUnread, restartbudget.ReasonFrozen, restartbudget.ReasonBreaker,
+		restartbudget.ReasonGlobalLimit, restartbudget.ReasonNodeLimit, restartbudget.ReasonBudgetLimit,
+		restartbudget.ReasonUnhelpful,
+		restartbudget.ReasonNoneAllowed, restartbudget.ReasonInProgress, restartbudget.ReasonUnavailable,
+		restartbudget.ReasonPodBusy,
 	},
 }
 
 func newMetrics(r *Restarts, registerer prometheus.Registerer) *metrics {
-	m := &metrics{prometheus.NewCounterVec(prometheus.CounterOpts{
+	m := &metrics{decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sonde_restart_decisions_total",
-		Help: "Decisions on containers whose guarded liveness probe fails, by decision (granted, held or native) and reason, of the replica that leads: counted when the decision on a container becomes another one, not each time that it is made again. Those of a dry run are among them.",
-	}, []string{"decision", "reason"})}
+		Help: "Decisions on containers whose guarded liveness probe fails, by decision (granted, held or native) and reason, at the leader: counted when the decision on a container changes. Includes decisions of a dry run.",
+	}, []string{"decision", "reason"}), unheld: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sonde_liveness_unheld_restarts_total",
+		Help: "Restarts without a grant of containers whose failure was held back, by node, at the leader: the kubelet of the node counts answers that it should discard. After the first 100 nodes, all others are counted as other.",
+	}, []string{"node"})}
 	for verdict, reasons := range reasonsOf {
 		for _, reason := range reasons {
 			m.decisions.WithLabelValues(string(verdict), string(reason))
 		}
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.decisions, stateMetrics{r})
+		registerer.MustRegister(m.decisions, m.unheld, stateMetrics{r})
 	}
 	return m
 }
 
 var (
 	breakerOpen = prometheus.NewDesc("sonde_restart_breaker_open",
-		"1 at the replica that leads while so many containers fail at once that no restart is granted.", nil, nil)
+		"1 at the leader while the circuit breaker is open: many containers fail at once, and no restart is granted.", nil, nil)
 	breakerNamespace = prometheus.NewDesc("sonde_restart_breaker_namespace_open",
-		"1 at the replica that leads while so many containers of one namespace fail at once that no restart is granted in it alone.", nil, nil)
+		"1 at the leader while the circuit breaker of a single namespace is open: many of its containers fail at once, and no restart is granted in it.", nil, nil)
 	grantsInProgress = prometheus.NewDesc("sonde_restart_grants_in_progress",
-		"Restarts of containers that are granted and take a place in the budgets of their workloads, at the replica that leads.", nil, nil)
+		"Granted restarts that still count against the budgets of their workloads, at the leader.", nil, nil)
 	livenessUnguarded = prometheus.NewDesc("sonde_liveness_unguarded",
-		"Liveness probes of pods with guarded liveness that are left to the kubelet, by reason, at the replica that leads. Those of pods without a sidecar (no_sidecar) are counted every five minutes.", []string{"reason"}, nil)
+		"Liveness probes of pods with guarded liveness that the kubelet runs itself, by reason, at the leader. Probes of pods without a sidecar (no_sidecar) are counted every five minutes.", []string{"reason"}, nil)
 )
 
 var budgetsNotUsed = prometheus.NewDesc("sonde_restart_budgets_invalid",
-	"RestartBudgets that are not used as they are written, so that what they select does not restart, by reason, at the replica that leads: invalid, too_large (its selector), or too_many (its namespace has too many).", []string{"reason"}, nil)
+	"RestartBudgets that are not used as written, so that the pods that they select do not restart, by reason, at the leader: invalid, too_large (its selector), or too_many (its namespace has too many).", []string{"reason"}, nil)
 
-// stateMetrics says what is now.
+// stateMetrics collects the current state.
 type stateMetrics struct{ *Restarts }
 
 // Describe implements prometheus.Collector.
@@ -90,7 +97,7 @@ func (m stateMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// inProgress counts the grants that are not over.
+// inProgress counts the grants that have not ended.
 func (r *Restarts) inProgress() (n float64) {
 	for _, key := range r.grants.Keys() {
 		g := r.grants.Get(key)
@@ -104,7 +111,7 @@ func (r *Restarts) inProgress() (n float64) {
 	return n
 }
 
-// unguarded counts the liveness probes that are not guarded.
+// unguarded counts the unguarded liveness probes by reason.
 func (r *Restarts) unguarded() (all [whys]int) {
 	old := r.withoutGrants()
 	all[whyNoSidecar] = int(r.missed.Load())

@@ -13,22 +13,23 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// missedEvery is how often pods without a sidecar are looked for. They are not watched: a cluster may have many.
+// missedEvery is the interval of searches for pods without a sidecar. A cluster may have too many of them for a watch.
 const missedEvery = 5 * time.Minute
 
-// countMissed counts the liveness probes of pods that the webhook has missed, until ctx ends.
+// countMissed counts the liveness probes of pods that the webhook missed, until ctx ends.
 func (l *leader) countMissed(ctx context.Context) {
 	defer l.missed.Store(0)
 	for range run.Every(ctx, missedEvery) {
 		if n, err := l.findMissed(ctx); err == nil {
 			l.missed.Store(n)
 		} else if ctx.Err() == nil {
-			l.o.Logger.WarnContext(ctx, "pods without a sidecar are not counted in sonde_liveness_unguarded", "err", err)
+			l.o.Logger.WarnContext(ctx, "failed to list pods without a sidecar, sonde_liveness_unguarded lacks them", "err", err)
 		}
 	}
 }
 
-// findMissed looks at the pods that are in no mesh, in namespaces where the webhook injects or all pods are to be guarded.
+// findMissed counts probes of pods without a mesh, in namespaces where the webhook injects or where pods should be
+// guarded.
 func (l *leader) findMissed(ctx context.Context) (n int64, err error) {
 	for namespace, guarded := range l.o.Namespaces() {
 		options := metav1.ListOptions{LabelSelector: "!" + mesh.LabelMesh, Limit: listPage}
@@ -48,7 +49,8 @@ func (l *leader) findMissed(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// missedProbes returns how many liveness probes of a pod should be guarded and are not, since it has no sidecar; guarded is what its namespace says.
+// missedProbes returns how many liveness probes of a pod should be guarded, but are not, since it has no sidecar.
+// guarded is the setting of its namespace.
 func missedProbes(p *corev1.Pod, guarded bool) (n int64) {
 	if podspec.Ended(p) || podspec.Unsupported(&p.Spec) != "" || podspec.IsInjected(&p.Spec) || !asksForGuard(p, guarded) {
 		return 0
@@ -63,7 +65,7 @@ func missedProbes(p *corev1.Pod, guarded bool) (n int64) {
 	return n
 }
 
-// asksForGuard reports whether a pod was to be guarded. A value that the webhook refuses asks for nothing.
+// asksForGuard reports whether a pod should be guarded. A value that the webhook rejects counts as no.
 func asksForGuard(p *corev1.Pod, guarded bool) bool {
 	for _, all := range []map[string]string{p.Labels, p.Annotations} {
 		for _, key := range []string{mesh.LabelOwnInjection, mesh.LabelInjection} {

@@ -16,11 +16,11 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// lookTimeout is how long the API server may take to say whether a pod exists.
+// lookTimeout bounds the request that looks up a pod.
 const lookTimeout = 5 * time.Second
 
-// notGuarded says why a pod is not guarded, or that there is none, as the API server says: pods without a sidecar are
-// not watched. The namespace may be "", and names are those of guarded pods.
+// notGuarded asks the API server why a pod is not guarded, or whether it exists: no watch has pods without a sidecar.
+// The namespace may be "". names are the guarded pods.
 func (r *Restarts) notGuarded(ctx context.Context, namespace, name string, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -54,10 +54,10 @@ func whyUnguarded(p *corev1.Pod) string {
 	case p.Labels[mesh.LabelMesh] == "" || podspec.Container(&p.Spec, mesh.ContainerSidecar) == nil:
 		return "it has no sidecar"
 	case len(containers) > 0:
-		return "this replica of the control plane has not read it yet"
+		return "this replica of the control plane has not read the pod yet"
 	case guarded == "":
 		return "it has no annotation " + mesh.AnnotationGuardedLiveness +
-			": that of its namespace is for pods that are made after it"
+			": the annotation of its namespace affects only pods created after it"
 	case guarded != "enabled":
 		return fmt.Sprintf("its annotation %s is %.40q", mesh.AnnotationGuardedLiveness, guarded)
 	}

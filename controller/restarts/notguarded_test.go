@@ -12,7 +12,7 @@ func TestWhyUnguarded(t *testing.T) {
 	for want, change := range map[string]func(*corev1.Pod){
 		"it has ended":      func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
 		"it has no sidecar": func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] },
-		"it has no annotation sonde.dev/guarded-liveness: that of its namespace is for pods that are made after it": func(p *corev1.Pod) {
+		"it has no annotation sonde.dev/guarded-liveness: the annotation of its namespace affects only pods created after it": func(p *corev1.Pod) {
 			unguard(p)
 			p.Annotations = nil
 		},
@@ -21,7 +21,7 @@ func TestWhyUnguarded(t *testing.T) {
 			p.Annotations[mesh.AnnotationGuardedLiveness] = "disabled"
 		},
 		"none of its containers has a liveness probe that can be guarded: sondectl probes explain says why": unguard,
-		"this replica of the control plane has not read it yet":                                             func(*corev1.Pod) {},
+		"this replica of the control plane has not read the pod yet":                                        func(*corev1.Pod) {},
 	} {
 		p := guardedPod()
 		p.Labels[mesh.LabelMesh] = "default"

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// owner is what controls a pod, or the pod itself.
+// owner is the controller of a pod, or the pod itself.
 type owner struct {
 	apiVersion string
 	uid        types.UID
@@ -23,7 +23,7 @@ func ownerOf(p *corev1.Pod) owner {
 	return owner{"v1", p.UID}
 }
 
-// deployment is what is kept of a Deployment.
+// deployment is the record of a Deployment.
 type deployment struct {
 	replicas int
 	uid      types.UID
@@ -31,7 +31,8 @@ type deployment struct {
 
 // aboutWorkload returns an event about the workload of a pod, without reason and note.
 func (c *cluster) aboutWorkload(id restartbudget.WorkloadID, p *pod) events.Event {
-	e := events.Event{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, APIVersion: p.owner.apiVersion, UID: p.owner.uid}
+	e := events.Event{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, APIVersion: p.owner.apiVersion,
+		UID: p.owner.uid}
 	if id.Kind == "Deployment" {
 		e.APIVersion, e.UID = "apps/v1", "" // the owner of the pod is a ReplicaSet
 		if d := c.deployments.Get(watch.Key{Namespace: id.Namespace, Name: id.Name}); d != nil {

@@ -16,26 +16,32 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// pod is what is kept of a pod of the mesh. One that is not guarded has no Containers, and counts in its workload.
+// pod is the record of a pod of the mesh. An unguarded pod has no Containers, but counts in its workload.
 type pod struct {
 	uid      string
 	workload restartbudget.WorkloadID
 	labels   labels.Set
-	decides  time.Duration // the longest that the kubelet needs to restart a guarded container since it is told that its probe fails
+	// decides is the maximum time until the kubelet restarts a guarded container after it receives the first failure.
+	decides time.Duration
 	restartbudget.Pod
 
 	wrong []wrongAnnotation
 	// ended pods count in nothing. They are kept if they were guarded.
 	ended     bool
 	instances []instance
-	condition condition // what it says now
+	condition condition // its current condition
 	unguarded unguarded
 	owner     owner
+	// Of a guarded pod: the restart count of its sidecar, and when the kubelet began, or ended, a restart of all its
+	// containers at once.
+	sidecarRestarts int
+	restartedAll    time.Time
 }
 
 func (p *pod) guarded() bool { return p != nil && len(p.Containers) > 0 }
 
-// has reports whether a grant is for a container of the pod as it is: another pod of the name, or another restart, needs another one.
+// has reports whether a grant is for a current container of the pod: another pod of the same name, or a later restart,
+// needs another grant.
 func (p *pod) has(id restartbudget.GrantID) bool {
 	return p != nil && p.uid == id.PodUID && slices.ContainsFunc(p.Containers, func(c restartbudget.Container) bool {
 		return c.Name == id.Name && c.Restarts == id.Restarts
@@ -44,13 +50,14 @@ func (p *pod) has(id restartbudget.GrantID) bool {
 
 // sameGrants reports whether both pods have the same grants.
 func (p *pod) sameGrants(other *pod) bool {
-	return p != nil && p.uid == other.uid && slices.EqualFunc(p.Containers, other.Containers, func(a, b restartbudget.Container) bool {
-		return a.Name == b.Name && a.Restarts == b.Restarts
-	})
+	return p != nil && p.uid == other.uid && slices.EqualFunc(p.Containers, other.Containers,
+		func(a, b restartbudget.Container) bool {
+			return a.Name == b.Name && a.Restarts == b.Restarts
+		})
 }
 
-// readPod returns false for pods that have ended and were not guarded. A pod is guarded by the probe table of its sidecar, not by its annotation: the agent
-// has the table, and goes by it as long as the pod runs.
+// readPod returns false for ended pods that were not guarded. The probe table of a pod's sidecar, not its annotation,
+// decides whether it is guarded: the agent uses the table as long as the pod runs.
 func readPod(p *corev1.Pod) (pod, bool) {
 	asked := p.Annotations[mesh.AnnotationGuardedLiveness] == "enabled"
 	table := probeTable(&p.Spec, asked)
@@ -77,7 +84,7 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	return r, true
 }
 
-// readGuarded takes what is kept of a guarded pod alone.
+// readGuarded reads the fields that only guarded pods have.
 func (p *pod) readGuarded(o *corev1.Pod, guarded []string, patience map[string]time.Duration) {
 	p.labels, p.owner = maps.Clone(o.Labels), ownerOf(o)
 	statuses := map[string]*corev1.ContainerStatus{}
@@ -87,6 +94,12 @@ func (p *pod) readGuarded(o *corev1.Pod, guarded []string, patience map[string]t
 		}
 	}
 	p.instances = instancesOf(o, guarded, statuses)
+	if s := statuses[mesh.ContainerSidecar]; s != nil {
+		p.sidecarRestarts = int(s.RestartCount)
+	}
+	if c := podspec.Condition(o, corev1.AllContainersRestarting); c != nil {
+		p.restartedAll = c.LastTransitionTime.Time
+	}
 	for _, name := range guarded {
 		c := restartbudget.Container{Name: intern(name), Patience: patience[name]}
 		if spec := podspec.Container(&o.Spec, name); spec != nil {
@@ -99,7 +112,8 @@ func (p *pod) readGuarded(o *corev1.Pod, guarded []string, patience map[string]t
 	}
 }
 
-// guardedContainers returns those that a probe table guards, sorted, and how long each takes at most to fail as often as the user allows.
+// guardedContainers returns the containers that a probe table guards, sorted, and for each the maximum time to reach
+// the user's failure threshold.
 func guardedContainers(table mesh.ProbeTable) (all []string, patience map[string]time.Duration) {
 	patience = map[string]time.Duration{}
 	for _, p := range table {
@@ -111,15 +125,16 @@ func guardedContainers(table mesh.ProbeTable) (all []string, patience map[string
 	return slices.Compact(all), patience
 }
 
-// probeTable returns that of the sidecar, nil if there is none that its agent can read. Unless all are asked for, those that guard nothing are left out
-// without being read: they are those of most pods of most meshes.
+// probeTable returns the probe table of the sidecar, nil if its agent cannot read it. Unless all is set, it skips
+// tables that guard nothing, as in most pods, without decoding them.
 func probeTable(spec *corev1.PodSpec, all bool) mesh.ProbeTable {
 	sidecar := podspec.Container(spec, mesh.ContainerSidecar)
 	if sidecar == nil {
 		return nil
 	}
 	for i := range sidecar.Env {
-		if sidecar.Env[i].Name != mesh.EnvProbeTable || len(sidecar.Env[i].Value) > mesh.MaxProbeTable || !all && !strings.Contains(sidecar.Env[i].Value, `"guarded"`) {
+		if sidecar.Env[i].Name != mesh.EnvProbeTable || len(sidecar.Env[i].Value) > mesh.MaxProbeTable ||
+			!all && !strings.Contains(sidecar.Env[i].Value, `"guarded"`) {
 			continue
 		}
 		if table, _, err := mesh.ParseProbeTable(sidecar.Env[i].Value); err == nil {
@@ -129,7 +144,8 @@ func probeTable(spec *corev1.PodSpec, all bool) mesh.ProbeTable {
 	return nil
 }
 
-// workloadOf returns the top owner: a Deployment for a pod of its ReplicaSet, whose name ends with the hash of the template.
+// workloadOf returns the top owner of a pod: its Deployment instead of the ReplicaSet, whose name ends with the hash of
+// the template.
 func workloadOf(p *corev1.Pod) restartbudget.WorkloadID {
 	owner := metav1.GetControllerOf(p)
 	if owner == nil {
@@ -142,7 +158,7 @@ func workloadOf(p *corev1.Pod) restartbudget.WorkloadID {
 	return w
 }
 
-// templateOf returns a hash of the template of a pod, "" if nothing says it.
+// templateOf returns a hash of a pod's template, "" if it is unknown.
 func templateOf(p *corev1.Pod) string {
 	for _, label := range []string{"pod-template-hash", "controller-revision-hash"} {
 		if hash := p.Labels[label]; hash != "" {
@@ -152,5 +168,5 @@ func templateOf(p *corev1.Pod) string {
 	return ""
 }
 
-// intern returns a string that many pods share.
+// intern returns an equal string that many pods share.
 func intern(s string) string { return unique.Make(s).Value() }

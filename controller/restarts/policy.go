@@ -12,10 +12,10 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// planEvery is how often policies are made anew at most.
+// planEvery is the minimum time between two computations of policies.
 const planEvery = time.Second
 
-// runPolicies keeps the policies of all pods until ctx ends, and then returns nil.
+// runPolicies updates the policies of all pods until ctx ends, and then returns nil.
 func (r *Restarts) runPolicies(ctx context.Context) error {
 	var wrong wrongAnnotations
 	for {
@@ -27,14 +27,15 @@ func (r *Restarts) runPolicies(ctx context.Context) error {
 		if r.missing() == nil {
 			r.setPolicies(r.cluster.policies(*r.settings.Load()))
 			for _, w := range wrong.fresh(r.cluster) {
-				r.o.Logger.WarnContext(ctx, "annotation of a running pod not followed", "namespace", w.pod.Namespace, "pod", w.pod.Name, "err", w.err())
+				r.o.Logger.WarnContext(ctx, "ignoring an invalid annotation of a running pod",
+					"namespace", w.pod.Namespace, "pod", w.pod.Name, "err", w.err())
 			}
 		}
-		_ = run.Sleep(ctx, planEvery) // the loop looks at ctx
+		_ = run.Sleep(ctx, planEvery) // the loop checks ctx
 	}
 }
 
-// setPolicies has agents told whose policy differs.
+// setPolicies replaces the policies, and wakes the sessions of agents whose policy differs.
 func (r *Restarts) setPolicies(now map[watch.Key]*agentv1.Restarts) {
 	r.mu.Lock()
 	before := r.policies
@@ -50,7 +51,7 @@ func (r *Restarts) setPolicies(now map[watch.Key]*agentv1.Restarts) {
 			r.tell(pod)
 		}
 	}
-	if before == nil { // nothing was told before
+	if before == nil { // no agent had a policy before
 		r.mu.Lock()
 		var pods []watch.Key
 		for pod := range r.granted {
@@ -63,8 +64,8 @@ func (r *Restarts) setPolicies(now map[watch.Key]*agentv1.Restarts) {
 	}
 }
 
-// policies returns what guarded pods are told beside grants. Pods that hold failures back, also while the control plane is
-// away, are not in it.
+// policies returns the policies of guarded pods, without grants. It leaves out pods with the default policy, which hold
+// failures, also without a session.
 func (c *cluster) policies(s restartbudget.Settings) map[watch.Key]*agentv1.Restarts {
 	all, away := map[watch.Key]*agentv1.Restarts{}, c.newAbsence()
 	for _, key := range c.pods.Keys() {
@@ -80,7 +81,7 @@ func (c *cluster) policies(s restartbudget.Settings) map[watch.Key]*agentv1.Rest
 	return all
 }
 
-// mode returns that of a pod: what says that nothing may hold a failure back comes first.
+// mode returns the mode of a pod. A mode that passes failures to the kubelet takes precedence.
 func (p *pod) mode(s restartbudget.Settings) agentv1.Restarts_Mode {
 	switch {
 	case s.Mode == restartbudget.Off, s.Mode == restartbudget.DryRun:

@@ -13,13 +13,15 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// Release lets a workload restart again whose restarts did not help: it writes to their grants that they count no more, which the leader sees by its
-// watch. Any replica may do so. It returns how many there were, also with an error. That of the API server is among the errors.
+// Release lets a workload restart again whose restarts did not help. It marks their grants as released, which the
+// leader's watch receives. Any replica may call it. It returns the number of grants, also with an error. The error
+// wraps the API server's.
 func (r *Restarts) Release(ctx context.Context, workload restartbudget.WorkloadID) (n int, err error) {
 	if err := r.grants.Missing(); err != nil {
 		return 0, err
 	}
-	patch, err := json.Marshal(map[string]any{"status": v1alpha1.RestartGrantStatus{Outcome: string(restartbudget.Released)}})
+	patch, err := json.Marshal(
+		map[string]any{"status": v1alpha1.RestartGrantStatus{Outcome: string(restartbudget.Released)}})
 	if err != nil {
 		return 0, fmt.Errorf("encode a status: %w", err)
 	}
@@ -27,9 +29,10 @@ func (r *Restarts) Release(ctx context.Context, workload restartbudget.WorkloadI
 		if g.Workload != workload || g.Outcome != restartbudget.Unhelpful {
 			continue
 		}
-		err := r.o.Writing.Patch(types.MergePatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).SubResource("status").Body(patch).Do(ctx).Error()
+		err := r.o.Writing.Patch(types.MergePatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).
+			SubResource("status").Body(patch).Do(ctx).Error()
 		switch {
-		case apierrors.IsNotFound(err): // it counts no more either
+		case apierrors.IsNotFound(err): // a deleted grant does not count either
 		case err != nil:
 			return n, fmt.Errorf("write the status of RestartGrant %s: %w", key, err)
 		default:
@@ -39,7 +42,7 @@ func (r *Restarts) Release(ctx context.Context, workload restartbudget.WorkloadI
 	return n, nil
 }
 
-// allGrants returns the grants that there are.
+// allGrants returns all grants.
 func (r *Restarts) allGrants() map[watch.Key]*grant {
 	all := map[watch.Key]*grant{}
 	for _, key := range r.grants.Keys() {
@@ -68,7 +71,8 @@ func releasedOf(all map[watch.Key]*grant) map[watch.Key]bool {
 	return released
 }
 
-// takeReleases counts the restarts no more that an operator has released since the last time. It comes before all that is written in a round.
+// takeReleases stops counting restarts that an operator has released since the last round. It runs before the round's
+// writes.
 func (l *leader) takeReleases(ctx context.Context) {
 	all := l.allGrants()
 	now, workloads := releasedOf(all), map[restartbudget.WorkloadID]bool{}
@@ -86,17 +90,18 @@ func (l *leader) takeReleases(ctx context.Context) {
 				l.judged[id] = g
 			}
 		}
-		l.o.Logger.InfoContext(ctx, "restarts that did not help count no more", "workload", workload.String())
+		l.o.Logger.InfoContext(ctx, "operator released restarts that did not help", "workload", workload.String())
 	}
 }
 
-// statusPatch returns the patch that writes the status of a grant. What an operator may release is not overwritten: once the API says that a restart
-// has not helped the outcome is left out, and to say so the patch is of the object that the watch has, so that it fails if there is a newer one.
+// statusPatch returns the patch for a grant's status. It must not overwrite an operator's release: it omits the outcome
+// if the API already has Unhelpful, and sets Unhelpful only for the watched version of the object, so that the patch
+// fails if a newer version exists.
 func (r *Restarts) statusPatch(key watch.Key, status v1alpha1.RestartGrantStatus) ([]byte, error) {
 	patch := map[string]any{}
 	if status.Outcome == string(restartbudget.Unhelpful) {
 		switch known := r.grants.Get(key); {
-		case known == nil: // deleted, which the patch will tell
+		case known == nil: // deleted, so the patch will fail
 		case known.Outcome == restartbudget.Unhelpful || known.Outcome == restartbudget.Released:
 			status.Outcome = ""
 		default:

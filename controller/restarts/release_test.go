@@ -28,7 +28,8 @@ import (
 
 var web = restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: "web"}
 
-// patched is an API server that keeps the patches that it has got, as NAME BODY. It answers with the codes that are left for a name, and then with 200.
+// patched is an API server that keeps the patches that it has got, as NAME BODY. It answers with the codes that are
+// left for a name, and then with 200.
 type patched struct {
 	mu      sync.Mutex
 	patches []string
@@ -173,7 +174,8 @@ func TestLeaderTakesReleases(t *testing.T) {
 	}
 }
 
-// TestStatusPatch shows that the leader does not write over a release: what it may not know of makes the patch fail, or is not in the patch.
+// TestStatusPatch shows that the leader does not write over a release: what it may not know of makes the patch fail, or
+// is not in the patch.
 func TestStatusPatch(t *testing.T) {
 	ended := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, tc := range map[string]struct {
@@ -185,7 +187,7 @@ func TestStatusPatch(t *testing.T) {
 		"the API says so":                {restartbudget.Unhelpful, restartbudget.Unhelpful, `{"status":{"ended":"2030-01-02T03:04:05.000000Z"}}`},
 		"it is released meanwhile":       {restartbudget.Released, restartbudget.Unhelpful, `{"status":{"ended":"2030-01-02T03:04:05.000000Z"}}`},
 		"it is released, and known":      {restartbudget.Released, restartbudget.Released, `{"status":{"outcome":"released","ended":"2030-01-02T03:04:05.000000Z"}}`},
-		"what nobody else writes":        {restartbudget.Open, restartbudget.Spent, `{"status":{"outcome":"spent","ended":"2030-01-02T03:04:05.000000Z"}}`},
+		"only its leader writes it":      {restartbudget.Open, restartbudget.Spent, `{"status":{"outcome":"spent","ended":"2030-01-02T03:04:05.000000Z"}}`},
 		"the grant is deleted meanwhile": {"none", restartbudget.Unhelpful, `{"status":{"outcome":"unhelpful","ended":"2030-01-02T03:04:05.000000Z"}}`},
 	} {
 		r := newPatching(t, &patched{})

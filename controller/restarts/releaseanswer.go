@@ -16,23 +16,25 @@ import (
 )
 
 // ReleaseRestarts implements adminv1.AdminServiceServer.
-func (a *Answers) ReleaseRestarts(ctx context.Context, r *adminv1.ReleaseRestartsRequest) (*adminv1.ReleaseRestartsResponse, error) {
+func (a *Answers) ReleaseRestarts(
+	ctx context.Context, r *adminv1.ReleaseRestartsRequest,
+) (*adminv1.ReleaseRestartsResponse, error) {
 	asked, err := parseWorkload(r.GetNamespace(), r.GetWorkload())
 	if err != nil {
 		return nil, err
 	}
-	s, err := a.Restarts.snapshot()
+	s, err := a.snapshot()
 	if err != nil {
 		return nil, err
 	}
 	var known []string
 	for id := range s.in.Workloads {
 		if strings.EqualFold(id.Kind, asked.Kind) && id.Namespace == asked.Namespace && id.Name == asked.Name {
-			n, err := a.Restarts.Release(ctx, id)
+			n, err := a.Release(ctx, id)
 			if err != nil {
 				return nil, status.Errorf(codes.Unavailable, "release %s: %v", id, err)
 			}
-			caller.Log(ctx, a.Restarts.o.Logger).InfoContext(ctx, "restarts released", "workload", id.String(), "released", n)
+			caller.Log(ctx, a.o.Logger).InfoContext(ctx, "restarts released", "workload", id.String(), "released", n)
 			return &adminv1.ReleaseRestartsResponse{Workload: id.String(), Released: uint32(n)}, nil
 		}
 		known = append(known, id.String())
@@ -42,10 +44,10 @@ func (a *Answers) ReleaseRestarts(ctx context.Context, r *adminv1.ReleaseRestart
 		asked.String(), mesh.DidYouMean(asked.String(), known), s.waiting())
 }
 
-// shortKinds are kubectl's.
+// shortKinds are kubectl's abbreviations.
 var shortKinds = map[string]string{"deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet", "po": "Pod"}
 
-// parseWorkload returns the workload that is asked for. Its kind may be in other letter case.
+// parseWorkload returns the workload that text names. The kind is case-insensitive.
 func parseWorkload(namespace, text string) (restartbudget.WorkloadID, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) == 2 && namespace != "" {
@@ -65,10 +67,10 @@ func parseWorkload(namespace, text string) (restartbudget.WorkloadID, error) {
 	return id, nil
 }
 
-// maxWaiting is how many workloads an error names.
+// maxWaiting is the maximum number of workloads in an error.
 const maxWaiting = 5
 
-// waiting returns the end of a message: which workloads could be released.
+// waiting returns the end of an error message: which workloads wait for a release.
 func (s *snapshot) waiting() string {
 	all := map[string]bool{}
 	for _, p := range s.pods {
@@ -83,5 +85,5 @@ func (s *snapshot) waiting() string {
 	case len(names) > maxWaiting:
 		names = append(names[:maxWaiting], "…")
 	}
-	return "; those that wait for a release: " + strings.Join(names, ", ")
+	return "; workloads that wait for a release: " + strings.Join(names, ", ")
 }

@@ -24,24 +24,24 @@ const (
 	actionRestart      = "Restart"
 )
 
-// report tells users what is decided: once, and not each time that it is decided again.
+// report records events and logs about decisions, once per change.
 type report struct {
 	*Restarts
 
 	told    map[restartbudget.ContainerKey]*told
-	waiting map[template]bool // of which it was told that restarts do not help
-	open    bool              // the breaker, for all
-	alone   string            // the namespace for which alone it is open
+	waiting map[template]bool // with an event that restarts do not help
+	open    bool              // the circuit breaker of the whole mesh
+	alone   string            // the namespace whose own circuit breaker is open
 }
 
-// told is what was told of a container that asks.
+// told is what was reported about a failing container.
 type told struct {
 	verdict restartbudget.Verdict
 	reason  restartbudget.Reason
-	held    []restartbudget.Reason // of events
+	held    []restartbudget.Reason // reasons with an event
 }
 
-// template is that of pods of a workload.
+// template identifies the pods of a workload with the same template.
 type template struct {
 	workload restartbudget.WorkloadID
 	hash     string
@@ -51,8 +51,9 @@ func newReport(r *Restarts) *report {
 	return &report{Restarts: r, told: map[restartbudget.ContainerKey]*told{}, waiting: map[template]bool{}}
 }
 
-// decided tells what has changed with a round.
-func (r *report) decided(ctx context.Context, in restartbudget.Input, pods map[string]watch.Key, result restartbudget.Result, state *restartbudget.State) {
+// decided reports the changes of a round.
+func (r *report) decided(ctx context.Context, in restartbudget.Input, pods map[string]watch.Key,
+	result restartbudget.Result, state *restartbudget.State) {
 	r.breaker(ctx, result.Breaker)
 	asking := make(map[restartbudget.ContainerKey]*told, len(result.Decisions))
 	for i := range result.Decisions {
@@ -88,23 +89,24 @@ func (r *report) held(pod watch.Key, d *restartbudget.Decision, t *told) {
 	}
 	t.held = append(t.held, d.Reason)
 	e := aboutContainer(pod, d.Request.ContainerKey)
-	e.Reason, e.Action = eventHeld, camelCase(d.Reason) // each reason is a series of its own
+	e.Reason, e.Action = eventHeld, camelCase(d.Reason) // the action makes each reason a series of its own
 	e.Note = podcause.Held(d.Request.Name, d.String())
 	r.o.Record(e)
 }
 
-// granted tells that the object of a grant is there.
+// granted reports a grant whose object now exists.
 func (r *report) granted(c creation) {
 	e := aboutContainer(c.pod, c.grant.ID.ContainerKey)
 	e.Reason, e.Action, e.Normal = eventGranted, actionRestart, true
-	e.Note = fmt.Sprintf("container %s may restart: its liveness probe fails, and it has restarted %d times", c.grant.ID.Name, c.grant.ID.Restarts)
+	e.Note = fmt.Sprintf("container %s may restart: its liveness probe fails, and it has restarted %d times",
+		c.grant.ID.Name, c.grant.ID.Restarts)
 	if c.grant.DryRun {
 		e.Note = "dry run: " + e.Note
 	}
 	r.o.Record(e)
 }
 
-// unhelpful tells that a workload waits, on the object that an operator can mend.
+// unhelpful reports that a workload waits, in an event about the object that an operator can fix.
 func (r *report) unhelpful(in restartbudget.Input, pods map[string]watch.Key, d *restartbudget.Decision) {
 	w := in.Workloads[d.Request.Workload]
 	p := r.cluster.pods.Get(pods[d.Request.PodUID])
@@ -122,20 +124,22 @@ func (r *report) unhelpful(in restartbudget.Input, pods map[string]watch.Key, d 
 	r.o.Record(e)
 }
 
-// breaker tells that nothing is granted any more, or that restarts are granted again. For all that is on the Lease of the control plane, since it is about
-// no single workload, and for a namespace on that. The pods that it holds have events of their own.
+// breaker reports that the circuit breaker has opened or closed. The event is about the control plane's Lease, or about
+// the affected namespace. Held pods have events of their own.
 func (r *report) breaker(ctx context.Context, b restartbudget.Breaker) {
 	if !b.Changed {
 		return
 	}
 	if b.Open != r.open {
-		e := events.Event{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: r.o.Lease.Namespace, Name: r.o.Lease.Name, Action: actionRestart}
+		e := events.Event{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: r.o.Lease.Namespace,
+			Name: r.o.Lease.Name, Action: actionRestart}
 		if r.open = b.Open; b.Open {
-			r.o.Logger.WarnContext(ctx, "no restart is granted while so much fails at once", "containers", b.Held, "of", b.Guarded, "workloads", b.Workloads)
+			r.o.Logger.WarnContext(ctx, "circuit breaker open, no restarts are granted",
+				"containers", b.Held, "of", b.Guarded, "workloads", b.Workloads)
 			e.Reason = eventBreakerOpen
 			e.Note = fmt.Sprintf("no restart is granted: within a minute the liveness probes of %d of %d guarded containers failed, of %d workloads", b.Held, b.Guarded, b.Workloads)
 		} else {
-			r.o.Logger.InfoContext(ctx, "restarts are granted again", "exceptNamespace", b.Alone.Name)
+			r.o.Logger.InfoContext(ctx, "circuit breaker closed, restarts are granted again", "exceptNamespace", b.Alone.Name)
 			e.Reason, e.Note, e.Normal = eventBreakerClosed, "restarts are granted again", true
 		}
 		r.o.Record(e)
@@ -145,20 +149,21 @@ func (r *report) breaker(ctx context.Context, b restartbudget.Breaker) {
 		return
 	}
 	if before != "" && !b.Open {
-		r.o.Logger.InfoContext(ctx, "restarts are granted again in a namespace", "namespace", before)
+		r.o.Logger.InfoContext(ctx, "circuit breaker of a namespace closed, restarts granted again", "namespace", before)
 		e := aboutNamespace(before)
 		e.Reason, e.Note, e.Normal = eventBreakerClosed, "restarts are granted again in the namespace", true
 		r.o.Record(e)
 	}
 	if now.Held > 0 {
-		r.o.Logger.WarnContext(ctx, "no restart is granted in a namespace while so much of it fails at once", "namespace", now.Name, "containers", now.Held, "of", b.Guarded, "workloads", now.Workloads)
+		r.o.Logger.WarnContext(ctx, "circuit breaker of a namespace open, none of its restarts are granted",
+			"namespace", now.Name, "containers", now.Held, "of", b.Guarded, "workloads", now.Workloads)
 		e := aboutNamespace(now.Name)
 		e.Reason, e.Note = eventBreakerOpen, "no restart is granted in the namespace: "+b.Why(now.Name)
 		r.o.Record(e)
 	}
 }
 
-// aboutNamespace returns an event about a namespace, which is in it.
+// aboutNamespace returns an event about a namespace, written into that namespace.
 func aboutNamespace(name string) events.Event {
 	return events.Event{Kind: "Namespace", APIVersion: "v1", Namespace: name, Name: name, Action: actionRestart}
 }
@@ -166,6 +171,7 @@ func aboutNamespace(name string) events.Event {
 // aboutContainer returns an event about a container of a pod.
 func aboutContainer(pod watch.Key, c restartbudget.ContainerKey) events.Event {
 	return events.Event{
-		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(c.PodUID), FieldPath: "spec.containers{" + c.Name + "}",
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(c.PodUID),
+		FieldPath: "spec.containers{" + c.Name + "}",
 	}
 }

@@ -154,7 +154,7 @@ func TestBreakerOfANamespaceIsTold(t *testing.T) {
 		a.pass("a-0", "b-0", "c-0")
 		wait(2 * time.Minute)
 		a.wantMetric(registry, "sonde_restart_breaker_namespace_open", "", 0)
-		want := []string{"Namespace shop: no restart is granted in the namespace: within a minute 3 of 4 guarded containers failed, and 3 of them, of 3 workloads, in namespace shop, for which alone it is open"}
+		want := []string{"Namespace shop: no restart is granted in the namespace: within a minute 3 of 4 guarded containers failed, and 3 of them, of 3 workloads, in namespace shop: it is open only for that namespace"}
 		if diff := cmp.Diff(want, a.eventsOf(eventBreakerOpen)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", eventBreakerOpen, diff)
 		}
@@ -197,9 +197,9 @@ func TestUnguarded(t *testing.T) {
 		"TCP in per-port mode":   {probe: tcp, table: `{"container":"app","type":"liveness","tcpSocket":{"port":1}}`, want: "per_port_tcp"},
 		"gRPC in per-port mode":  {probe: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 9001}}, table: `{"container":"app","type":"liveness","grpc":{"port":1}}`, want: "per_port_grpc"},
 		"other host":             {probe: get("example.com", intstr.FromInt32(80)), want: "other_host"},
-		"excluded port":          {probe: get("", intstr.FromInt32(81)), annotations: map[string]string{mesh.AnnotationExcludeInboundPorts: "80, 81"}, want: "excluded_port"},
-		"excluded port, by name": {probe: tcp, annotations: map[string]string{mesh.AnnotationExcludeInboundPorts: "5432"}, want: "excluded_port"},
-		"load balancers' port":   {probe: get("", intstr.FromInt32(81)), annotations: map[string]string{mesh.AnnotationLBHealthPort: "81"}, want: "excluded_port"},
+		"excluded port":          {probe: get("", intstr.FromInt32(81)), change: excludes("80,81"), want: "excluded_port"},
+		"excluded port, by name": {probe: tcp, change: excludes("5432"), want: "excluded_port"},
+		"excluded later":         {probe: get("", intstr.FromInt32(81)), annotations: map[string]string{mesh.AnnotationExcludeInboundPorts: "81"}, want: "other"},
 		"disabled":               {probe: get("", intstr.FromInt32(81)), annotations: map[string]string{mesh.AnnotationVirtualProbes: "disabled"}, want: "virtual_probes_disabled"},
 		"starts first": {probe: get("", intstr.FromInt32(81)), want: "starts_first", change: func(p *corev1.Pod) {
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[1:2], p.Spec.Containers[:1]
@@ -230,6 +230,13 @@ func TestUnguarded(t *testing.T) {
 				t.Errorf("reasons %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// excludes is what the webhook makes of mesh.AnnotationExcludeInboundPorts and of the agent's ports.
+func excludes(ports string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: mesh.ContainerInit, Args: []string{mesh.ArgExcludeInbound, ports}})
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package restarts grants restarts of containers whose guarded liveness probe fails (package restartbudget). Every replica follows what
-// decides about restarts, and tells its agents; the one that leads decides, and writes RestartGrants.
+// Package restarts grants restarts of containers whose guarded liveness probe fails (package restartbudget). Every
+// replica follows grants and budgets, and sends its agents the results. The leader decides, and writes RestartGrants.
 package restarts
 
 import (
@@ -30,44 +30,49 @@ import (
 
 // Options of Restarts. All are required but Memory, Settings, Registerer and the Loops.
 type Options struct {
-	// Watching and Grants are clients of the API server without a timeout, the second one of group sonde.dev; Writing is that with one.
+	// Watching and Grants are clients of the API server without a timeout, Grants for group sonde.dev. Writing is Grants
+	// with a timeout.
 	Watching        kubernetes.Interface
 	Grants, Writing rest.Interface
-	// Status is as Writing, for the status of RestartBudgets: the limit of its rate delays no grant.
+	// Status is a client like Writing for the status of RestartBudgets, with a rate limit of its own, so as not to delay
+	// grants.
 	Status rest.Interface
-	// Agents returns the agents of pods. It is called once Run or Lead is.
+	// Agents returns the agents of pods. Run and Lead are the first to call it.
 	Agents func() Agents
 	// Proxy returns the proxy of a pod, "" if the pod is unknown.
 	Proxy  func(pod watch.Key) mesh.ID
 	Logger *slog.Logger
-	// Pods writes conditions of pods, and reads those that the webhook has missed, with a timeout.
+	// Pods writes conditions of pods, and lists pods that the webhook missed, with a timeout.
 	Pods corev1.PodsGetter
-	// Namespaces returns those where the webhook injects, or pods are to be guarded, with whether they are unless they say something else.
+	// Namespaces returns the namespaces where the webhook injects, or where pods should be guarded; the value is the
+	// default for pods without an annotation.
 	Namespaces func() map[string]bool
-	// Frozen says why nothing may follow from silence, "" if something may. Default: something may.
+	// Frozen returns why silence must have no effect, "" if it may. Default: it may.
 	Frozen func() string
-	// Record writes an event, later. It returns at once.
+	// Record queues an event. It returns at once.
 	Record func(events.Event)
-	// Lease of the control plane, about which are the events that are about no workload.
+	// Lease of the control plane, the object of events about no single workload.
 	Lease watch.Key
 	// Registerer of the metrics. Default none.
 	Registerer prometheus.Registerer
-	// Memory is how many bytes this process may use, of which a namespace has a share. Default 512 MiB.
+	// Memory is the memory limit of this process in bytes, of which each namespace has a share. Default 512 MiB.
 	Memory uint64
-	// Settings until Configure. They must be valid.
+	// Settings and Hold apply until Configure. They must be valid. Default of Hold mesh.HoldErrored.
 	Settings restartbudget.Settings
-	// Loop watches the decisions of Lead, Writes what it sends.
+	Hold     mesh.LivenessHold
+	// Loop watches the decisions of Lead, Writes its requests.
 	Loop, Writes *heartbeat.Loop
 }
 
-// Restarts has the grants that there are, and what else decides about restarts.
+// Restarts has the grants, and the other inputs of decisions about restarts.
 type Restarts struct {
 	o        Options
 	grants   *watch.Store[*v1alpha1.RestartGrant, grant]
 	cluster  *cluster
-	wake     run.Signal // something has changed that Lead decides by
-	plan     run.Signal // something has changed that policies follow from
+	wake     run.Signal // an input of Lead has changed
+	plan     run.Signal // an input of policies has changed
 	settings atomic.Pointer[restartbudget.Settings]
+	hold     atomic.Pointer[mesh.LivenessHold]
 	metrics  *metrics
 	round    atomic.Pointer[Round]
 	missed   atomic.Int64 // liveness probes of pods without a sidecar
@@ -77,26 +82,28 @@ type Restarts struct {
 	policies map[watch.Key]*agentv1.Restarts    // see cluster.policies; nil until all has been read
 }
 
-// grant is what is kept of a RestartGrant.
+// grant is the record of a RestartGrant.
 type grant struct {
 	restartbudget.Grant
-	epoch   int64 // of the last leader that has made it valid
-	writer  int64 // epoch of the leader that has granted it
+	epoch   int64 // of the last leader that confirmed it
+	writer  int64 // epoch of the leader that granted it
 	created time.Time
 	pod     watch.Key
 	version string // resourceVersion
 }
 
-// New returns Restarts. Nothing is read before Run. It panics if a metric is registered already.
+// New returns Restarts. It reads nothing before Run. It panics if a metric is already registered.
 func New(o Options) *Restarts {
 	if o.Frozen == nil {
 		o.Frozen = func() string { return "" }
 	}
 	r := &Restarts{o: o, wake: run.NewSignal(), plan: run.NewSignal(), granted: map[watch.Key]map[watch.Key]*grant{}}
 	r.settings.Store(&o.Settings)
+	r.hold.Store(new(cmp.Or(o.Hold, mesh.HoldErrored)))
 	r.cluster = newCluster(o.Watching, o.Grants, o.Memory, r.clusterChanged, r.podChanged, o.Logger)
 	r.grants = watch.New(watch.Kind[*v1alpha1.RestartGrant, grant]{
-		Client: o.Grants, Resource: resource, New: &v1alpha1.RestartGrant{}, Record: r.read, Changed: r.changed, Synced: r.clusterChanged,
+		Client: o.Grants, Resource: resource, New: &v1alpha1.RestartGrant{}, Record: r.read, Changed: r.changed,
+		Synced: r.clusterChanged,
 	})
 	r.metrics = newMetrics(r, o.Registerer)
 	return r
@@ -114,17 +121,30 @@ func (r *Restarts) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Configure replaces the settings, which must be valid.
-func (r *Restarts) Configure(s restartbudget.Settings) {
+// Configure replaces the settings, and the way to hold failures. Both must be valid.
+func (r *Restarts) Configure(s restartbudget.Settings, hold mesh.LivenessHold) {
 	r.settings.Store(&s)
+	hold = cmp.Or(hold, mesh.HoldErrored)
+	if before := r.hold.Swap(&hold); *before != hold {
+		for _, pod := range r.cluster.pods.Keys() { // unguarded pods, too, whose agents may be unable to check
+			r.tell(pod)
+		}
+	}
 	r.clusterChanged()
 }
 
-// missing returns what has not been read yet, nil once all has.
+// Hold returns the way to hold failures.
+func (r *Restarts) Hold() mesh.LivenessHold { return *r.hold.Load() }
+
+// holdsOf has the values of mesh.LivenessHold for agents.
+var holdsOf = map[mesh.LivenessHold]agentv1.Restarts_Hold{mesh.HoldErrored: agentv1.Restarts_ERRORED,
+	mesh.HoldWarning: agentv1.Restarts_WARNING}
+
+// missing returns what has not been read yet, nil once all has been read.
 func (r *Restarts) missing() error { return errors.Join(r.cluster.missing(), r.grants.Missing()) }
 
-// unread says which part of what is decided by may be older than what the API server has, "" if none is: writes succeed again after an outage before each
-// watch is open, which pauses between its attempts.
+// unread returns which input of decisions may be outdated, "" if all are current: after an outage, writes succeed
+// before all watches, with their back-off, are open again.
 func (r *Restarts) unread() string {
 	if lost := watch.First(r.grants.Lost(), r.cluster.lost()); lost.Err != nil {
 		return lost.Err.Error()
@@ -132,17 +152,17 @@ func (r *Restarts) unread() string {
 	return ""
 }
 
-// clusterChanged has decisions and policies made anew.
+// clusterChanged wakes Lead and the computation of policies.
 func (r *Restarts) clusterChanged() {
 	r.wakeLead()
 	r.plan.Set()
 }
 
-// read decodes a RestartGrant. One that the leader cannot have written is logged and left out.
+// read decodes a RestartGrant. It logs and drops one that a leader cannot have written.
 func (r *Restarts) read(o *v1alpha1.RestartGrant) (grant, bool) {
 	g, err := grantOf(o)
 	if err != nil {
-		r.o.Logger.Error("RestartGrant not used", "namespace", o.Namespace, "name", o.Name, "err", err)
+		r.o.Logger.Error("ignoring an invalid RestartGrant", "namespace", o.Namespace, "name", o.Name, "err", err)
 		return grant{}, false
 	}
 	return g, true
@@ -167,10 +187,11 @@ func (r *Restarts) changed(key watch.Key, before, now *grant) {
 	r.wakeLead()
 }
 
-// wakeLead has Lead decide soon.
+// wakeLead makes Lead decide soon.
 func (r *Restarts) wakeLead() { r.wake.Set() }
 
-// podChanged has the agent of a pod told what is granted to it now, and not to an earlier pod of its name, nor for an earlier restart.
+// podChanged wakes the session of a pod's agent, since grants for an earlier pod of the same name, or for an earlier
+// restart, no longer apply.
 func (r *Restarts) podChanged(pod watch.Key) {
 	r.mu.Lock()
 	granted := len(r.granted[pod]) > 0
@@ -180,14 +201,14 @@ func (r *Restarts) podChanged(pod watch.Key) {
 	}
 }
 
-// ofPod returns what the agent of a pod is to be told, nil while not all has been read that says so.
+// ofPod returns the message for the agent of a pod, nil before all of its input has been read.
 func (r *Restarts) ofPod(pod watch.Key) *agentv1.Restarts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.policies == nil {
 		return nil
 	}
-	m := &agentv1.Restarts{WhenAway: &agentv1.WhenAway{}}
+	m := &agentv1.Restarts{WhenAway: &agentv1.WhenAway{}, Hold: holdsOf[r.Hold()]}
 	if policy := r.policies[pod]; policy != nil {
 		m.Mode, m.WhenAway = policy.GetMode(), policy.GetWhenAway()
 	}
@@ -198,7 +219,7 @@ func (r *Restarts) ofPod(pod watch.Key) *agentv1.Restarts {
 			last[g.ID.Name] = key
 		}
 	}
-	for name, key := range last { // that of an earlier try is over, which may not be written yet
+	for name, key := range last { // the grant of an earlier try has ended, even if its status lags
 		if g := r.granted[pod][key]; g.Outcome == restartbudget.Open && !g.DryRun {
 			m.Grants = append(m.Grants, &agentv1.RestartGrant{Name: key.Name, Container: name, Epoch: g.epoch})
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// selection finds the objects of one kind, such as budgets, that select pods. It is of one moment.
+// selection finds the objects of one kind, such as budgets, that select pods, at one moment.
 type selection[R any] struct {
 	matches    *matches[R]
 	namespaces map[string]*selectable[R]
@@ -19,20 +19,20 @@ type selection[R any] struct {
 
 // selectable are the objects of a namespace.
 type selectable[R any] struct {
-	objects []*R // in the order that newSelection was given
+	objects []*R // in the order of newSelection's argument
 	index   *index
 }
 
-// selected is what was found for pods of a workload.
+// selected is the result for pods of a workload.
 type selected[R any] struct {
-	// labels of the last pod that was asked about, which by selects.
+	// labels of the last pod, whose result is by.
 	labels labels.Set
 	by     []*R
-	any    []bool // by place, which objects select one of the pods
+	any    []bool // by index, which objects select any of the pods
 }
 
-// matches remembers which objects select a pod while neither changes: comparing each pod with each object again in each round would take the leader as
-// long as tenants like.
+// matches caches which objects select a pod until one of them changes: comparing each pod with each object in each
+// round would cost the leader as much time as tenants choose.
 type matches[R any] struct {
 	selector func(*R) *keptSelector
 
@@ -41,7 +41,7 @@ type matches[R any] struct {
 	ofPod   map[*pod]match
 }
 
-// match are the places of the objects of an index that select a pod.
+// match has the indexes of the objects that select a pod.
 type match struct {
 	index  *index
 	places []int32
@@ -51,14 +51,15 @@ func newMatches[R any](selector func(*R) *keptSelector) *matches[R] {
 	return &matches[R]{selector: selector, indexes: map[string]*index{}, ofPod: map[*pod]match{}}
 }
 
-// newSelection has the objects by namespace. There are about so many pods.
+// newSelection takes the objects by namespace, and the approximate number of pods.
 func (m *matches[R]) newSelection(objects map[string][]*R, pods int) *selection[R] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.ofPod) > 2*pods+100 { // many of them have gone, or are others now
+	if len(m.ofPod) > 2*pods+100 { // many entries are for deleted or replaced pods
 		clear(m.ofPod)
 	}
-	found := &selection[R]{matches: m, namespaces: map[string]*selectable[R]{}, workloads: map[restartbudget.WorkloadID]*selected[R]{}}
+	found := &selection[R]{matches: m, namespaces: map[string]*selectable[R]{},
+		workloads: map[restartbudget.WorkloadID]*selected[R]{}}
 	indexes := map[string]*index{}
 	for namespace, all := range objects {
 		selectors := make([]*keptSelector, len(all))
@@ -75,7 +76,7 @@ func (m *matches[R]) newSelection(objects map[string][]*R, pods int) *selection[
 	return found
 }
 
-// of returns the places of the objects of an index that select a pod.
+// of returns the positions in the index of the objects that select a pod.
 func (m *matches[R]) of(in *index, p *pod) []int32 {
 	m.mu.Lock()
 	known := m.ofPod[p]
@@ -90,8 +91,8 @@ func (m *matches[R]) of(in *index, p *pod) []int32 {
 	return places
 }
 
-// of returns the objects that select a guarded pod of a namespace, in their order. Most pods of a workload have the same labels, so that
-// the answer for the one before holds.
+// of returns the objects that select a guarded pod of a namespace, in their order. Most pods of a workload have equal
+// labels, so that the previous result applies.
 func (s *selection[R]) of(namespace string, p *pod) []*R {
 	in := s.namespaces[namespace]
 	if in == nil {
@@ -113,7 +114,8 @@ func (s *selection[R]) of(namespace string, p *pod) []*R {
 	return w.by
 }
 
-// ofWorkload returns the objects that select any pod of a workload that was asked about: in a rollout, pods may have other labels than those before.
+// ofWorkload returns the objects that select any pod of a workload that was passed to of: in a rollout, pods may have
+// different labels.
 func (s *selection[R]) ofWorkload(id restartbudget.WorkloadID) []*R {
 	w := s.workloads[id]
 	if w == nil {
@@ -128,10 +130,10 @@ func (s *selection[R]) ofWorkload(id restartbudget.WorkloadID) []*R {
 	return all
 }
 
-// index finds selectors without comparing a pod with each.
+// index finds matching selectors without comparing a pod with each.
 type index struct {
 	selectors []*keptSelector
-	// byLabel has the places of selectors by a label, one of which a pod must have; anywhere has those of all others.
+	// byLabel has the positions of selectors by a label that a pod must have, anywhere the positions of all others.
 	byLabel  map[label][]int32
 	anywhere []int32
 }
@@ -155,7 +157,8 @@ func newIndex(selectors []*keptSelector) *index {
 			x.anywhere = append(x.anywhere, int32(i))
 			continue
 		}
-		rarest := slices.MinFunc(required[i], func(a, b []label) int { return sum(uses, a) - sum(uses, b) }) // a label that all require tells none apart
+		// the rarest required label narrows the search most
+		rarest := slices.MinFunc(required[i], func(a, b []label) int { return sum(uses, a) - sum(uses, b) })
 		for _, l := range rarest {
 			x.byLabel[l] = append(x.byLabel[l], int32(i))
 		}
@@ -170,12 +173,12 @@ func sum(uses map[label]int, all []label) (n int) {
 	return n
 }
 
-// isOf reports whether the index is one of these selectors, in this order.
+// isOf reports whether the index was built from these selectors, in this order.
 func (x *index) isOf(selectors []*keptSelector) bool {
 	return x != nil && slices.EqualFunc(x.selectors, selectors, func(a, b *keptSelector) bool { return a.hash == b.hash })
 }
 
-// find returns the places of the selectors that match labels, in order.
+// find returns the positions of the selectors that match labels, in order.
 func (x *index) find(set labels.Set) []int32 {
 	places := slices.Clone(x.anywhere)
 	for key, value := range set {

@@ -12,17 +12,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// errTooLarge is of a selector that is not kept.
+// errTooLarge means that a selector is not kept.
 var errTooLarge = errors.New("too large")
 
-// keptSelector is a selector that is kept, and a hash by which two are known to be alike.
+// keptSelector is a selector with a hash for comparisons.
 type keptSelector struct {
 	labels.Selector
 
 	hash uint64
 }
 
-// hashSeed is random, so that nobody can write two selectors with one hash.
+// hashSeed is random, so that users cannot construct two selectors with the same hash.
 var hashSeed = maphash.MakeSeed()
 
 func kept(s labels.Selector) *keptSelector {
@@ -32,7 +32,7 @@ func kept(s labels.Selector) *keptSelector {
 // everything selects all pods.
 var everything = kept(labels.Everything())
 
-// requiredLabels returns sets of labels, of each of which a pod must have one to be selected.
+// requiredLabels returns sets of labels; a selected pod must have one label of each set.
 func (s *keptSelector) requiredLabels() (all [][]label) {
 	requirements, _ := s.Requirements()
 	for i := range requirements {
@@ -49,8 +49,8 @@ func (s *keptSelector) requiredLabels() (all [][]label) {
 	return all
 }
 
-// boundedSelector returns the selector that a tenant has written. It must be small: every replica keeps it, and the leader compares it with pods. Its
-// error is errTooLarge, or says what the API server should have refused.
+// boundedSelector returns a tenant's selector. It must be small: every replica keeps it, and the leader compares it
+// with pods. Its error is errTooLarge, or a violation that the API server should have rejected.
 func boundedSelector(s *metav1.LabelSelector) (*keptSelector, error) {
 	values, size := 0, 0
 	for key, value := range s.MatchLabels {
@@ -84,7 +84,7 @@ func boundedSelector(s *metav1.LabelSelector) (*keptSelector, error) {
 	return kept(selector), nil
 }
 
-// selectorOf returns a PodSelector as a LabelSelector of Kubernetes.
+// selectorOf converts a PodSelector to a LabelSelector of Kubernetes.
 func selectorOf(s *v1alpha1.PodSelector) *metav1.LabelSelector {
 	same := &metav1.LabelSelector{MatchLabels: make(map[string]string, len(s.MatchLabels))}
 	for key, value := range s.MatchLabels {
@@ -95,7 +95,8 @@ func selectorOf(s *v1alpha1.PodSelector) *metav1.LabelSelector {
 		for i, value := range e.Values {
 			values[i] = string(value)
 		}
-		same.MatchExpressions = append(same.MatchExpressions, metav1.LabelSelectorRequirement{Key: e.Key, Operator: e.Operator, Values: values})
+		same.MatchExpressions = append(same.MatchExpressions, metav1.LabelSelectorRequirement{Key: e.Key,
+			Operator: e.Operator, Values: values})
 	}
 	return same
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// settle has the status of each grant written that says less than the leader knows: what could not be written is found again so, and what a leader before
-// this one has left.
+// settle writes the status of each grant that lags behind the leader's state, whether a write failed or an earlier
+// leader did not write it.
 //
-// A grant of an earlier leader that is open is made valid, with the epoch of this one: an agent that has seen a later epoch would not take it, and hold
-// the failure until its time is over. It keeps its name, so that an agent which has used it up does not use it again. It is a reservation since
-// restartbudget.Restore. One that was written after that, by a leader that did not know that it was none, becomes a reservation too, since its agent
-// may have used it already, but is taken back: no leader has counted it beside the others, and an agent takes it that has not seen a later epoch.
+// An open grant of an earlier leader gets the current epoch, since an agent that has seen a later epoch would reject
+// the grant and hold the failure until it expires. It keeps its name, so that an agent does not use it twice. It counts
+// against the budget since restartbudget.Restore. A grant that a deposed leader wrote later also counts, since its
+// agent may have used it, but it is refunded: no leader checked it against the budget, and agents without the later
+// epoch accept it.
 func (l *leader) settle(now time.Time, in restartbudget.Input) {
 	for id, g := range l.judged {
 		if !hasPod(in, &g) {
@@ -33,14 +34,14 @@ func (l *leader) settle(now time.Time, in restartbudget.Input) {
 	}
 }
 
-// sentStatus is a status that was sent, without its times, and the version of the object for which it was.
+// sentStatus is a sent status without its times, and the version of the object that it updates.
 type sentStatus struct {
 	version, outcome string
 	epoch            int64
 	ended            bool
 }
 
-// writeStatus has the status of a grant written, unless the API server has taken it, and no watch has the object since.
+// writeStatus queues a grant's status, unless the API server has accepted it and no watch has the object yet.
 func (l *leader) writeStatus(key watch.Key, g *grant, status v1alpha1.RestartGrantStatus) {
 	now := sentStatus{g.version, status.Outcome, status.Epoch, status.Ended != nil}
 	if l.taken[key] == now || l.writer.flies(writeID{classStatus, key}) {
@@ -50,8 +51,10 @@ func (l *leader) writeStatus(key watch.Key, g *grant, status v1alpha1.RestartGra
 	l.patchStatus(key, status)
 }
 
-// statusFor returns what the status of a grant should be, and false if it is that.
-func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbudget.Input) (v1alpha1.RestartGrantStatus, bool) {
+// statusFor returns the right status of a grant, and whether the current one differs.
+func (l *leader) statusFor(
+	now time.Time, key watch.Key, g *grant, in restartbudget.Input,
+) (v1alpha1.RestartGrantStatus, bool) {
 	if !hasPod(in, &g.Grant) {
 		return v1alpha1.RestartGrantStatus{}, false
 	}
@@ -71,7 +74,7 @@ func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbud
 	case !is || g.Outcome != restartbudget.Open || l.writer.busy(writeID{classStatus, key}):
 		return v1alpha1.RestartGrantStatus{}, false
 	}
-	// It has been over since before the last one was granted, but that was not written.
+	// The grant ended before the next one was granted, but its status was not written.
 	over := g.Grant
 	over.Outcome, over.Ended = restartbudget.Refunded, now
 	if last.ID.Restarts > g.ID.Restarts {
@@ -80,7 +83,7 @@ func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbud
 	return statusOf(over), true
 }
 
-// statusOfLast is statusFor for the last grant of a container, of which the state knows last.
+// statusOfLast is statusFor for the last grant of a container, whose state is last.
 func (l *leader) statusOfLast(now time.Time, g *grant, last restartbudget.Grant) (v1alpha1.RestartGrantStatus, bool) {
 	if l.late[g.ID] && last.Outcome == restartbudget.Open {
 		last.Outcome, last.Ended = restartbudget.Refunded, now
@@ -94,10 +97,10 @@ func (l *leader) statusOfLast(now time.Time, g *grant, last restartbudget.Grant)
 	return status, epoch > g.epoch || saysLess(g.Grant, last)
 }
 
-// lateOf returns the grants that a leader has written when it was none any more: a later one had granted something before. The API server has times of
-// objects in seconds, so that one of the same second is not found.
+// lateOf returns the grants that a deposed leader wrote after a later leader's first grant. It misses grants of the
+// same second, since creation times of objects are in seconds.
 func lateOf(all map[watch.Key]*grant) []restartbudget.GrantID {
-	first := map[int64]time.Time{} // by epoch of who has written
+	first := map[int64]time.Time{} // by epoch of the writer
 	for _, g := range all {
 		if at, is := first[g.writer]; !is || g.created.Before(at) {
 			first[g.writer] = g.created
@@ -120,18 +123,19 @@ func hasPod(in restartbudget.Input, g *restartbudget.Grant) bool {
 	return w != nil && w.Pods[g.ID.PodUID] != nil
 }
 
-// furthest orders outcomes: one follows from those before it.
+// furthest orders outcomes: an outcome only changes to one with a higher number.
 var furthest = map[restartbudget.Outcome]int{
-	restartbudget.Open: 0, restartbudget.Refunded: 1, restartbudget.Spent: 1, restartbudget.Helped: 2, restartbudget.Unhelpful: 2, restartbudget.Released: 3,
+	restartbudget.Open: 0, restartbudget.Refunded: 1, restartbudget.Spent: 1, restartbudget.Helped: 2,
+	restartbudget.Unhelpful: 2, restartbudget.Released: 3,
 }
 
-// saysLess reports whether what is written of a grant is behind what is known of it.
+// saysLess reports whether the written status of a grant lags behind the known one.
 func saysLess(written, known restartbudget.Grant) bool {
 	return furthest[written.Outcome] < furthest[known.Outcome] || written.Ended.IsZero() && !known.Ended.IsZero()
 }
 
-// refund ends grants that were not used, as agents say. A sidecar that has restarted may say so of a grant by which its container has restarted: for one of
-// an earlier leader that may not have been seen yet.
+// refund ends grants that agents report as unused. A restarted sidecar may report a grant that its container did use:
+// for a grant of an earlier leader, this leader waits until that use would be visible.
 func (l *leader) refund(now time.Time, liveness map[watch.Key]agentv1.ReportedLiveness) {
 	catchingUp := l.state.CatchingUp(now)
 	for pod, said := range liveness {
@@ -144,8 +148,9 @@ func (l *leader) refund(now time.Time, liveness map[watch.Key]agentv1.ReportedLi
 	}
 }
 
-// sweep has grants deleted that have been over for long. Those that did not help are kept while there are pods of their template, and those that are not
-// over, or of which it is not known yet whether they have helped, while there is their pod: the clock of the leader that has granted it may be behind.
+// sweep deletes grants that ended long ago. It keeps unhelpful ones while pods of their template exist. It keeps open
+// ones, and those whose effect is unknown, while their pod exists, since the clock of the leader that granted them may
+// be behind.
 func (l *leader) sweep(now time.Time, in restartbudget.Input) {
 	if l.state.CatchingUp(now) {
 		return
@@ -157,7 +162,8 @@ func (l *leader) sweep(now time.Time, in restartbudget.Input) {
 		}
 		last, is := l.state.Last(g.ID.ContainerKey)
 		unjudged := g.Outcome == restartbudget.Spent && is && last.ID == g.ID
-		if g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) || (g.Ended.IsZero() || unjudged) && hasPod(in, &g.Grant) {
+		if g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) ||
+			(g.Ended.IsZero() || unjudged) && hasPod(in, &g.Grant) {
 			continue
 		}
 		l.remove(key)

@@ -10,7 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// A restart that has not helped is written although the next one is granted in the same round: the next leader counts both.
+// A restart that has not helped is written although the next one is granted in the same round: the next leader counts
+// both.
 func TestOutcomeOfReplacedGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -35,7 +36,8 @@ func TestOutcomeOfReplacedGrant(t *testing.T) {
 	})
 }
 
-// A status that the API server has taken is not written again while a watch is late, and one that it has not taken is, as is what follows.
+// A status that the API server has taken is not written again while a watch is late, and one that it has not taken is,
+// as is what follows.
 func TestStatusIsWrittenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -67,7 +69,7 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	})
 }
 
-// The clock of this leader is two hours ahead of that of the one that has granted a restart which is in progress.
+// The clock of this leader is two hours ahead of the clock of the leader that has granted a restart in progress.
 func TestGrantInProgressIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -88,7 +90,8 @@ func TestGrantInProgressIsKept(t *testing.T) {
 	})
 }
 
-// A grant by which its container has restarted is kept until it is known whether that has helped, whatever the clock of the leader says.
+// A grant by which its container has restarted is kept until it is known whether that has helped, whatever the clock of
+// the leader says.
 func TestGrantIsKeptUntilJudged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -106,7 +109,8 @@ func TestGrantIsKeptUntilJudged(t *testing.T) {
 	})
 }
 
-// A leader that was stopped writes a grant as it wakes, and leads again before another one has seen that: it takes it back as a leader between would.
+// A leader that was stopped writes a grant as it wakes, and leads again before another one has seen that: it takes it
+// back as a leader between would.
 func TestOwnLateGrantIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -126,7 +130,8 @@ func TestOwnLateGrantIsTakenBack(t *testing.T) {
 	})
 }
 
-// A sidecar that has restarted does not know that its container has restarted by a grant. Neither does a leader that has just begun.
+// A sidecar that has restarted does not know that its container has restarted by a grant. Neither does a leader that
+// has just begun.
 func TestGrantOfAnEarlierLeaderIsGivenBackLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// snapshot is what a replica knows of guarded pods, whether it leads or not.
+// snapshot is a replica's state of guarded pods, whether it leads or not.
 type snapshot struct {
 	pods     []namedPod // sorted by namespace and name
 	liveness map[watch.Key]agentv1.ReportedLiveness
@@ -31,11 +31,11 @@ type namedPod struct {
 	*pod
 }
 
-// snapshot returns what this replica knows. Its error is a gRPC status.
+// snapshot returns the current state. The error is a gRPC status.
 func (r *Restarts) snapshot() (*snapshot, error) {
 	if err := r.missing(); err != nil {
 		return nil, status.Errorf(codes.Unavailable,
-			"the control plane has not read what decides about restarts yet: %v", err)
+			"the control plane has not read all objects that decide about restarts yet: %v", err)
 	}
 	s := &snapshot{liveness: r.liveness(), grants: r.allGrants(), newest: map[restartbudget.ContainerKey]*grant{}}
 	s.in, _ = r.cluster.input(s.liveness)
@@ -59,7 +59,7 @@ func (r *Restarts) snapshot() (*snapshot, error) {
 // waits reports whether restarts of the pod's workload with its template have not helped.
 func (s *snapshot) waits(p namedPod) bool { return s.state.Waits(p.workload, p.Template) }
 
-// failing returns why a container fails and since when, nil if its last check has not failed.
+// failing returns the failure of a container with its start, nil if its last check has not failed.
 func (s *snapshot) failing(p namedPod, container string) (*agentv1.HeldLiveness, *timestamppb.Timestamp) {
 	said := s.liveness[p.Key]
 	for _, h := range said.Report.GetHeld() {
@@ -82,7 +82,7 @@ func (s *snapshot) restart(p namedPod, container string, d decided) *adminv1.Res
 	switch {
 	case g != nil && g.Outcome == restartbudget.Open && !g.DryRun:
 		m.State, m.Since = adminv1.Restart_GRANTED, timestamppb.New(g.Granted)
-		m.Why = "a restart is granted, and the kubelet is told that the check fails"
+		m.Why = "a restart is granted, and the kubelet receives the failure"
 	case failing != nil && failing.GetGrant() == "":
 		m.State, m.Since, m.Why = adminv1.Restart_WAITING, since, d.why(m.GetDecision())
 		if m.GetDecision().GetReason() == string(restartbudget.ReasonUnhelpful) {
@@ -90,8 +90,8 @@ func (s *snapshot) restart(p namedPod, container string, d decided) *adminv1.Res
 		}
 	case g != nil && g.Ended.IsZero() && !g.Spent.IsZero():
 		m.State, m.Since, m.Why = adminv1.Restart_RESTARTING, timestamppb.New(g.Spent), restartingText(p, g)
-	case failing != nil: // by a grant that the watch no longer has
-		m.State, m.Since, m.Why = adminv1.Restart_GRANTED, since, "the kubelet is told that the check fails"
+	case failing != nil: // by a grant that is no longer in the watch
+		m.State, m.Since, m.Why = adminv1.Restart_GRANTED, since, "the kubelet receives the failure"
 	default:
 		return nil
 	}
@@ -108,7 +108,7 @@ func restartingText(p namedPod, g *grant) string {
 	return "the container has restarted"
 }
 
-// container returns what is known of a container of a pod.
+// container returns the state of a container of a pod.
 func (s *snapshot) container(p namedPod, c restartbudget.Container, d decided) *adminv1.GuardedContainer {
 	m := &adminv1.GuardedContainer{
 		Name: c.Name, Restarts: uint32(c.Restarts), Check: adminv1.GuardedContainer_UNKNOWN,
@@ -123,7 +123,7 @@ func (s *snapshot) container(p namedPod, c restartbudget.Container, d decided) *
 	return m
 }
 
-// workload returns what counts for the workload of a pod.
+// workload returns the state of a pod's workload.
 func (s *snapshot) workload(p namedPod) *adminv1.RestartWorkload {
 	m := &adminv1.RestartWorkload{Name: p.workload.String(), Unhelpful: s.waits(p)}
 	w := s.in.Workloads[p.workload]
@@ -148,7 +148,7 @@ func (s *snapshot) workload(p namedPod) *adminv1.RestartWorkload {
 	return m
 }
 
-// compareShown has those in progress first, then the newest.
+// compareShown orders grants in progress first, then newest first.
 func compareShown(a, b *adminv1.RestartGrant) int {
 	switch {
 	case a.GetInProgress() && !b.GetInProgress():
@@ -162,7 +162,8 @@ func compareShown(a, b *adminv1.RestartGrant) int {
 	)
 }
 
-// grantMessage returns a grant, which takes a place of its workload until it has ended if its pod is there.
+// grantMessage returns a grant for the admin API. there says that its pod exists, so that it counts against the
+// workload's budget until it has ended.
 func grantMessage(g *grant, there bool) *adminv1.RestartGrant {
 	at := func(t time.Time) *timestamppb.Timestamp {
 		if t.IsZero() {

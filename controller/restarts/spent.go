@@ -10,14 +10,16 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// instance is a container as it runs, or has run.
+// instance is a running or ended instance of a container.
 type instance struct {
 	container string
-	id        uint64 // a hash of its ID, 0 if it has none yet
-	ended     bool   // it will not be started again
+	id        uint64 // a hash of its ID, 0 before it has one
+	ended     bool   // it will not be restarted
+	started   bool   // its startup probe has passed, if it has one
+	last      ending // end of the previous instance
 }
 
-// instancesOf returns those of the guarded containers of a pod.
+// instancesOf returns the instances of the guarded containers of a pod.
 func instancesOf(p *corev1.Pod, guarded []string, statuses map[string]*corev1.ContainerStatus) []instance {
 	podEnded := podspec.Ended(p)
 	all := make([]instance, 0, len(guarded))
@@ -29,6 +31,7 @@ func instancesOf(p *corev1.Pod, guarded []string, statuses map[string]*corev1.Co
 				_, _ = h.Write([]byte(s.ContainerID)) // never fails
 				i.id = max(h.Sum64(), 1)
 			}
+			i.started, i.last = s.Started != nil && *s.Started, endingOf(s.LastTerminationState.Terminated)
 			i.ended = podEnded || s.State.Terminated != nil && !startsAgain(p, name, s.State.Terminated.ExitCode)
 		}
 		all = append(all, i)
@@ -36,7 +39,8 @@ func instancesOf(p *corev1.Pod, guarded []string, statuses map[string]*corev1.Co
 	return all
 }
 
-// startsAgain reports whether the kubelet starts a container again that has ended. Of rules for exit codes it is not known, so that these count as yes.
+// startsAgain reports whether the kubelet restarts an ended container. It returns true for containers with rules for
+// exit codes, which it does not evaluate.
 func startsAgain(p *corev1.Pod, name string, exitCode int32) bool {
 	policy := p.Spec.RestartPolicy
 	if c := podspec.Container(&p.Spec, name); c != nil && c.RestartPolicy != nil {
@@ -54,8 +58,8 @@ func startsAgain(p *corev1.Pod, name string, exitCode int32) bool {
 	return true
 }
 
-// markSpent finds restarts that the restart count does not show: the container has another ID, as when the status of the pod was lost, or has ended for
-// good.
+// markSpent finds restarts that do not increase the restart count: the container has another ID, for example because
+// the pod's status was lost, or it has ended for good.
 func (l *leader) markSpent(now time.Time) {
 	seen := map[restartbudget.GrantID]uint64{}
 	for _, key := range l.grants.Keys() {
@@ -80,7 +84,7 @@ func (l *leader) markSpent(now time.Time) {
 				continue
 			}
 			if spent, is := l.state.Restarted(now, g.ID); is {
-				if p.ended { // it is not decided about any more
+				if p.ended { // an ended pod gets no further decisions
 					spent.Ended = now
 				}
 				l.patchStatus(key, statusOf(spent))

@@ -2,8 +2,6 @@ package restarts
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -12,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// why a liveness probe of a guarded pod is not guarded.
+// why is the reason why a liveness probe of a guarded pod is not guarded.
 type why int
 
 const (
@@ -29,12 +27,13 @@ const (
 	whys
 )
 
-var whyNames = [whys]string{"exec", "per_port_tcp", "per_port_grpc", "other_host", "excluded_port", "virtual_probes_disabled", "starts_first", "old_agent", "no_sidecar", "other"}
+var whyNames = [whys]string{"exec", "per_port_tcp", "per_port_grpc", "other_host", "excluded_port",
+	"virtual_probes_disabled", "starts_first", "old_agent", "no_sidecar", "other"}
 
 // unguarded counts the liveness probes of a pod that are not guarded.
 type unguarded [whys]uint8
 
-// unguardedOf counts the liveness probes of a guarded pod, as it is after injection, that the table of its agent does not guard.
+// unguardedOf counts the liveness probes of an injected guarded pod that its agent's probe table does not guard.
 func unguardedOf(p *corev1.Pod, table mesh.ProbeTable) (u unguarded) {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
@@ -52,13 +51,14 @@ func unguardedOf(p *corev1.Pod, table mesh.ProbeTable) (u unguarded) {
 
 // unguardedProbe returns why the liveness probe of a container is not guarded, and false if it is.
 func unguardedProbe(p *corev1.Pod, c *corev1.Container, table mesh.ProbeTable) (why, bool) {
-	i := slices.IndexFunc(table, func(entry mesh.Probe) bool { return entry.Container == c.Name && entry.Type == mesh.ProbeLiveness })
+	i := slices.IndexFunc(table,
+		func(entry mesh.Probe) bool { return entry.Container == c.Name && entry.Type == mesh.ProbeLiveness })
 	switch {
 	case i < 0:
 		return whyLeft(p, c), true
 	case table[i].Guarded:
 		return 0, false
-	case table[i].Protocol() == mesh.ProtocolTCP: // in the per-port mode, as the next one
+	case table[i].Protocol() == mesh.ProtocolTCP: // in per-port mode, as in the next case
 		return whyPerPortTCP, true
 	case table[i].Protocol() == mesh.ProtocolGRPC:
 		return whyPerPortGRPC, true
@@ -83,7 +83,7 @@ func whyLeft(p *corev1.Pod, c *corev1.Container) why {
 	switch enabled, err := mesh.ParseSwitch(p.Annotations[mesh.AnnotationVirtualProbes]); {
 	case host != "":
 		return whyOtherHost
-	case slices.Contains(excludedPorts(p), portOf(c, port)):
+	case slices.Contains(podspec.ExcludedInbound(&p.Spec), portOf(c, port)):
 		return whyExcludedPort
 	case err == nil && !enabled:
 		return whyDisabled
@@ -93,25 +93,15 @@ func whyLeft(p *corev1.Pod, c *corev1.Container) why {
 	return whyOther
 }
 
-// excludedPorts are those at which the agent does not answer in the application's place.
-func excludedPorts(p *corev1.Pod) []string {
-	ports := strings.Split(p.Annotations[mesh.AnnotationExcludeInboundPorts], ",")
-	ports = append(ports, p.Annotations[mesh.AnnotationLBHealthPort])
-	for i := range ports {
-		ports[i] = strings.TrimSpace(ports[i])
-	}
-	return slices.DeleteFunc(ports, func(port string) bool { return port == "" })
-}
-
-// portOf returns the number of a port that may be named, as a text.
-func portOf(c *corev1.Container, port intstr.IntOrString) string {
+// portOf returns the number of a port, 0 for an unknown name.
+func portOf(c *corev1.Container, port intstr.IntOrString) uint32 {
 	if port.Type == intstr.Int {
-		return strconv.Itoa(port.IntValue())
+		return uint32(port.IntValue())
 	}
 	for i := range c.Ports {
 		if c.Ports[i].Name == port.StrVal {
-			return strconv.Itoa(int(c.Ports[i].ContainerPort))
+			return uint32(c.Ports[i].ContainerPort)
 		}
 	}
-	return port.StrVal
+	return 0
 }

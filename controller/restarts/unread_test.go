@@ -12,7 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// After an outage writes may succeed before a watch is open again: what the leader knows may be old, so nothing is granted until it is.
+// After an outage writes may succeed before a watch is open again: what the leader knows may be old, so nothing is
+// granted until it is.
 func TestNothingIsGrantedWhileAWatchIsLost(t *testing.T) {
 	utilruntime.ErrorHandlers = nil // one of them waits by a time that is not this test's
 	synctest.Test(t, func(t *testing.T) {

@@ -17,19 +17,21 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Limits of what a leader writes. In no second there are more than writesPerSecond requests: those of the burst, and what comes back meanwhile.
+// Limits on a leader's writes. writesPerSecond bounds the requests in any second: the burst, and the tokens refilled
+// meanwhile.
 const (
 	writesPerSecond = 50
 	writesBurst     = 5
 	writesAtOnce    = 5
 	// writeTimeout of one request.
 	writeTimeout = 10 * time.Second
-	// pauseAfterFailure is how long nothing is sent after an API server has not answered, or what it has refused is not sent again.
+	// pauseAfterFailure is the pause after the API server has not answered. pauseAfterRefusal is the pause before a
+	// rejected write is repeated.
 	pauseAfterFailure = time.Second
 	pauseAfterRefusal = 10 * time.Second
 )
 
-// class of a write: those of an earlier class go first.
+// class of a write: earlier classes go first.
 type class int
 
 const (
@@ -40,22 +42,22 @@ const (
 	classes
 )
 
-// writeID identifies what is written: of what waits with the same one only the newest is sent.
+// writeID identifies the target of a write: of several waiting writes with the same ID, only the newest is sent.
 type writeID struct {
 	class  class
 	object watch.Key
 }
 
-// write is one that waits.
+// write is a waiting write.
 type write struct {
 	writeID
 
 	send func(context.Context) error
-	// tried says that it was sent and it is not known what has become of it.
+	// tried says that the write was sent, and that its result is unknown.
 	tried bool
 }
 
-// result of a write that needs no further one.
+// result is the final result of a write.
 type result struct {
 	writeID
 
@@ -63,12 +65,12 @@ type result struct {
 	err error
 }
 
-// writer sends what a leader writes, a few at once and not too many per second. Its queue is bounded by the pods and grants that there are. What it has
-// not sent when it ends is lost: the next leader finds out anew.
+// writer sends a leader's writes, a few at once and with a limited rate. The number of pods and grants bounds its
+// queue. When it ends, it drops unsent writes: the next leader determines them anew.
 type writer struct {
 	log   *slog.Logger
 	loop  *heartbeat.Loop
-	ended func() // is called after each result; it returns at once
+	ended func() // called after each result; must return at once
 
 	limit    *rate.Limiter
 	complain rate.Sometimes
@@ -78,7 +80,7 @@ type writer struct {
 	waiting map[writeID]*write
 	order   [classes][]writeID // of waiting
 	flying  map[writeID]bool
-	turns   map[string]int // of namespaces, while anything waits: a higher one is later
+	turns   map[string]int // of namespaces, while writes wait: a higher turn is later
 	turn    int
 	paused  [classes]time.Time
 	results []result
@@ -86,19 +88,20 @@ type writer struct {
 
 func newWriter(log *slog.Logger, loop *heartbeat.Loop, ended func()) *writer {
 	return &writer{
-		log: log, loop: loop, ended: ended, limit: rate.NewLimiter(writesPerSecond-writesBurst, writesBurst), complain: rate.Sometimes{Interval: complainEvery},
-		ready: run.NewSignal(), waiting: map[writeID]*write{}, flying: map[writeID]bool{}, turns: map[string]int{},
+		log: log, loop: loop, ended: ended, limit: rate.NewLimiter(writesPerSecond-writesBurst, writesBurst),
+		complain: rate.Sometimes{Interval: complainEvery},
+		ready:    run.NewSignal(), waiting: map[writeID]*write{}, flying: map[writeID]bool{}, turns: map[string]int{},
 	}
 }
 
-// put has something written, instead of what waits with the same ID. It returns at once.
+// put queues a write, instead of a waiting one with the same ID. It returns at once.
 func (w *writer) put(id writeID, send func(context.Context) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.enqueue(&write{writeID: id, send: send})
 }
 
-// enqueue needs mu.
+// enqueue adds a write to the queue. The caller holds mu.
 func (w *writer) enqueue(next *write) {
 	before := w.waiting[next.writeID]
 	w.waiting[next.writeID] = next
@@ -108,7 +111,8 @@ func (w *writer) enqueue(next *write) {
 	w.ready.Set()
 }
 
-// withdraw takes back what waits, and reports whether it has. What was sent before, and may have been written, it takes back only with tried.
+// withdraw removes a waiting write, and reports whether it did. It removes a write that was sent and whose result is
+// unknown only with tried.
 func (w *writer) withdraw(id writeID, tried bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,24 +125,24 @@ func (w *writer) withdraw(id writeID, tried bool) bool {
 	return true
 }
 
-// waits reports whether something with that ID waits to be sent.
+// waits reports whether a write with that ID waits to be sent.
 func (w *writer) waits(id writeID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.waiting[id] != nil
 }
 
-// busy reports whether something with that ID waits, or was sent and has not ended.
+// busy reports whether a write with that ID waits or is in flight.
 func (w *writer) busy(id writeID) bool { return w.waits(id) || w.flies(id) }
 
-// flies reports whether something with that ID was sent and has not ended.
+// flies reports whether a write with that ID is in flight.
 func (w *writer) flies(id writeID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.flying[id]
 }
 
-// takeResults returns what has ended since the last call.
+// takeResults returns the results since the last call.
 func (w *writer) takeResults() []result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,7 +151,7 @@ func (w *writer) takeResults() []result {
 	return all
 }
 
-// run sends what waits until ctx ends. Its loop is stuck if no request ends any more, which have a timeout.
+// run sends writes until ctx ends. Requests have a timeout, so loop reports only one that ignores it.
 func (w *writer) run(ctx context.Context) {
 	var flights sync.WaitGroup
 	defer flights.Wait()
@@ -163,7 +167,8 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
-// sendNext sends the most important write, once it may be sent. It returns false if nothing can be until ready receives again.
+// sendNext sends the most important write as soon as the limits allow. It returns false if nothing can be sent before
+// ready receives again.
 func (w *writer) sendNext(ctx context.Context, slots chan struct{}, flights *sync.WaitGroup) bool {
 	wait, there := w.pause()
 	if !there {
@@ -174,7 +179,7 @@ func (w *writer) sendNext(ctx context.Context, slots chan struct{}, flights *syn
 	select {
 	case <-ctx.Done():
 		return false
-	case <-w.ready: // something that need not wait as long
+	case <-w.ready: // another write may be due earlier
 		if wait > 0 {
 			return true
 		}
@@ -204,7 +209,7 @@ func (w *writer) sendNext(ctx context.Context, slots chan struct{}, flights *syn
 	return true
 }
 
-// pause returns after how long there is something to send, and false if nothing waits but for what is in flight.
+// pause returns the time until a write may be sent, and false if no write waits, or only for one in flight.
 func (w *writer) pause() (time.Duration, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -221,8 +226,8 @@ func (w *writer) pause() (time.Duration, bool) {
 	return shortest, there
 }
 
-// take returns the most important write that may be sent now, nil if there is none. Of one class namespaces take turns, so that none waits for all that
-// another one has.
+// take returns the most important write that may be sent now, or nil. Namespaces take turns within a class, so that a
+// write does not wait for all writes of another namespace.
 func (w *writer) take() *write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -249,7 +254,7 @@ func (w *writer) take() *write {
 	return nil
 }
 
-// nextOf returns the place in order of the write of a class that is next, -1 if there is none. mu is held.
+// nextOf returns the index in order of the next write of a class, or -1. The caller holds mu.
 func (w *writer) nextOf(c class) int {
 	next := -1
 	for i, id := range w.order[c] {
@@ -260,7 +265,8 @@ func (w *writer) nextOf(c class) int {
 	return next
 }
 
-// finish takes what has become of a write. A grant of which that is not known is sent again: it is a reservation until then.
+// finish handles the result of a write. A grant with an unknown result is sent again, and counts against the budget
+// until then.
 func (w *writer) finish(ctx context.Context, sent *write, err error) {
 	refused := isRefused(err)
 	w.mu.Lock()
@@ -286,23 +292,25 @@ func (w *writer) finish(ctx context.Context, sent *write, err error) {
 	w.ended()
 	if err != nil && ctx.Err() == nil && !apierrors.IsAlreadyExists(err) && !isForbiddenCondition(sent.class, err) {
 		w.complain.Do(func() {
-			w.log.WarnContext(ctx, "API server does not take what is written about restarts, trying again", "namespace", sent.object.Namespace,
+			w.log.WarnContext(ctx, "failed to write restart objects, retrying",
+				"namespace", sent.object.Namespace,
 				"name", sent.object.Name, "waiting", waiting, "err", err)
 		})
 	}
 }
 
-// isForbiddenCondition reports whether the rights lack conditions of pods, as before Kubernetes 1.30.
+// isForbiddenCondition reports whether the right to write conditions of pods is missing, as before Kubernetes 1.30.
 func isForbiddenCondition(c class, err error) bool {
 	return c == classCondition && apierrors.IsForbidden(err)
 }
 
-// isRefused reports whether an error says that nothing was written, and that a further try would not help.
+// isRefused reports whether an error says that nothing was written, and that a retry would not help.
 func isRefused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false
 	}
 	code := status.Status().Code
-	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout &&
+		code != http.StatusTooManyRequests
 }

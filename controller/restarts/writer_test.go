@@ -125,7 +125,8 @@ func TestWriterSendsOneAtATime(t *testing.T) {
 	})
 }
 
-// A grant of which it is not known whether it was made is sent again, and cannot be withdrawn unless it is over; others are left to who finds them again.
+// A grant of which it is not known whether it was made is sent again, and cannot be withdrawn unless it is over; others
+// are left to who finds them again.
 func TestWriterTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var j journal

@@ -19,15 +19,16 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// listPage is how many grants are read at once.
+// listPage is the page size of lists.
 const listPage = 500
 
-// listGrants reads all grants from the API server itself: a watch may not have the last ones of the leader before.
+// listGrants lists all grants from the API server: a watch may lack the last grants of the previous leader.
 func listGrants(ctx context.Context, client rest.Interface) ([]v1alpha1.RestartGrant, error) {
 	var all []v1alpha1.RestartGrant
 	for token := ""; ; {
 		var page v1alpha1.RestartGrantList
-		err := client.Get().Resource(resource).Param("limit", strconv.Itoa(listPage)).Param("continue", token).Do(ctx).Into(&page)
+		err := client.Get().Resource(resource).Param("limit", strconv.Itoa(listPage)).Param("continue", token).Do(ctx).
+			Into(&page)
 		if err != nil {
 			return nil, fmt.Errorf("list RestartGrants: %w", err)
 		}
@@ -38,7 +39,7 @@ func listGrants(ctx context.Context, client rest.Interface) ([]v1alpha1.RestartG
 	}
 }
 
-// create has the object of a new grant made. An agent is told once a watch has it.
+// create queues the creation of a new grant's object. The agent receives the grant after a watch has it.
 func (l *leader) create(g restartbudget.Grant, pod watch.Key) {
 	o := objectOf(g, pod, l.epoch)
 	id := writeID{classGrant, watch.Key{Namespace: o.Namespace, Name: o.Name}}
@@ -48,42 +49,46 @@ func (l *leader) create(g restartbudget.Grant, pod watch.Key) {
 	})
 }
 
-// patchStatus has the status of the object of a grant written.
+// patchStatus queues a write of a grant's status.
 func (l *leader) patchStatus(key watch.Key, status v1alpha1.RestartGrantStatus) {
 	l.writer.put(writeID{classStatus, key}, func(ctx context.Context) error {
 		patch, err := l.statusPatch(key, status)
 		if err != nil {
 			return fmt.Errorf("encode status of grant: %w", err)
 		}
-		err = l.o.Writing.Patch(types.MergePatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).SubResource("status").Body(patch).Do(ctx).Error()
+		err = l.o.Writing.Patch(types.MergePatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).
+			SubResource("status").Body(patch).Do(ctx).Error()
 		return ignoreGone(err)
 	})
 }
 
-// patchCondition has a condition of a pod written. The UID makes it fail for another pod of the name.
+// patchCondition queues a write of a pod's condition. The UID makes it fail for another pod of the same name.
 func (l *leader) patchCondition(key watch.Key, uid string, c corev1.PodCondition) {
 	l.writer.put(writeID{classCondition, key}, func(ctx context.Context) error {
 		fields := map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message}
 		if !c.LastTransitionTime.IsZero() {
 			fields["lastTransitionTime"] = c.LastTransitionTime
 		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": map[string]any{"conditions": []any{fields}}})
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid},
+			"status": map[string]any{"conditions": []any{fields}}})
 		if err != nil {
 			return fmt.Errorf("encode condition of pod: %w", err)
 		}
-		_, err = l.o.Pods.Pods(key.Namespace).Patch(ctx, key.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		_, err = l.o.Pods.Pods(key.Namespace).Patch(ctx, key.Name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{}, "status")
 		return ignoreGone(err)
 	})
 }
 
-// remove has the object of a grant deleted.
+// remove queues the deletion of a grant's object.
 func (l *leader) remove(key watch.Key) {
 	l.writer.put(writeID{classDelete, key}, func(ctx context.Context) error {
-		return ignoreGone(l.o.Writing.Delete().Resource(resource).Namespace(key.Namespace).Name(key.Name).Body(&metav1.DeleteOptions{}).Do(ctx).Error())
+		return ignoreGone(l.o.Writing.Delete().Resource(resource).Namespace(key.Namespace).Name(key.Name).
+			Body(&metav1.DeleteOptions{}).Do(ctx).Error())
 	})
 }
 
-// ignoreGone returns nil if the object is no more, or another one of its name is there.
+// ignoreGone returns nil if the object no longer exists, or was replaced by another one of the same name.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
@@ -91,7 +96,8 @@ func ignoreGone(err error) error {
 	return err //nolint:wrapcheck // the writer says what it was about
 }
 
-// takeResults takes what has become of writes. A grant that was not made is given back, and its container asks again later.
+// takeResults handles the results of writes. It withdraws a grant whose creation failed, and the container requests
+// another one later.
 func (l *leader) takeResults(ctx context.Context, now time.Time) {
 	for _, r := range l.writer.takeResults() {
 		switch r.class {
@@ -99,7 +105,8 @@ func (l *leader) takeResults(ctx context.Context, now time.Time) {
 			l.conditions[r.object] = r.at
 			if isForbiddenCondition(r.class, r.err) && !l.noConditions {
 				l.noConditions = true
-				l.o.Logger.InfoContext(ctx, "conditions of pods are not written: there is no right to", "condition", mesh.ConditionLivenessHeld, "err", r.err)
+				l.o.Logger.InfoContext(ctx, "not allowed to patch pods/status, pod conditions are disabled",
+					"condition", mesh.ConditionLivenessHeld, "err", r.err)
 			}
 		case classStatus:
 			if status, is := l.sent[r.object]; is && r.err == nil {
@@ -118,24 +125,25 @@ func (l *leader) takeResults(ctx context.Context, now time.Time) {
 
 func (l *leader) created(ctx context.Context, now time.Time, r result, c creation) {
 	id := c.grant.ID
-	log := l.o.Logger.With("namespace", c.pod.Namespace, "pod", c.pod.Name, "container", id.Name, "restarts", id.Restarts, "grant", r.object.Name)
+	log := l.o.Logger.With("namespace", c.pod.Namespace, "pod", c.pod.Name, "container", id.Name, "restarts", id.Restarts,
+		"grant", r.object.Name)
 	switch {
 	case r.err == nil:
 		log.InfoContext(ctx, "restart granted")
 		l.report.granted(c)
-	case apierrors.IsAlreadyExists(r.err): // it was sent twice, or a leader before this one has granted it
+	case apierrors.IsAlreadyExists(r.err): // it was sent twice, or an earlier leader granted it
 		log.InfoContext(ctx, "restart was granted before")
-		if g := l.grants.Get(r.object); g != nil && g.Outcome != restartbudget.Open { // and is over: another try
+		if g := l.grants.Get(r.object); g != nil && g.Outcome != restartbudget.Open { // it has ended, so use another try
 			l.state.Refund(now, id)
 		}
 	default:
-		log.WarnContext(ctx, "restart not granted, trying again", "err", r.err)
+		log.WarnContext(ctx, "failed to write a RestartGrant, retrying", "err", r.err)
 		l.state.Refund(now, id)
 		l.refused[id.ContainerKey] = now
 	}
 }
 
-// withdraw gives back the grants that wait to be written although their containers do not ask any more, or may not restart any more.
+// withdraw removes waiting grants whose containers no longer fail, or may no longer restart.
 func (l *leader) withdraw(now time.Time, decisions []restartbudget.Decision) {
 	if len(l.creating) == 0 {
 		return

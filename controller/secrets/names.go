@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// The Secrets of CAs are sonde-ca-<mesh>, with the key ca.json. The others are sonde-<name>, with the name as key, for instance
-// sonde-serving-ca.crt and sonde-admin-token.
+// The Secret of a mesh's CA is sonde-ca-<mesh>, with the key ca.json. Other Secrets are sonde-<name>, with the name as
+// key, such as sonde-serving-ca.crt and sonde-admin-token.
 const (
 	prefix   = "sonde-"
 	caPrefix = prefix + "ca-"
@@ -16,7 +16,7 @@ const (
 	caOf     = "meshes/"
 )
 
-// objectOf returns where the secret of that name is kept.
+// objectOf returns the Secret and the key for the secret of that name.
 func objectOf(name string) (object, error) {
 	o := object{name: prefix + name, key: name}
 	if rest, ok := strings.CutPrefix(name, caOf); ok {
@@ -29,7 +29,7 @@ func objectOf(name string) (object, error) {
 	return o, nil
 }
 
-// nameOf is the reverse of objectOf. It returns false for a Secret that has no name of ours.
+// nameOf is the reverse of objectOf. It returns false for a Secret of another kind.
 func nameOf(object string) (string, bool) {
 	if meshName, ok := strings.CutPrefix(object, caPrefix); ok {
 		return caOf + meshName + "/" + caKey, meshName != ""

@@ -1,4 +1,4 @@
-// Package secrets keeps the keys of the control plane in Kubernetes Secrets, one for each name, which all its replicas share.
+// Package secrets keeps the keys of the control plane in Kubernetes Secrets, one per name. All replicas share them.
 package secrets
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
-// The label of all Secrets of the control plane. List and Watch see no others.
+// The label of all Secrets of the control plane. List and Watch ignore all others.
 const (
 	managedByLabel = "app.kubernetes.io/managed-by"
 	managedBy      = "sonde"
@@ -30,20 +30,21 @@ const (
 )
 
 const (
-	// maxSize of a secret, in bytes. The API server takes 1 MiB for a whole Secret; ours have a few KiB.
+	// maxSize of a secret, in bytes. The API server accepts 1 MiB for a whole Secret; ours have a few KiB.
 	maxSize = 256 << 10
-	// requestTimeout of each request but a watch.
+	// requestTimeout bounds each request except watches.
 	requestTimeout = 10 * time.Second
 )
 
-// Store keeps secrets in the namespace of a client. It needs the verbs get, list, watch, create and update on secrets there.
+// Store keeps secrets in the namespace of a client. It needs the verbs get, list, watch, create and update on secrets
+// there.
 type Store struct {
 	client clientv1.SecretInterface
 }
 
 var _ identity.Secrets = (*Store)(nil)
 
-// New returns a Store. The client is of the namespace of the control plane.
+// New returns a Store. client must be for the control plane's namespace.
 func New(client clientv1.SecretInterface) *Store { return &Store{client: client} }
 
 // Read implements secret.Store. The version is the resourceVersion.
@@ -90,7 +91,7 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) (string, e
 	return made.ResourceVersion, nil
 }
 
-// Update implements identity.Secrets. What else the Secret has stays as it is.
+// Update implements identity.Secrets. It keeps the other fields of the Secret.
 func (s *Store) Update(ctx context.Context, name string, data []byte, version string) (string, error) {
 	o, err := objectOf(name)
 	if err == nil {
@@ -136,13 +137,13 @@ func (s *Store) List(ctx context.Context, directory string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// Watch implements identity.Secrets. It calls changed for each secret that is there at first, too, and again for those that may have
-// changed while there was no connection.
+// Watch implements identity.Secrets. It calls changed for each existing secret at the start, too, and after a reconnect
+// for each secret that may have changed meanwhile.
 func (s *Store) Watch(ctx context.Context, changed func(name string)) error {
 	notify := func(o any) {
 		key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o)
 		if err != nil {
-			return // it is no object
+			return // not an object
 		}
 		_, object, _ := strings.Cut(key, "/")
 		if name, ok := nameOf(object); ok {
@@ -170,7 +171,7 @@ func (s *Store) Watch(ctx context.Context, changed func(name string)) error {
 	return nil
 }
 
-// withoutData drops what the informer would keep in memory: keys.
+// withoutData removes the keys, which the informer would otherwise keep in memory.
 func withoutData(o any) (any, error) {
 	if kept, ok := o.(*corev1.Secret); ok {
 		kept.Data, kept.ManagedFields = nil, nil
@@ -178,10 +179,10 @@ func withoutData(o any) (any, error) {
 	return o, nil
 }
 
-// object is where a secret is kept: a key of a Secret.
+// object identifies a secret: a key of a Secret.
 type object struct{ name, key string }
 
-// wrap returns an error of the API as one of this package's interfaces.
+// wrap converts an error of the API to an error of this package's interfaces.
 func (o object) wrap(verb string, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -201,5 +202,5 @@ func (o object) checkSize(data []byte) error {
 	return nil
 }
 
-// errName says that a name is none of the control plane's.
+// errName means that a name does not belong to a secret of the control plane.
 var errName = errors.New("no name of a secret")

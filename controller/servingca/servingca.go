@@ -1,5 +1,5 @@
-// Package servingca publishes the CAs by which clients verify the control plane: it keeps them in a ConfigMap of the control plane's namespace, for
-// those who may not read its Secrets.
+// Package servingca publishes the CAs with which clients verify the control plane, in a ConfigMap of the control
+// plane's namespace, for clients that may not read its Secrets.
 package servingca
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
-// fieldManager owns what is written.
+// fieldManager owns the written fields.
 const fieldManager = "sonde-cp"
 
 // Options of Run. All are required but Loop.
@@ -29,7 +29,7 @@ type Options struct {
 	Client kubernetes.Interface
 	// Namespace of the control plane.
 	Namespace string
-	// CA returns the certificates of all CAs that clients must trust, PEM. Changed receives when it may return others than before.
+	// CA returns the PEM of all CAs that clients must trust. Changed receives when it may have changed.
 	CA      func() []byte
 	Changed <-chan struct{}
 	Logger  *slog.Logger
@@ -37,15 +37,16 @@ type Options struct {
 	Loop *heartbeat.Loop
 }
 
-// record is what is kept of the ConfigMap: its CAs.
+// record is the part of the ConfigMap that is kept: its CAs.
 type record struct{ ca string }
 
-// Run keeps the CAs in the ConfigMap until ctx ends, and then returns nil. It is for one replica at a time.
+// Run keeps the CAs in the ConfigMap until ctx ends, and then returns nil. Only one replica may run it.
 func Run(ctx context.Context, o Options) error {
 	keeper := upkeep.New()
 	store := watch.New(watch.Kind[*corev1.ConfigMap, record]{
 		Client: o.Client.CoreV1().RESTClient(), Resource: "configmaps", Namespace: o.Namespace,
-		Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, mesh.ServingCAConfigMap).String(), New: &corev1.ConfigMap{},
+		Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, mesh.ServingCAConfigMap).String(),
+		New:    &corev1.ConfigMap{},
 		Record: func(m *corev1.ConfigMap) (record, bool) {
 			return record{m.Data[mesh.ServingCAKey]}, true
 		},
@@ -57,7 +58,8 @@ func Run(ctx context.Context, o Options) error {
 		return keeper.Run(ctx, upkeep.Work{
 			Write: func(ctx context.Context) error { return o.write(ctx, keeper, store) },
 			Failing: func(ctx context.Context, err error) {
-				o.Logger.WarnContext(ctx, "CAs of the control plane not published: sondectl does not find them until they are", "configMap", mesh.ServingCAConfigMap, "err", err)
+				o.Logger.WarnContext(ctx, "failed to publish the CAs of the control plane, sondectl cannot find them",
+					"configMap", mesh.ServingCAConfigMap, "err", err)
 			},
 			Changed: o.Changed, Loop: o.Loop,
 		})
@@ -65,23 +67,26 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
-// Published returns the CAs that clients find in the namespace of a control plane now, "" if there are none.
-func Published(ctx context.Context, client kubernetes.Interface, namespace string) (string, error) {
-	// Not get: the right to list one name is there anyway.
+// Waits describes why clients cannot find these CAs yet in a control plane's namespace. A client reads them before each
+// call, so it needs only the CAs of a rotation's current step.
+func Waits(ctx context.Context, client kubernetes.Interface, namespace string, ca []byte) []string {
+	// List instead of get, since the rights include list for this name anyway.
 	list, err := client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, mesh.ServingCAConfigMap).String(),
 	})
-	if err != nil {
-		return "", fmt.Errorf("list ConfigMap %s: %w", mesh.ServingCAConfigMap, err)
+	switch {
+	case err != nil:
+		return []string{fmt.Sprintf("list ConfigMap %s: %v", mesh.ServingCAConfigMap, err)}
+	case len(list.Items) == 0 || list.Items[0].Data[mesh.ServingCAKey] != string(ca):
+		return []string{"ConfigMap " + mesh.ServingCAConfigMap + " does not have the CAs of this step yet"}
 	}
-	if len(list.Items) == 0 {
-		return "", nil
-	}
-	return list.Items[0].Data[mesh.ServingCAKey], nil
+	return nil
 }
 
 // write writes the ConfigMap if it has something else.
-func (o Options) write(ctx context.Context, keeper *upkeep.Keeper, store *watch.Store[*corev1.ConfigMap, record]) error {
+func (o Options) write(
+	ctx context.Context, keeper *upkeep.Keeper, store *watch.Store[*corev1.ConfigMap, record],
+) error {
 	if err := store.Missing(); err != nil {
 		return err
 	}
@@ -89,10 +94,12 @@ func (o Options) write(ctx context.Context, keeper *upkeep.Keeper, store *watch.
 	if is != nil && is.ca == want {
 		return nil
 	}
-	// An apply makes the object where there is none, with the right to create this name alone, which a create cannot have.
-	object := corev1apply.ConfigMap(mesh.ServingCAConfigMap, o.Namespace).WithData(map[string]string{mesh.ServingCAKey: want})
+	// An apply, since the right to create a missing object can be limited to one name only for apply.
+	object := corev1apply.ConfigMap(mesh.ServingCAConfigMap,
+		o.Namespace).WithData(map[string]string{mesh.ServingCAKey: want})
 	return keeper.Request(ctx, func(ctx context.Context) error {
-		if _, err := o.Client.CoreV1().ConfigMaps(o.Namespace).Apply(ctx, object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
+		if _, err := o.Client.CoreV1().ConfigMaps(o.Namespace).Apply(ctx, object,
+			metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 		return nil

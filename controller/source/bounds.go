@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -15,42 +16,44 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
-// Bounds of one object, many times what is usual. What is beyond has no effect.
+// Bounds of one object, many times the usual sizes. The rest of a larger object has no effect.
 const (
-	// maxPodPorts are the ports of a pod that have an inbound: each costs its Envoy, and this process, up to three filter chains.
+	// maxPodPorts bounds the inbounds of a pod: each costs its Envoy, and this process, up to three filter chains.
 	maxPodPorts = 500
-	// maxUndeclared are the ports of a pod that have an inbound since a Service uses them: they are not in its share.
+	// maxUndeclared bounds the inbounds for undeclared ports that a Service uses, which the pod's share does not include.
 	maxUndeclared = 64
-	// maxListedPorts are those that an annotation of a pod may list.
+	// maxListedPorts bounds the ports in an annotation of a pod.
 	maxListedPorts = 1000
-	// maxServicePorts are the TCP ports of a Service, each of which is a service of the mesh, and those of an EndpointSlice.
+	// maxServicePorts bounds the TCP ports of a Service, each of which is a service of the mesh, and the ports of an
+	// EndpointSlice.
 	maxServicePorts = 500
-	// maxWarnings are the bytes of a pod's warnings of its injection: an event has 1,024.
+	// maxWarnings bounds a pod's injection warnings in bytes: an event may have 1,024.
 	maxWarnings = 8 << 10
-	// maxReachable are the services that a pod may be limited to: more than an Envoy has memory for.
+	// maxReachable bounds the services that a pod may be limited to: more than an Envoy has memory for.
 	maxReachable = mesh.MaxReachableServices
-	// A UID and the name of a pod have fewer: an EndpointSlice may have any text in their place.
+	// UIDs and pod names are shorter, but an EndpointSlice may have any text there.
 	maxUID, maxPodName = 64, 253
 )
 
-// What is made of a port of a pod, of a port of a Service and of an endpoint takes about so many bytes, in the view and as Envoy's resources, as
-// docs/benchmarks.md measures it.
+// Estimated memory in bytes of a pod's port, a Service's port and an endpoint, in the view and as Envoy's resources,
+// from the measurements in docs/benchmarks.md.
 const (
 	bytesOfInbound  = 3 << 10
 	bytesOfService  = 5 << 10
 	bytesOfEndpoint = 270
-	// What keeping any object, any slice and any endpoint that is a pod takes beside its record: keys, maps and indexes.
+	// Memory of any object, slice and pod endpoint beside its record: keys, maps and indexes.
 	perObject, perSlice, perPod = 512, 1 << 10, 400
-	// A slice is charged for so many endpoints more, so that not each of a rollout changes what it takes.
+	// A slice's endpoints are rounded up to a multiple of endpointStep, so that its cost seldom changes in a rollout.
 	endpointStep = 16
 )
 
-// beyondShare is the problem of an object that does not count.
+// beyondShare returns the problem of an object that does not count.
 func beyondShare(what string, share int) string {
-	return fmt.Sprintf(podcause.NotCounted+"only the oldest %s of a namespace do, as many as %d MiB of memory are enough for", what, share>>20)
+	return fmt.Sprintf(podcause.NotCounted+"only the oldest %s of a namespace count, up to %d MiB of memory",
+		what, share>>20)
 }
 
-// problems gathers what of an object has no effect.
+// problems collects the parts of an object that have no effect.
 type problems []string
 
 func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf(format, args...)) }
@@ -68,7 +71,7 @@ func atMost[T any](p *problems, field string, list []T, most int) []T {
 
 func annotationField(name string) string { return fmt.Sprintf("metadata.annotations[%q]", name) }
 
-// Shares of the kinds that a tenant writes.
+// Shares of the kinds that tenants write.
 func podShare(bytes int) watch.Share[Pod] {
 	problem := beyondShare("pods", bytes)
 	return watch.Share[Pod]{
@@ -78,7 +81,7 @@ func podShare(bytes int) watch.Share[Pod] {
 			if !p.Ended { // it has a Dataplane
 				n += bytesOfInbound * len(p.Ports)
 			}
-			return roundUp(n, perObject) // an address and a node that come later change nothing
+			return roundUp(n, perObject) // rounded, so that a later address and node do not change it
 		},
 		Beyond: func(p *Pod) Pod {
 			return Pod{
@@ -116,7 +119,7 @@ func sliceShare(bytes int) watch.Share[slice] {
 
 func roundUp(n, step int) int { return (n + step - 1) / step * step }
 
-// Problem is what of an object has no effect, since it is beyond the bounds.
+// Problem is an object with parts that have no effect, since they exceed a bound.
 type Problem struct {
 	// Kind, APIVersion and the key identify the object.
 	Kind, APIVersion string
@@ -124,11 +127,11 @@ type Problem struct {
 
 	UID  types.UID
 	Text string
-	// TooMany says that its namespace has too many, and not that it is too large.
+	// TooMany says that the namespace has too many objects, instead of that the object is too large.
 	TooMany bool
 }
 
-// Problems returns the objects that are beyond the bounds, sorted.
+// Problems returns the objects that exceed a bound, sorted.
 func (s *Source) Problems() []Problem {
 	var all []Problem
 	s.eachProblem(func(p Problem) { all = append(all, p) })
@@ -159,17 +162,22 @@ func (s *Source) eachProblem(do func(Problem)) {
 			add("EndpointSlice", "discovery.k8s.io/v1", key, r.uid, r.problem, r.beyond)
 		}
 	}
+	for _, key := range s.evictions.Keys() {
+		if r := s.evictions.Get(key); r != nil {
+			add(evictionKind, lifecyclev1alpha1.SchemeGroupVersion.String(), key, r.uid, r.problem, true)
+		}
+	}
 }
 
-// beyondMetric counts Problems, and says how near to them namespaces are.
+// beyondMetric counts Problems, and measures how much of their shares namespaces use.
 type beyondMetric struct{ *Source }
 
 var beyondBounds = prometheus.NewDesc("sonde_objects_beyond_bounds",
-	"Pods, Services and EndpointSlices that do not count as they are written, by kind and reason: object (part of it has no effect, since it is too large), or namespace (it does not count, since its namespace has too many).",
+	"Pods, Services, EndpointSlices and EvictionRequests without full effect, by kind and reason: object (part of it has no effect, since it is too large), or namespace (it does not count, since its namespace has too many).",
 	[]string{"kind", "reason"}, nil)
 
 var shareUsed = prometheus.NewDesc("sonde_namespace_share_used",
-	"Largest part of its share of memory that a namespace uses for pods, Services or EndpointSlices, from 0 to 1, by kind. What comes at 1 does not count.",
+	"Largest part of its share of memory that a namespace uses for pods, Services, EndpointSlices or EvictionRequests, from 0 to 1, by kind. At 1, further objects do not count.",
 	[]string{"kind"}, nil)
 
 // Describe implements prometheus.Collector.
@@ -178,7 +186,7 @@ func (m beyondMetric) Describe(to chan<- *prometheus.Desc) { to <- beyondBounds;
 // Collect implements prometheus.Collector.
 func (m beyondMetric) Collect(to chan<- prometheus.Metric) {
 	n := map[[2]string]int{}
-	for _, kind := range []string{"Pod", "Service", "EndpointSlice"} {
+	for _, kind := range []string{"Pod", "Service", "EndpointSlice", evictionKind} {
 		n[[2]string{kind, "object"}], n[[2]string{kind, "namespace"}] = 0, 0
 	}
 	m.eachProblem(func(p Problem) {
@@ -188,7 +196,9 @@ func (m beyondMetric) Collect(to chan<- prometheus.Metric) {
 		}
 		n[[2]string{p.Kind, reason}]++
 	})
-	for kind, used := range map[string]float64{"Pod": m.pods.Used(), "Service": m.services.Used(), "EndpointSlice": m.slices.Used()} {
+	for kind, used := range map[string]float64{
+		"Pod": m.pods.Used(), "Service": m.services.Used(), "EndpointSlice": m.slices.Used(), evictionKind: m.evictions.Used(),
+	} {
 		to <- prometheus.MustNewConstMetric(shareUsed, prometheus.GaugeValue, used, kind)
 	}
 	for labels, count := range maps.All(n) {
@@ -196,10 +206,11 @@ func (m beyondMetric) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// noteProblem logs what of an object has no effect, once.
+// noteProblem logs a new problem of an object.
 func (s *Source) noteProblem(kind string, key watch.Key, before, now string) {
 	if now != "" && now != before {
-		s.o.Logger.Warn("object is beyond the bounds", "kind", kind, "namespace", key.Namespace, "name", key.Name, "err", now)
+		s.o.Logger.Warn("object exceeds a bound, part or all of it has no effect",
+			"kind", kind, "namespace", key.Namespace, "name", key.Name, "err", now)
 	}
 }
 

@@ -72,8 +72,8 @@ func TestBoundsOfOneObject(t *testing.T) {
 	}{
 		"a pod with the most ports":        {pod("a", "u", "10.0.0.1", declares(most-1)), "", 4 << 10},
 		"a pod with more":                  {pod("a", "u", "10.0.0.1", declares(60_000-20_000)), "spec.containers[*].ports: has 40001, and only the first 500 count", 4 << 10},
-		"a pod with the most excluded":     {pod("a", "u", "10.0.0.1", annotated(mesh.AnnotationExcludeInboundPorts, listing(1000))), "", 16 << 10},
-		"a pod with more excluded":         {pod("a", "u", "10.0.0.1", annotated(mesh.AnnotationExcludeInboundPorts, listing(44_000))), `metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: has 44000, and only the first 1000 count`, 16 << 10},
+		"a pod with the most excluded":     {pod("a", "u", "10.0.0.1", excludes(listing(1000))), "", 16 << 10},
+		"a pod with more excluded":         {pod("a", "u", "10.0.0.1", excludes(listing(44_000))), `spec.initContainers[kuma-init].args[--exclude-inbound-ports]: has 44000, and only the first 1000 count`, 16 << 10},
 		"a pod with many that speak first": {pod("a", "u", "10.0.0.1", annotated(mesh.AnnotationServerFirstPorts, listing(44_000))), `metadata.annotations["sonde.dev/server-first-ports"]: has 44000, and only the first 1000 count`, 16 << 10},
 		"a pod that may reach very much":   {pod("a", "u", "10.0.0.1", annotated(mesh.AnnotationReachableServices, strings.Repeat("a,", 131_000))), "has 131000 services, and only the first 5000 count", 160 << 10},
 		"a pod with long warnings":         {pod("a", "u", "10.0.0.1", annotated(mesh.AnnotationInjectionWarnings, strings.Repeat("a", 262_000))), "", 10 << 10},
@@ -153,7 +153,7 @@ func TestPodsBeyondTheShare(t *testing.T) {
 	s.sync()
 	var beyond []string
 	for _, p := range s.Problems() {
-		if p.Kind != "Pod" || !p.TooMany || !strings.Contains(p.Text, "only the oldest pods of a namespace do, as many as 32 MiB of memory are enough for") {
+		if p.Kind != "Pod" || !p.TooMany || !strings.Contains(p.Text, "only the oldest pods of a namespace count, up to 32 MiB of memory") {
 			t.Errorf("problem %+v", p)
 		}
 		beyond = append(beyond, p.Name)

@@ -8,19 +8,20 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// serviceName is the name in the mesh of one port of a Service, the same as Kuma's.
+// serviceName returns the mesh's name for one port of a Service, which is also Kuma's.
 func serviceName(key watch.Key, port uint32) string {
 	return fmt.Sprintf("%s_%s_svc_%d", key.Name, key.Namespace, port)
 }
 
-// portUse is a port of a pod that a Service uses, and what that speaks there.
+// portUse is a port of a pod that a Service uses, with its protocol.
 type portUse struct {
 	port     uint32
 	protocol mesh.Protocol
 }
 
-// dataplaneOf returns the Dataplane of a pod, nil for one that has ended, has no address yet, or does not count. Its inbounds are the declared
-// ports and those that Services use, of these as many as it may have; ports that are not redirected have none.
+// dataplaneOf returns the Dataplane of a pod, nil if the pod has ended, has no address yet, or does not count. It has
+// an inbound for each declared port and each port that a Service uses, within the bounds, but not for ports that are
+// not redirected.
 func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh.Dataplane {
 	if p.Ended || p.Beyond || p.Address == "" {
 		return nil
@@ -29,7 +30,7 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh
 	for _, port := range p.Ports {
 		protocols[port] = nil
 	}
-	most := min(len(protocols)+maxUndeclared, maxPodPorts) // there may be as many slices as a tenant likes
+	most := min(len(protocols)+maxUndeclared, maxPodPorts) // tenants may create any number of slices
 	for _, u := range used {
 		speaks, known := protocols[u.port]
 		if (known || len(protocols) < most) && !slices.Contains(speaks, u.protocol) {
@@ -41,17 +42,20 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh
 			Mesh: p.Mesh, Name: mesh.ObjectDataplane(key.Namespace, key.Name), Labels: map[string]string{mesh.LabelWorkload: p.ServiceAccount},
 		},
 		Identity: mesh.Identity{Path: mesh.ServiceAccountPath(key.Namespace, p.ServiceAccount), Instance: string(p.UID)},
-		Drain:    drain,
+		Drain:    drain, SecondAddress: p.SecondAddress,
 	}
 	d.Spec.Networking = mesh.Networking{
 		Address:             p.Address,
 		TransparentProxying: &mesh.TransparentProxying{ReachableServices: p.Reachable},
 	}
+	if p.Gateway {
+		d.Spec.Networking.Gateway = &mesh.Gateway{Type: mesh.GatewayDelegated}
+	}
 	if p.Node != "" {
 		d.Labels[mesh.LabelNode] = p.Node
 	}
 	if r := p.PerPort; r != nil {
-		d.Labels[mesh.AnnotationVirtualProbesMode] = string(mesh.ProbesPerPort) // by which operators see it, too
+		d.Labels[mesh.AnnotationVirtualProbesMode] = string(mesh.ProbesPerPort) // shows it to operators, too
 		d.Spec.Probes, d.Spec.TCPProbes = r.HTTP, slices.Clone(r.Own)
 	}
 	for port, speaks := range protocols {
@@ -69,7 +73,8 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh
 	return d
 }
 
-// tagsOf has the tags of inbounds by protocol, which all pods share: a map of its own takes more than the rest of an inbound.
+// tagsOf has the tags of inbounds by protocol. All pods share them: a map per inbound would take more memory than the
+// rest of it.
 var tagsOf = func() map[mesh.Protocol]mesh.Tags {
 	all := map[mesh.Protocol]mesh.Tags{}
 	for _, p := range mesh.Protocols() {
@@ -84,21 +89,21 @@ func (p *Pod) redirects(port uint32) bool {
 	case mesh.PortRedirectIn, mesh.PortRedirectOut, mesh.PortReadiness:
 		return false
 	}
-	return !slices.Contains(p.Excluded, port)
+	return !p.Gateway && !slices.Contains(p.Excluded, port)
 }
 
-// findPod returns a pod that has our sidecar, nil for any other. gone says that it had our sidecar, but has ended for good: its
-// address may be another pod's by now. drains says that it should get no new traffic.
+// findPod returns a pod with our sidecar, nil for any other. gone says that such a pod has ended for good, so that
+// another pod may have its address. drains says that it should get no new traffic.
 type findPod func(podRef) (p *Pod, gone, drains bool)
 
-// finder finds what is known of an endpoint beside its slice.
+// finder finds the state of an endpoint that its slice does not have.
 type finder struct {
 	pod findPod
-	// keep says what becomes of an endpoint that the node controller may have taken away, and false for one that is as its slice says.
+	// keep returns the state of an endpoint that the node controller may have taken away, and false if the slice applies.
 	keep func(namespace string, e *sliceEndpoint, p *Pod) (kept, bool)
 }
 
-// servicesOf returns the Services of the mesh that a Service becomes, one for each port.
+// servicesOf returns the Services of the mesh for a Service of Kubernetes, one per port.
 func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find finder) []*mesh.Service {
 	var all []*mesh.Service
 	for _, port := range s.ports {
@@ -108,10 +113,10 @@ func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find
 		for _, ip := range s.clusterIPs {
 			o.Spec.Addresses = append(o.Spec.Addresses, mesh.JoinHostPort(ip, port.port))
 		}
-		at := map[string]int{} // by address and port: which endpoint
+		at := map[string]int{} // index of the endpoint by address and port
 		for _, part := range parts {
 			p, found := part.portNamed(port.name)
-			// Of a dual-stack service each pod counts once; one that is called by its own address has each of them.
+			// In a dual-stack service each pod counts once; a headless one has all addresses, since callers use them directly.
 			if !found || part.family != s.family && !s.headless {
 				continue
 			}
@@ -127,7 +132,8 @@ func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find
 	return all
 }
 
-// addEndpoint adds an endpoint. While the controller of EndpointSlices moves one, two slices have it: the healthier one counts.
+// addEndpoint adds an endpoint. While an endpoint moves between slices, both slices have it: the healthier state
+// counts.
 func addEndpoint(s *mesh.ServiceSpec, at map[string]int, e mesh.ServiceEndpoint) {
 	address := mesh.JoinHostPort(e.Address, e.Port)
 	i, there := at[address]
@@ -140,8 +146,8 @@ func addEndpoint(s *mesh.ServiceSpec, at map[string]int, e mesh.ServiceEndpoint)
 	}
 }
 
-// endpointOf returns an endpoint, and false for a pod of the mesh that has ended: without its sidecar, plain text would go to the pod that
-// has its address now.
+// endpointOf returns an endpoint, and false for an ended pod of the mesh: without its sidecar, plaintext would go to
+// the pod that has its address now.
 func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, find finder) (mesh.ServiceEndpoint, bool) {
 	r := mesh.ServiceEndpoint{Address: e.address, Port: port, NodeName: e.node}
 	if !e.ready {
@@ -154,7 +160,7 @@ func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32
 	if k, is := find.keep(namespace, e, p); is {
 		r.Health, r.Frozen = k.health(), k.frozen
 	}
-	if r.Health.IsReady() && drains { // as one that terminates: it serves while there is no other
+	if r.Health.IsReady() && drains { // like a terminating endpoint, it serves only without another one
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(true)}
 	}
 	if p.away(e) {

@@ -88,7 +88,7 @@ func TestDataplanes(t *testing.T) {
 			want: []mesh.Inbound{inbound(8080, mesh.ProtocolTCP)},
 		},
 		"an excluded port": {
-			objects: []metav1.Object{pod("web", "u-1", "10.0.0.1", annotated(mesh.AnnotationExcludeInboundPorts, "8080"))},
+			objects: []metav1.Object{pod("web", "u-1", "10.0.0.1", excludes("8080"))},
 		},
 		"the port of the readiness is Envoy's": {
 			objects: []metav1.Object{
@@ -120,6 +120,40 @@ func TestDataplanes(t *testing.T) {
 				t.Errorf("inbounds (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestGateway: what was injected counts, and the annotation alone, of a pod that an earlier release has injected, opens nothing.
+func TestGateway(t *testing.T) {
+	asked := annotated(mesh.AnnotationGateway, "enabled")
+	r := newRecorder()
+	newSynced(t, r, pod("web", "u-1", "10.0.0.1", asked, gateway), pod("old", "u-2", "10.0.0.2", asked), webService,
+		sliceOf("web-1", "web", webPorts, endpoint("10.0.0.1", "web", "u-1", isReady), endpoint("10.0.0.2", "old", "u-2", isReady)))
+	checkValid(t, r)
+	for name, gateway := range map[string]bool{"web.shop": true, "old.shop": false} {
+		n := r.dataplane(name).Spec.Networking
+		if (n.Gateway != nil) != gateway || (len(n.Inbound) == 0) != gateway || n.TransparentProxying == nil {
+			t.Errorf("%s: %+v", name, n)
+		}
+	}
+	want := []mesh.ServiceEndpoint{plain("10.0.0.1", 8080), proxied("10.0.0.2", 8080, "old", nil)}
+	if diff := cmp.Diff(want, r.service(webName).Spec.Endpoints); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
+	}
+}
+
+// TestExcludedLater: of a pod that runs, the annotation opens and closes nothing, since its redirection does not change.
+func TestExcludedLater(t *testing.T) {
+	later := annotated(mesh.AnnotationExcludeInboundPorts, "8080")
+	r := newRecorder()
+	newSynced(t, r, pod("web", "u-1", "10.0.0.1", later), webService,
+		sliceOf("web-1", "web", webPorts, endpoint("10.0.0.1", "web", "u-1", isReady)))
+	if got := r.dataplane("web.shop").Spec.Networking.Inbound; len(got) != 1 || got[0].Port != 8080 {
+		t.Errorf("inbounds %+v, want 8080", got)
+	}
+	want := []mesh.ServiceEndpoint{proxied("10.0.0.1", 8080, "web", nil)}
+	if diff := cmp.Diff(want, r.service(webName).Spec.Endpoints); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
 	}
 }
 
@@ -182,7 +216,7 @@ func TestEndpoints(t *testing.T) {
 		},
 		"an excluded port has no sidecar": {
 			objects: []metav1.Object{
-				pod("web", "u-1", "10.0.0.1", annotated(mesh.AnnotationExcludeInboundPorts, "8080")), slice(endpoint("10.0.0.1", "web", "u-1", isReady)),
+				pod("web", "u-1", "10.0.0.1", excludes("8080")), slice(endpoint("10.0.0.1", "web", "u-1", isReady)),
 			},
 			want: []mesh.ServiceEndpoint{plain("10.0.0.1", 8080)},
 		},
@@ -190,7 +224,7 @@ func TestEndpoints(t *testing.T) {
 			objects: []metav1.Object{pod("web", "u-1", ""), slice(endpoint("10.0.0.1", "web", "u-1", isReady))},
 			want:    []mesh.ServiceEndpoint{proxied("10.0.0.1", 8080, "web", nil)},
 		},
-		"a completed pod is nobody": {
+		"a completed pod is no endpoint": {
 			objects: []metav1.Object{pod("web", "u-1", "10.0.0.1", inPhase(corev1.PodSucceeded)), slice(endpoint("10.0.0.1", "web", "u-1", isReady))},
 		},
 		"a completed pod whose address another pod has": {
@@ -374,7 +408,7 @@ func TestServicesThatAreNone(t *testing.T) {
 	}
 }
 
-// A Service belongs to the mesh of its namespace, a pod to that of its label.
+// A Service belongs to the mesh of its namespace, a pod to the mesh in its label.
 func TestMeshOfAService(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{mesh.LabelMesh: "prod"}}}
 	slice := sliceOf("web-1", "web", webPorts, endpoint("10.0.0.1", "web", "u-1", isReady))

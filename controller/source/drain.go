@@ -14,22 +14,22 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// Drains has the options of drains.
+// Drains has the options for drains.
 type Drains struct {
-	// Taints are keys of taints, of any effect, that say that a node goes, beside DefaultTaints.
+	// Taints are keys of taints, of any effect, that announce a node's removal, beside DefaultTaints.
 	Taints []string
-	// Conditions are types of conditions that say it while they are True, beside DefaultConditions.
+	// Conditions are types of conditions that announce it while they are True, beside DefaultConditions.
 	Conditions []string
-	// MinServing is how many proxies of a Service with a port for load balancers must be left that may get traffic; else all serve on whose
-	// pod and node are still there.
+	// MinServing is the minimum number of proxies with traffic that a Service with a port for load balancers keeps. Below
+	// it, all proxies whose pod and node still exist serve on.
 	MinServing int
-	// IgnoreNodes says at the start that nodes that go are no reason to drain; Source.IgnoreNodes changes it.
+	// IgnoreNodes is the initial value of Source.IgnoreNodes.
 	IgnoreNodes bool
 }
 
 func drainAnnotation(p *corev1.Pod) *string { return annotation(p.Annotations, mesh.AnnotationDrain) }
 
-// annotation returns the value of an annotation, nil if there is none.
+// annotation returns the value of an annotation, or nil.
 func annotation(all map[string]string, name string) *string {
 	value, there := all[name]
 	if !there {
@@ -47,13 +47,13 @@ func (s *Source) nodeChanged(key watch.Key, before, now *Node) {
 		} else {
 			delete(s.goneNodes, key.Name)
 		}
-		if before != nil || wasGone || now.Goes != "" || now.Drain != nil || now.Unknown { // a new node has no pods that it could drain
+		if before != nil || wasGone || now.Goes != "" || now.Drain != nil || now.Unknown { // a new node has no pods to drain
 			d.nodes[key.Name] = struct{}{}
 		}
 	})
 }
 
-// IgnoreNodes says whether nodes that go are no reason to drain. An administrator's drain always is one.
+// IgnoreNodes sets whether the removal of nodes causes no drains. An administrator's drain always does.
 func (s *Source) IgnoreNodes(ignore bool) {
 	s.mark(func(d *dirty) {
 		s.ignoreNodes = ignore
@@ -66,7 +66,7 @@ func (s *Source) IgnoreNodes(ignore bool) {
 	})
 }
 
-// missNodes records the nodes of pods that were gone before the start: a control plane that is restarted says what it said before.
+// missNodes records the pods' nodes that were deleted before the start, so that a restart does not change drains.
 func (s *Source) missNodes() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *Source) missNodes() {
 	}
 }
 
-// podsOfNodes adds to d the pods of its nodes. It looks at all pods, since nodes seldom go.
+// podsOfNodes adds to d the pods of its nodes. It iterates over all pods, since nodes are seldom removed.
 func (s *Source) podsOfNodes(d *dirty) {
 	if len(d.nodes) > 0 {
 		for _, key := range s.pods.Keys() {
@@ -91,7 +91,7 @@ func (s *Source) podsOfNodes(d *dirty) {
 		}
 	}
 	for key := range d.pods {
-		if drain := s.drainOf(s.pods.Get(key)); drain != nil {
+		if drain := s.drainOf(key, s.pods.Get(key)); drain != nil {
 			s.drains[key] = drain
 		} else {
 			delete(s.drains, key)
@@ -99,8 +99,8 @@ func (s *Source) podsOfNodes(d *dirty) {
 	}
 }
 
-// drainOf returns why a pod should get no new traffic, nil for nothing, and for one that has ended: it has no proxy any more.
-func (s *Source) drainOf(p *Pod) *mesh.Drain {
+// drainOf returns why a pod should get no new traffic, or nil. An ended pod has no proxy to drain.
+func (s *Source) drainOf(pod watch.Key, p *Pod) *mesh.Drain {
 	if p == nil || p.Ended {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (s *Source) drainOf(p *Pod) *mesh.Drain {
 	d := mesh.Drain{Terminating: p.Terminating && !s.stays(p, n)}
 	s.mu.Lock()
 	_, gone := s.goneNodes[p.Node]
-	ignored := s.ignoreNodes
+	ignored, eviction := s.ignoreNodes, s.evictionOf(podRef{p.UID, pod})
 	s.mu.Unlock()
 	switch {
 	case ignored:
@@ -116,6 +116,8 @@ func (s *Source) drainOf(p *Pod) *mesh.Drain {
 		d.Node = "node " + p.Node + " is no more"
 	case n != nil && n.Goes != "":
 		d.Node = "node " + p.Node + ": " + n.Goes
+	default:
+		d.Node = eviction
 	}
 	switch {
 	case p.Drain != nil:
@@ -129,10 +131,10 @@ func (s *Source) drainOf(p *Pod) *mesh.Drain {
 	return &d
 }
 
-// serving are the pods of a Service that serve on although something wants them to drain.
+// serving are the pods of a Service that serve on although they should drain.
 type serving map[watch.Key]struct{}
 
-// hold decides for the Services of d which of their pods serve on, and adds to d what that changes.
+// hold decides for the Services of d which of their pods serve on, and adds the affected objects to d.
 func (s *Source) hold(d *dirty) {
 	affected := map[watch.Key]struct{}{}
 	for _, key := range sorted(d.services) {
@@ -163,19 +165,19 @@ func (s *Source) hold(d *dirty) {
 	}
 	for pod := range d.pods {
 		if drain := s.drains[pod]; drain.Wanted() {
-			with := *drain // the view may have the old one
+			with := *drain // the view may use the old one
 			with.ServesOn = s.servesOn(pod)
 			s.drains[pod] = &with
 		}
 	}
-	if len(d.pods) > 0 { // else none of them has another drain
+	if len(d.pods) > 0 { // otherwise no drain has changed
 		s.metrics.set(s.drains)
 	}
 }
 
-// servingOf returns which pods of a Service serve on: if too few would be left, all that are ready and are still there.
+// servingOf returns which pods of a Service serve on: if too few would be left, all ready ones that still exist.
 func (s *Source) servingOf(service watch.Key) serving {
-	left, drained := serving{}, serving(nil) // a pod of two families is in two slices
+	left, drained := serving{}, serving(nil) // a dual-stack pod is in two slices
 	for _, name := range s.index.slicesOf(service) {
 		part := s.slices.Get(name)
 		if part == nil {
@@ -211,7 +213,7 @@ func (s *Source) nodeIsGone(p *Pod) bool {
 	return gone
 }
 
-// tellHeld tells of pods that serve on from now on.
+// tellHeld reports the pods that begin to serve on.
 func (s *Source) tellHeld(service watch.Key, before, now serving) {
 	began := podNames(slices.DeleteFunc(sorted(now), func(pod watch.Key) bool {
 		_, did := before[pod]
@@ -221,13 +223,14 @@ func (s *Source) tellHeld(service watch.Key, before, now serving) {
 	if len(began) == 0 || record == nil {
 		return
 	}
-	s.o.Logger.Warn("drain held back: a service would have too few other endpoints", "namespace", service.Namespace, "service", service.Name,
+	s.o.Logger.Warn("holding back a drain, too few endpoints of a Service would be left",
+		"namespace", service.Namespace, "service", service.Name,
 		"pods", began, "minServing", s.o.Drains.MinServing)
 	s.o.Held(service, record.uid, began)
 }
 
-// TellDrains has Options.Held called with all pods that serve on now, and Options.Drained with all that get no new traffic: a caller that did not listen
-// before learns what it has missed. It does not wait for that.
+// TellDrains repeats Options.Held for all pods that serve on, and Options.Drained for all that get no new traffic, for
+// a caller that ignored earlier calls. It does not wait for them.
 func (s *Source) TellDrains() { s.mark(func(d *dirty) { d.held = true }) }
 
 func (s *Source) tellAllHeld() {
@@ -238,14 +241,14 @@ func (s *Source) tellAllHeld() {
 	}
 }
 
-// drained is what was told of a pod that gets no new traffic.
+// drained is the last report of a pod that gets no new traffic.
 type drained struct {
 	uid types.UID
 	why string
 }
 
-// tellDrained tells of the pods of d that get no new traffic for another reason than before, or of all if there is a new listener. That a pod is deleted
-// its own object says.
+// tellDrained reports the pods of d that get no new traffic for a new reason, or all of them after TellDrains. It does
+// not report deletions, which the pod itself shows.
 func (s *Source) tellDrained(d *dirty) {
 	pods := maps.Keys(d.pods)
 	if d.held {
@@ -273,7 +276,7 @@ func podNames(pods []watch.Key) []string {
 	return names
 }
 
-// servesOn says why a pod serves on, empty if it does not.
+// servesOn returns why a pod serves on, "" if it does not.
 func (s *Source) servesOn(pod watch.Key) string {
 	p := s.pods.Get(pod)
 	if p == nil {
@@ -290,7 +293,8 @@ func (s *Source) servesOn(pod watch.Key) string {
 	return ""
 }
 
-// forgetNodes drops the nodes that are no more and have no pods. It looks at all pods, and only if some have changed. It needs mu.
+// forgetNodes drops deleted nodes without pods. It iterates over all pods, but only after some have changed. The caller
+// holds mu.
 func (s *Source) forgetNodes(d *dirty) {
 	if len(s.goneNodes) == 0 || len(d.pods) == 0 && len(d.nodes) == 0 {
 		return
@@ -313,7 +317,7 @@ type drainMetrics struct{ proxies *prometheus.GaugeVec }
 func newDrainMetrics(r prometheus.Registerer) drainMetrics {
 	m := drainMetrics{prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "sonde_drain_proxies",
-		Help: "Proxies that should get no new traffic, by reason: terminating, node or administrator; and those of the last two that serve on, as served_on.",
+		Help: "Proxies that should get no new traffic, by reason: terminating, node or administrator; served_on counts proxies with one of the last two reasons that keep serving.",
 	}, []string{"reason"})}
 	m.set(nil)
 	if r != nil {

@@ -14,31 +14,32 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// Kept is by zone how many tenths of the endpoints that node controllers have taken away are kept: AllKept in a zone that is frozen, fewer
-// while it thaws. Zones without are not frozen. "" is that of nodes without a zone.
+// Kept is, by zone, how many tenths of the endpoints that node controllers have taken away stay: AllKept in a frozen
+// zone, fewer while it thaws. A zone without an entry is not frozen. Nodes without a zone are in zone "".
 type Kept map[string]int
 
-// AllKept of the tenths are kept.
+// AllKept means that all tenths stay.
 const AllKept = 10
 
 const (
-	// settleTime is how long an endpoint on a node that is not seen is left as it was before it is taken away, unless its zone is frozen by
-	// then: nodes become Unknown one after the other, and all of them have to be judged.
+	// settleTime is how long an endpoint on a silent node stays unchanged while its zone is not frozen: nodes become
+	// Unknown one by one, and all of them have to be judged first.
 	settleTime = 1500 * time.Millisecond
-	// recheckEvery is how often it is looked whether agents of kept endpoints are connected.
+	// recheckEvery is how often Source checks whether agents of kept endpoints are connected.
 	recheckEvery = 500 * time.Millisecond
 )
 
-// kept is why an endpoint that its slice has as unready is something else.
+// kept is why an endpoint that is unready in its slice has another state.
 type kept struct {
-	since time.Time // when it was taken away
-	// settling is that it waits for a judgement, frozen that it is kept by one.
+	since time.Time // when the node controller took it away
+	// settling says that it waits for a verdict, frozen that a verdict keeps it.
 	settling, frozen bool
-	// connected is that its agent has a session.
+	// connected says that its agent has a session.
 	connected bool
 }
 
-// Freeze replaces what is kept; nil is nothing, not even for settleTime. An empty Kept is that no zone is frozen. It does not wait.
+// Freeze replaces the zones; nil keeps nothing, without settleTime. An empty Kept means no frozen zone. It does not
+// wait.
 func (s *Source) Freeze(k Kept) {
 	k = maps.Clone(k)
 	s.mark(func(d *dirty) {
@@ -52,14 +53,14 @@ func (s *Source) Freeze(k Kept) {
 	})
 }
 
-// isUnknown reports whether a node's own word is not heard any more. False is such a word.
+// isUnknown reports whether a node has stopped reporting. A node with Ready False still reports.
 func isUnknown(n *corev1.Node) bool {
 	c := nodeCondition(n, string(corev1.NodeReady))
-	return c != nil && c.Status == corev1.ConditionUnknown // without it its kubelet has not begun
+	return c != nil && c.Status == corev1.ConditionUnknown // without the condition, its kubelet has not started
 }
 
-// readiness returns what the kubelet has said last of a pod, and whether it is not Ready nevertheless: then the node controller has marked it,
-// which writes that condition alone.
+// readiness returns the kubelet's last readiness of a pod, and whether the pod is not Ready nevertheless: then the node
+// controller marked it, which writes only that condition.
 func readiness(p *corev1.Pod) (healthy, marked bool) {
 	holds := func(t corev1.PodConditionType) bool {
 		for i := range p.Status.Conditions {
@@ -76,22 +77,22 @@ func readiness(p *corev1.Pod) (healthy, marked bool) {
 	return healthy, healthy && !holds(corev1.PodReady)
 }
 
-// sameButReadiness reports whether nothing else of a pod differs.
+// sameButReadiness reports whether two pods differ at most in readiness.
 func (p *Pod) sameButReadiness(o *Pod) bool {
 	same := *p
 	same.Healthy, same.Marked, same.WholeRestart = o.Healthy, o.Marked, o.WholeRestart
 	return reflect.DeepEqual(&same, o)
 }
 
-// tenth returns which of the tenths of its zone a pod is of: those with a higher one thaw first. All replicas have the same.
+// tenth returns the tenth of its zone to which a pod belongs: higher ones thaw first. It is equal at all replicas.
 func tenth(pod types.UID) int {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(pod))                 // it cannot fail
-	return int(h.Sum64() >> 32 * AllKept >> 32) // its low bits are poor
+	_, _ = h.Write([]byte(pod))                 // never fails
+	return int(h.Sum64() >> 32 * AllKept >> 32) // its low bits are badly distributed
 }
 
-// takenAway reports whether it is the node controller by which an endpoint is not ready, or has ended, and not the kubelet. Of a pod without our
-// sidecar nothing is known but its node.
+// takenAway reports whether the node controller, instead of the kubelet, made an endpoint not ready or ended it. For a
+// pod without our sidecar, only its node is known.
 func takenAway(e *sliceEndpoint, n *Node, p *Pod) bool {
 	switch {
 	case e.ready || e.pod == "" || n == nil || n.Goes != "":
@@ -102,7 +103,7 @@ func takenAway(e *sliceEndpoint, n *Node, p *Pod) bool {
 	return p.Healthy && (n.Unknown || p.Marked && !p.Terminating)
 }
 
-// node returns the node of an endpoint, nil if it is not known.
+// node returns the node of an endpoint, nil if it is unknown.
 func (s *Source) node(e *sliceEndpoint, p *Pod) *Node {
 	name := e.node
 	if p != nil {
@@ -114,8 +115,8 @@ func (s *Source) node(e *sliceEndpoint, p *Pod) *Node {
 	return s.nodes.Get(watch.Key{Name: name})
 }
 
-// keep returns what is kept of an endpoint that may have been taken away, and false for one that is as its slice says. p is nil for a pod without our
-// sidecar.
+// keep returns the state of an endpoint that may have been taken away, and false if its slice applies. p is nil for a
+// pod without our sidecar.
 func (s *Source) keep(namespace string, e *sliceEndpoint, p *Pod) (kept, bool) {
 	ref, n := e.ref(namespace), s.node(e, p)
 	if s.keeping == nil || !takenAway(e, n, p) {
@@ -130,11 +131,11 @@ func (s *Source) keep(namespace string, e *sliceEndpoint, p *Pod) (kept, bool) {
 	k.frozen = tenth(e.pod) < s.keeping[n.Zone]
 	k.settling = !k.frozen && p != nil && !p.Terminating && now.Sub(k.since) < settleTime
 	k.connected = p != nil && s.o.Connected(p.id(ref.key))
-	s.kept[ref] = k // also if it is not kept: it does not settle twice
+	s.kept[ref] = k // recorded even if not kept, so that it settles only once
 	return k, k.frozen || k.settling
 }
 
-// health returns that of an endpoint that is kept: as it was, or as of one that drains if nothing says that it answers.
+// health returns the health of a kept endpoint: unchanged, or draining if nothing shows that it answers.
 func (k kept) health() *mesh.EndpointHealth {
 	if k.settling || k.connected {
 		return nil
@@ -142,12 +143,12 @@ func (k kept) health() *mesh.EndpointHealth {
 	return &mesh.EndpointHealth{Ready: new(bool), Serving: new(true)}
 }
 
-// stays reports whether a pod that terminates is kept nevertheless: its kubelet does not know that it is to end.
+// stays reports whether a terminating pod is kept, because its kubelet cannot know that it should end.
 func (s *Source) stays(p *Pod, n *Node) bool {
 	return s.keeping != nil && n != nil && n.Goes == "" && n.Unknown && tenth(p.UID) < s.keeping[n.Zone]
 }
 
-// recheck has what is kept derived again of which something is different by now. It is for the goroutine of derive.
+// recheck derives kept endpoints again whose state has changed. Only the goroutine of derive may call it.
 func (s *Source) recheck() {
 	var changed []podRef
 	now := time.Now()
@@ -167,7 +168,8 @@ func (s *Source) recheck() {
 	}
 }
 
-// servicesOfNodes adds to d the Services with an unready endpoint on one of its nodes. It looks at all slices, since nodes seldom change.
+// servicesOfNodes adds to d the Services with an unready endpoint on one of its nodes. It iterates over all slices,
+// since nodes seldom change.
 func (s *Source) servicesOfNodes(d *dirty) {
 	if len(d.nodes) == 0 {
 		return
@@ -192,7 +194,8 @@ func (p *Pod) id(key watch.Key) mesh.ID {
 	return mesh.MakeID(p.Mesh, mesh.ObjectDataplane(key.Namespace, key.Name))
 }
 
-// Members returns the nodes with pods of the mesh, by name. Those that go are none: they are expected to fall silent.
+// Members returns the nodes with pods of the mesh, by name. It leaves out nodes that are being removed, which are
+// expected to become silent.
 func (s *Source) Members() map[string]Node {
 	all := map[string]Node{}
 	for _, key := range s.pods.Keys() {
@@ -210,7 +213,8 @@ func (s *Source) Members() map[string]Node {
 	return all
 }
 
-// Proxies returns the zone of the node of each proxy that is to run, "" for one without. Pods that end, or whose node goes or is no more, have none.
+// Proxies returns the zone of each proxy that should be running, "" for one on a node without a zone. It leaves out
+// pods that terminate, or whose node is being removed or was deleted.
 func (s *Source) Proxies() map[mesh.ID]string {
 	all := map[mesh.ID]string{}
 	for _, key := range s.pods.Keys() {
@@ -225,7 +229,7 @@ func (s *Source) Proxies() map[mesh.ID]string {
 	return all
 }
 
-// forgetKept drops what no slice names any more.
+// forgetKept drops endpoints that are in no slice.
 func (s *Source) forgetKept() {
 	var ready, draining int
 	for ref, k := range s.kept {
@@ -241,13 +245,13 @@ func (s *Source) forgetKept() {
 	s.frozenMetrics.set(ready, draining)
 }
 
-// frozenMetrics counts the endpoints that are kept.
+// frozenMetrics counts the kept endpoints.
 type frozenMetrics struct{ endpoints *prometheus.GaugeVec }
 
 func newFrozenMetrics(r prometheus.Registerer) frozenMetrics {
 	m := frozenMetrics{prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "sonde_frozen_endpoints",
-		Help: "Pods in frozen zones whose endpoints Kubernetes has as not ready since their node is not seen, by what they count as: ready, since their agent is connected, or draining.",
+		Help: "Pods in frozen zones whose endpoints are not ready in Kubernetes because their node is silent, by their state in the mesh: ready, since their agent is connected, or draining.",
 	}, []string{"state"})}
 	m.set(0, 0)
 	if r != nil {

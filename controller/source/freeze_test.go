@@ -188,7 +188,7 @@ func both(first, second func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { first(p); second(p) }
 }
 
-// An endpoint on a node that is not seen any more waits for the judgement, and not for longer.
+// An endpoint on an unreachable node waits for the verdict, and no longer.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrozenTest(t, Kept{})

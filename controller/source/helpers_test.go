@@ -2,12 +2,14 @@ package source
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -101,6 +103,8 @@ func (s *Source) add(t testing.TB, o metav1.Object) {
 		err = s.namespaces.Add(o)
 	case *corev1.Node:
 		err = s.nodes.Add(o)
+	case *lifecyclev1alpha1.EvictionRequest:
+		err = s.evictions.Add(o)
 	default:
 		t.Fatalf("add a %T", o)
 	}
@@ -123,6 +127,8 @@ func (s *Source) remove(t testing.TB, o metav1.Object) {
 		err = s.namespaces.Delete(o)
 	case *corev1.Node:
 		err = s.nodes.Delete(o)
+	case *lifecyclev1alpha1.EvictionRequest:
+		err = s.evictions.Delete(o)
 	default:
 		t.Fatalf("remove a %T", o)
 	}
@@ -210,6 +216,19 @@ func restarting(status corev1.ConditionStatus, others func(*corev1.Pod)) func(*c
 
 func withoutSidecar(p *corev1.Pod) { p.Spec.Volumes = nil }
 
+// gateway is what the webhook makes of a pod with mesh.AnnotationGateway.
+func gateway(p *corev1.Pod) {
+	p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: mesh.ContainerInit, Args: []string{mesh.ArgRedirectInbound + "false"}})
+}
+
+// excludes is what the webhook makes of mesh.AnnotationExcludeInboundPorts and of the agent's ports.
+func excludes(ports string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.InitContainers = append(slices.Clone(p.Spec.InitContainers),
+			corev1.Container{Name: mesh.ContainerInit, Args: []string{mesh.ArgRedirectInbound + "true", mesh.ArgExcludeInbound, ports}})
+	}
+}
+
 // serviceOf returns a Service of namespace shop with a cluster IP.
 func serviceOf(name, clusterIP string, ports ...corev1.ServicePort) *corev1.Service {
 	return &corev1.Service{
@@ -249,7 +268,7 @@ var (
 	isPublished = discoveryv1.EndpointConditions{Ready: new(true), Serving: new(bool), Terminating: new(true)} // publishNotReadyAddresses
 )
 
-// endpoint returns an endpoint that is a pod; uid "" is none.
+// endpoint returns an endpoint of a pod, which has no UID if uid is "".
 func endpoint(address, podName, uid string, conditions discoveryv1.EndpointConditions) discoveryv1.Endpoint {
 	e := discoveryv1.Endpoint{Addresses: []string{address}, Conditions: conditions}
 	if uid != "" {

@@ -10,25 +10,25 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// index says which Services and pods a slice belongs to, and the other way round, so that a change costs what it affects.
+// index maps slices to Services and pods, and back, so that the cost of a change depends on what it affects.
 type index struct {
 	slices map[watch.Key]sliceLinks             // by slice
 	of     map[watch.Key]map[watch.Key]struct{} // by Service: its slices
-	naming map[podRef]map[watch.Key]struct{}    // by pod: the slices that name it
+	naming map[podRef]map[watch.Key]struct{}    // by pod: the slices that have it
 }
 
-// podRef is a pod that a slice names. Name and UID must both be right: any user may write a slice that has another namespace's UID.
+// podRef identifies a pod in a slice by name and UID: any user may write a slice with a UID of another namespace.
 type podRef struct {
 	uid types.UID
 	key watch.Key
 }
 
-// sliceLinks is what a slice links.
+// sliceLinks are the objects that a slice refers to.
 type sliceLinks struct {
 	service watch.Key
 	pods    []podRef
 	ports   []portUse
-	// former are the pods that the slice named before the last update.
+	// former are the pods of the slice before the last update.
 	former []podRef
 	// portsDiffer says that the last update changed the ports.
 	portsDiffer bool
@@ -38,13 +38,13 @@ func newIndex() index {
 	return index{slices: map[watch.Key]sliceLinks{}, of: map[watch.Key]map[watch.Key]struct{}{}, naming: map[podRef]map[watch.Key]struct{}{}}
 }
 
-// update reads the slices that have changed.
+// update updates the links of changed slices.
 func (x *index) update(d dirty, get func(watch.Key) *slice) {
 	for key := range d.slices {
 		old := x.slices[key]
 		unlink(x.of, old.service, key)
 		if old.service != (watch.Key{}) {
-			d.services[old.service] = struct{}{} // also if the slice is another Service's now
+			d.services[old.service] = struct{}{} // also if the slice has moved to another Service
 		}
 		now := linksOf(key.Namespace, get(key))
 		now.former = old.pods
@@ -65,7 +65,7 @@ func (x *index) update(d dirty, get func(watch.Key) *slice) {
 	}
 }
 
-// linksOf returns what a slice links; nil, and one that does not count, link nothing.
+// linksOf returns the links of a slice; nil, or a slice that does not count, has none.
 func linksOf(namespace string, s *slice) sliceLinks {
 	if s == nil || s.beyond {
 		return sliceLinks{}
@@ -82,8 +82,8 @@ func linksOf(namespace string, s *slice) sliceLinks {
 	return l
 }
 
-// affected adds to d what a changed slice affects: its Service, and the pods whose ports it changes. A flip of readiness changes
-// no port.
+// affected adds to d the objects that a changed slice affects: its Service, and the pods whose ports it changes. A
+// change of readiness affects no ports.
 func (x *index) affected(key watch.Key, d *dirty) {
 	l := x.slices[key]
 	if l.service != (watch.Key{}) {
@@ -101,14 +101,14 @@ func (x *index) affected(key watch.Key, d *dirty) {
 	}
 }
 
-// servicesOfPod adds to d the Services with an endpoint that is the pod.
+// servicesOfPod adds to d the Services with the pod as an endpoint.
 func (x *index) servicesOfPod(pod podRef, d *dirty) {
 	for key := range x.naming[pod] {
 		d.services[x.slices[key].service] = struct{}{}
 	}
 }
 
-// names reports whether a slice names the pod.
+// names reports whether a slice has the pod.
 func (x *index) names(pod podRef) bool { return len(x.naming[pod]) > 0 }
 
 // slicesOf returns the slices of a Service, sorted.

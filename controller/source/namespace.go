@@ -15,17 +15,17 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// Namespace is what is kept of a namespace.
+// Namespace is the record of a namespace.
 type Namespace struct {
-	// Labels are all its labels: the webhook decides by them.
+	// Labels are all its labels, which the webhook evaluates.
 	Labels map[string]string
-	// Annotations are those that are read.
+	// Annotations are those in readAnnotations.
 	Annotations map[string]string
 }
 
-// readAnnotations are the annotations of namespaces that the webhook decides by.
+// readAnnotations are the annotations of namespaces that the webhook evaluates.
 var readAnnotations = []string{
-	mesh.AnnotationVirtualProbesMode, mesh.AnnotationMeshes, mesh.AnnotationGuardedLiveness,
+	mesh.AnnotationVirtualProbesMode, mesh.AnnotationMeshes, mesh.AnnotationGuardedLiveness, mesh.AnnotationGuardedExec,
 	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
 }
 
@@ -42,7 +42,7 @@ func readNamespace(n *corev1.Namespace) (Namespace, bool) {
 	return r, true
 }
 
-// Mesh returns the mesh of its Services, and of its pods that name none.
+// Mesh returns the mesh of its Services, and of its pods without a mesh of their own.
 func (n *Namespace) Mesh() string {
 	if n != nil && n.Labels[mesh.LabelMesh] != "" {
 		return n.Labels[mesh.LabelMesh]
@@ -50,10 +50,11 @@ func (n *Namespace) Mesh() string {
 	return mesh.DefaultMesh
 }
 
-// Namespace returns a namespace, nil if it is not known.
+// Namespace returns a namespace, nil if it is unknown.
 func (s *Source) Namespace(name string) *Namespace { return s.namespaces.Get(watch.Key{Name: name}) }
 
-// Guarded returns the namespaces where the webhook injects, or pods have guarded liveness, with whether they have unless they say something else.
+// Guarded returns the namespaces where the webhook injects, or where pods have guarded liveness; the value is the
+// default for pods without an annotation.
 func (s *Source) Guarded() map[string]bool {
 	all := map[string]bool{}
 	for _, key := range s.namespaces.Keys() {
@@ -73,9 +74,10 @@ func (s *Source) Guarded() map[string]bool {
 	return all
 }
 
-// ReadNamespace returns a namespace as the API server has it now.
+// ReadNamespace returns a namespace, read from the API server now.
 func (s *Source) ReadNamespace(ctx context.Context, name string) (*Namespace, error) {
-	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()} // the right to list is there
+	// The rights include list, but not get.
+	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
 	list, err := s.o.Client.CoreV1().Namespaces().List(ctx, one)
 	if err != nil {
 		return nil, fmt.Errorf("list namespaces: %w", err)
@@ -85,7 +87,7 @@ func (s *Source) ReadNamespace(ctx context.Context, name string) (*Namespace, er
 			return &n, nil
 		}
 	}
-	return nil, errors.New("there is none of that name")
+	return nil, errors.New("not found")
 }
 
 func (s *Source) namespaceChanged(key watch.Key, before, now *Namespace) {

@@ -10,30 +10,32 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// maxConditionReason is how many bytes of a condition's reason are passed on: any text may be there.
+// maxConditionReason bounds a condition's reason, in bytes, since it may have any text.
 const maxConditionReason = 64
 
-// DefaultTaints are the keys of the autoscalers: https://kubernetes.io/docs/reference/labels-annotations-taints/ and Karpenter's.
+// DefaultTaints are the keys of autoscalers' taints: https://kubernetes.io/docs/reference/labels-annotations-taints/
+// and Karpenter's.
 func DefaultTaints() []string {
 	return []string{"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"}
 }
 
-// DefaultConditions are those of KEP-5683 by which the pods of a node end. Maintenance may be days ahead, or leave them alone.
+// DefaultConditions are the conditions of KEP-5683 that announce the end of a node's pods. It excludes maintenance,
+// which may be days ahead, or leave the pods alone.
 func DefaultConditions() []string {
 	return []string{
 		string(corev1.NodeGracefulNodeShutdownInProgress), string(corev1.NodeDrainInProgress), string(corev1.NodeDrained),
 	}
 }
 
-// Node is what is kept of a node. That it is unschedulable is no reason to drain: whole clusters are cordoned before an upgrade.
+// Node is the record of a node. It ignores unschedulable: clusters are cordoned as a whole before an upgrade.
 type Node struct {
-	// Goes says why it goes, empty if it stays.
+	// Goes is why the node is being removed, "" if it stays.
 	Goes string
-	// Drain is why an administrator drains it, nil if none does.
+	// Drain is why an administrator drains it, or nil.
 	Drain *string
-	// Zone is that of its label, "" if it has none.
+	// Zone is the value of its zone label, or "".
 	Zone string
-	// Unknown says that its kubelet is not heard.
+	// Unknown says that its kubelet is disconnected.
 	Unknown bool
 }
 
@@ -43,7 +45,7 @@ func (o Drains) readNode(n *corev1.Node) (Node, bool) {
 	}, true
 }
 
-// goes returns why a node goes, "" if it stays.
+// goes returns why a node is being removed, "" if it stays.
 func (o Drains) goes(n *corev1.Node) string {
 	if n.DeletionTimestamp != nil {
 		return "it is being deleted"
@@ -61,7 +63,7 @@ func (o Drains) goes(n *corev1.Node) string {
 	return ""
 }
 
-// nodeCondition returns a condition of a node, nil if it has none of that type.
+// nodeCondition returns the condition of that type, or nil.
 func nodeCondition(n *corev1.Node, kind string) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {
 		if c := &n.Status.Conditions[i]; string(c.Type) == kind {
@@ -71,7 +73,7 @@ func nodeCondition(n *corev1.Node, kind string) *corev1.NodeCondition {
 	return nil
 }
 
-// conditionText names a condition. Its message is left out: one that counts evicted pods would change the drain of each pod with every count.
+// conditionText describes a condition without its message, which may have a changing count, so that it stays equal.
 func conditionText(c *corev1.NodeCondition) string {
 	if c.Reason == "" {
 		return "condition " + string(c.Type)

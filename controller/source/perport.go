@@ -13,19 +13,19 @@ import (
 
 // PerPort are the listeners for probes of a pod in mesh.ProbesPerPort mode.
 type PerPort struct {
-	HTTP *mesh.Probes // nil if there are none
+	HTTP *mesh.Probes // nil without HTTP probes
 	Own  []mesh.TCPProbe
 }
 
-// readPerPort reads them from the sidecar, whose arguments and variables cannot change, unlike the pod's annotations. It returns nil for
-// a pod in unified mode, and for one whose probe table its own agent refuses.
+// readPerPort reads the listeners from the sidecar, whose arguments and variables cannot change, unlike the pod's
+// annotations. It returns nil in unified mode, and if the pod's agent rejects the probe table.
 func readPerPort(spec *corev1.PodSpec) *PerPort {
 	c := podspec.Container(spec, mesh.ContainerSidecar)
 	if c == nil || !slices.Contains(c.Args, mesh.ArgProbesMode+string(mesh.ProbesPerPort)) {
 		return nil
 	}
 	at := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == mesh.EnvProbeTable })
-	if at < 0 || len(c.Env[at].Value) > mesh.MaxProbeTable { // no program can have a longer one
+	if at < 0 || len(c.Env[at].Value) > mesh.MaxProbeTable { // no program can have a longer variable
 		return nil
 	}
 	table, _, err := mesh.ParseProbeTable(c.Env[at].Value)
@@ -40,8 +40,9 @@ func newPerPort(table mesh.ProbeTable, port uint32) *PerPort {
 	paths := map[string]bool{}
 	for _, p := range table {
 		switch {
+		case p.Exec != nil: // asks no port
 		case !p.WantsOwnPort() && port != 0:
-			path, _, _ := strings.Cut(p.VirtualPath(), "?") // the agent looks at the query
+			path, _, _ := strings.Cut(p.VirtualPath(), "?") // the agent evaluates the query
 			if paths[path] {
 				continue
 			}

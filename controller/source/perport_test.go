@@ -42,6 +42,14 @@ func TestPerPort(t *testing.T) {
 				{Port: 9001, InboundPort: 6852, Protocol: mesh.ProtocolGRPC},
 			},
 		}},
+		"with exec, which asks no port": {"guarded-per-port/native.yaml", &PerPort{
+			HTTP: &mesh.Probes{Port: 9000, Endpoints: []mesh.ProbeEndpoint{{InboundPort: 8080, InboundPath: "/alive", Path: "/8080/alive"}}},
+			Own: []mesh.TCPProbe{
+				{Port: 9001, InboundPort: 6379, Protocol: mesh.ProtocolTCP},
+				{Port: 9002, InboundPort: 50051, Protocol: mesh.ProtocolGRPC},
+				{Port: 9003, InboundPort: 50051, Protocol: mesh.ProtocolGRPC},
+			},
+		}},
 		"unified": {"every-probe/native.yaml", nil},
 	}
 	for name, tc := range tests {

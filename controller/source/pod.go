@@ -14,55 +14,60 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// Pod is what is kept of a pod with our sidecar.
+// Pod is the record of a pod with our sidecar.
 type Pod struct {
 	UID                  types.UID
 	Mesh, ServiceAccount string
 	Node                 string
-	// Owner is the controller of the pod, such as a ReplicaSet. It is empty for a pod without one.
+	// Owner is the controller of the pod, such as a ReplicaSet; zero without one.
 	Owner Owner
-	// Address is the first address of the pod, which the kubelet probes. It is "" until the pod has one.
+	// Address is the first address of the pod, which the kubelet probes; "" before the pod has one.
 	Address string
+	// SecondAddress is its address of the other IP family, or "".
+	SecondAddress string
 	// Ports are the declared TCP ports of its containers. Excluded ones are not redirected to Envoy.
 	Ports, Excluded []uint32
+	// Gateway says that no incoming connection is redirected to Envoy.
+	Gateway bool
 	// ServerFirst are ports of protocols in which the server sends first.
 	ServerFirst []uint32
-	// Reachable are the services that the pod may see; all if it is nil.
+	// Reachable are the services that the pod may call; nil means all.
 	Reachable []string
-	// LBHealthPort is the port of its agent for load balancers, 0 for none.
+	// LBHealthPort is the port of its agent for load balancers, or 0.
 	LBHealthPort uint32
-	// Healthy says that the kubelet has said last that it is ready, Marked that it is not Ready nevertheless, see readiness.
+	// Healthy is the kubelet's last readiness. Marked says that the pod is not Ready nevertheless, see readiness.
 	Healthy, Marked bool
-	// WholeRestart is how far a restart of all its containers at once is.
+	// WholeRestart is the state of a restart of all its containers at once.
 	WholeRestart WholeRestart
 	// Terminating says that it has a deletionTimestamp.
 	Terminating bool
-	// Drain is why an administrator drains it, nil if none does.
+	// Drain is why an administrator drains it, or nil.
 	Drain *string
 	// PerPort are its listeners for probes, nil in unified mode.
 	PerPort *PerPort
-	// Created is when the pod was made.
+	// Created is the pod's creation time.
 	Created time.Time
 	// Sidecars are its native sidecars.
 	Sidecars []string
-	// Restarts is the restart count of all its containers together.
+	// Restarts is the sum of its containers' restart counts.
 	Restarts int32
-	// Ended says that all its containers have ended for good. Its address may be another pod's by now.
+	// Ended says that all its containers have ended for good, so that another pod may have its address.
 	Ended bool
-	// Warnings are those of its injection, one per line.
+	// Warnings of its injection, one per line.
 	Warnings string
-	// Problem says what of it has no effect, since it is beyond the bounds, and Beyond that it has no place in its namespace's share: it has no Dataplane.
+	// Problem is which part of the pod has no effect, since it exceeds a bound. Beyond says that the pod exceeds its
+	// namespace's share, so that it has no Dataplane.
 	Problem string
 	Beyond  bool
 }
 
-// Owner is what makes a pod.
+// Owner is the controller of a pod.
 type Owner struct {
 	APIVersion, Kind, Name string
 	UID                    types.UID
 }
 
-// readPod returns what is kept of a pod, and false for one without our sidecar: pods of a Kuma that still runs have the same label.
+// readPod returns the record of a pod, and false without our sidecar: Kuma's own pods may have the same label.
 func readPod(p *corev1.Pod) (Pod, bool) {
 	if !podspec.IsInjected(&p.Spec) {
 		return Pod{}, false
@@ -75,9 +80,10 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 		Node:           intern(p.Spec.NodeName),
 		Address:        strings.Clone(p.Status.PodIP),
 		Ports:          atMost(&wrong, "spec.containers[*].ports", declaredPorts(&p.Spec), maxPodPorts),
-		Excluded:       excludedPorts(p.Annotations, &wrong),
+		Excluded:       atMost(&wrong, excludedField, podspec.ExcludedInbound(&p.Spec), maxListedPorts),
 		ServerFirst:    portsOf(p.Annotations, mesh.AnnotationServerFirstPorts, &wrong),
 		Reachable:      reachable(p.Annotations, &wrong),
+		Gateway:        podspec.IsGateway(&p.Spec),
 		Created:        p.CreationTimestamp.Time,
 		Ended:          podspec.Ended(p),
 		Warnings:       cut.Marked(p.Annotations[mesh.AnnotationInjectionWarnings], maxWarnings),
@@ -98,6 +104,9 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 			r.Excluded = append(r.Excluded, metrics)
 		}
 	}
+	if ips := p.Status.PodIPs; len(ips) > 1 { // a pod has at most one address per family
+		r.SecondAddress = strings.Clone(ips[1].IP)
+	}
 	r.Problem = wrong.String()
 	r.Terminating, r.Drain = p.DeletionTimestamp != nil, drainAnnotation(p)
 	r.Owner = OwnerOf(p)
@@ -111,7 +120,7 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 	return r, true
 }
 
-// OwnerOf returns the controller of a pod, the zero value if it has none.
+// OwnerOf returns the controller of a pod, zero without one.
 func OwnerOf(p *corev1.Pod) Owner {
 	for _, o := range p.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
@@ -121,7 +130,7 @@ func OwnerOf(p *corev1.Pod) Owner {
 	return Owner{}
 }
 
-// FieldPath returns the path of a container, as the kubelet's events have it.
+// FieldPath returns the field path of a container, in the form of the kubelet's events.
 func (p *Pod) FieldPath(container string) string {
 	if slices.Contains(p.Sidecars, container) {
 		return "spec.initContainers{" + container + "}"
@@ -129,7 +138,7 @@ func (p *Pod) FieldPath(container string) string {
 	return "spec.containers{" + container + "}"
 }
 
-// declaredPorts returns the TCP ports of all containers but the sidecar's, sorted.
+// declaredPorts returns the declared TCP ports of all containers except the sidecar, sorted.
 func declaredPorts(spec *corev1.PodSpec) []uint32 {
 	var list []uint32
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
@@ -148,22 +157,16 @@ func declaredPorts(spec *corev1.PodSpec) []uint32 {
 	return slices.Compact(list)
 }
 
-// excludedPorts returns the ports that are not redirected: those that the user excludes, and the agent's own.
-func excludedPorts(annotations map[string]string, wrong *problems) []uint32 {
-	all := portsOf(annotations, mesh.AnnotationExcludeInboundPorts, wrong)
-	if on, err := mesh.ParseSwitch(annotations[mesh.AnnotationVirtualProbes]); err == nil && !on {
-		return all
-	}
-	return append(all, portsOf(annotations, mesh.AnnotationVirtualProbesPort, wrong)...)
-}
+// excludedField is the field with the ports that are not redirected.
+const excludedField = "spec.initContainers[" + mesh.ContainerInit + "].args[" + mesh.ArgExcludeInbound + "]"
 
-// portsOf returns the ports that an annotation lists. The webhook has refused anything else in it.
+// portsOf returns the ports in an annotation. The webhook rejects invalid values.
 func portsOf(annotations map[string]string, name string, wrong *problems) []uint32 {
 	ports, _ := mesh.ParsePorts[uint32](annotations[name])
 	return atMost(wrong, annotationField(name), ports, maxListedPorts)
 }
 
-// reachable returns the services that an annotation limits the pod to, nil if there is none; "*" stands for all.
+// reachable returns the services to which an annotation limits the pod, or nil; "*" means all.
 func reachable(annotations map[string]string, wrong *problems) []string {
 	text, limited := annotations[mesh.AnnotationReachableServices]
 	if !limited {
@@ -187,5 +190,5 @@ func reachable(annotations map[string]string, wrong *problems) []string {
 	return names
 }
 
-// intern returns s, the same for all pods that have it.
+// intern returns a string equal to s that all pods share.
 func intern(s string) string { return unique.Make(s).Value() }

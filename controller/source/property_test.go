@@ -94,7 +94,7 @@ func (c *randomCluster) pod() *corev1.Pod {
 	}
 	options := []func(*corev1.Pod){}
 	for _, o := range []func(*corev1.Pod){
-		inMesh("prod"), inPhase(corev1.PodSucceeded), withoutSidecar, annotated(mesh.AnnotationExcludeInboundPorts, "8080"),
+		inMesh("prod"), inPhase(corev1.PodSucceeded), withoutSidecar, excludes("8080"),
 		annotated(mesh.AnnotationServerFirstPorts, "9090"), c.onSomeNode, c.onSomeNode, c.onSomeNode, terminating, forLoadBalancers, forLoadBalancers,
 		forLoadBalancers, annotated(mesh.AnnotationDrain, "by hand"), restarting("True", failed), restarting("False", failed), restarting("False", well),
 	} {

@@ -27,6 +27,9 @@ func TestReadPod(t *testing.T) {
 		"no address yet": {
 			option: func(p *corev1.Pod) { p.Status.PodIP = "" }, change: func(p *Pod) { p.Address = "" },
 		},
+		"dual-stack": {
+			option: func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}} }, change: func(p *Pod) { p.SecondAddress = "fd00::1" },
+		},
 		"succeeded": {option: inPhase(corev1.PodSucceeded), change: func(p *Pod) { p.Ended = true }},
 		"failed":    {option: inPhase(corev1.PodFailed), change: func(p *Pod) { p.Ended = true }},
 		"pending":   {option: inPhase(corev1.PodPending), change: func(*Pod) {}},
@@ -49,29 +52,22 @@ func TestReadPod(t *testing.T) {
 			change: func(*Pod) {},
 		},
 		"excluded ports": {
-			option: annotated(mesh.AnnotationExcludeInboundPorts, "9800, 9801"), change: func(p *Pod) { p.Excluded = []uint32{9800, 9801} },
-		},
-		"the agent's port is not redirected": {
-			option: func(p *corev1.Pod) {
-				annotated(mesh.AnnotationExcludeInboundPorts, "9800")(p)
-				annotated(mesh.AnnotationVirtualProbes, "enabled")(p)
-				annotated(mesh.AnnotationVirtualProbesPort, "9000")(p)
-			},
-			change: func(p *Pod) { p.Excluded = []uint32{9800, 9000} },
+			option: excludes("9800,9801"), change: func(p *Pod) { p.Excluded = []uint32{9800, 9801} },
 		},
 		"the port for Prometheus is not redirected": {
 			option: func(p *corev1.Pod) {
-				annotated(mesh.AnnotationExcludeInboundPorts, "9800")(p)
+				excludes("9800")(p)
 				p.Spec.InitContainers[0].Args = []string{"run", "--metrics-addr=:5670", "--metrics-include=envoy_"}
 			},
 			change: func(p *Pod) { p.Excluded = []uint32{9800, 5670} },
 		},
-		"without virtual probes their port is the application's": {
+		"annotations that came after injection": {
 			option: func(p *corev1.Pod) {
-				annotated(mesh.AnnotationVirtualProbes, "disabled")(p)
-				annotated(mesh.AnnotationVirtualProbesPort, "9000")(p)
+				excludes("9800")(p)
+				annotated(mesh.AnnotationExcludeInboundPorts, "8080")(p)
+				annotated(mesh.AnnotationVirtualProbesPort, "8081")(p)
 			},
-			change: func(*Pod) {},
+			change: func(p *Pod) { p.Excluded = []uint32{9800} },
 		},
 		"server-first ports": {
 			option: annotated(mesh.AnnotationServerFirstPorts, "3306"), change: func(p *Pod) { p.ServerFirst = []uint32{3306} },
@@ -140,6 +136,12 @@ func TestProtocolOf(t *testing.T) {
 		"appProtocol":                    {app: new("grpc"), name: "tcp-x", want: mesh.ProtocolGRPC},
 		"appProtocol wins":               {app: new("tcp"), name: "http", want: mesh.ProtocolTCP},
 		"an unknown appProtocol":         {app: new("example.com/mine"), name: "http", want: mesh.ProtocolTCP},
+		"gRPC-Web by name":               {name: "grpc-web", want: mesh.ProtocolHTTP},
+		"gRPC-Web by prefix":             {name: "grpc-web-api", want: mesh.ProtocolHTTP},
+		"gRPC whose name begins so":      {name: "grpc-webhook", want: mesh.ProtocolGRPC},
+		"gRPC-Web by appProtocol":        {app: new("grpc-web"), name: "grpc", want: mesh.ProtocolHTTP},
+		"appProtocol in another case":    {app: new("HTTP"), want: mesh.ProtocolHTTP},
+		"appProtocol of a vendor's case": {app: new("Kubernetes.io/H2C"), want: mesh.ProtocolHTTP2},
 		"h2c of Kubernetes":              {app: new("kubernetes.io/h2c"), want: mesh.ProtocolHTTP2},
 		"WebSocket of Kubernetes":        {app: new("kubernetes.io/ws"), want: mesh.ProtocolHTTP},
 		"WebSocket over TLS is bytes":    {app: new("kubernetes.io/wss"), want: mesh.ProtocolTCP},

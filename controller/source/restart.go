@@ -7,19 +7,20 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// WholeRestart is how far the kubelet is with a restart of all containers of a pod at once (KEP-5532).
+// WholeRestart is the state of the kubelet's restart of all containers of a pod at once (KEP-5532).
 type WholeRestart uint8
 
 const (
-	// NotRestarting is the state of pods without such a rule, and of those that are ready.
+	// NotRestarting is the state of ready pods, and of pods without such a rule.
 	NotRestarting WholeRestart = iota
-	// Stopping means that the containers are killed and removed, without preStop hooks: nothing of the pod serves.
+	// Stopping means that the kubelet kills and removes the containers, without preStop hooks: the pod does not serve.
 	Stopping
-	// Starting means that the pod has such a rule and is not ready, as it is after Stopping.
+	// Starting means that a pod with such a rule is not ready, as after Stopping.
 	Starting
 )
 
-// wholeRestartOf returns the state by the kubelet's condition. It precedes readiness, so that a slice may still say that the pod is ready.
+// wholeRestartOf returns the state from the kubelet's condition, which changes before readiness: a slice may still have
+// the pod as ready.
 func wholeRestartOf(p *corev1.Pod, healthy bool) WholeRestart {
 	switch {
 	case podspec.RestartingAll(p) != nil:
@@ -30,12 +31,12 @@ func wholeRestartOf(p *corev1.Pod, healthy bool) WholeRestart {
 	return NotRestarting
 }
 
-// away reports whether an endpoint is taken away before its slice says so. A nil Pod has no such endpoint.
+// away reports whether an endpoint must be taken away before its slice changes. It is false for a nil Pod.
 func (p *Pod) away(e *sliceEndpoint) bool {
 	return p != nil && (p.WholeRestart == Stopping || p.WholeRestart == Starting && !e.published)
 }
 
-// takeAway has an endpoint get no traffic.
+// takeAway makes an endpoint get no traffic.
 func (p *Pod) takeAway(e *mesh.ServiceEndpoint) {
 	e.Health, e.Frozen, e.Restarting = &mesh.EndpointHealth{Ready: new(bool), Serving: new(bool)}, false, p.WholeRestart == Stopping
 }

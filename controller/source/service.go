@@ -12,19 +12,20 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// service is what is kept of a Service.
+// service is the record of a Service.
 type service struct {
 	uid types.UID
-	// clusterIPs are its virtual addresses; none for a headless service.
+	// clusterIPs are its virtual addresses; empty for a headless service.
 	clusterIPs []string
 	headless   bool
-	// family is the first of its IP families. Empty for a Service of an API server that does not say it.
+	// family is the first of its IP families; empty if the API server does not support them.
 	family discoveryv1.AddressType
-	// affinity and policy are set where they are not the default. A headless service has none: its callers choose the endpoint.
+	// affinity and policy are set if they differ from the default, but not for a headless service, whose callers choose
+	// the endpoint.
 	affinity mesh.SessionAffinity
 	policy   mesh.InternalTrafficPolicy
 	ports    []servicePort
-	// problem says what of it has no effect, beyond that all of it has none, see Pod.
+	// problem is which part of the Service has no effect; beyond says that all of it has none, as in Pod.
 	problem string
 	beyond  bool
 }
@@ -36,7 +37,7 @@ type servicePort struct {
 	protocol mesh.Protocol
 }
 
-// readService returns what is kept of a Service, and false for one that is only a name (ExternalName).
+// readService returns the record of a Service, and false for an ExternalName.
 func readService(s *corev1.Service) (service, bool) {
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		return service{}, false
@@ -67,7 +68,7 @@ func readService(s *corev1.Service) (service, bool) {
 	return r, true
 }
 
-// ClusterIPs returns the virtual addresses of a Service, nil for one that has none or is not there.
+// ClusterIPs returns the virtual addresses of a Service, nil if it has none or does not exist.
 func (s *Source) ClusterIPs(key watch.Key) []string {
 	if r := s.services.Get(key); r != nil {
 		return r.clusterIPs
@@ -75,7 +76,7 @@ func (s *Source) ClusterIPs(key watch.Key) []string {
 	return nil
 }
 
-// slice is what is kept of an EndpointSlice.
+// slice is the record of an EndpointSlice.
 type slice struct {
 	uid types.UID
 	// service is the name of its Service, in its namespace.
@@ -83,35 +84,36 @@ type slice struct {
 	family    discoveryv1.AddressType
 	ports     []slicePort
 	endpoints []sliceEndpoint
-	// problem and beyond are as those of a service.
+	// problem and beyond are as in service.
 	problem string
 	beyond  bool
 }
 
 // slicePort is a TCP port of the endpoints.
 type slicePort struct {
-	name     string // that of the Service's port
+	name     string // name of the Service's port
 	port     uint32
 	protocol mesh.Protocol
 }
 
-// sliceEndpoint is one endpoint, at each port of the slice.
+// sliceEndpoint is an endpoint, at each port of the slice.
 type sliceEndpoint struct {
 	address        string
-	pod            types.UID // "" for an endpoint that is no pod
+	pod            types.UID // "" if the endpoint is not a pod
 	podName        string
-	node           string // "" where nothing says it
+	node           string // "" if unknown
 	ready, serving bool
-	// published says that it is ready though its pod is not (publishNotReadyAddresses).
+	// published says that it is ready although its pod is not (publishNotReadyAddresses).
 	published bool
 }
 
-// ref returns which pod it is.
+// ref returns the pod of the endpoint.
 func (e *sliceEndpoint) ref(namespace string) podRef {
 	return podRef{e.pod, watch.Key{Namespace: namespace, Name: e.podName}}
 }
 
-// readSlice returns what is kept of an EndpointSlice, and false for one of no Service, or of names instead of addresses.
+// readSlice returns the record of an EndpointSlice, and false for a slice without a Service, or with names instead of
+// addresses.
 func readSlice(s *discoveryv1.EndpointSlice) (slice, bool) {
 	name := s.Labels[discoveryv1.LabelServiceName]
 	if name == "" || s.AddressType == discoveryv1.AddressTypeFQDN {
@@ -141,8 +143,8 @@ func readSlice(s *discoveryv1.EndpointSlice) (slice, bool) {
 	return r, true
 }
 
-// readEndpoint reads an endpoint. Absent conditions mean what the API says: ready is true, serving is what ready is. As for
-// kube-proxy, one that is not ready serves only while it ends.
+// readEndpoint reads an endpoint. Absent conditions have the API's defaults: ready is true, and serving equals ready. As
+// in kube-proxy, serving matters only while the endpoint is terminating.
 func readEndpoint(e *discoveryv1.Endpoint) sliceEndpoint {
 	isTrue := func(b *bool, absent bool) bool {
 		if b == nil {
@@ -162,15 +164,19 @@ func readEndpoint(e *discoveryv1.Endpoint) sliceEndpoint {
 	return r
 }
 
-// protocolOf returns what a port speaks: its appProtocol, with Kubernetes' names too, else the first part of its name, as in
-// http-metrics. Any other is bytes.
+// protocolOf returns the protocol of a port: its appProtocol, in any letter case and with Kubernetes' names, as Istio
+// and Kuma read it, otherwise the first part of the name, as in http-metrics. Unknown protocols are bytes. grpc-web is
+// HTTP, because callers such as browsers may only support HTTP/1.
 func protocolOf(appProtocol *string, name string) mesh.Protocol {
 	text, _, _ := strings.Cut(name, "-")
+	if web := "grpc-web"; name == web || strings.HasPrefix(name, web+"-") {
+		text = web
+	}
 	if appProtocol != nil {
-		text = *appProtocol
+		text = strings.ToLower(*appProtocol)
 	}
 	switch text {
-	case "http", "http1", "kubernetes.io/ws":
+	case "http", "http1", "grpc-web", "kubernetes.io/ws":
 		return mesh.ProtocolHTTP
 	case "http2", "h2c", "kubernetes.io/h2c":
 		return mesh.ProtocolHTTP2
@@ -180,7 +186,7 @@ func protocolOf(appProtocol *string, name string) mesh.Protocol {
 	return mesh.ProtocolTCP
 }
 
-// portNamed returns the port of a slice for a port of the Service.
+// portNamed returns the slice's port for a port of the Service.
 func (s *slice) portNamed(name string) (slicePort, bool) {
 	i := slices.IndexFunc(s.ports, func(p slicePort) bool { return p.name == name })
 	if i < 0 {

@@ -1,9 +1,10 @@
-// Package source makes the objects of the mesh from those of Kubernetes: a Dataplane of each pod with our sidecar, and a Service of
+// Package source makes the objects of the mesh from Kubernetes objects: a Dataplane of each pod with our sidecar, and a Service of
 // each port of a Service, with the endpoints that its EndpointSlices name. Nothing is written to the API server. It runs in every
 // replica of the control plane.
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -39,21 +40,22 @@ type Options struct {
 	Builder Builder
 	// Name of the source for the Builder. Required.
 	Name string
-	// PodChanged is called after a pod with our sidecar has come (before is nil), changed or gone (now is nil). It must not block.
-	// Default none.
+	// PodChanged is called after a pod with our sidecar was added (before is nil), changed or deleted (now is nil). It
+	// must not block. Default: no call.
 	PodChanged func(key watch.Key, before, now *Pod)
-	// MeshChanged is called after the mesh of a namespace has changed. It must not block. Default none.
+	// MeshChanged is called after the mesh of a namespace has changed. It must not block. Default: no call.
 	MeshChanged func(namespace string)
-	// Drains says which nodes go, and how many proxies must serve on.
+	// Drains has the options for drains.
 	Drains Drains
-	// Held is called when proxies of a Service begin to serve on although their nodes or an administrator want them to drain. It must not
-	// block. TellDrains has it called again. Default none.
+	// Held is called when proxies of a Service begin to serve on although a node's removal or an administrator drains
+	// them, and by TellDrains. It must not block. Default: no call.
 	Held func(service watch.Key, uid types.UID, pods []string)
-	// Drained is called when a node or an administrator begins to keep new traffic from a pod, and by TellDrains. It must not block. Default none.
+	// Drained is called when a node's removal or an administrator begins to drain a pod, and by TellDrains. It must not
+	// block. Default: no call.
 	Drained func(pod watch.Key, uid types.UID, why string)
-	// Connected reports whether the agent of a proxy has a session, with any replica. Default: none has.
+	// Connected reports whether the agent of a proxy has a session, with any replica. Default: always false.
 	Connected func(proxy mesh.ID) bool
-	// Memory is how many bytes this process may use, of which a namespace has a share. Default 512 MiB.
+	// Memory is the memory limit of this process in bytes, of which each namespace has a share. Default 512 MiB.
 	Memory uint64
 	// Registerer for the metrics sonde_objects_beyond_bounds, sonde_drain_* and sonde_frozen_endpoints. Default none.
 	Registerer prometheus.Registerer
@@ -71,46 +73,49 @@ type Source struct {
 	slices     *watch.Store[*discoveryv1.EndpointSlice, slice]
 	namespaces *watch.Store[*corev1.Namespace, Namespace]
 	nodes      *watch.Store[*corev1.Node, Node]
+	evictions  *evictions
 	metrics    drainMetrics
 	wake       run.Signal
 
 	frozenMetrics frozenMetrics
 
-	mu      sync.Mutex // guards what watches have changed since the last derive
-	missing int        // kinds whose first objects are not all there
+	mu      sync.Mutex // guards the changes of watches since the last derive
+	missing int        // kinds that have not been read completely
 	dirty   dirty
 	byUID   map[types.UID]watch.Key
-	// gone are pods that are no more, while a slice may still name them.
+	// gone are deleted pods that may still be in a slice.
 	gone map[podRef]struct{}
-	// goneNodes are nodes that are no more, while a pod is still on one.
+	// goneNodes are deleted nodes that still have a pod.
 	goneNodes map[string]struct{}
-	// frozen is what is to be kept, see Freeze.
+	// evicting has the requesters of pods' evictions, by the names of the requests.
+	evicting map[podRef]map[string]string
+	// frozen are the zones to keep, see Freeze.
 	frozen Kept
-	// ignoreNodes says that no node is a reason to drain.
+	// ignoreNodes says that the removal of nodes causes no drains.
 	ignoreNodes bool
 
-	// What derive has passed on. It is for one goroutine.
+	// The state that derive has passed on. Only one goroutine uses it.
 	index  index
 	passed map[watch.Key][]mesh.Key // by Service: its Services of the mesh
 	proxy  map[watch.Key]mesh.Key   // by pod: its Dataplane
 	held   map[watch.Key]serving    // by Service: which of its pods serve on
 	drains map[watch.Key]*mesh.Drain
-	// drained is what Options.Drained was told of pods.
+	// drained has the last calls of Options.Drained, by pod.
 	drained map[watch.Key]drained
-	// keeping is the frozen by which is derived, kept the endpoints that were taken away.
+	// keeping is the value of frozen for the current derive, kept the endpoints that were taken away.
 	keeping Kept
 	kept    map[podRef]kept
 	synced  bool
 }
 
-// dirty are the objects that have to be derived again.
+// dirty are the objects that must be derived again.
 type dirty struct {
 	pods, services, slices, namespaces map[watch.Key]struct{}
-	// refs are what the pods are or were.
+	// refs identify the pods' current and former instances.
 	refs map[podRef]struct{}
 	// nodes are by name.
 	nodes map[string]struct{}
-	// held says that Options.Held and Drained have to be told of all, see TellDrains.
+	// held says that Options.Held and Drained must be called for all, see TellDrains.
 	held bool
 }
 
@@ -138,13 +143,11 @@ func New(o Options) *Source {
 	if o.Connected == nil {
 		o.Connected = func(mesh.ID) bool { return false }
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	s := &Source{
 		o: o, wake: run.NewSignal(), missing: 5, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
 		gone: map[podRef]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
-		goneNodes: map[string]struct{}{}, held: map[watch.Key]serving{}, drains: map[watch.Key]*mesh.Drain{}, drained: map[watch.Key]drained{}, metrics: newDrainMetrics(o.Registerer),
+		goneNodes: map[string]struct{}{}, evicting: map[podRef]map[string]string{}, held: map[watch.Key]serving{}, drains: map[watch.Key]*mesh.Drain{}, drained: map[watch.Key]drained{}, metrics: newDrainMetrics(o.Registerer),
 		ignoreNodes: o.Drains.IgnoreNodes, kept: map[podRef]kept{}, frozenMetrics: newFrozenMetrics(o.Registerer),
 	}
 	if o.Registerer != nil {
@@ -181,6 +184,7 @@ func New(o Options) *Source {
 		Client: o.Client.CoreV1().RESTClient(), Resource: "nodes", New: &corev1.Node{},
 		Record: o.Drains.readNode, Changed: s.nodeChanged, Synced: s.kindSynced,
 	})
+	s.evictions = s.newEvictions(share / 8) // they are small
 	return s
 }
 
@@ -192,6 +196,7 @@ func (s *Source) Run(ctx context.Context) error {
 	group.Go(func() error { return s.slices.Run(ctx) })
 	group.Go(func() error { return s.namespaces.Run(ctx) })
 	group.Go(func() error { return s.nodes.Run(ctx) })
+	group.Go(func() error { return s.followEvictions(ctx) })
 	group.Go(func() error {
 		recheck := time.NewTicker(recheckEvery)
 		defer recheck.Stop()
@@ -211,7 +216,7 @@ func (s *Source) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Pod returns the pod with a UID that has our sidecar, and its name; nil if there is none.
+// Pod returns the pod with this UID and its key, or nil without our sidecar.
 func (s *Source) Pod(uid types.UID) (watch.Key, *Pod) {
 	s.mu.Lock()
 	key, ok := s.byUID[uid]
@@ -226,7 +231,7 @@ func (s *Source) Pod(uid types.UID) (watch.Key, *Pod) {
 	return key, p
 }
 
-// PodNamed returns the pod of that name that has our sidecar, nil if there is none.
+// PodNamed returns the pod of that name, or nil without our sidecar.
 func (s *Source) PodNamed(key watch.Key) *Pod { return s.pods.Get(key) }
 
 // ProxyOf returns the proxy of a pod, "" if the pod is unknown.
@@ -238,17 +243,17 @@ func (s *Source) ProxyOf(key watch.Key) mesh.ID {
 	return p.id(key)
 }
 
-// Missing returns which kinds have not been read yet, and why; nil once all have.
+// Missing returns which kinds have not been read yet, and why; nil once all have been read.
 func (s *Source) Missing() error {
 	return errors.Join(s.namespaces.Missing(), s.nodes.Missing(), s.pods.Missing(), s.services.Missing(), s.slices.Missing())
 }
 
-// Lost returns since when the API server has not been heard about some kind, zero while it is.
+// Lost returns since when the watch of some kind has been disconnected, zero if none is.
 func (s *Source) Lost() watch.Loss {
 	return watch.First(s.namespaces.Lost(), s.pods.Lost(), s.services.Lost(), s.slices.Lost(), s.nodes.Lost())
 }
 
-// PodRevision returns how far the pods of the mesh were read.
+// PodRevision returns up to which revision the pods of the mesh were read.
 func (s *Source) PodRevision() watch.Revision { return s.pods.Revision() }
 
 func (s *Source) podChanged(key watch.Key, before, now *Pod) {
@@ -256,7 +261,8 @@ func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 	s.mark(func(d *dirty) {
 		if before != nil && now != nil && before.sameButReadiness(now) {
 			n := s.nodes.Get(watch.Key{Name: now.Node})
-			if before.Marked || now.Marked || before.WholeRestart != now.WholeRestart || n != nil && n.Unknown { // else the slice alone says it
+			// Otherwise only the slice matters.
+			if before.Marked || now.Marked || before.WholeRestart != now.WholeRestart || n != nil && n.Unknown {
 				d.refs[podRef{now.UID, key}] = struct{}{}
 			}
 			return
@@ -280,7 +286,7 @@ func (s *Source) kindSynced() {
 	s.mark(func(*dirty) { s.missing-- })
 }
 
-// mark records a change, and has it derived.
+// mark records a change, and wakes derive.
 func (s *Source) mark(change func(*dirty)) {
 	s.mu.Lock()
 	change(&s.dirty)
@@ -288,7 +294,7 @@ func (s *Source) mark(change func(*dirty)) {
 	s.wake.Set()
 }
 
-// take returns what has changed, and false while not every kind is there: what the first would make would be taken back.
+// take returns the changes, and false until all kinds have been read: earlier results would be revoked later.
 func (s *Source) take() (dirty, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,7 +306,7 @@ func (s *Source) take() (dirty, bool) {
 	return d, true
 }
 
-// derive passes on what has changed. A Dataplane comes before the Services that name it, and goes after them.
+// derive passes on the changes. A Dataplane is added before the Services that refer to it, and removed after them.
 func (s *Source) derive() {
 	d, ok := s.take()
 	if !ok {
@@ -344,7 +350,8 @@ func (s *Source) derive() {
 	}
 }
 
-// servicesOfNamespaces adds to d the Services of its namespaces. It looks at all Services, since namespaces seldom change.
+// servicesOfNamespaces adds to d the Services of its namespaces. It iterates over all Services, since namespaces seldom
+// change.
 func (s *Source) servicesOfNamespaces(d *dirty) {
 	for key := range s.passed {
 		if _, changed := d.namespaces[watch.Key{Name: key.Namespace}]; changed {
@@ -353,7 +360,7 @@ func (s *Source) servicesOfNamespaces(d *dirty) {
 	}
 }
 
-// derivePod passes on the Dataplane of a pod. It returns the key of the Dataplane that the pod had and has no more.
+// derivePod passes on the Dataplane of a pod. It returns the key of a Dataplane that must be removed.
 func (s *Source) derivePod(key watch.Key) (mesh.Key, bool) {
 	old, had := s.proxy[key]
 	var d *mesh.Dataplane
@@ -369,7 +376,7 @@ func (s *Source) derivePod(key watch.Key) (mesh.Key, bool) {
 	return old, had && old != d.Key()
 }
 
-// forget drops the pods that no slice names any more.
+// forget drops deleted pods that are in no slice.
 func (s *Source) forget(d *dirty) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -381,7 +388,8 @@ func (s *Source) forget(d *dirty) {
 	s.forgetNodes(d)
 }
 
-// podOf finds the pod of an endpoint. One that does not count is as one that is gone: its Envoy may have no listener.
+// podOf finds the pod of an endpoint. A pod that does not count is treated as gone, since its Envoy may have no
+// listener.
 func (s *Source) podOf(ref podRef) (p *Pod, gone, drains bool) {
 	if p = s.pods.Get(ref.key); p != nil && p.UID == ref.uid {
 		return p, p.Ended || p.Beyond, s.drains[ref.key].Applies()
@@ -392,7 +400,7 @@ func (s *Source) podOf(ref podRef) (p *Pod, gone, drains bool) {
 	return nil, gone, false
 }
 
-// deriveService passes on the Services of the mesh that a Service is.
+// deriveService passes on the Services of the mesh for a Service of Kubernetes.
 func (s *Source) deriveService(key watch.Key) {
 	var now []mesh.Key
 	if record := s.services.Get(key); record != nil {

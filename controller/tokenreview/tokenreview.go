@@ -1,6 +1,6 @@
-// Package tokenreview finds out which pod a projected service-account token identifies. The API server checks the token, and the
-// cache of pods decides: a token still passes for about ten seconds after its pod was deleted, and one that names no pod of the cache is not
-// sent.
+// Package tokenreview finds the pod of a projected service-account token. The API server verifies the token, and the
+// pod cache decides: for about ten seconds the API server still accepts the token of a deleted pod. A token of a pod
+// that is not in the cache is not sent to the API server.
 package tokenreview
 
 import (
@@ -26,19 +26,19 @@ const (
 	userPrefix   = "system:serviceaccount:"
 )
 
-// errInvalid begins each refusal.
+// errInvalid is wrapped by each rejection.
 var errInvalid = errors.New("invalid token")
 
-// Pod is what the cache of pods knows of a pod.
+// Pod is a pod in the pod cache.
 type Pod struct {
 	Namespace, Name, UID, ServiceAccount string
-	// Mesh of the pod, "" if it is in none.
+	// Mesh of the pod, "" if it is not in a mesh.
 	Mesh string
 	// Refused is why a pod of its namespace must not join that mesh, nil if it may.
 	Refused error
 }
 
-// Pods is the cache of pods. Its methods return at once. A pod is in it until its object is gone.
+// Pods is the pod cache. Its methods return at once. A pod stays in it until its object is deleted.
 type Pods interface {
 	// Pod returns the pod with that UID.
 	Pod(uid string) (Pod, bool)
@@ -46,7 +46,9 @@ type Pods interface {
 
 // Reviews is the API of TokenReviews. authenticationv1.TokenReviewInterface of client-go implements it.
 type Reviews interface {
-	Create(ctx context.Context, r *authenticationv1.TokenReview, o metav1.CreateOptions) (*authenticationv1.TokenReview, error)
+	Create(
+		ctx context.Context, r *authenticationv1.TokenReview, o metav1.CreateOptions,
+	) (*authenticationv1.TokenReview, error)
 }
 
 // Options of an Authenticator.
@@ -58,7 +60,7 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// Authenticator checks tokens. It may be used from any goroutine.
+// Authenticator checks tokens. It is safe for concurrent use.
 type Authenticator struct {
 	o Options
 }
@@ -72,8 +74,8 @@ func New(o Options) (*Authenticator, error) {
 	return &Authenticator{o: o}, nil
 }
 
-// Authenticate implements join.Authenticator: it returns the pod that a token identifies. The error wraps identity.ErrUnavailable if
-// the API server does not answer, and identity.ErrNotKnown if the pod is in no cache. It never contains the token.
+// Authenticate implements join.Authenticator: it returns the pod of a token. The error wraps identity.ErrUnavailable if
+// the API server does not answer, and identity.ErrNotKnown if the pod is not in the cache. It never contains the token.
 func (a *Authenticator) Authenticate(ctx context.Context, token string) (identity.Subject, error) {
 	said, err := claimed(token)
 	if err != nil {
@@ -98,7 +100,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (identit
 	return a.find(c)
 }
 
-// claims is what a token says, or the API server says of it.
+// claims are the claims of a token, or the API server's answer about them.
 type claims struct{ namespace, serviceAccount, pod, uid string }
 
 // private are the claims of a projected token. Source: kubernetes pkg/serviceaccount/claims.go.
@@ -115,8 +117,9 @@ type object struct {
 	UID  string `json:"uid"`
 }
 
-// claimed returns what a token says of itself, which only the API server can check. A token that cannot be of a pod that joins is no reason to
-// ask it: any client that can connect could send any number of these. The error does not contain the token.
+// claimed returns the unverified claims of a token, which only the API server can verify. It rejects tokens that cannot
+// belong to a joining pod, so that clients cannot cause any number of requests to the API server. The error does not
+// contain the token.
 func claimed(token string) (claims, error) {
 	var own private
 	if _, err := Claimed(token, mesh.TokenAudience, &own); err != nil {
@@ -124,52 +127,56 @@ func claimed(token string) (claims, error) {
 	}
 	k := own.Kubernetes
 	if k.Namespace == "" || k.ServiceAccount.Name == "" || k.Pod.Name == "" || k.Pod.UID == "" {
-		return claims{}, errors.New("kubernetes.io: the token is bound to no pod, it must be a projected one of a pod")
+		return claims{}, errors.New("kubernetes.io: the token is not bound to a pod, it must be a pod's projected token")
 	}
 	return claims{namespace: k.Namespace, serviceAccount: k.ServiceAccount.Name, pod: k.Pod.Name, uid: k.Pod.UID}, nil
 }
 
-// read returns which pod a user of a review is, and as an error why it is none.
+// read returns the pod of a reviewed user, or why the user is not a pod.
 func read(user authenticationv1.UserInfo) (claims, error) {
 	name, ok := strings.CutPrefix(user.Username, userPrefix)
 	namespace, serviceAccount, separated := strings.Cut(name, ":")
 	if !ok || !separated || namespace == "" || serviceAccount == "" {
-		return claims{}, fmt.Errorf("it is for user %q, must be for a service account", user.Username)
+		return claims{}, fmt.Errorf("the token is for user %q, must be for a service account", user.Username)
 	}
 	c := claims{namespace: namespace, serviceAccount: serviceAccount}
 	for key, value := range map[string]*string{extraPodName: &c.pod, extraPodUID: &c.uid} {
 		values := user.Extra[key]
 		if len(values) != 1 || values[0] == "" {
-			return claims{}, fmt.Errorf("%s: missing: the token is bound to no pod, it must be a projected one of a pod", key)
+			return claims{}, fmt.Errorf("%s: missing: the token is not bound to a pod, it must be a pod's projected token", key)
 		}
 		*value = values[0]
 	}
 	return c, nil
 }
 
-// find returns the pod that the claims name, if it is the one that the cache has.
+// find returns the pod of the claims, if it equals the cached pod.
 func (a *Authenticator) find(c claims) (identity.Subject, error) {
 	p, ok := a.o.Pods.Pod(c.uid)
 	if !ok {
 		return identity.Subject{}, notSeen(c)
 	}
 	if p.Namespace != c.namespace || p.Name != c.pod || p.ServiceAccount != c.serviceAccount {
-		return identity.Subject{}, fmt.Errorf("%w: it is for pod %s/%s with service account %q, the pod with its UID is %s/%s with service account %q",
-			errInvalid, c.namespace, c.pod, c.serviceAccount, p.Namespace, p.Name, p.ServiceAccount)
+		return identity.Subject{},
+			fmt.Errorf("%w: the token is for pod %s/%s with service account %q, "+
+				"but the pod with its UID is %s/%s with service account %q",
+				errInvalid, c.namespace, c.pod, c.serviceAccount, p.Namespace, p.Name, p.ServiceAccount)
 	}
 	if p.Mesh == "" {
-		return identity.Subject{}, fmt.Errorf("%w: pod %s/%s is in no mesh", errInvalid, p.Namespace, p.Name)
+		return identity.Subject{}, fmt.Errorf("%w: pod %s/%s is not in a mesh", errInvalid, p.Namespace, p.Name)
 	}
-	if p.Refused != nil { // the webhook has not seen the pod, or its label was changed since
+	if p.Refused != nil { // the pod bypassed the webhook, or its label was changed later
 		return identity.Subject{}, fmt.Errorf("%w: pod %s/%s: %w", errInvalid, p.Namespace, p.Name, p.Refused)
 	}
 	return identity.Subject{
-		Mesh: p.Mesh, Dataplane: mesh.ObjectDataplane(p.Namespace, p.Name), Path: mesh.ServiceAccountPath(p.Namespace, p.ServiceAccount), Instance: p.UID,
+		Mesh: p.Mesh, Dataplane: mesh.ObjectDataplane(p.Namespace, p.Name),
+		Path: mesh.ServiceAccountPath(p.Namespace, p.ServiceAccount), Instance: p.UID,
 	}, nil
 }
 
-// notSeen says nothing but what the token says: the caller may not be its pod. The cache may be behind: then the agent's next try succeeds.
+// notSeen returns an error that only repeats the token's claims, since the caller may not be its pod. If the cache is
+// behind, the agent's next attempt succeeds.
 func notSeen(c claims) error {
-	text := fmt.Sprintf("pod %s/%s with UID %s is deleted, or not seen yet", c.namespace, c.pod, c.uid)
+	text := fmt.Sprintf("pod %s/%s with UID %s is deleted, or still unknown", c.namespace, c.pod, c.uid)
 	return fmt.Errorf("%w: %s", identity.ErrNotKnown, cut.Text(text, maxReason))
 }

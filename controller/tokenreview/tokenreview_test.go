@@ -28,11 +28,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var _ join.Authenticator = (*tokenreview.Authenticator)(nil)
 
-// secretToken is that of pod shop/web-1, as the API server issues it, but for the signature.
+// secretToken is pod shop/web-1's, as the API server issues it, but for the signature.
 var secretToken = token(`{"aud":["sonde-cp"],"sub":"system:serviceaccount:shop:web",
 	"kubernetes.io":{"namespace":"shop","pod":{"name":"web-1","uid":"uid-1"},"serviceaccount":{"name":"web","uid":"uid-of-the-account"}}}`)
 
-// token returns a JWT with these claims and a signature that nobody has made.
+// token returns a JWT with these claims and an invalid signature.
 func token(claims string) string {
 	encode := base64.RawURLEncoding.EncodeToString
 	return encode([]byte(`{"alg":"RS256","kid":"a"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("signature"))
@@ -132,17 +132,17 @@ func TestAuthenticate(t *testing.T) {
 			bend: func(s *authenticationv1.TokenReviewStatus) { s.Authenticated, s.Error = false, "bad "+secretToken }, pods: pods{web1}, err: refused, want: "bad <token>",
 		},
 		"of a person": {bend: func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "admin" }, pods: pods{web1}, err: refused, want: `user "admin"`},
-		"of no pod":   {bend: func(s *authenticationv1.TokenReviewStatus) { s.User.Extra = nil }, pods: pods{web1}, err: refused, want: "bound to no pod"},
+		"of no pod":   {bend: func(s *authenticationv1.TokenReviewStatus) { s.User.Extra = nil }, pods: pods{web1}, err: refused, want: "not bound to a pod"},
 		"of a pod, no UID": {bend: func(s *authenticationv1.TokenReviewStatus) {
 			delete(s.User.Extra, "authentication.kubernetes.io/pod-uid")
 		}, pods: pods{web1}, err: refused, want: "pod-uid"},
-		"of a deleted pod":    {err: identity.ErrNotKnown, want: "pod shop/web-1 with UID uid-1 is deleted, or not seen yet"},
-		"of an earlier pod":   {pods: with(func(p *tokenreview.Pod) { p.UID = "uid-2" }), err: identity.ErrNotKnown, want: "pod shop/web-1 with UID uid-1 is deleted, or not seen yet"},
+		"of a deleted pod":    {err: identity.ErrNotKnown, want: "pod shop/web-1 with UID uid-1 is deleted, or still unknown"},
+		"of an earlier pod":   {pods: with(func(p *tokenreview.Pod) { p.UID = "uid-2" }), err: identity.ErrNotKnown, want: "pod shop/web-1 with UID uid-1 is deleted, or still unknown"},
 		"UID of another pod":  {pods: with(func(p *tokenreview.Pod) { p.Name = "web-2" }), err: refused, want: "is shop/web-2"},
 		"UID elsewhere":       {pods: with(func(p *tokenreview.Pod) { p.Namespace = "bank" }), err: refused, want: "is bank/web-1"},
 		"another account":     {pods: with(func(p *tokenreview.Pod) { p.ServiceAccount = "db" }), err: refused, want: `service account "db"`},
 		"mesh of others":      {pods: with(func(p *tokenreview.Pod) { p.Refused = errors.New("must be blue") }), err: refused, want: "pod shop/web-1: must be blue"},
-		"pod that is no mesh": {pods: with(func(p *tokenreview.Pod) { p.Mesh = "" }), err: refused, want: "in no mesh"},
+		"pod that is no mesh": {pods: with(func(p *tokenreview.Pod) { p.Mesh = "" }), err: refused, want: "not in a mesh"},
 	}
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
@@ -187,15 +187,15 @@ func TestTokenThatIsNotSent(t *testing.T) {
 		for name, tc := range map[string]struct{ token, want string }{
 			"empty":             {"", "empty"},
 			"too long":          {strings.Repeat("a", 16<<10+1), "at most 16384"},
-			"no JWT":            {"nonsense", "no signed JWT"},
-			"no signature":      {strings.TrimSuffix(secretToken, ".c2lnbmF0dXJl"), "no signed JWT"},
-			"no JSON":           {token("{"), "not those of a projected token"},
-			"other JSON":        {token(`{"kubernetes.io":[]}`), "not those of a projected token"},
+			"no JWT":            {"nonsense", "not a signed JWT"},
+			"no signature":      {strings.TrimSuffix(secretToken, ".c2lnbmF0dXJl"), "not a signed JWT"},
+			"no JSON":           {token("{"), "lacks the claims of a projected token"},
+			"other JSON":        {token(`{"kubernetes.io":[]}`), "lacks the claims of a projected token"},
 			"of the API server": {token(claims(`"https://kubernetes.default.svc"`, pod)), `must hold "sonde-cp"`},
 			"no audience":       {token(claims(``, pod)), `must hold "sonde-cp"`},
-			"of no pod":         {token(claims(`"sonde-cp"`, `"node":{"name":"node-1"}`)), "bound to no pod"},
-			"no UID":            {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1"}`)), "bound to no pod"},
-			"of another pod":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"uid-2"}`)), "with UID uid-2 is deleted, or not seen yet"},
+			"of no pod":         {token(claims(`"sonde-cp"`, `"node":{"name":"node-1"}`)), "not bound to a pod"},
+			"no UID":            {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1"}`)), "not bound to a pod"},
+			"of another pod":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"uid-2"}`)), "with UID uid-2 is deleted, or still unknown"},
 			"of a long name":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"`+strings.Repeat("u", 9000)+`"}`)), "with UID uuu"},
 		} {
 			_, err := a.Authenticate(t.Context(), tc.token)

@@ -1,5 +1,6 @@
-// Package uninjected tells of pods that have no sidecar although one is asked for: they were made before that or past the webhook, or no sidecar can
-// work in them, so that the API server does not ask the webhook. Nothing else would say it.
+// Package uninjected reports pods that have no sidecar although they should: they were created before the setting or
+// without the webhook, or a sidecar cannot work in them, so that the API server does not call the webhook. Nothing else
+// reports them.
 package uninjected
 
 import (
@@ -20,18 +21,19 @@ import (
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/internal/podcause"
 	"github.com/sonde-mesh/sonde/internal/podspec"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 const (
-	// soon is when it is asked again whether the cluster has been read.
+	// soon is the retry interval until the cluster has been read.
 	soon = 2 * time.Second
-	// every is how often pods are looked for. They are not watched: a cluster may have many that are in no mesh.
+	// every is the interval of searches. A cluster may have too many pods without a mesh for a watch.
 	every = 2 * time.Minute
-	// again is when a pod is told of once more: events are kept for an hour.
+	// again is the interval of events about a pod; events are kept for an hour.
 	again = 50 * time.Minute
-	// once is for pods that are as they will stay, such as those of a DaemonSet on each node.
+	// once limits pods that do not change, such as a DaemonSet's on each node, to one event.
 	once = math.MaxInt64
-	// perRound is how many pods are told of in one round, so that other events are not lost for them.
+	// perRound is the maximum number of reported pods per round, so that other events are not dropped.
 	perRound = 50
 )
 
@@ -39,51 +41,45 @@ const (
 type Options struct {
 	// Client of the API server, with a timeout.
 	Client kubernetes.Interface
-	// Missing returns what of the cluster has not been read yet: until then nothing is looked for.
+	// Missing returns which kinds have not been read yet. The search begins after all have been read.
 	Missing func() error
-	// Namespaces returns those whose pods are to be injected, at least. Labels are those of pods that ask for it themselves.
+	// Namespaces returns at least the namespaces whose pods are injected. Labels are the labels of pods that request a
+	// sidecar themselves.
 	Namespaces func() []string
 	Labels     []string
-	// WhyNot says why a pod without a sidecar has none.
+	// WhyNot returns why a pod has no sidecar.
 	WhyNot func(*corev1.Pod) Absence
 	// Record writes an event. It returns at once.
 	Record func(events.Event)
-	// Warn tells of a warning about a pod, to whoever made it, too.
+	// Warn reports a warning about a pod, also to its owner.
 	Warn   func(ctx context.Context, pod *corev1.Pod, warning string)
 	Logger *slog.Logger
 }
 
 // Absence is why a pod has no sidecar. The zero value needs no event.
 type Absence struct {
-	// Missing is the note about a pod that should have one.
+	// Missing is the note for a pod that should have a sidecar.
 	Missing string
-	// Warning is about a pod that asks for one and is left alone.
+	// Warning is for a pod that requests a sidecar, but cannot have one.
 	Warning string
 }
 
-// Run tells of pods until ctx ends, and then returns nil. It is for one replica at a time.
+// Run reports pods until ctx ends, and then returns nil. Only one replica may run it.
 func Run(ctx context.Context, o Options) error {
 	t := telling{told: map[types.UID]time.Time{}}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
+	for next := time.Duration(0); run.Sleep(ctx, next) == nil; {
+		next = every
 		if o.Missing() != nil {
-			timer.Reset(soon)
-			continue
+			next = soon
+		} else if err := o.round(ctx, &t); err != nil && ctx.Err() == nil {
+			o.Logger.WarnContext(ctx, "failed to search for pods without a sidecar", "err", err)
 		}
-		if err := o.round(ctx, &t); err != nil && ctx.Err() == nil {
-			o.Logger.WarnContext(ctx, "search for pods without a sidecar failed", "err", err)
-		}
-		timer.Reset(every)
 	}
+	return nil
 }
 
-// round looks at all pods once. Those whose template names a mesh by itself have the label of injected ones, and are only found on the network of a node.
+// round searches all pods once. Pods whose template has a mesh label look injected; of these it only finds pods in the
+// host network.
 func (o *Options) round(ctx context.Context, t *telling) error {
 	t.begin(time.Now())
 	for _, namespace := range o.Namespaces() {
@@ -106,36 +102,38 @@ func (o *Options) round(ctx context.Context, t *telling) error {
 // live selects pods that have not ended.
 const live = "status.phase!=Succeeded,status.phase!=Failed"
 
-// look tells of the pods that selectors find.
+// look reports the pods that match the selectors.
 func (o *Options) look(ctx context.Context, t *telling, namespace, labels, fields string) error {
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return o.Client.CoreV1().Pods(namespace).List(ctx, options)
 	})
-	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: labels, FieldSelector: fields}, func(obj runtime.Object) error {
-		if p, ok := obj.(*corev1.Pod); ok && !podspec.IsInjected(&p.Spec) {
-			o.tell(ctx, t, p)
-		}
-		return nil
-	})
+	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: labels, FieldSelector: fields},
+		func(obj runtime.Object) error {
+			if p, ok := obj.(*corev1.Pod); ok && !podspec.IsInjected(&p.Spec) {
+				o.tell(ctx, t, p)
+			}
+			return nil
+		})
 	if err != nil {
 		return fmt.Errorf("list pods without a sidecar: %w", err)
 	}
 	return nil
 }
 
-// tell tells of a pod without a sidecar, if there is something to tell.
+// tell reports a pod without a sidecar, if WhyNot has a reason for it.
 func (o *Options) tell(ctx context.Context, t *telling, p *corev1.Pod) {
 	switch a := o.WhyNot(p); {
 	case a.Missing != "" && t.due(p.UID, again):
 		o.Record(events.Event{
-			Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, Reason: podcause.NotInjected, Action: "Inject", Note: a.Missing,
+			Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, Reason: podcause.NotInjected,
+			Action: "Inject", Note: a.Missing,
 		})
 	case a.Warning != "" && t.due(p.UID, once):
 		o.Warn(ctx, p, a.Warning)
 	}
 }
 
-// telling remembers which pods were told of.
+// telling records the reported pods.
 type telling struct {
 	told map[types.UID]time.Time
 	now  time.Time
@@ -147,7 +145,7 @@ func (t *telling) begin(now time.Time) {
 	t.now, t.seen, t.left = now, map[types.UID]bool{}, perRound
 }
 
-// due reports whether a pod needs an event now, with a pause since its last one, and records it.
+// due reports whether a pod needs an event now, at least after since its last one, and records it.
 func (t *telling) due(uid types.UID, after time.Duration) bool {
 	t.seen[uid] = true
 	if last, is := t.told[uid]; is && t.now.Sub(last) < after || t.left == 0 {
@@ -158,7 +156,7 @@ func (t *telling) due(uid types.UID, after time.Duration) bool {
 	return true
 }
 
-// end forgets the pods that were not seen.
+// end forgets the pods that this round did not find.
 func (t *telling) end() {
 	for uid := range t.told {
 		if !t.seen[uid] {

@@ -43,9 +43,9 @@ func TestTell(t *testing.T) {
 		absence Absence
 		want    []string
 	}{
-		"missing":     {Absence{Missing: "it should"}, []string{"0s NotInjected: it should", "50m0s NotInjected: it should"}},
-		"left alone":  {Absence{Warning: "left alone"}, []string{"0s warned: left alone"}},
-		"nobody asks": {Absence{}, nil},
+		"missing":    {Absence{Missing: "it should"}, []string{"0s NotInjected: it should", "50m0s NotInjected: it should"}},
+		"left alone": {Absence{Warning: "left alone"}, []string{"0s warned: left alone"}},
+		"not asked":  {Absence{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

@@ -1,4 +1,5 @@
-// Package upkeep keeps objects of the API server as they should be, whoever else writes them: it is the loop of a writer that follows them.
+// Package upkeep keeps objects of the API server in a wanted state, even if other programs change them. It is the loop
+// of a writer that also watches the objects.
 package upkeep
 
 import (
@@ -13,19 +14,19 @@ import (
 )
 
 const (
-	// retry is how often what could not be written is tried again.
+	// retry is the interval of retries after a failed write.
 	retry = 10 * time.Second
-	// requestTimeout of a write.
+	// requestTimeout bounds a write.
 	requestTimeout = 10 * time.Second
 )
 
-// Limits on writes: another program may write something else whenever we have written.
+// Limits on writes: another program may revert each of our writes.
 const (
 	writesPerSecond = 0.2
 	writesBurst     = 5
 )
 
-// Keeper decides when to write. New makes one.
+// Keeper decides when to write. Create it with New.
 type Keeper struct {
 	wake  run.Signal
 	limit *rate.Limiter
@@ -36,25 +37,26 @@ func New() *Keeper {
 	return &Keeper{wake: run.NewSignal(), limit: rate.NewLimiter(writesPerSecond, writesBurst)}
 }
 
-// Wake says that an object may have changed. It does not block, and may be called from any goroutine.
+// Wake says that an object may have changed. It does not block, and is safe for concurrent use.
 func (k *Keeper) Wake() {
 	k.wake.Set()
 }
 
 // Work of a Keeper. Write and Failing are required.
 type Work struct {
-	// Write compares the objects with what they should be, and writes those that differ by Keeper.Request. A write that is not needed must do no
-	// harm: what was read may be older than the last write.
+	// Write compares the objects with the wanted state, and writes different ones with Keeper.Request. An unnecessary
+	// write must be harmless: the object may have been read before the last write.
 	Write func(ctx context.Context) error
-	// Failing is told of each new error of Write that is still there when it is tried again: one after a change may be that it is not read yet.
+	// Failing is called for each new error of Write that persists in the retry: an error right after a change may only
+	// mean that the watch is behind.
 	Failing func(ctx context.Context, err error)
-	// Changed receives when what the objects should be may have changed. Default: it never does.
+	// Changed receives when the wanted state may have changed. Default: never.
 	Changed <-chan struct{}
 	// Loop watches Write. Default: none.
 	Loop *heartbeat.Loop
 }
 
-// Run writes after each change, and each 10 s, until ctx ends, and then returns nil.
+// Run writes after each change, and every 10 s, until ctx ends, and then returns nil.
 func (k *Keeper) Run(ctx context.Context, w Work) error {
 	ticker, known := time.NewTicker(retry), ""
 	defer ticker.Stop()
@@ -81,8 +83,8 @@ func (k *Keeper) Run(ctx context.Context, w Work) error {
 	}
 }
 
-// Request makes a request that writes, with a deadline, unless there were too many lately: then the error says that another program does the
-// opposite.
+// Request calls write with a deadline. After too many recent writes it returns an error instead: another program
+// probably reverts them.
 func (k *Keeper) Request(ctx context.Context, write func(ctx context.Context) error) error {
 	if !k.limit.Allow() {
 		return errors.New("another program keeps writing something else")

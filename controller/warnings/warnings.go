@@ -1,5 +1,5 @@
-// Package warnings shows what is warned about pods: the author of a Deployment does not see the warnings of the webhook about its pods, so
-// they become an event of the pod, and of what has made it.
+// Package warnings shows warnings about pods: the author of a Deployment does not see the webhook's warnings about its
+// pods, so they become events of the pod and of its owner.
 package warnings
 
 import (
@@ -24,20 +24,20 @@ import (
 // action of the events.
 const action = "Inject"
 
-// maxWaiting is how many pods may wait for their events: more come with the first list of a big cluster, and these are old.
+// maxWaiting bounds the pods that wait for their events. The first list of a big cluster has more, but of old pods.
 const maxWaiting = 1000
 
-// fresh is the age from which on pods are not told about: the replica that led when they came has done it.
+// fresh is the maximum age of pods with events: earlier pods got theirs from the previous leader.
 const fresh = 2 * time.Minute
 
-// Warnings makes the events.
+// Warnings records the events.
 type Warnings struct {
 	client kubernetes.Interface
 	events *events.Recorder
 	log    *slog.Logger
 	pods   chan pod
 	loop   *heartbeat.Loop
-	leads  atomic.Bool // Run runs
+	leads  atomic.Bool // Run is running
 }
 
 type pod struct {
@@ -45,12 +45,12 @@ type pod struct {
 	*source.Pod
 }
 
-// New returns Warnings. Each request of the client has a timeout. The loop, which may be nil, watches Run.
+// New returns Warnings. client must have a request timeout. loop watches Run; it may be nil.
 func New(client kubernetes.Interface, recorder *events.Recorder, log *slog.Logger, loop *heartbeat.Loop) *Warnings {
 	return &Warnings{client: client, events: recorder, log: log, loop: loop, pods: make(chan pod, maxWaiting)}
 }
 
-// PodChanged looks at a pod that has come. It does not block.
+// PodChanged queues a new pod. It does not block.
 func (w *Warnings) PodChanged(key watch.Key, before, now *source.Pod) {
 	if now == nil || now.Warnings == "" || before != nil && before.UID == now.UID || !isFresh(now) {
 		return
@@ -61,11 +61,12 @@ func (w *Warnings) PodChanged(key watch.Key, before, now *source.Pod) {
 			return
 		default:
 		}
-		// A replica that does not lead keeps the last ones, in case it does soon.
+		// Other replicas keep the last pods, in case they become the leader soon.
 		select {
 		case old := <-w.pods:
 			if w.leads.Load() && isFresh(old.Pod) {
-				w.log.Warn("injection warnings not shown: too many pods", "namespace", old.key.Namespace, "pod", old.key.Name)
+				w.log.Warn("dropping the injection warnings of a pod, the queue is full",
+					"namespace", old.key.Namespace, "pod", old.key.Name)
 			}
 		default:
 		}
@@ -74,7 +75,7 @@ func (w *Warnings) PodChanged(key watch.Key, before, now *source.Pod) {
 
 func isFresh(p *source.Pod) bool { return time.Since(p.Created) <= fresh }
 
-// Run makes the events until ctx ends, and then returns nil. It is for one replica at a time.
+// Run records the events until ctx ends, and then returns nil. Only one replica may run it.
 func (w *Warnings) Run(ctx context.Context) error {
 	w.leads.Store(true)
 	defer w.leads.Store(false)
@@ -92,12 +93,13 @@ func (w *Warnings) Run(ctx context.Context) error {
 	}
 }
 
-// Warn makes the events of a pod about which the webhook is not asked.
+// Warn records events about a pod that the API server does not send to the webhook.
 func (w *Warnings) Warn(ctx context.Context, p *corev1.Pod, warning string) {
 	w.record(ctx, watch.Key{Namespace: p.Namespace, Name: p.Name}, p.UID, source.OwnerOf(p), warning)
 }
 
-// record makes an event of all warnings of a pod: events of one reason about one object become a series with the note of the first.
+// record puts all warnings of a pod into one event: several events with one reason about one object would become a
+// series with only the first note.
 func (w *Warnings) record(ctx context.Context, pod watch.Key, uid types.UID, owner source.Owner, warnings string) {
 	e := events.Event{
 		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: uid,
@@ -110,12 +112,15 @@ func (w *Warnings) record(ctx context.Context, pod watch.Key, uid types.UID, own
 	}
 }
 
-// ownerOf returns what an operator has written: the Deployment of a ReplicaSet, else the owner itself.
-func (w *Warnings) ownerOf(ctx context.Context, namespace string, o source.Owner) (kind, apiVersion, name string, uid types.UID) {
+// ownerOf returns the object that an operator wrote: the Deployment of a ReplicaSet, otherwise the owner itself.
+func (w *Warnings) ownerOf(
+	ctx context.Context, namespace string, o source.Owner,
+) (kind, apiVersion, name string, uid types.UID) {
 	if o.Kind == "ReplicaSet" {
 		rs, err := w.client.AppsV1().ReplicaSets(namespace).Get(ctx, o.Name, metav1.GetOptions{})
 		if err != nil {
-			w.log.WarnContext(ctx, "Deployment of a ReplicaSet not found: its event is about the ReplicaSet", "namespace", namespace, "name", o.Name, "err", err)
+			w.log.WarnContext(ctx, "failed to find the Deployment of a ReplicaSet, recording the event about the ReplicaSet",
+				"namespace", namespace, "name", o.Name, "err", err)
 		} else if d := metav1.GetControllerOf(rs); d != nil {
 			return d.Kind, d.APIVersion, d.Name, d.UID
 		}

@@ -49,7 +49,7 @@ func TestTooManyPods(t *testing.T) {
 		if first := <-w.pods; first.key.Name != "1" || len(w.pods) != 1 {
 			t.Errorf("the oldest that waits is %s, %d wait beside it", first.key.Name, len(w.pods))
 		}
-		if strings.Contains(log.String(), "not shown") != leads {
+		if strings.Contains(log.String(), "dropping the injection warnings") != leads {
 			t.Errorf("leads %t, log %q", leads, log.String())
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// claim adds an object to the share of its namespace, among all records or those of a list. Its record is given up if it does not count, and giveUp
-// is called for others that do not count any more. mu is held.
+// claim adds an object to the share of its namespace, in the store or in the current list. If the object does not
+// count, claim replaces its record. It calls giveUp for other objects that no longer count. The caller holds mu.
 func (s *Store[O, R]) claim(listing bool, t *trimmed[R], giveUp func(*member)) {
 	if s.kind.Share.Bytes == 0 {
 		return
@@ -49,14 +49,15 @@ func (s *Store[O, R]) claim(listing bool, t *trimmed[R], giveUp func(*member)) {
 	}
 }
 
-// beginList forgets what a list that has failed has read: the next attempt begins anew.
+// beginList drops the results of a failed list: the next attempt starts over.
 func (s *Store[O, R]) beginList() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.listed)
 }
 
-// forgetShares has objects that are gone take no share from those that replace them. Their records stay until those are there.
+// forgetShares removes objects that no longer exist from their shares, to make room for their successors. Their records
+// stay until the list replaces them.
 func (s *Store[O, R]) forgetShares(there map[Key]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +92,7 @@ func (s *Store[O, R]) Beyond() map[string]int {
 	return all
 }
 
-// noteRoom notes whether a namespace has room for an object that does not count. mu is held.
+// noteRoom records whether a namespace has room for an object that does not count yet. The caller holds mu.
 func (s *Store[O, R]) noteRoom(namespace string, in *share) {
 	if in.next() == nil {
 		delete(s.roomy, namespace)
@@ -101,7 +102,7 @@ func (s *Store[O, R]) noteRoom(namespace string, in *share) {
 	s.told.Set()
 }
 
-// Used returns the largest part of its share that a namespace uses, from 0 to 1.
+// Used returns the largest used part of a namespace's share, from 0 to 1.
 func (s *Store[O, R]) Used() float64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -113,14 +114,14 @@ func (s *Store[O, R]) Used() float64 {
 }
 
 const (
-	// fillEvery is between two objects that fill reads, and fillRetry after an error.
+	// fillEvery is the pause between two reads of fill, and fillRetry the pause after an error.
 	fillEvery = 20 * time.Millisecond
 	fillRetry = 5 * time.Second
-	// fillTimeout bounds a read: the client has no timeout of its own, since watches last.
+	// fillTimeout bounds a read: the client has no timeout, because of watches.
 	fillTimeout = 30 * time.Second
 )
 
-// fill reads objects again that count now, since others have gone: their records were given up. Namespaces take turns.
+// fill reads objects that now have room in their share, since their records were replaced. Namespaces take turns.
 func (s *Store[O, R]) fill(ctx context.Context) {
 	for {
 		pause := fillEvery
@@ -142,7 +143,7 @@ func (s *Store[O, R]) fill(ctx context.Context) {
 	}
 }
 
-// next returns an object that there is room for, of any namespace, so that none has to wait for another one.
+// next returns an object for which its namespace has room, from a random namespace, so that none waits for another.
 func (s *Store[O, R]) next() (Key, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -155,26 +156,28 @@ func (s *Store[O, R]) next() (Key, bool) {
 	return Key{}, false
 }
 
-// errOlder is of an object that was read older than it has been seen.
+// errOlder means that a read returned an older version than the store has seen.
 var errOlder = errors.New("older than seen")
 
-// isOlder reports whether an object that was read again has been seen newer, or gone. mu is held.
+// isOlder reports whether the store has seen a newer version of an object that was read again, or its deletion. The
+// caller holds mu.
 func (s *Store[O, R]) isOlder(t *trimmed[R]) bool {
 	in := s.shares[t.Namespace]
 	return in == nil || in.byName[t.Name] == nil || number(t.ResourceVersion) < in.byName[t.Name].version
 }
 
-// read reads an object that does not count and puts it into the store.
+// read reads an object that does not count yet, and puts it into the store.
 func (s *Store[O, R]) read(ctx context.Context, key Key) error {
-	one := fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name).String() // the right to list is there
+	one := fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name).String() // the rights include list, but not get
 	if s.kind.Fields != "" {
 		one += "," + s.kind.Fields
 	}
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
-	list, err := cache.NewFilteredListWatchFromClient(s.kind.Client, s.kind.Resource, key.Namespace, func(o *metav1.ListOptions) {
-		o.LabelSelector, o.FieldSelector = s.kind.Labels, one
-	}).ListWithContext(ctx, metav1.ListOptions{})
+	list, err := cache.NewFilteredListWatchFromClient(s.kind.Client, s.kind.Resource, key.Namespace,
+		func(o *metav1.ListOptions) {
+			o.LabelSelector, o.FieldSelector = s.kind.Labels, one
+		}).ListWithContext(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list %s: %w", s.kind.Resource, err)
 	}
@@ -183,7 +186,7 @@ func (s *Store[O, R]) read(ctx context.Context, key Key) error {
 		return fmt.Errorf("list %s: %w", s.kind.Resource, err)
 	}
 	if len(objects) == 0 {
-		return errOlder // its deletion is about to be seen
+		return errOlder // the watch will report its deletion
 	}
 	t, err := s.trim(objects[0])
 	if err != nil {

@@ -8,19 +8,21 @@ import (
 )
 
 const (
-	// complainEvery is how often it is logged that a kind still cannot be read, complainAgain how often at most that it cannot be again.
+	// complainEvery is the interval of logs while a kind cannot be read, complainAgain the minimum time between two logs
+	// of new losses.
 	complainEvery = 5 * time.Minute
 	complainAgain = 10 * time.Second
 )
 
-// quiet returns a context whose errors client-go logs when the API server is lost, and then each complainEvery. It tries again every two seconds, and
-// would say so each time.
+// quiet returns a context whose errors client-go logs when the API server is lost, and then every complainEvery.
+// client-go retries every two seconds, and would log each failure.
 func (s *Store[O, R]) quiet(ctx context.Context) context.Context {
 	log := klog.FromContext(ctx)
-	return klog.NewContext(ctx, log.WithSink(quietSink{log.GetSink(), s.mayComplain})) // New would initialise the sink, which all share
+	// klog.New would initialise the sink, which all contexts share
+	return klog.NewContext(ctx, log.WithSink(quietSink{log.GetSink(), s.mayComplain}))
 }
 
-// mayComplain reports whether an error is worth a line.
+// mayComplain reports whether an error should be logged.
 func (s *Store[O, R]) mayComplain() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,7 +38,7 @@ func (s *Store[O, R]) mayComplain() bool {
 	return true
 }
 
-// quietSink drops errors.
+// quietSink drops errors unless mayComplain allows them.
 type quietSink struct {
 	klog.LogSink
 

@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// Share bounds what is kept of the objects of one namespace: the oldest count, and of one age the first by name, so that all replicas agree. One that
-// would take more than half of it never counts, so that it is in the way of no other.
+// Share bounds the records of one namespace: the oldest objects count, and of equal age the first by name, so that all
+// replicas agree. An object larger than half of the share never counts, so that it does not displace others.
 type Share[R any] struct {
 	// Bytes that the records of a namespace may take. 0 means no bound.
 	Bytes int
-	// Takes returns how many a record takes, with all that is made of it. Default Size.
+	// Takes returns the memory cost of a record in bytes, including derived objects. Default Size.
 	Takes func(*R) int
-	// Beyond returns what is kept of a record that does not count: next to nothing.
+	// Beyond returns the small record of an object that does not count.
 	Beyond func(*R) R
 }
 
-// defaultMemory is that of the chart.
+// defaultMemory is the chart's limit.
 const defaultMemory = 512 << 20
 
-// ShareOf returns what the records of one kind may take in one namespace, with what is made of them, of the memory of this process: 32 MiB of 512, and
-// so no more than half of it for all kinds together.
+// ShareOf returns the share of one namespace for the records of one kind and derived objects, from the memory limit of
+// this process: 32 MiB of 512, so that all kinds together take at most half of it.
 func ShareOf(memory uint64) int { return int(cmp.Or(memory, defaultMemory) / 16) }
 
-// member is an object of a namespace whose records have a share.
+// member is an object of a namespace with a share.
 type member struct {
 	name    string
 	created time.Time
 	version uint64 // resourceVersion
 	takes   int
-	at      int // in beyond, or counts or tooLarge
-	listed  any // its *trimmed, of a list that is being read
+	at      int // index in beyond, or counts or tooLarge
+	listed  any // its *trimmed while a list is being read
 }
 
-// Places of members that are not in beyond.
+// Values of member.at outside beyond.
 const (
 	counts   = -1
 	tooLarge = -2
@@ -45,10 +45,10 @@ func (m *member) compare(o *member) int {
 	return cmp.Or(m.created.Compare(o.created), cmp.Compare(m.name, o.name))
 }
 
-// share has the members of a namespace: those that count are the oldest ones, as many as there is room for.
+// share has the members of a namespace. The oldest ones count, as many as have room.
 type share struct {
-	largest  int // that one may take
-	room     int // that is left
+	largest  int // maximum for one member
+	room     int // remaining bytes
 	byName   map[string]*member
 	counting []*member // by age
 	beyond   beyond
@@ -58,7 +58,7 @@ func newShare(bytes int) *share {
 	return &share{largest: bytes / 2, room: bytes, byName: map[string]*member{}}
 }
 
-// remove removes a member, if it is there.
+// remove removes a member, if it exists.
 func (s *share) remove(name string) {
 	m := s.byName[name]
 	switch {
@@ -74,8 +74,8 @@ func (s *share) remove(name string) {
 	delete(s.byName, name)
 }
 
-// add adds a member or replaces it, and reports whether it counts. giveUp is called for others that have to make room for it. One that is not whole,
-// since its record was given up, cannot count until it is read again.
+// add adds or replaces a member, and reports whether it counts. It calls giveUp for members that must make room. If
+// whole is false, the member's record was replaced, so that it cannot count until fill has read it again.
 func (s *share) add(m *member, whole bool, giveUp func(*member)) bool {
 	s.remove(m.name)
 	s.byName[m.name] = m
@@ -110,7 +110,7 @@ func (s *share) oldestBeyond() *member {
 	return s.beyond[0]
 }
 
-// next returns the member that there is room for and that does not count, nil if there is none.
+// next returns a member that does not count although the share now has room for it, or nil.
 func (s *share) next() *member {
 	if m := s.oldestBeyond(); m != nil && m.takes <= s.room {
 		return m

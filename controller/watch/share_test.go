@@ -58,14 +58,14 @@ func TestShare(t *testing.T) {
 		want    []string
 		used    float64
 	}{
-		"all have room":                            {objects: []*corev1.ConfigMap{aged("a", "1", 1, 20), aged("a", "2", 2, 20)}, want: []string{"a/1", "a/2"}, used: 0.4},
-		"the oldest count":                         {objects: []*corev1.ConfigMap{aged("a", "1", 9, 25), aged("a", "2", 8, 25), aged("a", "3", 7, 25), aged("a", "4", 6, 25), aged("a", "5", 5, 25)}, want: []string{"a/2", "a/3", "a/4", "a/5"}},
-		"of one age the first by name":             {objects: []*corev1.ConfigMap{aged("a", "5", 1, 25), aged("a", "4", 1, 25), aged("a", "3", 1, 25), aged("a", "2", 1, 25), aged("a", "1", 1, 25)}, want: []string{"a/1", "a/2", "a/3", "a/4"}},
-		"another namespace has its own":            {objects: []*corev1.ConfigMap{aged("a", "1", 1, 25), aged("a", "2", 2, 25), aged("a", "3", 3, 25), aged("a", "4", 4, 25), aged("a", "5", 5, 25), aged("b", "1", 6, 25)}, want: []string{"a/1", "a/2", "a/3", "a/4", "b/1"}},
-		"no younger one fills a gap":               {objects: []*corev1.ConfigMap{aged("a", "1", 1, 25), aged("a", "2", 2, 25), aged("a", "3", 3, 25), aged("a", "4", 4, 20), aged("a", "5", 5, 10), aged("a", "6", 6, 5)}, want: []string{"a/1", "a/2", "a/3", "a/4"}},
-		"one that is too large is in nobody's way": {objects: []*corev1.ConfigMap{aged("a", "1", 1, 51), aged("a", "2", 2, 50)}, want: []string{"a/2"}},
-		"an older one grows":                       {objects: []*corev1.ConfigMap{aged("a", "1", 1, 5), aged("a", "2", 2, 25), aged("a", "3", 3, 25), aged("a", "4", 4, 25), aged("a", "1", 1, 25), aged("a", "5", 5, 5)}, want: []string{"a/1", "a/2", "a/3", "a/4"}},
-		"what has gone makes room":                 {objects: []*corev1.ConfigMap{aged("a", "1", 1, 25), aged("a", "2", 2, 25), aged("a", "3", 3, 25), aged("a", "4", 4, 25)}, gone: []string{"1", "2"}, want: []string{"a/3", "a/4"}},
+		"all have room":                        {objects: []*corev1.ConfigMap{aged("a", "1", 1, 20), aged("a", "2", 2, 20)}, want: []string{"a/1", "a/2"}, used: 0.4},
+		"the oldest count":                     {objects: []*corev1.ConfigMap{aged("a", "1", 9, 25), aged("a", "2", 8, 25), aged("a", "3", 7, 25), aged("a", "4", 6, 25), aged("a", "5", 5, 25)}, want: []string{"a/2", "a/3", "a/4", "a/5"}},
+		"of one age the first by name":         {objects: []*corev1.ConfigMap{aged("a", "5", 1, 25), aged("a", "4", 1, 25), aged("a", "3", 1, 25), aged("a", "2", 1, 25), aged("a", "1", 1, 25)}, want: []string{"a/1", "a/2", "a/3", "a/4"}},
+		"another namespace has its own":        {objects: []*corev1.ConfigMap{aged("a", "1", 1, 25), aged("a", "2", 2, 25), aged("a", "3", 3, 25), aged("a", "4", 4, 25), aged("a", "5", 5, 25), aged("b", "1", 6, 25)}, want: []string{"a/1", "a/2", "a/3", "a/4", "b/1"}},
+		"no younger one fills a gap":           {objects: []*corev1.ConfigMap{aged("a", "1", 1, 25), aged("a", "2", 2, 25), aged("a", "3", 3, 25), aged("a", "4", 4, 20), aged("a", "5", 5, 10), aged("a", "6", 6, 5)}, want: []string{"a/1", "a/2", "a/3", "a/4"}},
+		"one that is too large does not block": {objects: []*corev1.ConfigMap{aged("a", "1", 1, 51), aged("a", "2", 2, 50)}, want: []string{"a/2"}},
+		"an older one grows":                   {objects: []*corev1.ConfigMap{aged("a", "1", 1, 5), aged("a", "2", 2, 25), aged("a", "3", 3, 25), aged("a", "4", 4, 25), aged("a", "1", 1, 25), aged("a", "5", 5, 5)}, want: []string{"a/1", "a/2", "a/3", "a/4"}},
+		"what has gone makes room":             {objects: []*corev1.ConfigMap{aged("a", "1", 1, 25), aged("a", "2", 2, 25), aged("a", "3", 3, 25), aged("a", "4", 4, 25)}, gone: []string{"1", "2"}, want: []string{"a/3", "a/4"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// What a list brings of one namespace is bounded while it is read, and the same count as when the objects come one by one.
+// What a list brings of one namespace is bounded while it is read, and the same count as when the objects come one by
+// one.
 func TestShareOfAList(t *testing.T) {
 	var want []string
 	for _, streamed := range []bool{false, true} {
@@ -272,7 +273,8 @@ func TestFill(t *testing.T) {
 	})
 }
 
-// One that is gone already, or an API server that does not answer, stops the others for as long as a read may take, and not for ever.
+// One that is gone already, or an API server that does not answer, stops the others for as long as a read may take, and
+// not for ever.
 func TestFillGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		there := &api{all: map[string]*corev1.ConfigMap{}, hangs: "b2"}

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// Size returns about how many bytes of memory a value takes, with what it refers to. What it refers to twice counts twice.
+// Size returns the approximate memory in bytes of a value and everything that it refers to. It counts shared parts
+// repeatedly.
 func Size(v any) int { return sizeOf(reflect.ValueOf(v)) }
 
-// sizeOfMap is what a map takes by itself, and what it wastes of its slots, at most about half of them.
+// sizeOfMap is the fixed memory of a map; referred also counts unused slots, which are at most about half of them.
 const sizeOfMap = 64
 
 func sizeOf(v reflect.Value) int {
@@ -18,13 +19,13 @@ func sizeOf(v reflect.Value) int {
 	return int(v.Type().Size()) + referred(v)
 }
 
-// referred returns what a value takes beside itself.
+// referred returns the memory of what a value refers to.
 func referred(v reflect.Value) (n int) {
 	switch v.Kind() {
 	case reflect.String:
 		return v.Len()
 	case reflect.Pointer, reflect.Interface:
-		if !v.IsNil() && v.Type() != reflect.TypeFor[*time.Location]() { // all times share it
+		if !v.IsNil() && v.Type() != reflect.TypeFor[*time.Location]() { // shared by all times
 			n = sizeOf(v.Elem())
 		}
 	case reflect.Struct:
@@ -45,7 +46,7 @@ func referred(v reflect.Value) (n int) {
 			return 0
 		}
 		slot := int(v.Type().Key().Size() + v.Type().Elem().Size())
-		n = sizeOfMap + max(8, 2*v.Len())*slot // the smallest has eight
+		n = sizeOfMap + max(8, 2*v.Len())*slot // the smallest map has eight slots
 		for entries := v.MapRange(); entries.Next(); {
 			n += referred(entries.Key()) + referred(entries.Value())
 		}
@@ -53,7 +54,7 @@ func referred(v reflect.Value) (n int) {
 	return n
 }
 
-// isFlat reports whether values of a type refer to nothing.
+// isFlat reports whether values of a type contain no references.
 func isFlat(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.String, reflect.Pointer, reflect.Interface, reflect.Struct, reflect.Slice, reflect.Array, reflect.Map:

@@ -1,5 +1,5 @@
-// Package watch keeps a small record of each object of one kind that the API server has. Informers would keep whole objects: of a
-// pod with its status that is thirty times as much.
+// Package watch keeps a small record of each object of one kind in the API server. Informers keep whole objects: a pod
+// with its status takes thirty times as much memory.
 package watch
 
 import (
@@ -31,28 +31,29 @@ type Object interface {
 	runtime.Object
 }
 
-// Kind is a kind of objects, and what is kept of them.
+// Kind is a kind of objects, and how to make its records.
 type Kind[O Object, R any] struct {
-	// Client of the kind's API group. It must not have a timeout: a watch lasts.
+	// Client of the kind's API group, without a timeout, because of watches.
 	Client rest.Interface
 	// Resource is the plural name, such as pods.
 	Resource string
-	// Namespace of what is kept. Default all.
+	// Namespace of the objects. Default all.
 	Namespace string
-	// Labels is a selector that limits what is kept, such as kuma.io/mesh. Default all.
+	// Labels is a label selector, such as kuma.io/mesh. Default all objects.
 	Labels string
-	// Fields is a selector of the same kind, such as reason=FailedCreate. Default all.
+	// Fields is a field selector, such as reason=FailedCreate. Default all objects.
 	Fields string
-	// New is an empty object, which tells the type.
+	// New is an empty object of the type.
 	New O
-	// Record returns what is kept of an object, and false for an object of which nothing is. It must not keep the object alive.
+	// Record returns the record of an object, and false for an object without one. The record must not keep the object
+	// alive.
 	Record func(O) (R, bool)
-	// Changed is called after a record has come (before is nil), changed or gone (now is nil), one after the other. It must not
-	// block. Most changes of an object change nothing of what is kept.
+	// Changed is called after a record was added (before is nil), changed or removed (now is nil), in order. It must not
+	// block. Most changes of objects do not change their records.
 	Changed func(key Key, before, now *R)
-	// Synced is called once, after Changed was called for all objects that there were at the start.
+	// Synced is called once, after Changed was called for all objects of the first list.
 	Synced func()
-	// Share bounds what is kept of one namespace. Default: nothing does.
+	// Share bounds the records of one namespace. Default: no bound.
 	Share Share[R]
 }
 
@@ -60,32 +61,32 @@ type Kind[O Object, R any] struct {
 type Store[O Object, R any] struct {
 	kind Kind[O, R]
 
-	writing sync.Mutex // held while records change and Changed is told
+	writing sync.Mutex // held during changes of records and calls of Changed
 	mu      sync.RWMutex
 	records map[Key]*R
-	missing error // why the objects of the start are not there yet, nil once they are
+	missing error // why the first list is incomplete, nil once it is complete
 	lost    Loss
-	// newest is Revision.Newest, and reflector knows Revision.Seen.
+	// newest is Revision.Newest; reflector has Revision.Seen.
 	newest    uint64
 	reflector *cache.Reflector
-	// complained is when it was logged last that the API server is lost.
+	// complained is when the loss of the API server was last logged.
 	complained time.Time
 
 	shares map[string]*share // by namespace
-	// listed are the shares of a list that is being read, before it replaces the records.
+	// listed are the shares of a list that is being read, until it replaces the records.
 	listed map[string]*share
-	// roomy are the namespaces that have room for an object that does not count, told tells fill of the first.
+	// roomy are the namespaces with room for an object that does not count yet; told wakes fill for the first of them.
 	roomy map[string]struct{}
 	told  run.Signal
 }
 
-// Loss says since when the API server has not been heard, and why. It is zero while a watch is open.
+// Loss is since when the API server has been disconnected, and why. It is zero while a watch is open.
 type Loss struct {
 	Since time.Time
 	Err   error
 }
 
-// First returns the loss that began first, zero if there is none.
+// First returns the earliest loss, or zero.
 func First(losses ...Loss) Loss {
 	var first Loss
 	for _, l := range losses {
@@ -96,13 +97,15 @@ func First(losses ...Loss) Loss {
 	return first
 }
 
-// Revision is how far a store has read what the API server has of its kind, as resourceVersions. They are comparable between clients of one
-// API server, and growing numbers. Both are 0 before the first list, and if the API server has other ones.
+// Revision is how far a store has read the objects of its kind, in resourceVersions. These are growing numbers that are
+// comparable between clients of one API server. Both fields are 0 before the first list, and if the API server uses
+// other versions.
 // Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
 type Revision struct {
-	// Newest is that of the newest object that has come, changed or gone. A client that has not seen it lacks something.
+	// Newest is the resourceVersion of the newest creation, change or deletion. A client that has not seen it lacks
+	// something.
 	Newest uint64
-	// Seen is up to where everything was seen, also where nothing has changed.
+	// Seen is the resourceVersion up to which everything was seen, even without changes.
 	Seen uint64
 }
 
@@ -117,15 +120,16 @@ func New[O Object, R any](k Kind[O, R]) *Store[O, R] {
 	}
 }
 
-// Back-off of a lost watch. client-go's own ends at 30 to 60 s, for the sake of API servers with thousands of kubelets: after an outage
-// we would serve old endpoints for as long. Of us there are a few replicas, with a handful of watches each.
+// Back-off of a lost watch. client-go's back-off ends at 30 to 60 s, to protect API servers with thousands of kubelets,
+// but endpoints would be outdated for as long after an outage. There are few replicas of ours, with a handful of
+// watches each.
 const (
 	backoffFirst = 500 * time.Millisecond
 	backoffLast  = 2 * time.Second
 )
 
-// Run follows the API server until ctx ends, and then returns nil. What it cannot reach it tries again, with back-off; records stay
-// as they are meanwhile.
+// Run follows the API server until ctx ends, and then returns nil. It retries with back-off while the API server is
+// disconnected; the records stay meanwhile.
 func (s *Store[O, R]) Run(ctx context.Context) error {
 	if s.kind.Share.Bytes > 0 {
 		ended := make(chan struct{})
@@ -167,8 +171,8 @@ func (s *Store[O, R]) Run(ctx context.Context) error {
 	return nil
 }
 
-// note keeps the last error of a request. A watch that ends is opened again at once, so the first request that fails is when the API
-// server was lost.
+// note records the last error of a request. A watch that ends is reopened at once, so the first failed request marks
+// the loss of the API server.
 func (s *Store[O, R]) note(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +189,7 @@ func (s *Store[O, R]) note(err error) {
 	}
 }
 
-// Lost returns since when the API server has not been heard, zero while it is. Records stay as they are meanwhile.
+// Lost returns since when the API server has been disconnected, zero if it is connected. Records stay meanwhile.
 func (s *Store[O, R]) Lost() Loss {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -202,7 +206,7 @@ func (s *Store[O, R]) Revision() Revision {
 	return Revision{Newest: s.newest, Seen: number(s.reflector.LastSyncResourceVersion())}
 }
 
-// Missing returns why the objects that there were at the start have not been read, nil once they have.
+// Missing returns why the first list is incomplete, nil once it is complete.
 func (s *Store[O, R]) Missing() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -212,7 +216,7 @@ func (s *Store[O, R]) Missing() error {
 	return fmt.Errorf("%s: %w", s.kind.Resource, s.missing)
 }
 
-// Get returns the record of an object, nil if there is none. It must not be modified.
+// Get returns the record of an object, or nil. The caller must not change it.
 func (s *Store[O, R]) Get(key Key) *R {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -237,19 +241,19 @@ func (s *Store[O, R]) Len() int {
 	return len(s.records)
 }
 
-// trimmed stands for an object of the first list, so that this is never in memory as a whole.
+// trimmed replaces an object in a list, so that whole lists are never in memory.
 type trimmed[R any] struct {
-	metav1.ObjectMeta // the name, the age and the resourceVersion alone
+	metav1.ObjectMeta // only the name, age and resourceVersion
 	record            *R
-	takes             int  // of a namespace's share
-	given             bool // up: the record is what Share.Beyond returns
-	again             bool // read by fill, and not seen
+	takes             int  // cost in the namespace's share
+	given             bool // given up: the record is from Share.Beyond
+	again             bool // from a read of fill, not from the watch
 }
 
 func (t *trimmed[R]) key() Key { return Key{Namespace: t.Namespace, Name: t.Name} }
 
-// Transformer implements cache.TransformingStore. It is called for the objects of a list one by one, so that what one namespace has of them
-// is bounded before all are there.
+// Transformer implements cache.TransformingStore. It is called for each object of a list in turn, so that the share of
+// a namespace is bounded even while the list is being read.
 func (s *Store[O, R]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
 		t, err := s.trim(obj)
@@ -273,7 +277,8 @@ func (s *Store[O, R]) trim(obj any) (*trimmed[R], error) {
 		return obj, nil
 	case O:
 		t := &trimmed[R]{ObjectMeta: metav1.ObjectMeta{
-			Namespace: obj.GetNamespace(), Name: obj.GetName(), ResourceVersion: obj.GetResourceVersion(), CreationTimestamp: obj.GetCreationTimestamp(),
+			Namespace: obj.GetNamespace(), Name: obj.GetName(), ResourceVersion: obj.GetResourceVersion(),
+			CreationTimestamp: obj.GetCreationTimestamp(),
 		}}
 		if r, ok := s.kind.Record(obj); ok {
 			t.record = &r
@@ -305,19 +310,19 @@ func (s *Store[O, R]) Delete(obj any) error {
 	if err == nil {
 		t.record = nil
 		s.put(t)
-		s.saw(t.ResourceVersion) // of the deletion
+		s.saw(t.ResourceVersion) // the resourceVersion of the deletion
 	}
 	return err
 }
 
-// saw notes the resourceVersion of an event, once it is in the records.
+// saw records the resourceVersion of an event after the records have it.
 func (s *Store[O, R]) saw(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.newest = max(s.newest, number(version))
 }
 
-// number returns a resourceVersion as a number, 0 if it is none.
+// number returns a resourceVersion as a number, 0 if it is not a number.
 func number(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
@@ -326,7 +331,7 @@ func number(version string) uint64 {
 	return n
 }
 
-// Replace implements cache.ReflectorStore: it gets all objects, at the start and after a watch that has lost events.
+// Replace implements cache.ReflectorStore: it gets all objects, at the start and after a watch has lost events.
 func (s *Store[O, R]) Replace(list []any, version string) error {
 	all, there, newest := make([]*trimmed[R], 0, len(list)), make(map[Key]bool, len(list)), uint64(0)
 	for _, obj := range list {
@@ -348,7 +353,7 @@ func (s *Store[O, R]) Replace(list []any, version string) error {
 	s.mu.Lock()
 	clear(s.listed)
 	first := s.missing != nil
-	if s.newest > number(version) { // it is of a state that etcd does not have any more
+	if s.newest > number(version) { // from a state that etcd has lost
 		s.newest = 0
 	}
 	s.missing, s.newest = nil, max(s.newest, newest)
@@ -363,7 +368,8 @@ func (s *Store[O, R]) Replace(list []any, version string) error {
 // Resync implements cache.ReflectorStore.
 func (s *Store[O, R]) Resync() error { return nil }
 
-// put replaces a record, nil removes it, and those of others that do not count any more. It reports whether the object is no older than what was seen.
+// put replaces a record, or removes it if it is nil, and removes others that no longer count. It reports whether the
+// object is at least as new as the last one seen.
 func (s *Store[O, R]) put(t *trimmed[R]) bool {
 	s.writing.Lock()
 	defer s.writing.Unlock()

@@ -207,7 +207,7 @@ func TestLoss(t *testing.T) {
 		}
 		pods.note(nil)
 		if got := First(nodes.Lost(), pods.Lost()); !got.Since.Equal(since.Add(time.Minute)) {
-			t.Errorf("First() = %v, want that of the other one", got)
+			t.Errorf("First() = %v, want the other one's", got)
 		}
 		nodes.note(nil)
 		if got := First(nodes.Lost(), pods.Lost()); got.Err != nil || !got.Since.IsZero() {

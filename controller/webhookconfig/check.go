@@ -12,24 +12,24 @@ import (
 	"github.com/sonde-mesh/sonde/identity/serving"
 )
 
-// Check checks the certificate of the webhook as API servers do. It is for one goroutine at a time.
+// Check verifies the certificate of the webhook as API servers do. It is not safe for concurrent use.
 type Check struct {
 	Certificate func() (*tls.Certificate, error)
-	// CA returns the CA of the certificate, nil if another program signs it.
+	// CA returns the CA of the certificate, nil if another program issues the certificate.
 	CA func() []byte
-	// Name by which API servers call the webhook.
+	// Name under which API servers call the webhook.
 	Name string
-	// Bundles returns the CA bundle of each webhook that the API server has. nil if another program keeps these.
+	// Bundles returns the CA bundle of each webhook in the API server. It is nil if another program manages them.
 	Bundles func(context.Context) ([][]byte, error)
 	Now     func() time.Time
-	// Signing returns the CA of the control plane that signs the certificate: it is used before it is valid by this clock, which check clock says. nil if
-	// another program signs.
+	// Signing returns the control plane's CA that signed the certificate, which may be in use before it is valid by this
+	// clock; the check clock reports that. It is nil if another program signs.
 	Signing func() *x509.Certificate
 
-	known [][]byte // the bundles when the API server was last heard
+	known [][]byte // the last bundles from the API server
 }
 
-// Run returns what is wrong with the certificate, nil if nothing is.
+// Run returns why the certificate is invalid for API servers, nil if it is valid.
 func (w *Check) Run(ctx context.Context) error {
 	certificate, err := w.Certificate()
 	if err != nil {
@@ -45,14 +45,16 @@ func (w *Check) Run(ctx context.Context) error {
 	if w.Bundles == nil {
 		return nil
 	}
-	if bundles, err := w.Bundles(ctx); err == nil { // without the API server the webhook is not called, and the bundles are what they were
+	// A disconnected API server does not call the webhook, and its bundles do not change.
+	if bundles, err := w.Bundles(ctx); err == nil {
 		w.known = bundles
 	}
 	for _, bundle := range w.known {
 		if len(bundle) == 0 {
 			return errors.New("the CA is not in the webhook configuration yet")
 		}
-		if err := serving.Verify(certificate, serving.Bundle{Name: "caBundle of the webhook configuration", PEM: bundle}, w.Name, now); err != nil {
+		if err := serving.Verify(certificate, serving.Bundle{Name: "caBundle of the webhook configuration", PEM: bundle},
+			w.Name, now); err != nil {
 			return fmt.Errorf("API servers do not trust it: %w", err)
 		}
 	}

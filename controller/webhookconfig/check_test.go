@@ -67,7 +67,7 @@ func TestWebhookCertificate(t *testing.T) {
 		"another CA of its own":             {certificate: good, ca: otherBundle, want: "its CA does not verify it"},
 		"API servers have another CA":       {certificate: good, ca: bundle, bundles: has(bundle, otherBundle), want: "API servers do not trust it: caBundle"},
 		"API servers have none yet":         {certificate: good, ca: bundle, bundles: has(bundle, nil), want: "not in the webhook configuration yet"},
-		"API servers have what is none":     {certificate: good, ca: bundle, bundles: has([]byte("x")), want: "has no certificate"},
+		"API servers have an invalid one":   {certificate: good, ca: bundle, bundles: has([]byte("x")), want: "has no certificate"},
 		"API server away":                   {certificate: good, ca: bundle, bundles: gone, known: [][]byte{bundle}},
 		"API server away from the start":    {certificate: good, ca: bundle, bundles: gone},
 		"API server away after another CA":  {certificate: good, ca: bundle, bundles: gone, known: [][]byte{otherBundle}, want: "API servers do not trust it"},

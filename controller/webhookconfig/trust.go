@@ -9,19 +9,19 @@ import (
 	"github.com/sonde-mesh/sonde/identity/serving"
 )
 
-// apiServersDelay is how long API servers may take to use a webhook configuration that they have stored: each of them watches it.
+// apiServersDelay is how long API servers may take to use a stored webhook configuration, which each of them watches.
 const apiServersDelay = 5 * time.Second
 
-// Trust tells whether API servers verify the webhook by the CAs that are trusted in a step of a rotation.
+// Trust checks whether API servers verify the webhook with the trusted CAs of a rotation's step.
 type Trust struct {
 	CA func() []byte
-	// Bundles returns the CA bundle of each webhook that the API server has.
+	// Bundles returns the CA bundle of each webhook in the API server.
 	Bundles func(context.Context) ([][]byte, error)
 	Now     func() time.Time
 
 	mu    sync.Mutex
-	since time.Time // when the configurations were first seen with what trusted says
-	// trusted is the ID of the CAs that the configurations have, "" if they have others.
+	since time.Time // when the configurations first had the CAs of trusted
+	// trusted is the ID of the CAs in the configurations, "" if they have others.
 	trusted string
 }
 

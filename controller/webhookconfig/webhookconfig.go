@@ -1,5 +1,5 @@
-// Package webhookconfig writes the CA of the control plane's webhook into the webhook configurations, so that the API server
-// trusts it, and tells whether it does. The chart installs the configurations without a CA.
+// Package webhookconfig writes the CA of the control plane's webhook into the webhook configurations, so that the API
+// server trusts it, and checks the result. The chart installs the configurations without a CA.
 package webhookconfig
 
 import (
@@ -30,9 +30,9 @@ type Options struct {
 	Client kubernetes.Interface
 	// Name of the MutatingWebhookConfiguration and of the ValidatingWebhookConfiguration. Required.
 	Name string
-	// CA returns the PEM bundle that signs the webhook's certificate. Required.
+	// CA returns the PEM bundle that verifies the webhook's certificate. Required.
 	CA func() []byte
-	// Changed receives when CA returns another bundle than before. Default: it never does.
+	// Changed receives when CA returns a different bundle. Default: never.
 	Changed <-chan struct{}
 	// Logger. Required.
 	Logger *slog.Logger
@@ -40,37 +40,42 @@ type Options struct {
 	Loop *heartbeat.Loop
 }
 
-// configuration is what is kept of a webhook configuration.
+// configuration is the record of a webhook configuration.
 type configuration struct {
 	version string
 	bundles [][]byte // of its webhooks, in their order
 }
 
-// store has one configuration of one kind.
+// store keeps one configuration of one kind.
 type store interface {
 	Run(ctx context.Context) error
 	Missing() error
 	Get(key watch.Key) *configuration
 }
 
-// kind is a kind of configurations.
+// kind is a kind of webhook configuration.
 type kind struct {
 	resource string
 	store    store
 }
 
-// Run keeps the CA bundle in the configurations until ctx ends, and then returns nil. It is for one replica at a time.
+// Run keeps the CA bundle in the configurations until ctx ends, and then returns nil. Only one replica may run it.
 func Run(ctx context.Context, o Options) error {
 	keeper := upkeep.New()
 	changed := func(watch.Key, *configuration, *configuration) { keeper.Wake() }
-	client, selector := o.Client.AdmissionregistrationV1().RESTClient(), fields.OneTermEqualSelector("metadata.name", o.Name).String()
+	client, selector := o.Client.AdmissionregistrationV1().RESTClient(),
+		fields.OneTermEqualSelector("metadata.name", o.Name).String()
 	kinds := []*kind{
-		{resource: "mutatingwebhookconfigurations", store: watch.New(watch.Kind[*admissionv1.MutatingWebhookConfiguration, configuration]{
-			Client: client, Resource: "mutatingwebhookconfigurations", Fields: selector, New: &admissionv1.MutatingWebhookConfiguration{},
+		{resource: "mutatingwebhookconfigurations", store: watch.New(watch.Kind[*admissionv1.MutatingWebhookConfiguration,
+			configuration]{
+			Client: client, Resource: "mutatingwebhookconfigurations", Fields: selector,
+			New:    &admissionv1.MutatingWebhookConfiguration{},
 			Record: readMutating, Changed: changed,
 		})},
-		{resource: "validatingwebhookconfigurations", store: watch.New(watch.Kind[*admissionv1.ValidatingWebhookConfiguration, configuration]{
-			Client: client, Resource: "validatingwebhookconfigurations", Fields: selector, New: &admissionv1.ValidatingWebhookConfiguration{},
+		{resource: "validatingwebhookconfigurations", store: watch.New(watch.Kind[*admissionv1.ValidatingWebhookConfiguration,
+			configuration]{
+			Client: client, Resource: "validatingwebhookconfigurations", Fields: selector,
+			New:    &admissionv1.ValidatingWebhookConfiguration{},
 			Record: readValidating, Changed: changed,
 		})},
 	}
@@ -82,7 +87,7 @@ func Run(ctx context.Context, o Options) error {
 		return keeper.Run(ctx, upkeep.Work{
 			Write: func(ctx context.Context) error { return o.writeAll(ctx, client, kinds, keeper) },
 			Failing: func(ctx context.Context, err error) {
-				o.Logger.WarnContext(ctx, "CA of the webhook not written: API servers cannot call it until it is", "err", err)
+				o.Logger.WarnContext(ctx, "failed to write the CA of the webhook, API servers cannot call it", "err", err)
 			},
 			Changed: o.Changed, Loop: o.Loop,
 		})
@@ -90,10 +95,10 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
-// Bundles returns the CA bundles with which the API server verifies the webhooks of the configurations of that name: one for each
-// webhook, none if there is no configuration.
+// Bundles returns the CA bundles with which the API server verifies the webhooks of the configurations with that name,
+// one per webhook. It is empty without a configuration.
 func Bundles(ctx context.Context, client kubernetes.Interface, name string) ([][]byte, error) {
-	// Not get: the right to list one name is there anyway.
+	// List instead of get, since the rights include list for this name anyway.
 	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 	api := client.AdmissionregistrationV1()
 	mutating, err := api.MutatingWebhookConfigurations().List(ctx, one)
@@ -146,36 +151,37 @@ func (o Options) writeAll(ctx context.Context, client rest.Interface, kinds []*k
 	return nil
 }
 
-// write writes the CA into one configuration, if it has another one.
+// write writes the CA into one configuration, if that has another one.
 func (o Options) write(ctx context.Context, client rest.Interface, k *kind, keeper *upkeep.Keeper) error {
 	is := k.store.Get(watch.Key{Name: o.Name})
 	if is == nil {
 		if err := k.store.Missing(); err != nil {
 			return err
 		}
-		return fmt.Errorf("there is none named %q", o.Name)
+		return fmt.Errorf("%q not found", o.Name)
 	}
 	patch := patchOf(is, o.CA())
 	if patch == nil {
 		return nil
 	}
 	return keeper.Request(ctx, func(ctx context.Context) error {
-		if err := client.Patch(types.JSONPatchType).Resource(k.resource).Name(o.Name).Body(patch).Do(ctx).Error(); err != nil {
+		if err := client.Patch(types.JSONPatchType).Resource(k.resource).Name(o.Name).Body(patch).Do(ctx).
+			Error(); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 		return nil
 	})
 }
 
-// operation is one of a JSON patch.
+// operation is an operation of a JSON patch.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// patchOf returns the JSON patch that puts the CA into each webhook that has another one, nil if none has. It holds only for the
-// version that was read, since it names webhooks by their index.
+// patchOf returns the JSON patch that sets the CA in each webhook with another one, nil if all have it. The patch is
+// valid only for the version that was read, since it refers to webhooks by index.
 func patchOf(c *configuration, ca []byte) []byte {
 	operations := []operation{{"test", "/metadata/resourceVersion", c.version}}
 	for i, bundle := range c.bundles {

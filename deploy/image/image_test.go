@@ -43,7 +43,7 @@ func packageOf(t *testing.T, name string, files map[string]string) *debian.Packa
 	return p
 }
 
-// shell is a small program that needs a loader and libraries. It takes their place, too.
+// shell is a small program that needs a loader and libraries, and also replaces them.
 func shell(t *testing.T) (program string, loader string, libraries []string) {
 	t.Helper()
 	content, err := os.ReadFile("/bin/sh")
@@ -57,7 +57,7 @@ func shell(t *testing.T) (program string, loader string, libraries []string) {
 	return string(content), loader, libraries
 }
 
-// libc returns the files of a package as they were before the merge of /lib into /usr/lib.
+// libc returns the files of a package from before the merge of /lib into /usr/lib.
 func libc(t *testing.T) (files map[string]string, program string) {
 	t.Helper()
 	program, loader, libraries := shell(t)
@@ -75,7 +75,7 @@ func testInputs(t *testing.T) *inputs {
 	t.Helper()
 	files, program := libc(t)
 	return &inputs{
-		programs: map[string][]byte{"sonde-cp": []byte("cp"), "sonde-dp": []byte("dp"), "sonde-watchdog": []byte("watchdog"), "sondectl": []byte("ctl")},
+		programs: map[string][]byte{"sonde-cp": []byte("cp"), "sonde-dp": []byte("dp"), "sonde-watchdog": []byte("watchdog"), "sonde-cni": []byte("cni"), "sonde-cni-plugin": []byte("plugin"), "sonde-exec": []byte("exec"), "sondectl": []byte("ctl")},
 		envoy:    []byte(program), license: []byte("license"),
 		libc: packageOf(t, libcPackage, files),
 		certificates: packageOf(t, certificatesPackage, map[string]string{
@@ -105,7 +105,7 @@ func digests(t *testing.T, image v1.Image) []string {
 	return all
 }
 
-// TestImageReproducible makes an image twice of equal inputs, and once with another program.
+// TestImageReproducible builds an image twice from equal inputs, and once with another program.
 func TestImageReproducible(t *testing.T) {
 	make3 := func(change func(*inputs)) []string {
 		in := testInputs(t)
@@ -122,7 +122,7 @@ func TestImageReproducible(t *testing.T) {
 	}
 	other := make3(func(in *inputs) { in.programs["sonde-dp"] = []byte("DP") })
 	if first[0] == other[0] || !slices.Equal(first[1:3], other[1:3]) || first[3] == other[3] {
-		t.Errorf("another program: digests %q and %q, want those of the image and the last layer to change", first, other)
+		t.Errorf("another program: digests %q and %q, want the image's and the last layer's to change", first, other)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestBase(t *testing.T) {
 		}
 	}
 	if _, ok := contents["/usr/lib/test-linux-gnu/libunused.so.1"]; ok {
-		t.Error("the image has a library that nobody needs")
+		t.Error("the image has an unused library")
 	}
 	if _, err := archive.Layer(base); err != nil {
 		t.Error(err)

@@ -14,23 +14,25 @@ import (
 	"github.com/sonde-mesh/sonde/deploy/image/debian"
 )
 
-// Packages of the distribution.
+// Names of the distribution's packages.
 const (
 	libcPackage         = "libc6"
 	certificatesPackage = "ca-certificates"
 )
 
-// programNames are the programs of Sonde. Envoy is beside them in the image, where sonde-dp looks for it first.
-var programNames = []string{"sonde-cp", "sonde-dp", "sonde-watchdog", "sondectl"}
+// programNames are the programs of Sonde. The image has Envoy in the same directory, where sonde-dp looks first.
+var programNames = []string{
+	"sonde-cp", "sonde-dp", "sonde-watchdog", "sonde-cni", "sonde-cni-plugin", "sonde-exec", "sondectl",
+}
 
 const (
 	programDirectory = "/usr/bin"
 	certificateFile  = "/etc/ssl/certs/ca-certificates.crt"
-	// user is the one that redirection lets pass.
+	// user is the user whose connections are not redirected.
 	user = "5678"
 )
 
-// Files of /etc, without which a program could not tell who it is, and how to look up hosts.
+// Files of /etc with which programs look up their user, and host names.
 const (
 	passwd   = "root:x:0:0:root:/:/sbin/nologin\nsonde:x:" + user + ":" + user + ":sonde:/:/sbin/nologin\n"
 	group    = "root:x:0:\nsonde:x:" + user + ":\n"
@@ -39,17 +41,18 @@ const (
 
 const envoyNotice = "Envoy, https://github.com/envoyproxy/envoy. Copyright: The Envoy Project Authors. Its license:\n\n"
 
-// inputs is all that an image is made of.
+// inputs are the inputs of an image.
 type inputs struct {
 	programs map[string][]byte
 	envoy    []byte
-	// license is the Apache License 2.0, which is Envoy's too.
+	// license is the Apache License 2.0, which is also Envoy's.
 	license []byte
 	// libc and certificates are the packages of the distribution.
 	libc, certificates *debian.Package
 }
 
-// image has three layers, so that what seldom changes is stored and transferred once: the distribution, Envoy, our programs.
+// image has three layers, so that rarely changing ones are stored and transferred once: the distribution, Envoy,
+// Sonde's programs.
 func (in *inputs) image() (v1.Image, error) {
 	base, err := in.base()
 	if err != nil {
@@ -71,14 +74,14 @@ func (in *inputs) image() (v1.Image, error) {
 		layers = append(layers, layer)
 	}
 	return archive.Image(v1.Config{
-		Entrypoint: []string{programDirectory + "/sonde-dp"}, // the sidecar has only arguments
+		Entrypoint: []string{programDirectory + "/sonde-dp"}, // the entry point, since the sidecar sets only arguments
 		Env:        []string{"PATH=" + programDirectory},
 		User:       user,
 		WorkingDir: "/",
 	}, layers...)
 }
 
-// base returns the files of the distribution: the libraries that Envoy needs, the certificates of public CAs, users, and /tmp.
+// base returns the distribution's files: Envoy's libraries, certificates of public CAs, users, and /tmp.
 func (in *inputs) base() ([]archive.File, error) {
 	libraries, err := in.libc.LibrariesOf(in.envoy)
 	if err != nil {
@@ -105,10 +108,10 @@ func (in *inputs) base() ([]archive.File, error) {
 	return files, nil
 }
 
-// documentation is where Debian has what says under which license something is.
+// documentation is Debian's directory for copyright files.
 func documentation(name string) string { return "/usr/share/doc/" + name + "/copyright" }
 
-// bundle returns all certificates of ca-certificates in one file. The package itself makes that only when it is installed.
+// bundle returns all certificates of ca-certificates in one file, which the package only creates at its installation.
 func bundle(p *debian.Package) ([]byte, error) {
 	var all bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(p.Files)) {

@@ -1,5 +1,5 @@
-// Command image makes the one container image of Sonde: its programs, Envoy, and what these need of a distribution, which comes
-// from the packages of Debian or Ubuntu. It has no shell and no package manager. See docs/decisions/019-image-and-test-bed.md.
+// Command image builds Sonde's only container image: its programs, Envoy, and the files that they need from packages of
+// Debian or Ubuntu. The image has no shell and no package manager. See docs/decisions/019-image-and-test-bed.md.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/sonde-mesh/sonde/deploy/image/debian"
 )
 
-// defaultTag is the image that the test bed uses.
+// defaultTag is the image for the test bed.
 const defaultTag = "docker.io/sonde-mesh/sonde:dev"
 
 func main() {
@@ -43,19 +43,22 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	programs := flags.String("programs", "", "directory with "+strings.Join(programNames, ", ")+", as `make build` leaves them")
+	programs := flags.String("programs", "", "directory with "+strings.Join(programNames, ", ")+
+		", as `make build` leaves them")
 	envoy := flags.String("envoy", "", "path of Envoy")
 	license := flags.String("license", "", "path of the project's license")
 	tag := flags.String("tag", defaultTag, "name of the image, with its registry")
 	output := flags.String("output", "", "file to write the image to, which `docker load` and `ctr images import` read")
-	push := flags.Bool("push", false, "also push the image to the registry in its name, with the credentials of `docker login`")
+	push := flags.Bool("push", false,
+		"also push the image to the registry in its name, with the credentials of `docker login`")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q", flags.Arg(0))
 	}
-	for _, f := range []struct{ flag, value string }{{"programs", *programs}, {"envoy", *envoy}, {"license", *license}, {"output", *output}} {
+	for _, f := range []struct{ flag, value string }{{"programs", *programs}, {"envoy", *envoy}, {"license", *license},
+		{"output", *output}} {
 		if f.value == "" {
 			return fmt.Errorf("--%s is missing", f.flag)
 		}
@@ -79,14 +82,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if *push {
-		if err := remote.Write(reference, image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+		if err := remote.Write(reference, image, remote.WithContext(ctx),
+			remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
 			return fmt.Errorf("push %s: %w", *tag, err)
 		}
 	}
 	return report(stdout, *output, *tag, image)
 }
 
-// distribution returns the packages of the distribution of this machine that the image needs.
+// distribution returns the packages of this machine's distribution that the image needs.
 func distribution(ctx context.Context, progress io.Writer) (libc, certificates *debian.Package, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -100,7 +104,7 @@ func distribution(ctx context.Context, progress io.Writer) (libc, certificates *
 	return packages[0], packages[1], nil
 }
 
-// read reads the inputs that are files.
+// read reads the files among the inputs.
 func read(programs, envoy, license string) (*inputs, error) {
 	in := &inputs{programs: map[string][]byte{}}
 	var err error

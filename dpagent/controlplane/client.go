@@ -30,42 +30,47 @@ const (
 	bufferBytes = 4 << 10
 )
 
-// Client opens a connection for each call and each session, so that each uses the newest certificate, and errors tell why
-// connecting failed.
+// Client opens a connection for each call and each session, so that each uses the newest certificate, and errors give
+// the reason of a failed connection.
 type Client struct {
 	// Address of the control plane, host:port.
 	Address string
-	// Roots returns the CAs by which the control plane is verified. It is called for each connection.
+	// Roots returns the CAs that verify the control plane. It is called for each connection.
 	Roots func() (*x509.CertPool, error)
-	// Certificate returns the client certificate, an empty one for none.
+	// Certificate returns the client certificate, or an empty one to send none.
 	Certificate func() *tls.Certificate
 	// Dial connects to host:port. Default: the function Dial.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
 	mu      sync.Mutex
-	session *connection // of the session that is open, nil for none
+	session *connection // of the open session, nil without one
 }
 
-// Join calls Join with a token, or if that is empty with a certificate. Otherwise it sends none: an agent that has one and
-// joins with a token does so because the certificate was refused.
-func (c *Client) Join(ctx context.Context, certificate *tls.Certificate, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
+// Join calls Join with a token, or with the certificate if token is empty. With a token it sends no certificate: the
+// control plane may have rejected it.
+func (c *Client) Join(
+	ctx context.Context, certificate *tls.Certificate, r *agentv1.JoinRequest,
+) (*agentv1.JoinResponse, error) {
 	if r.GetToken() != "" {
 		certificate = &tls.Certificate{}
 	}
-	return call(ctx, c, func() *tls.Certificate { return certificate }, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.JoinResponse, error) {
-		return api.Join(ctx, r)
-	})
+	return call(ctx, c, func() *tls.Certificate { return certificate },
+		func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.JoinResponse, error) {
+			return api.Join(ctx, r)
+		})
 }
 
 // Renew calls Renew.
 func (c *Client) Renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
-	return call(ctx, c, c.Certificate, func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.RenewResponse, error) {
-		return api.Renew(ctx, r)
-	})
+	return call(ctx, c, c.Certificate,
+		func(ctx context.Context, api agentv1.AgentServiceClient) (*agentv1.RenewResponse, error) {
+			return api.Renew(ctx, r)
+		})
 }
 
 func call[R any](
-	ctx context.Context, c *Client, certificate func() *tls.Certificate, do func(context.Context, agentv1.AgentServiceClient) (R, error),
+	ctx context.Context, c *Client, certificate func() *tls.Certificate,
+	do func(context.Context, agentv1.AgentServiceClient) (R, error),
 ) (R, error) {
 	var none R
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -78,9 +83,12 @@ func call[R any](
 	return answer, errors.Join(conn.explain(err), conn.Close())
 }
 
-// Session opens a session and closes it when use returns. goAway is closed when the control plane asks the agent to open another one: this one ends
-// soon. The error is Unauthenticated if the certificate is refused.
-func (c *Client) Session(ctx context.Context, use func(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}) error) error {
+// Session opens a session and closes it when use returns. goAway is closed when the control plane asks the agent to
+// open another session, since this one ends soon. The error is Unauthenticated if the control plane rejects the
+// certificate.
+func (c *Client) Session(
+	ctx context.Context, use func(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}) error,
+) error {
 	conn, err := c.dial(c.Certificate)
 	if err != nil {
 		return err
@@ -102,7 +110,7 @@ func (c *Client) Session(ctx context.Context, use func(stream agentv1.AgentServi
 	return errors.Join(conn.explain(err), c.endSession(conn))
 }
 
-// share makes a connection the one on which queries are answered. It must be given back.
+// share makes conn the connection that carries answers to queries. The caller calls giveBack after use.
 func (c *Client) share(conn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +118,7 @@ func (c *Client) share(conn *connection) {
 	c.session = conn
 }
 
-// borrow returns the connection of the session, nil if there is none. It must be given back.
+// borrow returns the connection of the session, nil without one. The caller calls giveBack after use.
 func (c *Client) borrow() *connection {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +128,7 @@ func (c *Client) borrow() *connection {
 	return c.session
 }
 
-// giveBack closes a connection that has no users any more: an answer goes on after the session has moved.
+// giveBack closes a connection when its last user has finished: an answer may outlast its session.
 func (c *Client) giveBack(conn *connection) error {
 	c.mu.Lock()
 	conn.users--
@@ -132,7 +140,7 @@ func (c *Client) giveBack(conn *connection) error {
 	return conn.Close()
 }
 
-// endSession has no more queries be answered on a connection, and gives it back.
+// endSession stops the use of a connection for answers, and gives it back.
 func (c *Client) endSession(conn *connection) error {
 	c.mu.Lock()
 	if c.session == conn {
@@ -142,8 +150,8 @@ func (c *Client) endSession(conn *connection) error {
 	return c.giveBack(conn)
 }
 
-// awaitGoAway waits until the server has sent GOAWAY, or the connection is broken. It returns false if ctx ends first. Calls go on after a GOAWAY, but gRPC
-// does not count the connection as ready any more.
+// awaitGoAway waits until the server has sent GOAWAY, or the connection is broken. It returns false if ctx ends first.
+// Calls continue after a GOAWAY, although gRPC no longer reports the connection as ready.
 func awaitGoAway(ctx context.Context, conn *connection) bool {
 	was := conn.GetState()
 	for conn.WaitForStateChange(ctx, was) {
@@ -155,12 +163,12 @@ func awaitGoAway(ctx context.Context, conn *connection) bool {
 	return false
 }
 
-// Answer calls Answer on the connection of the session, since it is for the replica of the control plane that has asked there, and closes the call
-// when use returns.
+// Answer calls Answer on the connection of the session, since only that replica of the control plane waits for the
+// response. It closes the call when use returns.
 func (c *Client) Answer(ctx context.Context, use func(agentv1.AgentService_AnswerClient) error) error {
 	conn := c.borrow()
 	if conn == nil {
-		return errors.New("the session in which the query has come has ended")
+		return errors.New("the session of the query has ended")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -168,25 +176,26 @@ func (c *Client) Answer(ctx context.Context, use func(agentv1.AgentService_Answe
 	if err == nil {
 		err = use(stream)
 	}
-	if err == nil || errors.Is(err, io.EOF) { // then only the end of the call tells what is wrong
+	if err == nil || errors.Is(err, io.EOF) { // on io.EOF, only the end of the call has the reason
 		_, err = stream.CloseAndRecv()
 	}
 	return errors.Join(conn.explain(err), c.giveBack(conn))
 }
 
-// connection is a connection to the control plane. refused is set if it refuses the client certificate.
+// connection is a connection to the control plane. refused is set if the control plane rejects the client certificate.
 type connection struct {
 	*grpc.ClientConn
 	refused *atomic.Bool
 	watch   *reach.Watch
-	users   int // of a session's connection, guarded by Client.mu
+	users   int // users of a session's connection, guarded by Client.mu
 }
 
-// explain returns err in words. It turns it into Unauthenticated if the connection broke because the certificate was refused, which
-// gRPC does not tell.
+// explain describes the cause of err. It returns Unauthenticated if the connection broke because the control plane
+// rejected the certificate, which gRPC does not report.
 func (c connection) explain(err error) error {
 	if err != nil && c.refused.Load() {
-		err = status.Errorf(codes.Unauthenticated, "the control plane refuses the certificate: %s", reach.Words(errors.New(status.Convert(err).Message())))
+		err = status.Errorf(codes.Unauthenticated, "the control plane rejects the certificate: %s",
+			reach.Words(errors.New(status.Convert(err).Message())))
 	}
 	return c.watch.Explain(err)
 }

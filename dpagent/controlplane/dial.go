@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deadAfter is how long a control plane may be silent until its connection is closed.
+// deadAfter is how long a control plane may be silent before its connection is closed.
 const deadAfter = 30 * time.Second
 
-// Dial connects to host:port by TCP. A control plane that has vanished is noticed within deadAfter, by TCP keepalive: unlike HTTP/2 pings it cannot
-// exceed a limit of the server. While data is not acknowledged the kernel sends no keepalive probes, but repeats the data for a quarter of an hour, unless
-// TCP_USER_TIMEOUT is set (tcp(7)).
+// Dial connects to host:port by TCP. TCP keepalive detects a dead control plane within deadAfter; unlike HTTP/2 pings
+// it cannot exceed a limit of the server. While data is unacknowledged, the kernel sends no keepalive probes and
+// retransmits for a quarter of an hour, unless TCP_USER_TIMEOUT is set (tcp(7)).
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	dialer := &net.Dialer{
 		Timeout:         callTimeout,

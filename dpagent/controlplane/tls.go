@@ -14,8 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/reach"
 )
 
-// watchedTLS are TLS credentials that remember whether the control plane has refused the client certificate: gRPC would
-// only say that the connection broke.
+// watchedTLS are TLS credentials that remember whether the control plane has rejected the client certificate: gRPC
+// would only report a broken connection.
 type watchedTLS struct {
 	credentials.TransportCredentials
 	refused *atomic.Bool
@@ -26,16 +26,20 @@ func newWatchedTLS(watch *reach.Watch, c *tls.Config) watchedTLS {
 	return watchedTLS{TransportCredentials: credentials.NewTLS(c), refused: new(atomic.Bool), watch: watch}
 }
 
-// ClientHandshake implements credentials.TransportCredentials. With TLS 1.3 the handshake ends before the server has
-// checked the client certificate. An HTTP/2 server that accepts it sends first, so this waits for its first byte. If gRPC
-// wrote meanwhile, the kernel might discard the alert that says why the connection was closed.
-func (w watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+// ClientHandshake implements credentials.TransportCredentials. With TLS 1.3 the client's handshake ends before the
+// server has checked the client certificate. An HTTP/2 server that accepts it sends first, so ClientHandshake waits for
+// the first byte. If gRPC wrote before, the kernel might discard the server's alert with the reason.
+func (w watchedTLS) ClientHandshake(
+	ctx context.Context, authority string, raw net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := w.handshake(ctx, authority, raw)
 	w.watch.Handshaken(err)
 	return conn, info, err
 }
 
-func (w watchedTLS) handshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (w watchedTLS) handshake(
+	ctx context.Context, authority string, raw net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := w.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
 		w.noteAlert(err)
@@ -54,7 +58,7 @@ func (w watchedTLS) handshake(ctx context.Context, authority string, raw net.Con
 	return &replayConn{Conn: conn, first: first}, info, nil
 }
 
-// noteAlert records that the server has sent an alert: during a handshake it is about the certificate.
+// noteAlert records an alert from the server: during a handshake the alert is about the certificate.
 func (w watchedTLS) noteAlert(err error) {
 	if remote, ok := errors.AsType[*net.OpError](err); ok && remote.Op == "remote error" {
 		w.refused.Store(true)
@@ -67,7 +71,7 @@ func (w watchedTLS) Clone() credentials.TransportCredentials {
 	return w
 }
 
-// replayConn is a connection whose first bytes have been read already, and are returned by Read first.
+// replayConn is a connection whose first bytes were already read; Read returns them first.
 type replayConn struct {
 	net.Conn
 	first []byte

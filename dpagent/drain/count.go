@@ -16,12 +16,12 @@ const gaugesPath = `/stats?type=Gauges&filter=%5E(http%7Clistener%7Ccluster)%5C.
 
 // active is the open work of an Envoy.
 type active struct {
-	// Requests that the applications of this proxy have, and inbound connections that are not HTTP. A request that waits for an application that has
-	// gone is none (see generator's holdRoutes).
+	// Requests that the applications of this proxy are handling, and inbound connections other than HTTP. Requests waiting
+	// for an application that has exited do not count (see generator's holdRoutes).
 	inboundRequests, inboundConnections int
-	// unread are bytes of answers that inbound clients have not taken yet.
+	// unread is the number of response bytes that inbound clients have not read yet.
 	unread int
-	// What the applications have asked of others.
+	// Open outbound requests and connections of the applications.
 	outboundRequests, outboundConnections int
 }
 
@@ -43,12 +43,12 @@ func countActive(ctx context.Context, e Envoy) (active, error) {
 	return parse(stats)
 }
 
-// perThread matches gauges of single threads, which are part of the gauge of their listener.
+// perThread matches gauges of single threads, which the gauge of their listener includes.
 var perThread = regexp.MustCompile(`\.(worker_\d+|main_thread)$`)
 
-// parse reads gauges, one per line. Envoy has no gauge of TCP connections: they are the connections of a listener that no
-// HTTP connection manager counts. So idle HTTP connections, which a drain need not wait for, do not count, and connections
-// whose first bytes are still awaited do.
+// parse reads gauges, one per line. Envoy has no gauge of TCP connections: they are the listener's connections that no
+// HTTP connection manager counts. So idle HTTP connections do not count, since a drain need not wait for them.
+// Connections that have not sent their first bytes count.
 func parse(stats []byte) (active, error) {
 	var o active
 	for line := range bytes.Lines(stats) {
@@ -56,15 +56,15 @@ func parse(stats []byte) (active, error) {
 		kind, prefix, _ := strings.Cut(name, ".")
 		cut := strings.LastIndexByte(prefix, '.')
 		if !ok || cut < 0 {
-			return active{}, fmt.Errorf("count what is open: envoy says %q", line)
+			return active{}, fmt.Errorf("count what is open: invalid line in envoy's statistics: %q", line)
 		}
 		value, err := strconv.Atoi(text)
 		if err != nil {
-			return active{}, fmt.Errorf("count what is open: envoy says %q", line)
+			return active{}, fmt.Errorf("count what is open: invalid line in envoy's statistics: %q", line)
 		}
 		prefix, gauge := prefix[:cut], prefix[cut+1:]
 		if prefix == "admin" || kind == "listener" && perThread.MatchString(prefix) {
-			continue // admin counts this call itself
+			continue // the admin interface counts this request
 		}
 		if strings.HasPrefix(prefix, mesh.InboundStats) {
 			o.addInbound(kind, prefix, gauge, value)
@@ -72,14 +72,14 @@ func parse(stats []byte) (active, error) {
 			o.addOutbound(kind, prefix, gauge, value)
 		}
 	}
-	// Gauges are not of one moment.
+	// Envoy does not read the gauges atomically.
 	o.inboundConnections, o.outboundConnections = max(0, o.inboundConnections), max(0, o.outboundConnections)
 	return o, nil
 }
 
 func (o *active) addInbound(kind, prefix, gauge string, value int) {
 	switch {
-	case kind == "cluster" && prefix == mesh.InboundStats+"readiness": // questions whether the proxy is ready are no work
+	case kind == "cluster" && prefix == mesh.InboundStats+"readiness": // readiness requests are not work
 	case kind == "cluster":
 		o.inboundRequests += value
 	case kind == "listener":
@@ -93,7 +93,7 @@ func (o *active) addInbound(kind, prefix, gauge string, value int) {
 
 func (o *active) addOutbound(kind, prefix, gauge string, value int) {
 	switch {
-	case kind == "cluster": // the requests are counted where they come from
+	case kind == "cluster": // the requests are counted at their source
 	case kind == "listener":
 		o.outboundConnections += value
 	case gauge == "downstream_cx_active":

@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 			stats: "http.inbound_80.downstream_rq_active: 1\ncluster.inbound_80.upstream_rq_pending_active: 1\n",
 			want:  active{inboundRequests: 1},
 		},
-		"one whose application has gone is not": {
+		"a request whose application has exited is not": {
 			stats: "http.inbound_80.downstream_cx_active: 1\nhttp.inbound_80.downstream_rq_active: 1\n" +
 				"listener.inbound_80.downstream_cx_active: 1\n" +
 				"cluster.inbound_80.upstream_rq_active: 0\ncluster.inbound_80.upstream_rq_pending_active: 0\n",
@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 				"listener.inbound_capture.downstream_cx_active: 5\n",
 			want: active{inboundConnections: 3},
 		},
-		"outbound is of all alone": {
+		"outbound counts only in all": {
 			stats: "http.outbound_a.b.downstream_rq_active: 2\nhttp.outbound_a.b.downstream_cx_active: 2\n" +
 				"listener.outbound_a.b.downstream_cx_active: 2\nlistener.outbound_db.downstream_cx_active: 4\n" +
 				"cluster.a.b.upstream_rq_active: 2\ncluster.db.upstream_rq_active: 4\ncluster.control_plane.upstream_rq_active: 1\n",
@@ -51,14 +51,14 @@ func TestParse(t *testing.T) {
 			stats: "listener.inbound_80.downstream_pre_cx_active: 1\n",
 			want:  active{inboundConnections: 1},
 		},
-		"who asks is not counted": {
+		"the request itself is not counted": {
 			stats: "http.admin.downstream_rq_active: 1\nhttp.admin.downstream_cx_active: 1\nlistener.admin.downstream_cx_active: 1\n" +
 				"listener.admin.main_thread.downstream_cx_active: 1\n" +
 				"http.readiness.downstream_rq_active: 1\nhttp.readiness.downstream_cx_active: 1\nlistener.readiness.downstream_cx_active: 1\n" +
 				"http.inbound_readiness.downstream_rq_active: 1\nhttp.inbound_readiness.downstream_cx_active: 1\n" +
 				"listener.inbound_capture.downstream_cx_active: 1\ncluster.inbound_readiness.upstream_rq_active: 1\n",
 		},
-		"gauges of one moment that do not fit": {
+		"inconsistent gauges": {
 			stats: "http.inbound_80.downstream_cx_active: 2\nlistener.inbound_80.downstream_cx_active: 1\n",
 		},
 	}

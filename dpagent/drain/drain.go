@@ -1,4 +1,4 @@
-// Package drain lets the open work of an Envoy end before Envoy is stopped.
+// Package drain lets Envoy's open requests and connections end before Envoy is stopped.
 package drain
 
 import (
@@ -21,7 +21,7 @@ type Envoy interface {
 }
 
 const (
-	// BeginTimeout is the longest time in which Envoy has to begin. A pod that ends waits for its hooks.
+	// BeginTimeout bounds Begin, since a pod that is being deleted waits for its hooks.
 	BeginTimeout = 5 * time.Second
 	pollEvery    = 100 * time.Millisecond
 )
@@ -31,26 +31,27 @@ type Poster interface {
 	Post(ctx context.Context, path string) error
 }
 
-// Begin makes Envoy tell the clients of its inbound to go elsewhere: a response says that it is the last one of its connection. The
-// listeners stay open, and requests that find no application any more wait for the end. An Envoy that an older control plane has configured does
-// not hold those, which is logged. To begin twice is the same as once.
+// Begin makes Envoy send the clients of its inbound to other endpoints: each response announces the end of its
+// connection. The listeners stay open, and requests whose application has exited wait for the end of Envoy. An Envoy
+// configured by an older control plane does not hold these requests, which Begin logs. Repeating Begin has no effect.
 func Begin(ctx context.Context, e Poster, logger *slog.Logger) error {
 	if err := e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"); err != nil {
 		return fmt.Errorf("start to drain: %w", err)
 	}
 	err := e.Post(ctx, "/runtime_modify?"+mesh.RuntimeEnding+"=100")
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("hold requests that find no application: %w", err)
+		return fmt.Errorf("hold requests without an application: %w", err)
 	}
 	if err != nil {
-		logger.Warn("requests that find no application are not held: an older control plane has configured Envoy", "err", err)
+		logger.Warn("requests without an application are not held, an older control plane has configured envoy", "err", err)
 	}
 	return nil
 }
 
-// Run waits until open requests, and connections that are not HTTP, have ended, and clients have read their answers. Idle HTTP connections do not
-// count, nor do requests without an application. New work is served until the inbound has been quiet for that long; then its listeners close. Run returns when all work is
-// done, or with the error of ctx if that ends first; any other error means that Envoy does not answer.
+// Run waits until open requests, and connections other than HTTP, have ended, and clients have read their responses.
+// Idle HTTP connections and requests without an application do not count. Envoy serves new work until the inbound has
+// been idle for the quiet time; then Run closes its listeners. Run returns when all work is done, or with the error of
+// ctx if that ends first; any other error means that Envoy does not answer.
 func Run(ctx context.Context, e Envoy, quiet time.Duration, logger *slog.Logger) error {
 	if err := Begin(ctx, e, logger); err != nil {
 		return err
@@ -80,14 +81,15 @@ func waitUntilIdle(ctx context.Context, e Envoy, quiet time.Duration, count func
 			if down := e.Running(); down != nil {
 				return down
 			}
-			since = time.Now() // a busy Envoy may answer the next time
+			since = time.Now() // a busy Envoy may answer the next call
 		case count(open) > 0:
 			since = time.Now()
 		case time.Since(since) >= quiet:
 			return nil
 		}
 		if ended := run.Sleep(ctx, pollEvery); ended != nil {
-			return errors.Join(fmt.Errorf("wait for %d requests and %d connections: %w", open.requests(), open.connections(), ended), err)
+			return errors.Join(fmt.Errorf("wait for %d requests and %d connections: %w",
+				open.requests(), open.connections(), ended), err)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// polled is an Envoy that answers the polls one after the other, the last one for ever. nil is no answer.
+// polled is an Envoy that returns one response per poll, and repeats the last one. nil means no response.
 type polled struct {
 	answers []*active
 	down    error
@@ -38,7 +38,8 @@ func (e *polled) Get(context.Context, string) ([]byte, error) {
 
 func (e *polled) Running() error { return e.down }
 
-// TestQuiet is how long the inbound has to be seen idle before its listeners close: an open request, and a poll without an answer, begin that anew.
+// TestQuiet checks how long the inbound must be idle before its listeners close. An open request, or a poll without a
+// response, restarts this time.
 func TestQuiet(t *testing.T) {
 	const quiet = time.Second
 	idle, open := &active{}, &active{inboundRequests: 1}
@@ -70,7 +71,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// TestEnvoyThatHasEnded has nothing open any more that could be waited for.
+// TestEnvoyThatHasEnded checks that a drain does not wait for an ended Envoy.
 func TestEnvoyThatHasEnded(t *testing.T) {
 	down := errors.New("exit status 1")
 	e := &polled{answers: []*active{nil}, down: down}

@@ -13,15 +13,17 @@ import (
 
 const (
 	adminTimeout = 2 * time.Second
-	// maxAnswer is more than all the gauges of a drain take, in bytes.
+	// maxAnswer is larger than all gauges that a drain reads, in bytes.
 	maxAnswer = 8 << 20
-	// pathStats has what has been used since Envoy started: of the rest, which is most, nothing can be told.
+	// pathStats returns the statistics that have changed since Envoy started. Most others are unused.
 	pathStats = "/stats/prometheus?usedonly"
 )
 
 // newClient returns an HTTP client of a Unix socket. It opens a connection for each call, since Envoy may have been
 // restarted since the last one.
-func newClient(to *net.UnixAddr, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
+func newClient(
+	to *net.UnixAddr, dial func(ctx context.Context, network, address string) (net.Conn, error),
+) *http.Client {
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
@@ -52,7 +54,8 @@ func (a *Admin) Get(ctx context.Context, path string) ([]byte, error) {
 	return fetch(ctx, a.client, http.MethodGet, path)
 }
 
-// Stats writes Envoy's statistics to w, in the text format of Prometheus. They may take MiBs, and until ctx ends.
+// Stats writes Envoy's statistics to w, in the text format of Prometheus. They may take MiBs, and as long as ctx
+// allows.
 func (a *Admin) Stats(ctx context.Context, w io.Writer) error {
 	return call(ctx, a.client, http.MethodGet, pathStats, func(body io.Reader) error {
 		_, err := io.Copy(w, body)
@@ -60,21 +63,22 @@ func (a *Admin) Stats(ctx context.Context, w io.Writer) error {
 	})
 }
 
-// pages of the views. Envoy itself leaves secrets out of its configuration.
+// pages are the admin endpoints of the views. Envoy itself leaves secrets out of its configuration.
 // Source: https://www.envoyproxy.io/docs/envoy/latest/operations/admin
 var pages = map[mesh.EnvoyView]struct{ method, path string }{
 	mesh.ViewConfigDump: {http.MethodGet, "/config_dump?include_eds"},
 	mesh.ViewListeners:  {http.MethodGet, "/listeners?format=json"},
 	mesh.ViewStats:      {http.MethodGet, "/stats"},
 	mesh.ViewClusters:   {http.MethodGet, "/clusters"},
-	mesh.ViewLogging:    {http.MethodPost, "/logging"}, // without a parameter it changes nothing
+	mesh.ViewLogging:    {http.MethodPost, "/logging"}, // without a parameter, the request changes nothing
 }
 
-// View writes what Envoy says of itself to w. It may take MiBs, and until ctx ends.
+// View writes a view of Envoy's state to w. It may take MiBs, and as long as ctx allows.
 func (a *Admin) View(ctx context.Context, view mesh.EnvoyView, w io.Writer) error {
 	page, ok := pages[view]
 	if !ok {
-		return &mesh.FieldError{Field: "view", Value: string(view), Allowed: fmt.Sprintf("must be one of %v", mesh.EnvoyViews())}
+		return &mesh.FieldError{Field: "view", Value: string(view),
+			Allowed: fmt.Sprintf("must be one of %v", mesh.EnvoyViews())}
 	}
 	return call(ctx, a.client, page.method, page.path, func(body io.Reader) error {
 		_, err := io.Copy(w, body)
@@ -92,7 +96,7 @@ func fetch(ctx context.Context, c *http.Client, method, path string) (body []byt
 	return body, err
 }
 
-// call sends a request, and has read take the body of the answer.
+// call sends a request and passes the body of the response to read.
 func call(ctx context.Context, c *http.Client, method, path string, read func(body io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, http.NoBody)
 	if err != nil {
@@ -102,9 +106,9 @@ func call(ctx context.Context, c *http.Client, method, path string, read func(bo
 	if err != nil {
 		return fmt.Errorf("call envoy: %w", err)
 	}
-	defer func() { _ = answer.Body.Close() }() // it is read to its end, or given up
+	defer func() { _ = answer.Body.Close() }() // read has consumed the body, or failed
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s %s: envoy answers %s", method, path, answer.Status)
+		return fmt.Errorf("%s %s: envoy responded with %s", method, path, answer.Status)
 	}
 	if err := read(answer.Body); err != nil {
 		return fmt.Errorf("read envoy's answer to %s: %w", path, err)

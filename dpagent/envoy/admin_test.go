@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// adminThat returns the admin interface of an Envoy that answers one request with answer.
+// adminThat returns the admin interface of an Envoy that handles one connection with answer.
 func adminThat(t *testing.T, answer func(conn net.Conn)) *Admin {
 	t.Helper()
 	const at = "admin.sock"
@@ -44,7 +44,7 @@ func adminThat(t *testing.T, answer func(conn net.Conn)) *Admin {
 	}}}}
 }
 
-// TestStatsOfAFaultyEnvoy checks that Stats passes on what it receives, and returns an error.
+// TestStatsOfAFaultyEnvoy checks that Stats passes on the data that it receives, and returns an error.
 func TestStatsOfAFaultyEnvoy(t *testing.T) {
 	const ok, line, timeout = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "a\r\nenvoy_a 1\n\r\n", 5 * time.Second
 	hangs := func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
@@ -53,12 +53,12 @@ func TestStatsOfAFaultyEnvoy(t *testing.T) {
 	}
 	tests := map[string]struct {
 		answer func(conn net.Conn)
-		want   string // of the error
+		want   string // part of the error
 		stats  string
 		took   time.Duration
 	}{
 		"it never answers":         {hangs, "call envoy", "", timeout},
-		"500":                      {says("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 10\r\n\r\nenvoy_a 1\n"), "envoy answers 500", "", 0},
+		"500":                      {says("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 10\r\n\r\nenvoy_a 1\n"), "envoy responded with 500", "", 0},
 		"it closes the connection": {func(net.Conn) {}, "call envoy", "", 0},
 		"it is no HTTP":            {says("envoy_a 1\n"), "malformed HTTP", "", 0},
 		"it ends in the middle":    {says(ok + line), "unexpected EOF", "envoy_a 1\n", 0},

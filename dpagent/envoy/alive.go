@@ -12,48 +12,52 @@ import (
 )
 
 const (
-	// DefaultHangLimit is how long Envoy's main thread may be busy: a large update is slow, and a restart cuts all connections.
+	// DefaultHangLimit is how long Envoy's main thread may be busy. It is long, since a large update is slow, and a
+	// restart breaks all connections.
 	DefaultHangLimit = time.Minute
-	// stillLimit is how long it may not run at all while a question waits for it. An Envoy that is well wakes several times a second.
+	// stillLimit is how long the main thread may not run at all while a request waits for it. The main thread of a healthy
+	// Envoy wakes several times a second.
 	stillLimit = 3 * time.Second
-	// pathAlive is the cheapest answer of the admin interface, before Envoy is ready too.
+	// pathAlive is the cheapest request to the admin interface. Envoy answers it even before it is ready.
 	pathAlive = "/hot_restart_version"
 	lookEvery = time.Second
 	askEvery  = 10 * time.Second
 	askAlive  = 500 * time.Millisecond
-	// killTime is how long a process that was killed may take to end.
+	// killTime is how long a process may take to end after SIGKILL.
 	killTime = 5 * time.Second
 )
 
-// alive is what is known of an Envoy that does not do what it should.
+// alive records since when Envoy has been down or unresponsive.
 type alive struct {
-	ended  time.Time // when Run has last seen it end, zero before and while it runs
-	silent time.Time // when a question was asked that it has not answered, nor another one since; zero if it answers
+	ended  time.Time // when Envoy last ended; zero before the first end, and while Envoy runs
+	silent time.Time // when the first unanswered request was sent; zero if Envoy answers
 }
 
-// Alive returns an error if nothing that this process does helps: an Envoy that hangs was killed and has not ended, or it has ended and is not started
-// again. It is no error that Envoy was not started yet, nor that it ends again and again.
+// Alive returns an error if only a restart of the agent can help: a hanging Envoy was killed but has not ended, or
+// Envoy has ended and was not started again. An Envoy that was never started, or that crashes repeatedly, is no error.
 func (e *Envoy) Alive(context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case e.down != nil && !e.alive.ended.IsZero() && time.Since(e.alive.ended) > e.o.HangLimit:
-		return fmt.Errorf("envoy ended %s ago, and was not started again: %w", time.Since(e.alive.ended).Round(time.Second), e.down)
+		return fmt.Errorf("envoy ended %s ago and was not started again: %w",
+			time.Since(e.alive.ended).Round(time.Second), e.down)
 	case e.down == nil && !e.alive.silent.IsZero() && time.Since(e.alive.silent) > e.o.HangLimit+killTime:
-		return fmt.Errorf("envoy has not answered for %s, and does not end", time.Since(e.alive.silent).Round(time.Second))
+		return fmt.Errorf("envoy has not answered for %s and cannot be killed", time.Since(e.alive.silent).Round(time.Second))
 	}
 	return nil
 }
 
-// watch looks at a process again and again, and returns why it has to be killed, or nil once ctx ends. Envoy is asked rarely, which takes more than
-// to look whether its main thread runs, unless that does not, or Envoy has not answered.
+// watch checks a process until it has to be killed, and returns the reason; it returns nil once ctx ends. It checks
+// often whether the main thread runs, which is cheap. It sends Envoy a request rarely, unless the thread does not run
+// or the last request was not answered.
 func (e *Envoy) watch(ctx context.Context, p Process) (why error) {
 	var last Activity                // of the main thread
-	var looked, ran, asked time.Time // ran: when it was last seen to have run since the look before
+	var looked, ran, asked time.Time // ran: the last check that found that the thread had run
 	var silent time.Time
 	for range run.Ticks(ctx, lookEvery) {
 		now := time.Now()
-		if now.Sub(looked) > stillLimit { // this process did not run either: nothing is known of that time
+		if now.Sub(looked) > stillLimit { // this process did not run either, so the state since then is unknown
 			e.setSilent(time.Time{})
 			ran = now
 		}
@@ -71,15 +75,15 @@ func (e *Envoy) watch(ctx context.Context, p Process) (why error) {
 		switch {
 		case err == nil || ctx.Err() != nil:
 		case still >= stillLimit:
-			return fmt.Errorf("it has not run for %s: %w", still.Round(time.Second), err)
+			return fmt.Errorf("main thread has not run for %s: %w", still.Round(time.Second), err)
 		case time.Since(silent) > e.o.HangLimit:
-			return fmt.Errorf("it has not answered for %s: %w", time.Since(silent).Round(time.Second), err)
+			return fmt.Errorf("no answer for %s: %w", time.Since(silent).Round(time.Second), err)
 		}
 	}
 	return nil
 }
 
-// ask asks Envoy once, and returns since when it has not answered.
+// ask sends Envoy one request, and returns since when Envoy has not answered.
 func (e *Envoy) ask(ctx context.Context) (silent time.Time, err error) {
 	now := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, askAlive)
@@ -105,11 +109,12 @@ func (e *Envoy) setSilent(since time.Time) {
 	e.alive.silent = since
 }
 
-// Activity is what the kernel tells of a thread.
+// Activity is the kernel's report on a thread.
 type Activity struct {
-	// Busy says that it runs or wants to, waits for a disk, which no signal ends, or a debugger holds it.
+	// Busy means that the thread runs or can run, waits for a disk (which no signal interrupts), or is stopped by a
+	// debugger.
 	Busy bool
-	// Switches is how often it was given a processor.
+	// Switches changes each time that the thread gets a processor.
 	Switches string
 }
 

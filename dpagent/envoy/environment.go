@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// passed are the variables that Envoy gets: what the C library reads to load it, to resolve names and for the time. It gets nothing else:
-// variables of the agent may hold secrets, and Envoy's admin interface and crash dumps are not where those belong.
+// passed are the variables that Envoy gets: those that the C library reads for loading, for resolving names and for the
+// time. Envoy gets no other, since variables of the agent may hold secrets, which must not appear in Envoy's admin
+// interface or crash dumps.
 var passed = []string{"HOME", "LD_LIBRARY_PATH", "LOCALDOMAIN", "PATH", "RES_OPTIONS", "TMPDIR", "TZ"}
 
 // environment returns the variables for Envoy.

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// stableAfter is how long Envoy has to run before the delay of restarts starts again at its minimum.
+	// stableAfter is how long Envoy has to run before the restart delay returns to its minimum.
 	stableAfter = time.Minute
 	// stopTimeout is how long Envoy may take to end after SIGTERM, before it is killed. It usually takes 10 ms.
 	stopTimeout = 2 * time.Second
@@ -32,9 +32,10 @@ const (
 type Options struct {
 	// Path of the binary. Required.
 	Path string
-	// Dir is the directory in which Envoy runs. It holds the bootstrap and both secrets before Run is called. Required.
+	// Dir is the directory in which Envoy runs. It must hold the bootstrap and both secrets before Run is called.
+	// Required.
 	Dir *workdir.Dir
-	// Restore is called before each restart, to put both secrets in place again. Required.
+	// Restore rewrites both secrets. It is called before each restart. Required.
 	Restore func() error
 	// Concurrency is the number of worker threads. Default 2.
 	Concurrency int
@@ -42,18 +43,19 @@ type Options struct {
 	DrainTime time.Duration
 	// Logger also receives Envoy's log. Required.
 	Logger *slog.Logger
-	// Level of the agent's log. Envoy's own is info if this is debug, error if it is error, else warning.
+	// Level of the agent's log. Envoy's log level is info if Level is debug, error if Level is error, and warning
+	// otherwise.
 	Level slog.Level
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
-	// Keep has Envoy outlive this process, if that is the worker of a guard: the next worker of the same directory can Adopt it. Default: Envoy
-	// is killed when this process dies.
+	// Keep lets Envoy outlive this process if this process is the worker of a guard: the guard's next worker can Adopt
+	// Envoy. Default: Envoy is killed when this process dies.
 	Keep bool
-	// Changed is told why Envoy has ended when it last did, or could not be started, and nil once one that was started since has answered. It
-	// returns at once. Default: none.
+	// Changed is called with the reason when Envoy ends or cannot be started, and with nil once a newly started Envoy
+	// answers. It must return at once. Default: no call.
 	Changed func(down error)
-	// HangLimit is how long Envoy may not answer although it runs until it is killed, or not be started again until Alive fails. Default
-	// DefaultHangLimit.
+	// HangLimit is how long a running Envoy may not answer before it is killed, and how long Envoy may be down before
+	// Alive fails. Default DefaultHangLimit.
 	HangLimit time.Duration
 	// Launcher runs the binary, unless Keep is set. Default: ProcessLauncher.
 	Launcher Launcher
@@ -70,11 +72,11 @@ type Envoy struct {
 	starts, hangs prometheus.Counter
 	running       prometheus.Gauge
 
-	adopted *instance // with which Run begins, nil if there is none
+	adopted *instance // the process that Run begins with, or nil
 
 	mu    sync.Mutex
 	down  error // why the process is not running, nil while it is
-	ended error // why the last one ended, or could not be started, until the next one has answered
+	ended error // why the last process ended or failed to start; nil once the next one has answered
 	alive alive
 }
 
@@ -84,7 +86,7 @@ type instance struct {
 	log *forwarder
 }
 
-// WholeSeconds returns what Envoy makes of a drain time: it takes whole seconds, and at least one.
+// WholeSeconds returns the drain time that Envoy uses for d: whole seconds, at least one.
 func WholeSeconds(d time.Duration) time.Duration { return max(time.Second, d.Round(time.Second)) }
 
 // New returns an Envoy that is not running yet.
@@ -109,15 +111,15 @@ func New(o Options) *Envoy {
 		o:     o,
 		ready: newClient(o.Dir.Socket(mesh.SocketReady), o.Dial),
 		starts: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonde_dpagent_envoy_starts_total", Help: "How often Envoy was started.",
+			Name: "sonde_dpagent_envoy_starts_total", Help: "Number of starts of Envoy.",
 		}),
 		hangs: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonde_dpagent_envoy_hangs_total", Help: "How often Envoy was killed since it did not answer.",
+			Name: "sonde_dpagent_envoy_hangs_total", Help: "Number of times that Envoy was killed because it did not answer.",
 		}),
 		running: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sonde_dpagent_envoy_running", Help: "1 while the Envoy process runs.",
 		}),
-		down: errors.New("it was not started yet"),
+		down: errors.New("not started yet"),
 	}
 	o.Registerer.MustRegister(e.starts, e.hangs, e.running)
 	return e
@@ -135,8 +137,8 @@ func (e *Envoy) args() []string {
 		"-c", workdir.Bootstrap,
 		"--disable-hot-restart",
 		"--concurrency", strconv.Itoa(e.o.Concurrency),
-		// Each answer says at once that it is the last one of its connection. By default 4 % do after the first second of 25, and a client whose
-		// connection is not told meets an application that has gone.
+		// Each response closes its connection from the start of the drain. By default only 4 % do after the first second of
+		// 25, and clients then use the other connections after the application has exited.
 		"--drain-strategy", "immediate",
 		"--drain-time-s", strconv.Itoa(int(WholeSeconds(e.o.DrainTime) / time.Second)),
 		"--log-level", level,
@@ -144,16 +146,16 @@ func (e *Envoy) args() []string {
 	}
 }
 
-// Run keeps Envoy running until ctx ends. Then it stops Envoy, and returns when the process has ended. It calls starting with
-// Envoy's version before each start: the binary may have been replaced.
+// Run keeps Envoy running until ctx ends. Then it stops Envoy and returns when the process has ended. Before each start
+// it calls starting with Envoy's version, since the binary may have been replaced.
 func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 	var backoff retry.Backoff
 	for {
 		started := time.Now()
 		err := e.runOnce(ctx, starting)
 		if ctx.Err() != nil {
-			e.setDown(errors.New("it was stopped"))
-			return nil //nolint:nilerr // it ended because ctx did
+			e.setDown(errors.New("stopped"))
+			return nil //nolint:nilerr // Envoy ended because ctx did
 		}
 		e.setDown(err)
 		e.setEnded(err)
@@ -166,12 +168,12 @@ func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 			return nil //nolint:nilerr // ctx ended while Envoy was down
 		}
 		if err := e.o.Restore(); err != nil {
-			e.o.Logger.Error("secrets not restored, envoy starts with those on disk", "err", err)
+			e.o.Logger.Error("failed to restore secrets, envoy starts with the secrets on disk", "err", err)
 		}
 	}
 }
 
-// runOnce takes the adopted Envoy, or starts one, waits for its end, and returns why it ended.
+// runOnce runs the adopted Envoy, or starts one, and returns why it ended.
 func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) error {
 	p, err := e.next(ctx, starting)
 	if err != nil {
@@ -181,16 +183,17 @@ func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) erro
 	defer e.running.Set(0)
 	e.setDown(nil)
 	if why := e.supervise(ctx, p); why != nil {
-		return fmt.Errorf("envoy hung, and was killed: %w", why)
+		return fmt.Errorf("envoy hung and was killed: %w", why)
 	}
 	ended := p.Err()
 	if last := p.log.lastError(); last != "" {
-		return fmt.Errorf("run envoy: %w; its last error: %s", ended, last)
+		return fmt.Errorf("run envoy: %w; last error in its log: %s", ended, last)
 	}
 	return fmt.Errorf("run envoy: %w", ended)
 }
 
-// supervise waits for the end of a process, which it kills if it hangs, and stops if ctx ends. It returns why it has hung.
+// supervise waits until a process has ended. It kills a process that hangs, and stops the process if ctx ends. It
+// returns why the process hung.
 func (e *Envoy) supervise(ctx context.Context, p Process) (hung error) {
 	watching, unwatch := context.WithCancel(ctx)
 	watched := make(chan struct{})
@@ -217,7 +220,7 @@ func (e *Envoy) supervise(ctx context.Context, p Process) (hung error) {
 	return hung
 }
 
-// next returns the Envoy to run.
+// next returns the adopted Envoy, or starts one.
 func (e *Envoy) next(ctx context.Context, starting func(version string)) (*instance, error) {
 	if p := e.adopted; p != nil {
 		e.adopted = nil
@@ -247,7 +250,7 @@ func (e *Envoy) setDown(err error) {
 	}
 }
 
-// setEnded records why Envoy has ended, or that one answers if err is nil.
+// setEnded records why Envoy has ended or failed to start; nil means that Envoy answers.
 func (e *Envoy) setEnded(err error) {
 	e.mu.Lock()
 	changed := err != nil || e.ended != nil
@@ -258,14 +261,15 @@ func (e *Envoy) setEnded(err error) {
 	}
 }
 
-// Running returns why the process is not running, nil if it is.
+// Running returns why the process is not running, or nil.
 func (e *Envoy) Running() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.down
 }
 
-// Ready returns nil once Envoy has its listeners: the readiness listener comes from the control plane with the others.
+// Ready returns nil once Envoy has its listeners: the control plane sends the readiness listener together with the
+// others.
 func (e *Envoy) Ready(ctx context.Context) error {
 	if err := e.Running(); err != nil {
 		return err
@@ -278,7 +282,7 @@ func (e *Envoy) Ready(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ended != nil {
-		return fmt.Errorf("%w; it was started again: %w", e.ended, err)
+		return fmt.Errorf("%w; started again: %w", e.ended, err)
 	}
 	return err
 }

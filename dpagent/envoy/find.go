@@ -14,16 +14,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// versionTimeout is how long Envoy may take to print its version, also from a cold disk.
+// versionTimeout is how long Envoy may take to print its version, even from a cold disk.
 const versionTimeout = 30 * time.Second
 
 var versionLine = regexp.MustCompile(`version: [0-9a-f]+/([0-9][^/\s]*)/`)
 
-// getOne says how to get an Envoy.
-var getOne = "--envoy-path names an Envoy " + mesh.SupportedEnvoys() + `, and in the sources of Sonde "make envoys" downloads them`
+// getOne is the hint in errors about how to get an Envoy.
+var getOne = "set --envoy-path to an Envoy " + mesh.SupportedEnvoys() +
+	`; in Sonde's source tree "make envoys" downloads them`
 
-// Find returns the absolute path of the Envoy binary, and its version. If path is empty it is the envoy beside this
-// program, else the one on PATH.
+// Find returns the absolute path and the version of the Envoy binary. If path is empty, Find uses the envoy beside this
+// program, or else the one on PATH.
 func Find(ctx context.Context, launcher Launcher, path string) (found, version string, err error) {
 	if path == "" {
 		if path, err = search(); err != nil {
@@ -37,7 +38,7 @@ func Find(ctx context.Context, launcher Launcher, path string) (found, version s
 	return path, version, err
 }
 
-// versionOf asks a binary for its version. It takes about 40 ms.
+// versionOf runs a binary to get its version, which takes about 40 ms.
 func versionOf(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
@@ -45,14 +46,14 @@ func versionOf(ctx context.Context, path string) (string, error) {
 	ask.Env = environment()
 	out, err := ask.Output()
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("there is no such file: %s", getOne)
+		return "", fmt.Errorf("file not found: %s", getOne)
 	}
 	if err != nil {
-		return "", fmt.Errorf("ask %s for its version: %w", path, err)
+		return "", fmt.Errorf("get version of %s: %w", path, err)
 	}
 	match := versionLine.FindSubmatch(out)
 	if match == nil {
-		return "", fmt.Errorf("ask %s for its version: it is not Envoy", path)
+		return "", fmt.Errorf("get version of %s: not an Envoy binary", path)
 	}
 	return string(match[1]), nil
 }

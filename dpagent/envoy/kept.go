@@ -17,12 +17,12 @@ import (
 
 // Files in the work directory of an Envoy that outlives its agent.
 const (
-	fileRecord = "envoy.pid" // of the process, see wire.RecordOf
+	fileRecord = "envoy.pid" // identifies the process, see wire.RecordOf
 	fileLog    = "envoy.log" // a FIFO that Envoy writes to
 )
 
-// startKept starts Envoy as a child of the guard. It writes its log to a FIFO of which it has both ends, so it never sees the end of a
-// reader; and while it is not read, what does not fit in is lost.
+// startKept starts Envoy as a child of the guard. Envoy writes its log to a FIFO that it has open for reading too, so
+// that writes never fail when the agent dies. While no agent reads the FIFO, output beyond its capacity is lost.
 func (e *Envoy) startKept(log *forwarder) (Process, error) {
 	path := e.o.Dir.File(fileLog)
 	if err := e.o.Dir.Remove(fileLog, fileRecord); err != nil {
@@ -35,8 +35,9 @@ func (e *Envoy) startKept(log *forwarder) (Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: open %s: %w", e.o.Path, path, err)
 	}
-	defer func() { _ = unix.Close(output) }() // Envoy has its own
-	pid, err := worker.StartKept(worker.Kept{Path: e.o.Path, Args: e.args(), Env: environment(), Dir: e.o.Dir.Path, Record: fileRecord, Output: output})
+	defer func() { _ = unix.Close(output) }() // Envoy has its own descriptor
+	pid, err := worker.StartKept(worker.Kept{Path: e.o.Path, Args: e.args(), Env: environment(), Dir: e.o.Dir.Path,
+		Record: fileRecord, Output: output})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
 	}
@@ -51,7 +52,8 @@ func (e *Envoy) startKept(log *forwarder) (Process, error) {
 	return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
 }
 
-// take follows a process that is a child of the guard, if it is the one of the record.
+// take follows the process of a record, which is a child of the guard. It returns an error if another process has that
+// PID.
 func (e *Envoy) take(record string, log *forwarder) (*process, error) {
 	pid := wire.PIDOf(record)
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
@@ -66,11 +68,11 @@ func (e *Envoy) take(record string, log *forwarder) (*process, error) {
 	raw, failed := handle.SyscallConn()
 	out, unread := os.OpenFile(e.o.Dir.File(fileLog), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err := errors.Join(err, failed, unread); err != nil {
-		_ = out.Close() // as it may be already
+		_ = out.Close() // may fail: out is nil if it was not opened
 		return nil, errors.Join(fmt.Errorf("follow process %d: %w", pid, err), handle.Close())
 	}
 	if err := worker.TellKept(pid); err != nil {
-		e.o.Logger.Warn("guard not told of envoy", "err", err)
+		e.o.Logger.Warn("failed to report envoy to the guard", "err", err)
 	}
 	p := &process{pid: pid, forward: log.forward, ended: make(chan struct{})}
 	p.signal = func(s syscall.Signal) (err error) {
@@ -78,7 +80,7 @@ func (e *Envoy) take(record string, log *forwarder) (*process, error) {
 	}
 	go func() {
 		p.follow(out, func() error {
-			return raw.Read(func(fd uintptr) bool { // it is readable when the process has ended
+			return raw.Read(func(fd uintptr) bool { // readable once the process has ended
 				n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 				return err == nil && n > 0
 			})
@@ -89,8 +91,9 @@ func (e *Envoy) take(record string, log *forwarder) (*process, error) {
 	return p, nil
 }
 
-// Adopt takes over the Envoy that another worker of this guard has left behind when it died, with its listeners and connections: Run
-// then begins with it. It returns false if there is none. One of another binary, or with other options, is ended.
+// Adopt takes over the Envoy that an earlier worker of this guard left behind when it died, with its listeners and
+// connections. Run then begins with this Envoy. Adopt returns false if no Envoy is left, or if it had to stop one that
+// uses another binary or other options.
 func (e *Envoy) Adopt() bool {
 	if !e.o.Keep {
 		return false
@@ -98,7 +101,7 @@ func (e *Envoy) Adopt() bool {
 	record, err := e.o.Dir.Read(fileRecord)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			e.o.Logger.Warn("envoy of the previous agent not looked for", "err", err)
+			e.o.Logger.Warn("failed to read the record of the previous agent's envoy", "err", err)
 		}
 		return false
 	}
@@ -112,18 +115,19 @@ func (e *Envoy) Adopt() bool {
 		stop(p, stopTimeout)
 		return false
 	}
-	e.o.Logger.Info("envoy adopted, it has outlived the previous agent", "pid", p.pid)
+	e.o.Logger.Info("adopted the envoy of the previous agent", "pid", p.pid)
 	e.adopted = &instance{p, log}
 	e.setDown(nil)
 	return true
 }
 
-// isOurs says whether a process is what would be started now: the binary may have been replaced, or options changed.
+// isOurs reports whether a process is the same Envoy that start would run now: the binary may have been replaced, or
+// the options changed.
 func (e *Envoy) isOurs(pid int) bool {
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	command, err := os.ReadFile(proc + "cmdline")
 	if err != nil || string(command) != strings.Join(append([]string{e.o.Path}, e.args()...), "\x00")+"\x00" {
-		return false // or it has ended
+		return false // also if the process has ended
 	}
 	runs, err := os.Stat(proc + "exe")
 	if err != nil {

@@ -33,13 +33,13 @@ type Process interface {
 	Activity() (Activity, bool)
 	// Signal sends a signal.
 	Signal(s syscall.Signal) error
-	// Ended is closed once the process has ended and Forward has returned.
+	// Ended is closed when the process has ended and Forward has returned.
 	Ended() <-chan struct{}
-	// Err waits until then, and returns how the process ended, never nil.
+	// Err waits for Ended and returns how the process ended. It never returns nil.
 	Err() error
 }
 
-// ProcessLauncher runs binaries as processes of this machine, which the kernel kills when this process dies.
+// ProcessLauncher runs binaries as child processes, which the kernel kills when this process dies.
 type ProcessLauncher struct{}
 
 var _ Launcher = ProcessLauncher{}

@@ -13,11 +13,12 @@ import (
 
 const (
 	logFormat = "%l|%n|%v"
-	// maxLine is the longest line of Envoy's log that is not cut, in bytes.
+	// maxLine is the maximum length of a line of Envoy's log, in bytes. Longer lines are cut.
 	maxLine = 4 << 10
-	// maxReason is the longest part of Envoy's last error that is kept as the reason of its end, in bytes.
+	// maxReason is the maximum length of Envoy's last error when it is reported as the reason of its end, in bytes.
 	maxReason = 512
-	// lastWords is how long before its end an error of Envoy, or what it prints in another form than that of its log, may be the reason of it.
+	// lastWords is the time before Envoy's end in which an error in its log, or any other output, may be the reason of the
+	// end.
 	lastWords = 10 * time.Second
 )
 
@@ -29,14 +30,16 @@ var levels = map[string]slog.Level{
 // forwarder turns lines of Envoy's log into records of the agent's log.
 type forwarder struct {
 	logger *slog.Logger
-	// The last error and when it came, and the first output beside the log, such as wrong usage; to be read after forward has returned.
+	// The last error and its time, and the first output that is not a log line, such as a usage error. Read them only
+	// after forward has returned.
 	last, output     string
 	lastAt, outputAt time.Time
 }
 
 func newForwarder(l *slog.Logger) *forwarder { return &forwarder{logger: l} }
 
-// lastError returns the last error of an Envoy that has just ended, else what it has printed, "" if that is none, or it ran on for long after it.
+// lastError returns the last error of an Envoy that has just ended, or else its first other output. It returns "" if
+// Envoy ran on for longer than lastWords after both.
 func (f *forwarder) lastError() string {
 	switch {
 	case time.Since(f.lastAt) <= lastWords:
@@ -62,7 +65,18 @@ func (f *forwarder) forward(r io.Reader) {
 	}
 }
 
+// isUnfinished reports whether a line is Envoy's warning about a work-in-progress option. Each listener that accepts
+// methods of any name causes it; no other option does that, and an operator cannot change it. Envoy escapes the quotes
+// around the option.
+func isUnfinished(text string) bool {
+	return strings.Contains(text, "Http1ProtocolOptions.allow_custom_methods") &&
+		strings.Contains(text, "is marked as work-in-progress")
+}
+
 func (f *forwarder) line(text string, wasCut bool) {
+	if isUnfinished(text) {
+		return
+	}
 	const output = "output"
 	level, logger := slog.LevelInfo, output
 	if name, rest, ok := strings.Cut(text, "|"); ok {
@@ -85,26 +99,27 @@ func (f *forwarder) line(text string, wasCut bool) {
 	f.logger.LogAttrs(context.Background(), level, "envoy log", attrs...)
 }
 
-// parseFailure begins the message in which Envoy prints a whole file that it cannot parse, including a private key.
+// parseFailure begins Envoy's message about a file that it cannot parse. The message contains the whole file, including
+// a private key.
 const parseFailure = "Unable to parse JSON as proto"
 
-// redact removes anything from text that may be part of a private key.
+// redact removes everything from text that may be part of a private key.
 func redact(text string) string {
 	if before, _, ok := strings.Cut(text, parseFailure); ok {
-		text = before + parseFailure + " (withheld: what it printed then)"
+		text = before + parseFailure + " (rest withheld)"
 	}
 	if isSecret(text) {
-		return "(withheld: it showed a private key)"
+		return "(withheld: contains a private key)"
 	}
 	return text
 }
 
-// isSecret reports whether text may contain a private key: it names one, or has a long run of base64.
+// isSecret reports whether text may contain a private key: it contains the words, or a long run of base64.
 func isSecret(text string) bool {
 	return strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "private_key") || longestBase64(text) >= minKey
 }
 
-// minKey is the length of one line of PEM.
+// minKey is the length of one line of PEM, in bytes.
 const minKey = 64
 
 func longestBase64(text string) int {

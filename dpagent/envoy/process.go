@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// process is an Envoy that runs.
+// process is a running Envoy.
 type process struct {
 	pid     int
 	forward func(io.Reader)
 	signal  func(syscall.Signal) error
-	ended   chan struct{} // closed when it has ended and its output is read
-	end     error         // how it ended; valid after ended
+	ended   chan struct{} // closed when the process has ended and its output is read
+	end     error         // how the process ended; valid after ended
 }
 
 var _ Process = (*process)(nil)
@@ -43,9 +43,9 @@ func (p *process) Err() error {
 // logTimeout is how long the output is still read after the end of the process.
 const logTimeout = time.Second
 
-var errEnded = errors.New("it ended by itself")
+var errEnded = errors.New("process ended")
 
-// startChild starts a program. It is killed if this process dies.
+// startChild starts a program, which the kernel kills if this process dies.
 func startChild(c Command) (*process, error) {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -57,14 +57,15 @@ func startChild(c Command) (*process, error) {
 		Setpgid:   true,            // Ctrl-C in a terminal is for the agent, which drains first
 		Pdeathsig: syscall.SIGKILL, // no Envoy without its agent, however the agent ended
 	}
-	p := &process{forward: c.Forward, ended: make(chan struct{}), signal: func(s syscall.Signal) error { return cmd.Process.Signal(s) }}
+	p := &process{forward: c.Forward, ended: make(chan struct{}),
+		signal: func(s syscall.Signal) error { return cmd.Process.Signal(s) }}
 	started := make(chan error)
 	go func() {
 		// The kernel sends Pdeathsig when the thread that forked ends, so this thread must live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
-		_ = in.Close() // the child has its own
+		_ = in.Close() // the child has its own descriptor
 		if err == nil {
 			p.pid = cmd.Process.Pid
 		}
@@ -80,7 +81,7 @@ func startChild(c Command) (*process, error) {
 	return p, nil
 }
 
-// follow returns when the process has ended, as wait says, and its output is forwarded.
+// follow waits until wait reports the end of the process and its output is forwarded.
 func (p *process) follow(out *os.File, wait func() error) {
 	defer close(p.ended)
 	forwarded := make(chan struct{})
@@ -91,14 +92,14 @@ func (p *process) follow(out *os.File, wait func() error) {
 	if p.end = wait(); p.end == nil {
 		p.end = errEnded
 	}
-	// A child of the process may keep the pipe open, so do not wait for its end.
+	// A child of the process may keep the pipe open, so do not wait for the end of the output.
 	_ = out.SetReadDeadline(time.Now().Add(logTimeout)) // pipes support deadlines
 	<-forwarded
 }
 
 // stop sends SIGTERM, after timeout SIGKILL, and waits for the end of the process.
 func stop(p Process, timeout time.Duration) {
-	_ = p.Signal(syscall.SIGTERM) // it may have ended just now
+	_ = p.Signal(syscall.SIGTERM) // the process may have ended just now
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {

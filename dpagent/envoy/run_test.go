@@ -28,11 +28,11 @@ type running struct {
 	metrics  *prometheus.Registry
 	logs     *logtest.Buffer
 	versions []string // before each start
-	changes  []error  // of Options.Changed
+	changes  []error  // calls of Options.Changed
 	stop     func()
 }
 
-// start runs an Envoy until the test ends. change may change its options and its launcher.
+// start runs an Envoy until the test ends. change may change the options and the launcher.
 func start(t *testing.T, change func(*envoy.Options, *envoytest.Launcher)) *running {
 	t.Helper()
 	dir, err := workdir.Open(filepath.Join(t.TempDir(), "work"))
@@ -74,7 +74,7 @@ func start(t *testing.T, change func(*envoy.Options, *envoytest.Launcher)) *runn
 	return r
 }
 
-// staysAlive looks each minute.
+// staysAlive checks each minute that Envoy stays alive.
 func (r *running) staysAlive(t *testing.T, during time.Duration) {
 	t.Helper()
 	for range int(during / time.Minute) {
@@ -85,24 +85,24 @@ func (r *running) staysAlive(t *testing.T, during time.Duration) {
 	}
 }
 
-// moment is between two looks at a process, which come each second.
+// moment lies between two checks of a process, which come each second.
 const moment = 500 * time.Millisecond
 
-// TestHangs has the same Envoy do something else after half a minute.
+// TestHangs changes the state of an Envoy after half a minute.
 func TestHangs(t *testing.T) {
 	const limit = time.Minute
 	tests := map[string]struct {
 		state  envoytest.State
-		silent bool          // it never opens its sockets
-		killed time.Duration // after that; 0 for never
+		silent bool          // Envoy never opens its sockets
+		killed time.Duration // time after which Envoy is killed; 0 for never
 		want   string        // in the reason
 	}{
 		"answers, and does not run":            {state: envoytest.State{Still: true}},
-		"stopped":                              {state: envoytest.Stopped, killed: 3 * time.Second, want: "it has not run for 3s: "},
-		"stopped, without sockets":             {state: envoytest.Stopped, silent: true, killed: 5 * moment, want: "it has not run for 3s: "},
-		"busy":                                 {state: envoytest.State{Hung: true, Busy: true}, killed: limit + time.Second, want: "it has not answered for 1m1s: "},
-		"wakes, and does not answer":           {state: envoytest.State{Hung: true}, killed: limit + time.Second, want: "it has not answered for 1m1s: "},
-		"wakes, and has not opened its socket": {silent: true, killed: limit/2 + 3*moment, want: "it has not answered for 1m1s: "},
+		"stopped":                              {state: envoytest.Stopped, killed: 3 * time.Second, want: "main thread has not run for 3s: "},
+		"stopped, without sockets":             {state: envoytest.Stopped, silent: true, killed: 5 * moment, want: "main thread has not run for 3s: "},
+		"busy":                                 {state: envoytest.State{Hung: true, Busy: true}, killed: limit + time.Second, want: "no answer for 1m1s: "},
+		"wakes, and does not answer":           {state: envoytest.State{Hung: true}, killed: limit + time.Second, want: "no answer for 1m1s: "},
+		"wakes, and has not opened its socket": {silent: true, killed: limit/2 + 3*moment, want: "no answer for 1m1s: "},
 	}
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
@@ -124,13 +124,13 @@ func TestHangs(t *testing.T) {
 			select {
 			case <-p.Ended():
 			case <-wait.Context(t).Done():
-				t.Fatalf("it still runs: %s", r.logs)
+				t.Fatalf("envoy still runs: %s", r.logs)
 			}
 			if took := time.Since(changed); took != tc.killed {
 				t.Errorf("killed after %s, want %s", took, tc.killed)
 			}
 			synctest.Wait()
-			if err := r.Running(); err == nil || !strings.HasPrefix(err.Error(), "envoy hung, and was killed: "+tc.want) {
+			if err := r.Running(); err == nil || !strings.HasPrefix(err.Error(), "envoy hung and was killed: "+tc.want) {
 				t.Errorf("Running() = %v, want %q", err, tc.want)
 			}
 			time.Sleep(10 * time.Second)
@@ -159,7 +159,7 @@ func counter(t *testing.T, r *prometheus.Registry, name string) float64 {
 	return 0
 }
 
-// TestAliveUntilNothingHelps has failures that a restart of the agent may mend.
+// TestAliveUntilNothingHelps checks that Alive fails only for failures that a restart of the agent may fix.
 func TestAliveUntilNothingHelps(t *testing.T) {
 	const limit = 30 * time.Second
 	alive := func(t *testing.T, r *running, after time.Duration, want string) {
@@ -171,11 +171,11 @@ func TestAliveUntilNothingHelps(t *testing.T) {
 	}
 	virtual.Run(t, "it does not end", func(t *testing.T) {
 		r := start(t, func(o *envoy.Options, _ *envoytest.Launcher) { o.HangLimit = limit })
-		time.Sleep(moment) // the first question comes half a second later
+		time.Sleep(moment) // the first request comes half a second later
 		p := r.launcher.Last()
 		p.SetState(envoytest.State{Hung: true, Busy: true, Undead: true})
 		alive(t, r, limit+5*time.Second, "")
-		alive(t, r, time.Second, "envoy has not answered for 36s, and does not end")
+		alive(t, r, time.Second, "envoy has not answered for 36s and cannot be killed")
 		p.Exit("signal: killed")
 		synctest.Wait()
 		alive(t, r, 0, "")
@@ -184,14 +184,14 @@ func TestAliveUntilNothingHelps(t *testing.T) {
 		restored := make(chan struct{})
 		r := start(t, func(o *envoy.Options, _ *envoytest.Launcher) {
 			o.HangLimit, o.Restore = limit, func() error {
-				<-restored // as from a disk that hangs
+				<-restored // as with a hanging disk
 				return nil
 			}
 		})
 		r.launcher.Last().Exit("signal: killed")
 		synctest.Wait()
 		alive(t, r, limit, "")
-		alive(t, r, time.Second, "envoy ended 31s ago, and was not started again: run envoy: signal: killed")
+		alive(t, r, time.Second, "envoy ended 31s ago and was not started again: run envoy: signal: killed")
 		close(restored)
 		synctest.Wait()
 		alive(t, r, 0, "")
@@ -206,7 +206,7 @@ func TestAliveUntilNothingHelps(t *testing.T) {
 	})
 }
 
-// TestStartedAgain has an Envoy end in several ways, after which the binary is replaced.
+// TestStartedAgain ends an Envoy in several ways, and then replaces the binary.
 func TestStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		restored := 0
@@ -222,7 +222,7 @@ func TestStartedAgain(t *testing.T) {
 		p.Exit("signal: aborted")
 		r.launcher.SetVersion("1.39.3")
 		synctest.Wait()
-		want := "run envoy: signal: aborted; its last error: std::bad_alloc called"
+		want := "run envoy: signal: aborted; last error in its log: std::bad_alloc called"
 		if err := r.Running(); err == nil || err.Error() != want {
 			t.Errorf("Running() = %v, want %s", err, want)
 		}
@@ -230,7 +230,7 @@ func TestStartedAgain(t *testing.T) {
 		if err := r.Ready(t.Context()); err != nil {
 			t.Errorf("Ready() = %v", err)
 		}
-		time.Sleep(time.Second) // it is asked, and answers
+		time.Sleep(time.Second) // Envoy answers a request
 		synctest.Wait()
 		if len(r.changes) != 2 || r.changes[0].Error() != want || r.changes[1] != nil {
 			t.Errorf("changes are %v, want the reason and nil", r.changes)
@@ -245,7 +245,7 @@ func TestStartedAgain(t *testing.T) {
 		began := time.Now()
 		r.stop()
 		if took := time.Since(began); took != 2*time.Second {
-			t.Errorf("an Envoy that does not heed SIGTERM was stopped after %s, want 2s", took)
+			t.Errorf("an Envoy that ignores SIGTERM was stopped after %s, want 2s", took)
 		}
 		if n := counter(t, r.metrics, "sonde_dpagent_envoy_running"); n != 0 {
 			t.Errorf("%v run", n)
@@ -253,7 +253,7 @@ func TestStartedAgain(t *testing.T) {
 	})
 }
 
-// TestDelaysGrow has an Envoy end at once, over and over. One that runs for a minute resets the delay.
+// TestDelaysGrow ends each Envoy at once. An Envoy that runs for a minute resets the delay.
 func TestDelaysGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ends atomic.Bool

@@ -12,11 +12,11 @@ type accepted struct {
 	size uint32
 }
 
-// accept accepts a connection. The error is 0 if there is one.
+// accept accepts a connection. The error is 0 on success.
 func (a *accepted) accept(listener int) (fd int, err syscall.Errno) {
 	a.size = syscall.SizeofSockaddrAny
 	r, _, err := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(listener),
-		uintptr(unsafe.Pointer(&a.from)), uintptr(unsafe.Pointer(&a.size)), //nolint:gosec // size is that of from
+		uintptr(unsafe.Pointer(&a.from)), uintptr(unsafe.Pointer(&a.size)), //nolint:gosec // size matches from
 		syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
 	return int(r), err
 }
@@ -34,7 +34,7 @@ const (
 	net6 = 16
 )
 
-// maxAddress is the most bytes that append adds.
+// maxAddress is the maximum number of bytes that append adds.
 const maxAddress = 1 + net6 + 2
 
 func (r remote) append(b []byte) []byte {
@@ -46,24 +46,24 @@ func (a *accepted) remote() remote {
 	r := remote{size: net4}
 	switch a.from.Addr.Family {
 	case syscall.AF_INET:
-		from := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&a.from)) //nolint:gosec // its family says so
+		from := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&a.from)) //nolint:gosec // its family was checked
 		copy(r.ip[:], from.Addr[:])
-		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // a port has two bytes, as they came from the network
+		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // a port has two bytes, in network byte order
 	case syscall.AF_INET6:
-		from := (*syscall.RawSockaddrInet6)(unsafe.Pointer(&a.from)) //nolint:gosec // its family says so
+		from := (*syscall.RawSockaddrInet6)(unsafe.Pointer(&a.from)) //nolint:gosec // its family was checked
 		r.size, r.ip = net6, from.Addr
-		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // a port has two bytes, as they came from the network
+		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // a port has two bytes, in network byte order
 	}
 	return r
 }
 
-// timeSinceData returns how long ago the client has sent data, since its request may have waited to be accepted; 0 if the
-// kernel does not say.
+// timeSinceData returns how long ago the client last sent data, since its request may have waited to be accepted. It
+// returns 0 if the kernel does not report it.
 func timeSinceData(fd int) time.Duration {
 	var info syscall.TCPInfo
 	size := uint32(unsafe.Sizeof(info))
 	_, _, err := syscall.RawSyscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO,
-		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // size is that of info
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // size matches info
 	if err != 0 {
 		return 0
 	}

@@ -3,29 +3,37 @@ package guard
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// erroredResponse has a body that is cut, which makes a probe Errored: the kubelet reports and discards it. A hook counts
-// as done.
+// erroredResponse has a truncated body, which makes a probe Errored: the kubelet reports and discards the result. A
+// hook counts as done.
 const erroredResponse = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nsonde: no answer from the agent"
+
+// heldResponse is a redirect that the kubelet does not follow: the liveness probe passes with a warning.
+var heldResponse = []byte("HTTP/1.1 302 Found\r\nLocation: " + wire.HeldLocation +
+	"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: " + strconv.Itoa(len(heldBody)) +
+	"\r\nConnection: close\r\n\r\n" + heldBody)
+
+const heldBody = wire.HeldText + "no answer from the agent"
 
 const tooLongResponse = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
-// verdictGrace is how late a worker may be with a verdict after the user's timeout. It is half of the additional second of
+// verdictGrace is how late a worker may send a verdict after the user's timeout. It is half of the additional second of
 // an injected probe; in the other half the guard answers Errored.
 const verdictGrace = 500 * time.Millisecond
 
-// alive is the kubelet's question whether the agent answers: silence is the answer of one that does not, since Errored would be discarded. It has the ID in
-// package mesh.
+// alive is the limit of the kubelet's liveness request to the agent. It is long, so that a dead agent does not answer
+// at all: the kubelet would discard Errored. The ID is in package mesh.
 var alive = wire.Limit{ID: "kuma-sidecar-liveness", Timeout: 10 * time.Minute}
 
 // defaultTimeout is the kubelet's default of timeoutSeconds.
 const defaultTimeout = time.Second
 
-// table holds the probes, as a worker has sent them.
+// table holds the probes that a worker has sent.
 type table struct {
 	limits            map[string]*wire.Limit
 	shortest, longest time.Duration
@@ -44,9 +52,10 @@ func (t *table) add(l wire.Limit) {
 	t.longest = max(t.longest, l.Timeout)
 }
 
-// timeLimit returns how long a request may take until it is answered Errored; ok is false for a hook, which has no limit.
-// While it waits for a worker that is its timeout, once a worker has it verdictGrace more. A request without the header
-// Sonde-Probe could be for any probe: it waits no longer than the shortest timeout, and a worker has the longest one.
+// timeLimit returns how long a request may take before the guard answers Errored; ok is false for a hook, which has no
+// limit. A request may wait for a worker until its timeout, and a worker has verdictGrace more. A request without the
+// header Sonde-Probe could be for any probe, so it waits at most for the shortest timeout, and a worker gets the
+// longest one.
 func (t *table) timeLimit(l *wire.Limit, hasWorker bool) (limit time.Duration, ok bool) {
 	switch {
 	case l != nil && l.Hook:
@@ -64,8 +73,9 @@ func (t *table) timeLimit(l *wire.Limit, hasWorker bool) (limit time.Duration, o
 	return limit, true
 }
 
-// answerErrored answers Errored. If an answer has begun, it closes the connection, which means the same. It also does for gRPC, where there
-// is no such answer.
+// answerErrored answers Errored, or passes a liveness probe with a warning if the worker has configured that. If part
+// of an answer was sent, it closes the connection, which has the same effect. It also closes a gRPC connection, since
+// gRPC has no such answer.
 func (g *guard) answerErrored(c *conn) {
 	if c.state == assigned {
 		g.send(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
@@ -75,10 +85,18 @@ func (g *guard) answerErrored(c *conn) {
 		return
 	}
 	c.state = closing
-	g.write(c, []byte(erroredResponse))
+	g.write(c, g.unanswered(c.limit))
 }
 
-// refuse answers a request that is too long.
+// unanswered returns the response to a request that no worker has answered.
+func (g *guard) unanswered(l *wire.Limit) []byte {
+	if g.warns && l != nil && l.Liveness {
+		return heldResponse
+	}
+	return []byte(erroredResponse)
+}
+
+// refuse rejects a request that is too long.
 func (g *guard) refuse(c *conn) {
 	if c.port.GRPC {
 		g.close(c)
@@ -110,7 +128,7 @@ type source struct {
 	ip    [16]byte
 }
 
-// sourceOf has a network of IPv6 as one source: a host may have all of its addresses.
+// sourceOf treats an IPv6 /64 network as one source, since one host may use all of its addresses.
 func sourceOf(c *conn) source {
 	s := source{limit: c.limit, ip: c.remote.ip}
 	if c.remote.size == net6 {
@@ -119,14 +137,14 @@ func sourceOf(c *conn) source {
 	return s
 }
 
-// share is what a source has of the connections.
+// share is how many connections a source has.
 type share struct {
 	n     int
-	least *conn // the one to lose first
+	least *conn // the connection to close first
 }
 
-// before reports whether c is to lose its place before other, of the same source or of one with as many: what has asked nothing yet,
-// then the oldest.
+// before reports whether c is closed before other, which belongs to the same source or to one with as many connections.
+// Connections without a request are closed first, then the oldest.
 func (c *conn) before(other *conn) bool {
 	if other == nil || (c.state == reading) != (other.state == reading) {
 		return other == nil || c.state == reading
@@ -134,7 +152,8 @@ func (c *conn) before(other *conn) bool {
 	return c.asked.Before(other.asked)
 }
 
-// shed makes room during a flood: it answers a connection of the source that has the most, except hooks. It returns false if there is none.
+// shed makes room during a flood: it answers one request of the source with the most connections, except hooks. It
+// returns false if only hooks have connections.
 func (g *guard) shed() bool {
 	shares := g.shares
 	clear(shares)
@@ -166,9 +185,9 @@ func (g *guard) shed() bool {
 	return true
 }
 
-// reclaimRequests takes back the requests that a dead worker has not answered. Probes, and hooks that it had not begun, wait
-// for the next worker. A hook that it may have called is answered: it must neither be called twice, nor fail because of the
-// agent.
+// reclaimRequests takes back the requests that a dead worker has not answered. Probes, and hooks that the worker had
+// not begun, wait for the next worker. A hook that the worker may have called is answered, since it must not be called
+// twice, and must not fail because of the agent.
 func (g *guard) reclaimRequests() (kept, answered int) {
 	var back []*conn
 	for _, c := range g.all {
@@ -178,7 +197,7 @@ func (g *guard) reclaimRequests() (kept, answered int) {
 			if c.begun && !c.answered {
 				g.log.write("ERROR", "worker ended during a hook, which counts as called", "probe", c.limit.ID)
 			}
-			c.state = queued // there is no worker to tell
+			c.state = queued // so that answerErrored does not notify the dead worker
 			g.answerErrored(c)
 			answered++
 		default:
@@ -194,7 +213,7 @@ func (g *guard) reclaimRequests() (kept, answered int) {
 	return len(back), answered
 }
 
-// answerLast answers a request for which there will be no worker. A hook that was not called fails.
+// answerLast answers a request that no worker will answer. A hook that was not called fails.
 func (g *guard) answerLast(c *conn) {
 	if c.isHook() && !c.begun {
 		g.close(c)

@@ -7,8 +7,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// onChannelEvent reads messages of the worker, and sends it the requests that waited for room in the socket. The end of the
-// channel needs no action: the end of the process will follow.
+// onChannelEvent reads messages of the worker, and sends it the requests that waited for room in the socket. It ignores
+// the end of the channel, since the end of the process follows.
 func (g *guard) onChannelEvent(events uint32) {
 	if g.worker.channel < 0 {
 		return
@@ -25,10 +25,10 @@ func (g *guard) onChannelEvent(events uint32) {
 
 const channelEvents = syscall.EPOLLIN | epollET
 
-// watchChannel sets the watched events. EPOLLOUT is only watched while there is no room: a worker makes room with each
-// message that it reads.
+// watchChannel sets the watched events. It watches EPOLLOUT only while the socket has no room, since each message that
+// a worker reads makes room.
 func (g *guard) watchChannel(events uint32) {
-	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, g.worker.channel, channelID, events) // cannot fail: it is watched
+	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, g.worker.channel, channelID, events) // cannot fail: watched already
 }
 
 // readChannel reads and handles all messages of the worker.
@@ -52,7 +52,7 @@ func (g *guard) readChannel() {
 	}
 }
 
-// receive reads one message into the buffer. Only messages of the first worker come with a socket; reading the others
+// receive reads one message into the buffer. Only the first worker's messages carry a socket; reading the others
 // allocates nothing.
 func (g *guard) receive() (n int, rights []byte, err syscall.Errno) {
 	if g.serves {
@@ -68,7 +68,7 @@ func (g *guard) receive() (n int, rights []byte, err syscall.Errno) {
 // drainChannel handles the last messages of a worker that has ended.
 func (g *guard) drainChannel() {
 	g.readChannel()
-	if g.worker.channel >= 0 { // another process still has the other end
+	if g.worker.channel >= 0 { // another process still has the other end open
 		closeSocket(g.worker.channel)
 		g.worker.channel = -1
 	}
@@ -80,7 +80,7 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 		for !g.serves && len(payload) > 0 { // later workers have the same table
 			limit, rest, err := wire.ParseLimit(payload)
 			if err != nil {
-				g.log.write("ERROR", "worker sent a bad table", "err", err.Error())
+				g.log.write("ERROR", "worker sent an invalid table", "err", err.Error())
 				return
 			}
 			g.add(limit)
@@ -96,10 +96,13 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	case wire.Kept:
 		g.kept = int(h.ID)
 		return
+	case wire.Hold:
+		g.warns = h.ID == 1
+		return
 	}
 	c := g.all[h.ID]
 	if c == nil || c.state != assigned {
-		return // the client has gone, or has its answer
+		return // the client has disconnected, or has its answer
 	}
 	switch h.Kind {
 	case wire.Begun:
@@ -114,20 +117,20 @@ func (g *guard) onMessage(h wire.Header, payload, rights []byte) {
 	}
 }
 
-// onListen takes a port, which the first worker has opened.
+// onListen takes over a port, which the first worker has opened.
 func (g *guard) onListen(h wire.Header, payload, rights []byte) {
 	p, err := wire.ParsePort(h, payload)
 	fd, ok := singleFD(rights)
-	if err != nil || !ok { // too many open files in this process; the worker does not know
-		g.log.write("ERROR", "guard has not got the socket of a port")
+	if err != nil || !ok { // too many open files in this process, which the worker cannot see
+		g.log.write("ERROR", "failed to receive the socket of a port")
 		g.signalWorker(syscall.SIGKILL)
 		return
 	}
-	_ = syscall.SetNonblock(fd, true) // it is already, since Go made it
+	_ = syscall.SetNonblock(fd, true) // it already is, since Go made it
 	g.ports = append(g.ports, newPort(len(g.ports), fd, p))
 }
 
-// onReady starts to accept connections; after a restart of the worker, it starts to give the new worker requests.
+// onReady starts to accept connections. After a restart of the worker, it starts to send the new worker requests.
 func (g *guard) onReady() {
 	g.worker.ready = true
 	if g.serves {
@@ -156,7 +159,7 @@ func (g *guard) send(h wire.Header, payload []byte) bool {
 	if g.worker.channel < 0 {
 		return true // the worker has ended
 	}
-	message := append(h.Append(g.buffer[:0]), payload...) // the payload may already be at its place in buffer
+	message := append(h.Append(g.buffer[:0]), payload...) // the payload may already be in buffer, after the header
 	for {
 		switch _, err := write(g.worker.channel, message); err {
 		case syscall.EINTR:
@@ -170,7 +173,7 @@ func (g *guard) send(h wire.Header, payload []byte) bool {
 	}
 }
 
-// sendRequest sends a request to the worker. It returns false if the socket has no room for all of it: the rest is sent
+// sendRequest sends a request to the worker. It returns false if the socket has no room for all of it; the rest is sent
 // later.
 func (g *guard) sendRequest(c *conn) bool {
 	h := wire.Header{Kind: wire.Request, Port: uint16(c.port.id - portID), ID: c.id}

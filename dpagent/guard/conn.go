@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// maxConns is more than a worker accepts: the worker knows better which connections to evict.
+	// maxConns is more than a worker accepts, since the worker can choose better which connections to evict.
 	maxConns = 1 << 11
-	// maxHeld limits the size of all requests together, in bytes.
+	// maxHeld limits the total size of all requests, in bytes.
 	maxHeld = 2 << 20
-	// maxOut limits the part of an answer that the client has not read yet, in bytes.
+	// maxOut limits the unsent part of an answer, in bytes.
 	maxOut = 64 << 10
-	// maxAttempts is how many workers may get a request: it may be what kills them.
+	// maxAttempts is how many workers may get the same request, since it may be what kills them.
 	maxAttempts = 3
-	// reserve is how many file descriptors are kept for other purposes than connections.
+	// reserve is the number of file descriptors kept for purposes other than connections.
 	reserve = 32
 )
 
@@ -29,7 +29,7 @@ const (
 	queued                 // its request waits for a worker
 	assigned               // the worker has its request
 	closing                // the rest of the answer is being sent
-	lingering              // all is sent, and the client is to close
+	lingering              // the whole answer is sent, and the client should close
 )
 
 // conn is one connection, with one request and one answer.
@@ -39,20 +39,20 @@ type conn struct {
 	port     *port
 	state    state
 	remote   remote
-	asked    time.Time   // when the request arrived, which may be before accept; before that, when it was accepted
-	deadline time.Time   // when it is answered Errored; zero for never
+	asked    time.Time   // when the request arrived, or when accepted, while incomplete
+	deadline time.Time   // when the guard answers Errored; zero means never
 	attempts int         // number of workers that got the request
-	begun    bool        // it is a hook that may have been called
+	begun    bool        // the request is a hook that may have been called
 	answered bool        // a part of the answer was sent
-	limit    *wire.Limit // nil if it is not known
+	limit    *wire.Limit // nil if unknown
 	in       []byte      // the request
 	call     wire.Call   // the request, for gRPC
 	sent     int         // bytes of the request that were sent to the worker
 	out      []byte      // the part of the answer that is not sent yet
 	blocked  bool        // EPOLLOUT is watched
-	inQueue  bool        // it is in conns.queue
+	inQueue  bool        // the connection is in conns.queue
 
-	unlimited bool // a worker has said that the client's patience is the limit
+	unlimited bool // a worker has set that only the client limits the time
 }
 
 func (c *conn) isHook() bool { return c.limit != nil && c.limit.Hook }
@@ -66,7 +66,7 @@ type conns struct {
 	heldBytes    int              // size of all requests
 	nextDeadline time.Time        // no later than the earliest deadline
 	maxOpen      int              // limit of open connections
-	shares       map[source]share // of shed, kept for reuse as well
+	shares       map[source]share // used by shed, kept for reuse
 	free         []*conn          // closed connections for reuse: garbage would be most of the guard's memory
 }
 
@@ -77,7 +77,7 @@ const (
 	requestCap = 1 << 10
 )
 
-// newConn returns a new connection, or one for reuse.
+// newConn returns a new or reused connection.
 func (cs *conns) newConn() *conn {
 	if len(cs.free) == 0 {
 		return &conn{in: make([]byte, 0, requestCap)}
@@ -136,7 +136,7 @@ const connEvents = syscall.EPOLLIN | syscall.EPOLLRDHUP | epollET
 // epollET is syscall.EPOLLET, which is a negative constant.
 const epollET = 1 << 31
 
-// setDeadline sets the deadline after a change of the state.
+// setDeadline sets the deadline after a change of state.
 func (g *guard) setDeadline(c *conn) {
 	limit, ok := g.timeLimit(c.limit, c.state == assigned)
 	c.deadline = time.Time{}
@@ -158,13 +158,14 @@ func (g *guard) onConnEvent(id uint32, events uint32) {
 		g.read(c)
 	}
 	// A client that closes only its direction counts as gone. The kubelet never does that.
-	if events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 && g.all[id] != nil && c.state != closing { // or is lingering
+	// or is lingering
+	if events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 && g.all[id] != nil && c.state != closing {
 		g.onClientGone(c)
 	}
 }
 
-// read reads until the head of the request is complete, or all of one of gRPC. A body is not read: the worker gets the part that came
-// with the head.
+// read reads until the head of the request is complete, or for gRPC the whole request. It does not read a body: the
+// worker gets the part that came with the head.
 func (g *guard) read(c *conn) {
 	for {
 		n, err := read(c.fd, g.buffer)
@@ -194,7 +195,7 @@ func (g *guard) read(c *conn) {
 		case len(c.in) > c.port.MaxHead:
 			g.refuse(c)
 			return
-		case n < len(g.buffer): // edge-triggered: there will be an event for more
+		case n < len(g.buffer): // edge-triggered: new data causes another event
 			return
 		}
 	}
@@ -208,7 +209,7 @@ func (g *guard) enqueue(c *conn) {
 		return
 	}
 	g.setDeadline(c)
-	if len(g.queue) >= 2*g.maxOpen { // most of them have been closed while there was no worker
+	if len(g.queue) >= 2*g.maxOpen { // most of them were closed while no worker ran
 		g.queue = slices.DeleteFunc(g.queue, func(c *conn) bool { return g.all[c.id] != c })
 	}
 	g.queue = append(g.queue, c)
@@ -229,7 +230,7 @@ func (g *guard) dispatch() {
 	g.queue = slices.Delete(g.queue, 0, served)
 }
 
-// onClientGone closes a connection whose client has gone.
+// onClientGone closes a connection whose client has disconnected.
 func (g *guard) onClientGone(c *conn) {
 	if c.state == assigned {
 		g.send(wire.Header{Kind: wire.Gone, ID: c.id}, nil)
@@ -245,7 +246,7 @@ func (g *guard) close(c *conn) {
 	g.recycle(c)
 }
 
-// write sends b after the rest of the answer that was not sent before.
+// write sends b after the unsent rest of the answer.
 func (g *guard) write(c *conn, b []byte) {
 	if len(c.out) > 0 {
 		b = append(c.out, b...)
@@ -273,14 +274,14 @@ func (g *guard) write(c *conn, b []byte) {
 	}
 }
 
-// end ends a connection after its answer. A client of gRPC still sends what belongs to HTTP/2: a reset for that could cost it the answer,
-// so it closes first.
+// end ends a connection after its answer. A gRPC client still sends HTTP/2 control frames. A reset in response could
+// discard the answer, so the guard only closes its own direction and lets the client close first.
 func (g *guard) end(c *conn) {
 	if !c.port.GRPC {
 		g.close(c)
 		return
 	}
-	_ = syscall.Shutdown(c.fd, syscall.SHUT_WR) // it may be closed already
+	_ = syscall.Shutdown(c.fd, syscall.SHUT_WR) // fails if the client has already closed
 	c.state, c.deadline = lingering, g.now.Add(verdictGrace)
 	g.nextDeadline = earlier(g.nextDeadline, c.deadline)
 }

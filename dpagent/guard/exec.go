@@ -8,13 +8,13 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// runtimeEnv sets up Go's runtime for little memory. It has to be set before the process starts, since the runtime allocates
-// memory for each processor of the node. With the default GOGC, garbage would grow to 4 MiB, several times the memory in
-// use; and for a program that mostly waits, waking a second thread costs more than it gains.
+// runtimeEnv makes Go's runtime use little memory. It has to be set before the process starts, since the runtime
+// allocates memory for each processor of the node. With the default GOGC, garbage would grow to 4 MiB, several times
+// the memory in use. For a program that mostly waits, waking a second thread costs more than it gains.
 var runtimeEnv = []string{"GOGC=40", "GOMAXPROCS=1"} // as in tuneRuntime of cmd/sonde-dp
 
-// Exec executes this program again, in the same process, as a guard, whose worker is this program with the same arguments.
-// It only returns if that fails. The worker has runtimeEnv, too, unless env sets these variables.
+// Exec replaces this process with a guard, whose worker runs this program with the same arguments. Exec only returns on
+// failure. The worker gets runtimeEnv, too, unless env sets these variables.
 func Exec(args, env []string) error {
 	env = wire.WithRole(env, wire.Guard)
 	for _, v := range runtimeEnv {
@@ -23,11 +23,11 @@ func Exec(args, env []string) error {
 			env = append(env, v)
 		}
 	}
-	return os.NewSyscallError("execve", syscall.Exec(wire.Program(), args, env)) //nolint:gosec // it is this program
+	return os.NewSyscallError("execve", syscall.Exec(wire.Program(), args, env)) //nolint:gosec // this program
 }
 
-// init runs the guard, or becomes a kept process, if this process is one, before the packages are initialised that only a worker needs: their tables and
-// types would take twice the memory of the guard itself.
+// init runs the guard or becomes a kept process, if this process has that role. It runs before Go initialises the
+// packages that only a worker needs: their tables and types would take twice the memory of the guard itself.
 func init() {
 	switch role := os.Getenv(wire.Env); {
 	case role == wire.Guard:

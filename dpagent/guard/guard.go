@@ -1,8 +1,9 @@
-// Package guard is the guard: the small process as which sonde-dp answers probes. It owns the ports, and its child,
-// the worker, is the agent; package worker is its side. So an agent that has died, hangs or is being restarted does not look like a failing application:
-// requests that it has not answered wait for the next worker, and are answered Errored when their time is up.
+// Package guard is the small process that owns the ports for probes. Its child, the worker, is the agent; package
+// worker is the worker's side. So a dead, hanging or restarting agent does not look like a failing application:
+// unanswered requests wait for the next worker, and the guard answers them Errored when their time is up.
 //
-// It only imports packages that need little memory, and runs before all others are initialised, since it runs once per pod.
+// Package guard only imports packages that need little memory, and runs before all others are initialised, since a
+// guard runs in each pod.
 package guard
 
 import (
@@ -21,21 +22,22 @@ import (
 const (
 	channelID = iota
 	wakeID
-	portID  // of the first port
+	portID  // ID of the first port
 	firstID = portID + wire.MaxPorts
 )
 
 const (
-	// farewell is how long the guard answers Errored after the last worker has ended, if there was a request just before: after
-	// Errored the kubelet asks again at once, some milliseconds apart, and a refused connection would be a failure of the application.
+	// farewell is how long the guard answers Errored after the last worker has ended, if there was a request just before.
+	// After Errored the kubelet retries within milliseconds, and a refused connection would count as a failure of the
+	// application.
 	farewell = 200 * time.Millisecond
-	// endTime is how long a worker may take to end after the second signal; it may take 2 s to stop Envoy.
+	// endTime is how long a worker may take to end after the second signal. Stopping Envoy may take 2 s of it.
 	endTime = 5 * time.Second
-	// maxEvents is how many epoll events are read at once.
+	// maxEvents is the maximum number of epoll events that are read at once.
 	maxEvents = 64
 )
 
-// guard is an event loop around epoll, in one goroutine. Another one receives signals.
+// guard is an event loop around epoll, in one goroutine. Another goroutine receives signals.
 type guard struct {
 	log logger
 
@@ -44,16 +46,17 @@ type guard struct {
 	pollFile      *os.File
 	ports         []*port
 	serves        bool      // the first worker can answer
+	warns         bool      // liveness probes are answered with a warning in place of Errored
 	acceptAgainAt time.Time // end of the pause after an error of accept, else zero
 
 	worker  worker
-	kept    int // the PID of a child that outlives workers; 0 if there is none
+	kept    int // the PID of a child that outlives workers; 0 without one
 	backoff backoff
 	starts  int
 
 	signals     chan os.Signal
 	wakeFD      [2]int // a pipe
-	stopSignals int    // number of signals to end, see onSignal
+	stopSignals int    // number of termination signals received, see onSignal
 	killAt      time.Time
 	lastAnswer  time.Time
 	exitAt      time.Time // end of the farewell, zero before
@@ -74,17 +77,17 @@ type guard struct {
 	exitCode int
 }
 
-// run runs the guard, and returns the exit code of the process. It must be called from the main thread, which lives as long
-// as the process: the kernel kills the worker when the thread ends that has started it.
+// run runs the guard, and returns the exit code of the process. It must be called from the main thread, which lives as
+// long as the process: the kernel kills the worker when the thread that started it ends.
 func run() int {
 	runtime.LockOSThread()
 	g := &guard{
-		log: logger{os.Stderr}, now: time.Now(), signals: make(chan os.Signal, 16),
+		log: newLogger(), now: time.Now(), signals: make(chan os.Signal, 16),
 		forks: make(chan fork, 1), forked: make(chan forked, 1),
 		table: table{limits: map[string]*wire.Limit{alive.ID: &alive}}, buffer: make([]byte, wire.MaxMessage+maxAddress),
 	}
 	g.initConns()
-	go g.loop() // not in this goroutine: it is locked to a thread, so each event would cost a switch of threads
+	go g.loop() // not in this goroutine, which is locked to a thread: each event would cost a switch of threads
 	for f := range g.forks {
 		g.forked <- f.exec()
 		g.wake()
@@ -95,7 +98,7 @@ func run() int {
 func (g *guard) loop() {
 	defer close(g.forks)
 	if err := g.setUp(); err != nil {
-		g.log.write("ERROR", "guard cannot start", "err", err.Error())
+		g.log.write("ERROR", "failed to start guard", "err", err.Error())
 		g.exitCode = 1
 		return
 	}
@@ -126,7 +129,8 @@ func (g *guard) setUp() error {
 		g.eventCount, g.epollErr = epollWait(int(epoll), g.epollEvents[:])
 		return g.eventCount > 0 || g.epollErr != 0
 	}
-	// Become the parent of what a dead worker leaves behind, to wait for its end: Envoy keeps its ports for a moment.
+	// Become the parent of the processes that a dead worker leaves behind, to wait for their end: Envoy keeps its ports
+	// until it has ended.
 	if _, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); e != 0 {
 		return os.NewSyscallError("prctl", e)
 	}
@@ -136,7 +140,7 @@ func (g *guard) setUp() error {
 		for s := range heard {
 			select {
 			case g.signals <- s:
-			default: // enough signals are waiting
+			default: // signals already holds enough signals
 			}
 			g.wake()
 		}
@@ -151,8 +155,8 @@ func (g *guard) wake() {
 
 const prSetChildSubreaper = 36
 
-// runOnce waits for events and handles them. It waits in Go's own poller, which watches the epoll: a blocking system call
-// would make Go's scheduler do several others.
+// runOnce waits for events and handles them. It waits in Go's own poller, which watches the epoll descriptor: a
+// blocking system call would make Go's scheduler do several others.
 func (g *guard) runOnce() {
 	next := g.nextDeadline
 	for _, t := range []time.Time{g.worker.startAt, g.killAt, g.acceptAgainAt, g.exitAt} {
@@ -215,7 +219,7 @@ func (g *guard) runTimers() {
 	}
 	if g.due(g.killAt) {
 		g.killAt = time.Time{}
-		g.log.write("ERROR", "worker does not end, it is killed")
+		g.log.write("ERROR", "worker does not end, killing it")
 		g.signalWorker(syscall.SIGKILL)
 	}
 	if g.due(g.exitAt) {
@@ -226,10 +230,10 @@ func (g *guard) runTimers() {
 // exit makes run return with that exit code.
 func (g *guard) exit(code int) { g.done, g.exitCode = true, code }
 
-// leave exits, if need be after a farewell. There is no worker any more.
+// leave exits, after a farewell if clients may ask again. The worker has ended.
 func (g *guard) leave(code int) {
 	if g.kept != 0 {
-		_ = syscall.Kill(g.kept, syscall.SIGKILL) // a worker that ends by itself has ended it; it has not been waited for
+		_ = syscall.Kill(g.kept, syscall.SIGKILL) // may have ended; its PID is not reused before reap
 	}
 	switch {
 	case len(g.all) == 0 && g.now.Sub(g.lastAnswer) > farewell:
@@ -252,7 +256,7 @@ func (g *guard) watch(fd, id int, what uint32) error {
 	return nil
 }
 
-// onWake handles a worker that was started, signals, and children that have ended.
+// onWake handles a newly started worker, signals, and children that have ended.
 func (g *guard) onWake() {
 	var b [64]byte
 	_, _ = syscall.Read(g.wakeFD[0], b[:]) // the bytes mean nothing
@@ -269,8 +273,8 @@ func (g *guard) onWake() {
 	g.reap()
 }
 
-// onSignal passes a signal on to the worker. After the second one, the worker is killed if it does not end in time. SIGHUP
-// only counts as the first: shell and kernel may each send one when a terminal closes.
+// onSignal forwards a signal to the worker. After the second signal, the guard kills the worker if it does not end in
+// time. SIGHUP counts only as the first signal, since shell and kernel may each send one when a terminal closes.
 func (g *guard) onSignal(s os.Signal) {
 	if s == syscall.SIGHUP && g.stopSignals > 0 {
 		return

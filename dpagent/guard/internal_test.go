@@ -1,8 +1,11 @@
 package guard
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"io"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -17,10 +20,10 @@ import (
 
 func TestProbeHeader(t *testing.T) {
 	if probeHeader != mesh.ProbeHeader {
-		t.Errorf("the guard looks for %s, the injector writes %s", probeHeader, mesh.ProbeHeader)
+		t.Errorf("the guard uses the header %s, the injector writes %s", probeHeader, mesh.ProbeHeader)
 	}
 	if alive.ID != mesh.ProbeAlive {
-		t.Errorf("the guard takes %s for the liveness of the agent, the injector writes %s", alive.ID, mesh.ProbeAlive)
+		t.Errorf("the guard uses the ID %s for the agent's liveness, the injector writes %s", alive.ID, mesh.ProbeAlive)
 	}
 }
 
@@ -58,7 +61,7 @@ func FuzzHeadEnds(f *testing.F) {
 func TestLimits(t *testing.T) {
 	tab := table{limits: map[string]*wire.Limit{}}
 	tab.add(wire.Limit{ID: "two", Timeout: 2 * time.Second})
-	tab.add(wire.Limit{Timeout: 9 * time.Second}) // found by its path
+	tab.add(wire.Limit{Timeout: 9 * time.Second}) // matched by path
 	tab.add(wire.Limit{ID: "hook", Hook: true})
 	tests := map[string]struct {
 		id    string
@@ -80,7 +83,7 @@ func TestLimits(t *testing.T) {
 		})
 	}
 	if got, _ := tab.timeLimit(&alive, true); got < mesh.GuardedTimeoutSeconds*time.Second {
-		t.Errorf("a worker that hangs is silent for %s, which must be longer than the kubelet asks for", got)
+		t.Errorf("the guard waits %s for a hanging worker, want longer than the kubelet waits", got)
 	}
 	if got, _ := new(table).timeLimit(nil, true); got != defaultTimeout+verdictGrace {
 		t.Errorf("limit() of an empty table = %s", got)
@@ -111,25 +114,44 @@ func TestWithRole(t *testing.T) {
 		t.Errorf("wire.WithRole() (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, env); diff != "" {
-		t.Errorf("wire.WithRole() changed what it was given:\n%s", diff)
+		t.Errorf("wire.WithRole() changed its argument:\n%s", diff)
 	}
 }
 
-func TestLog(t *testing.T) {
+// written returns the log line about an ended worker.
+func written(t *testing.T, asText bool) string {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	logger{w}.write("ERROR", "worker ended", "err", "signal: \"killed\"\n\x00\\ é", "pid", 4242)
+	logger{w, asText}.write("ERROR", "worker ended", "err", "signal: \"killed\"\n\x00\\ é", "pid", 4242)
 	_ = w.Close()
 	var out bytes.Buffer
 	if _, err := out.ReadFrom(r); err != nil {
 		t.Fatal(err)
 	}
+	return out.String()
+}
+
+func TestTextLog(t *testing.T) {
+	out := written(t, true)
+	stamp, rest, _ := strings.Cut(out, " ")
+	if _, err := time.Parse("time=2006-01-02T15:04:05.000Z07:00", stamp); err != nil {
+		t.Error(err)
+	}
+	want := `level=ERROR msg="worker ended" err="signal: \"killed\"??\\ ??" pid=4242` + "\n"
+	if diff := cmp.Diff(want, rest); diff != "" {
+		t.Errorf("line (-want +got):\n%s", diff)
+	}
+}
+
+func TestLog(t *testing.T) {
+	out := written(t, false)
 	var line map[string]any
-	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
-		t.Fatalf("%q: %v", out.String(), err)
+	if err := json.Unmarshal([]byte(out), &line); err != nil {
+		t.Fatalf("%q: %v", out, err)
 	}
 	at, _ := line["time"].(string)
 	if _, err := time.Parse(time.RFC3339Nano, at); err != nil {
@@ -139,5 +161,39 @@ func TestLog(t *testing.T) {
 	want := map[string]any{"level": "ERROR", "msg": "worker ended", "err": `signal: "killed"??\ ??`, "pid": 4242.0}
 	if diff := cmp.Diff(want, line); diff != "" {
 		t.Errorf("line (-want +got):\n%s", diff)
+	}
+}
+
+// TestUnanswered checks the guard's response while no worker answers.
+func TestUnanswered(t *testing.T) {
+	liveness, readiness := &wire.Limit{ID: "a", Liveness: true}, &wire.Limit{ID: "b"}
+	for name, tc := range map[string]struct {
+		told  []uint32 // messages of the worker
+		limit *wire.Limit
+		want  int
+	}{
+		"liveness":                {nil, liveness, 200},
+		"liveness, warning":       {[]uint32{1}, liveness, 302},
+		"liveness, errored again": {[]uint32{1, 0}, liveness, 200},
+		"readiness, warning":      {[]uint32{1}, readiness, 200},
+		"not known, warning":      {[]uint32{1}, nil, 200},
+		"the agent's, warning":    {[]uint32{1}, &alive, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &guard{}
+			for _, id := range tc.told {
+				g.onMessage(wire.Header{Kind: wire.Hold, ID: id}, nil, nil)
+			}
+			answer, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(g.unanswered(tc.limit))), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = answer.Body.Close() }()
+			body, err := io.ReadAll(answer.Body)
+			held := err == nil && strings.HasPrefix(string(body), wire.HeldText) && answer.Header.Get("Location") == wire.HeldLocation
+			if answer.StatusCode != tc.want || held != (tc.want == 302) {
+				t.Errorf("answer %d to %q, %q, %v, want %d", answer.StatusCode, answer.Header.Get("Location"), body, err, tc.want)
+			}
+		})
 	}
 }

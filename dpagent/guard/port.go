@@ -8,27 +8,27 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// port is one on which the guard listens.
+// port is a port on which the guard listens.
 type port struct {
 	wire.Port
-	id      int // of its epoll events
+	id      int // ID of its epoll events
 	fd      int
 	watched bool        // for connections
-	limit   *wire.Limit // of the gRPC probe
+	limit   *wire.Limit // limit of the port's gRPC probe
 }
 
 func newPort(n, fd int, p wire.Port) *port {
 	return &port{Port: p, id: portID + n, fd: fd, limit: &wire.Limit{Timeout: p.Timeout}}
 }
 
-// acceptAtOnce is how many connections are accepted before other events are handled.
+// acceptAtOnce is the number of connections accepted before other events are handled.
 const acceptAtOnce = 16
 
-// acceptRetry is the pause after an error of accept that leaves the connection in the queue: no memory, or no file
-// descriptor.
+// acceptRetry is the pause after an accept error that leaves the connection in the queue, such as a lack of memory or
+// file descriptors.
 const acceptRetry = 50 * time.Millisecond
 
-// accept accepts several connections at once: during a flood, that of the kubelet may be behind others.
+// accept accepts several connections at once: during a flood, the kubelet's connection may be queued behind others.
 func (g *guard) accept(p *port) {
 	for range acceptAtOnce {
 		fd, err := g.from.accept(p.fd)
@@ -38,16 +38,16 @@ func (g *guard) accept(p *port) {
 		case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
 			g.shed()
 			g.acceptAgainAt = g.now.Add(acceptRetry)
-			_ = epollControl(g.epoll, syscall.EPOLL_CTL_DEL, p.fd, 0, 0) // cannot fail: it is watched
+			_ = epollControl(g.epoll, syscall.EPOLL_CTL_DEL, p.fd, 0, 0) // cannot fail: the port is watched
 			p.watched = false
 			return
-		default: // there is none, or it was closed again
+		default: // the queue is empty, or the client closed the connection
 			return
 		}
 	}
 }
 
-// acceptAgain watches all ports.
+// acceptAgain resumes watching all ports.
 func (g *guard) acceptAgain() {
 	for _, p := range g.ports {
 		if p.watched {
@@ -61,11 +61,11 @@ func (g *guard) acceptAgain() {
 	}
 }
 
-// requestEnds reports whether the request of a connection is complete, and then sets its limit. The first seen bytes were checked before.
-// It closes the connection if they are nothing that the port is for.
+// requestEnds reports whether the request of a connection is complete, and then sets its limit. The first seen bytes
+// were checked before. It closes the connection if the bytes are invalid for the port.
 //
-// A client of gRPC first waits for the server's SETTINGS. They come from the guard, so that the worker gets the whole request at once, as
-// with HTTP/1, and another one can if it dies.
+// A gRPC client first waits for the server's SETTINGS. The guard sends them, so that the worker gets the whole request
+// at once, as with HTTP/1, and another worker can get it if the first one dies.
 func (g *guard) requestEnds(c *conn, seen int) bool {
 	if !c.port.GRPC {
 		if !headEnds(c.in, seen) {
@@ -89,7 +89,7 @@ func (g *guard) requestEnds(c *conn, seen int) bool {
 
 var settings = []byte(wire.Settings)
 
-// addresses are those of all ports.
+// addresses returns the addresses of all ports.
 func (g *guard) addresses() (all []string) {
 	for _, p := range g.ports {
 		all = append(all, p.Address)

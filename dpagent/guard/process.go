@@ -12,10 +12,10 @@ import (
 const (
 	minDelay   = 100 * time.Millisecond
 	maxDelay   = 10 * time.Second
-	delayShare = 30 // the delay is this part of the time since the first crash
-	// stableAfter is how long a worker has to run before the next restart has no delay again.
+	delayShare = 30 // the delay is the time since the first crash, divided by this
+	// stableAfter is how long a worker has to run before its next restart has no delay again.
 	stableAfter = 10 * time.Second
-	// orphanTime is how long a restart waits for the end of the processes that the last worker has left behind. Envoy takes
+	// orphanTime is how long a restart waits for the end of the processes that the last worker left behind. Envoy takes
 	// about 10 ms.
 	orphanTime = 2 * time.Second
 	orphanPoll = 10 * time.Millisecond
@@ -23,19 +23,19 @@ const (
 
 // worker is the process that answers requests.
 type worker struct {
-	pid     int // 0 if there is none
-	channel int // the guard's end of the socket, -1 if it is closed
+	pid     int // 0 if no worker runs
+	channel int // the guard's end of the socket, -1 if closed
 	ready   bool
 	blocked bool // the socket has no room
 	started time.Time
 
-	starting     bool      // it is being forked: do not reap children before its PID is known
-	startAt      time.Time // when the next worker is started, zero if none is due
-	orphansUntil time.Time // how long the start may wait for processes that the last worker has left behind
+	starting     bool      // the worker is being forked: do not reap children before its PID is known
+	startAt      time.Time // when to start the next worker; zero if none is to be started
+	orphansUntil time.Time // deadline of the wait for processes that the last worker left behind
 }
 
-// backoff computes the delays of restarts, which grow with the time since the first crash. For the first half minute they
-// are shorter than the timeouts of requests, which wait for the next worker.
+// backoff computes restart delays, which grow with the time since the first crash. For the first half minute they are
+// shorter than the timeouts of requests, which wait for the next worker.
 type backoff struct{ since time.Time }
 
 // delay returns the delay before the next restart. The first one has none.
@@ -45,10 +45,10 @@ func (b *backoff) delay(now time.Time) time.Duration {
 		return 0
 	}
 	d := min(max(now.Sub(b.since)/delayShare, minDelay), maxDelay)
-	return d - time.Duration(now.UnixNano())%(d/4) // agents that have crashed together do not restart together
+	return d - time.Duration(now.UnixNano())%(d/4) // jitter: agents that crashed together must not restart together
 }
 
-// startWorker has a worker started: the guard does not wait for that, which takes a while on a busy machine.
+// startWorker starts a worker in another goroutine, since that takes a while on a busy machine.
 func (g *guard) startWorker() error {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -66,7 +66,7 @@ func (g *guard) startWorker() error {
 	return nil
 }
 
-// onStarted records a worker that was started.
+// onStarted records the result of starting a worker.
 func (g *guard) onStarted(f forked) {
 	g.worker.starting = false
 	if f.err != nil {
@@ -76,9 +76,9 @@ func (g *guard) onStarted(f forked) {
 	g.worker.pid, g.worker.started = f.pid, g.now
 }
 
-// onStartFailed tries again later. If it is the first worker, the guard ends.
+// onStartFailed retries later. If the first worker fails to start, the guard exits.
 func (g *guard) onStartFailed(err error) {
-	g.log.write("ERROR", "worker cannot start", "err", err.Error())
+	g.log.write("ERROR", "failed to start worker", "err", err.Error())
 	if g.worker.channel >= 0 {
 		closeSocket(g.worker.channel)
 	}
@@ -90,7 +90,7 @@ func (g *guard) onStartFailed(err error) {
 	g.worker.startAt = g.now.Add(max(minDelay, g.backoff.delay(g.now)))
 }
 
-// fork describes a worker to start, and forked is the result.
+// fork describes a worker to start; forked is the result.
 type (
 	fork struct {
 		role    wire.Role
@@ -105,7 +105,7 @@ type (
 // exec starts the worker. The calling thread has to live as long as this process.
 func (f fork) exec() forked {
 	defer closeSocket(f.channel)
-	pid, err := syscall.ForkExec(wire.Program(), os.Args, &syscall.ProcAttr{ //nolint:gosec // it is this program
+	pid, err := syscall.ForkExec(wire.Program(), os.Args, &syscall.ProcAttr{ //nolint:gosec // this program
 		Env:   wire.WithRole(os.Environ(), f.role.String()),
 		Files: []uintptr{0, 1, 2, uintptr(f.channel)}, // the last one becomes wire.FD
 		Sys: &syscall.SysProcAttr{
@@ -118,12 +118,12 @@ func (f fork) exec() forked {
 
 func (g *guard) signalWorker(s syscall.Signal) {
 	if g.worker.pid != 0 {
-		_ = syscall.Kill(g.worker.pid, s) // it has not been waited for, so the PID is still its own
+		_ = syscall.Kill(g.worker.pid, s) // reap has not waited for the worker, so the PID is still its own
 	}
 }
 
-// reap waits for children that have ended: the worker, and processes that dead workers have left behind. It returns whether
-// other children are still running.
+// reap waits for children that have ended: the worker, and processes that dead workers left behind. It returns whether
+// other children still run.
 func (g *guard) reap() (others bool) {
 	for !g.worker.starting {
 		var status syscall.WaitStatus
@@ -142,7 +142,7 @@ func (g *guard) reap() (others bool) {
 	return false
 }
 
-// onWorkerEnded handles the end of a worker: the guard ends, too, or the worker is restarted.
+// onWorkerEnded handles the end of the worker: it restarts the worker, or the guard exits.
 func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 	g.drainChannel()
 	ran := g.now.Sub(g.worker.started)
@@ -154,7 +154,8 @@ func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 	g.killAt = time.Time{}
 	switch {
 	case g.stopSignals > 0 || !g.serves || code == 0:
-		// A signal has ended it, or it has ended by itself, or it has never listened: a bad option would be bad again.
+		// Do not restart a worker after a termination signal or exit status 0, or one that never listened: an invalid option
+		// would be invalid again.
 		if status.Signaled() {
 			g.log.write("ERROR", "worker ended", "err", why)
 		}
@@ -167,7 +168,7 @@ func (g *guard) onWorkerEnded(status syscall.WaitStatus) {
 	g.worker.startAt = g.now.Add(delay)
 	g.worker.orphansUntil = g.now.Add(orphanTime)
 	kept, answered := g.reclaimRequests()
-	g.log.write("ERROR", "worker ended, it will be started again", "err", why, "pause", delay.Round(time.Millisecond).String(),
+	g.log.write("ERROR", "worker ended, restarting it", "err", why, "pause", delay.Round(time.Millisecond).String(),
 		"requests", kept, "errored", answered)
 }
 

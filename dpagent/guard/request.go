@@ -15,7 +15,7 @@ func headEnds(b []byte, seen int) bool {
 	return bytes.Contains(b, []byte("\r\n\r\n")) || bytes.Contains(b, []byte("\n\n"))
 }
 
-// probeID returns the value of the header Sonde-Probe, nil if there is none.
+// probeID returns the value of the header Sonde-Probe, nil if not found.
 func probeID(head []byte) []byte {
 	for line := range bytes.Lines(head) {
 		line = bytes.TrimRight(line, "\r\n")

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"os"
 	"slices"
 	"syscall"
 	"testing"
@@ -12,15 +11,16 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// now is a time of the guard's, which reads no clock between events.
+// now is the guard's time: the guard reads no clock between events.
 var now = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// noFile is the file of connections and of a worker that has ended: whoever is answered is closed, since that fails.
+// noFile is the file descriptor of connections and of an ended worker. Answering such a connection fails, which closes
+// it.
 const noFile = -1
 
-// newGuard returns a guard that knows two probes and a hook, with a worker that takes all requests.
+// newGuard returns a guard with two probes and a hook, and with a worker that accepts all requests.
 func newGuard() *guard {
-	g := &guard{log: logger{os.Stderr}, now: now, table: table{limits: map[string]*wire.Limit{}}, buffer: make([]byte, wire.MaxMessage+maxAddress)}
+	g := &guard{log: newLogger(), now: now, table: table{limits: map[string]*wire.Limit{}}, buffer: make([]byte, wire.MaxMessage+maxAddress)}
 	g.initConns()
 	for _, l := range []wire.Limit{{ID: "one", Timeout: time.Second}, {ID: "nine", Timeout: 9 * time.Second}, {ID: "hook", Hook: true}} {
 		g.add(l)
@@ -29,7 +29,7 @@ func newGuard() *guard {
 	return g
 }
 
-// connect adds a connection of a client, for a probe if id is not "".
+// connect adds a connection of a client, for a probe unless id is "".
 func (g *guard) connect(client byte, id string, state state, change ...func(*conn)) *conn {
 	c := &conn{id: g.newID(), fd: noFile, port: &port{}, state: state, asked: g.now, remote: remote{size: net4, ip: [16]byte{10, 0, 0, client}}}
 	c.limit = g.limits[id]
@@ -41,7 +41,7 @@ func (g *guard) connect(client byte, id string, state state, change ...func(*con
 	return c
 }
 
-// open returns the IDs of the connections that are open, in order.
+// open returns the IDs of the open connections, in order.
 func (g *guard) open() (ids []uint32) {
 	for id := range g.all {
 		ids = append(ids, id)
@@ -54,7 +54,7 @@ func asked(before time.Duration) func(*conn) {
 	return func(c *conn) { c.asked = c.asked.Add(-before) }
 }
 
-// TestShed has a flood from one client: it loses a connection, and no other client does.
+// TestShed checks that in a flood from one client only this client loses a connection.
 func TestShed(t *testing.T) {
 	const kubelet, attacker = 1, 2
 	tests := map[string]struct {
@@ -66,7 +66,7 @@ func TestShed(t *testing.T) {
 			g.connect(attacker, "", reading)
 			return oldest
 		}},
-		"nothing asked yet, of a client": {func(g *guard) *conn {
+		"no request yet, of a client": {func(g *guard) *conn {
 			g.connect(attacker, "one", queued, asked(time.Minute))
 			g.connect(attacker, "one", assigned, asked(time.Hour))
 			g.connect(attacker, "", reading)
@@ -74,7 +74,7 @@ func TestShed(t *testing.T) {
 			first := g.connect(attacker, "", reading, asked(time.Second))
 			return first
 		}},
-		"as many, nothing asked yet": {func(g *guard) *conn {
+		"as many, no request yet": {func(g *guard) *conn {
 			g.connect(kubelet, "one", queued, asked(time.Hour))
 			return g.connect(attacker, "", reading)
 		}},
@@ -103,16 +103,16 @@ func TestShed(t *testing.T) {
 			loses := tc.connect(g)
 			before := len(g.all)
 			if !g.shed() || g.all[loses.id] != nil || len(g.all) != before-1 {
-				t.Errorf("connections %v are left of %d, want all but %d", g.open(), before, loses.id)
+				t.Errorf("connections %v of %d remain, want all but %d", g.open(), before, loses.id)
 			}
 		})
 	}
 	if g := newGuard(); g.connect(1, "hook", assigned) != nil && g.shed() {
-		t.Error("a hook loses its place")
+		t.Error("a hook was shed")
 	}
 }
 
-// TestExpire lets time pass without a worker, and with one that does not answer.
+// TestExpire lets time pass without a worker, and with a worker that does not answer.
 func TestExpire(t *testing.T) {
 	tests := map[string]struct {
 		id    string
@@ -143,17 +143,17 @@ func TestExpire(t *testing.T) {
 			}
 			g.now = now.Add(tc.after - 1)
 			if g.runTimers(); len(g.all) != 1 {
-				t.Error("it is answered too early")
+				t.Error("the request was answered too early")
 			}
 			g.now = now.Add(tc.after)
 			if g.runTimers(); len(g.all) != 0 {
-				t.Error("it is not answered in time")
+				t.Error("the request was not answered in time")
 			}
 		})
 	}
 }
 
-// TestReclaim has a worker die.
+// TestReclaim ends a worker.
 func TestReclaim(t *testing.T) {
 	g := newGuard()
 	answered := []*conn{
@@ -167,13 +167,13 @@ func TestReclaim(t *testing.T) {
 	g.queue = []*conn{waiting}
 	kept, errored := g.reclaimRequests()
 	if kept != 2 || errored != len(answered) {
-		t.Errorf("%d are kept and %d answered, want 2 and %d", kept, errored, len(answered))
+		t.Errorf("%d requests are kept and %d answered, want 2 and %d", kept, errored, len(answered))
 	}
 	if diff := cmp.Diff([]uint32{second.id, first.id, waiting.id}, g.open()); diff != "" {
 		t.Errorf("open connections (-want +got):\n%s", diff)
 	}
 	if !slices.Equal(g.queue, []*conn{first, second, waiting}) {
-		t.Error("the queue is not in the order in which the requests have come")
+		t.Error("the queue is not in the order of arrival")
 	}
 	if second.state != queued || second.deadline != now {
 		t.Errorf("a request of a second ago waits until %s", second.deadline)
@@ -186,11 +186,11 @@ func TestReclaim(t *testing.T) {
 		}
 	}
 	if len(g.queue) != 0 {
-		t.Errorf("%d are left in the queue", len(g.queue))
+		t.Errorf("%d requests remain in the queue", len(g.queue))
 	}
 }
 
-// TestDispatchWaits has no worker that takes requests.
+// TestDispatchWaits has no worker that can accept requests.
 func TestDispatchWaits(t *testing.T) {
 	for name, change := range map[string]func(*worker){
 		"not ready": func(w *worker) { w.ready = false }, "no room in its socket": func(w *worker) { w.blocked = true },
@@ -204,7 +204,7 @@ func TestDispatchWaits(t *testing.T) {
 	}
 }
 
-// TestFarewell has the last worker end: whoever asks again is answered for a moment.
+// TestFarewell ends the last worker: the guard still answers retries for a moment.
 func TestFarewell(t *testing.T) {
 	g := newGuard()
 	g.worker = worker{channel: noFile}
@@ -217,7 +217,7 @@ func TestFarewell(t *testing.T) {
 	g.runTimers()
 	if again := g.connect(1, "one", reading); !g.done {
 		if g.enqueue(again); g.all[again.id] != nil {
-			t.Error("who asks again waits")
+			t.Error("a retry waits")
 		}
 	}
 	g.now = now.Add(farewell)
@@ -226,7 +226,7 @@ func TestFarewell(t *testing.T) {
 	}
 	idle := newGuard()
 	if idle.leave(0); !idle.done {
-		t.Error("a guard that nobody asks says farewell")
+		t.Error("an unused guard does not exit at once")
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// An agent that does not know what the kubelet has counted before waits for the user's threshold, in each mode in which the kubelet is told. Then it is told
-// until it has restarted the container: the next check is of another one, with a count that is known.
+// An agent that has not seen the kubelet's count start waits for the user's threshold, in each mode that passes
+// failures on. Then it passes failures on until the kubelet has restarted the container. The next check is of the new
+// container, whose count is known.
 func TestThresholdAfterStart(t *testing.T) {
 	native := &agentv1.Restarts{Mode: agentv1.Restarts_NATIVE}
 	for name, c := range map[string]struct {
@@ -40,8 +41,8 @@ func TestThresholdAfterStart(t *testing.T) {
 	}
 }
 
-// Once a check has passed the kubelet's count is known. It restarts the container after exactly as many failures as the user has written, or after its own
-// number if that is more.
+// After a passed check the kubelet's count is known. The kubelet then restarts the container after exactly as many
+// failures as the user's threshold, or after its own threshold if that is higher.
 func TestUsersThreshold(t *testing.T) {
 	for threshold, want := range map[int32]string{
 		1: "FFFFF", 3: "FFFFF", 5: "FFFFF", 6: "-FFFFF-FFFFF", 7: "--FFFFF--FFFFF", 30: strings.Repeat("-", 25) + "FFFFF" + strings.Repeat("-", 25) + "FFFFF",
@@ -56,7 +57,7 @@ func TestUsersThreshold(t *testing.T) {
 	}
 }
 
-// A check that passes begins another count, of the user's failures and of those that the kubelet was told of.
+// A passed check restarts both counts: of the user's failures, and of the failures passed on to the kubelet.
 func TestPassingCountsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
@@ -71,7 +72,7 @@ func TestPassingCountsAnew(t *testing.T) {
 	})
 }
 
-// Failures before a grant count: where there have been enough the kubelet is told at once.
+// Failures before a grant count: if there were enough, the agent passes the next failure on at once.
 func TestGrantAfterThreshold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
@@ -82,7 +83,7 @@ func TestGrantAfterThreshold(t *testing.T) {
 	})
 }
 
-// The kubelet asks three times for what is kept from it, which may be three checks. They count once.
+// The kubelet probes three times if a failure is kept from it, which may cause three checks. They count as one failure.
 func TestOneFailureInAPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
@@ -96,7 +97,8 @@ func TestOneFailureInAPeriod(t *testing.T) {
 	})
 }
 
-// What is kept from the kubelet only until there are enough failures is not held, where the kubelet alone decides; by a grant that is not told yet it is.
+// A failure that is only kept until there are enough failures is not held if the kubelet alone decides. With a grant
+// that is not used yet, it is held.
 func TestBelowThresholdIsNotHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)

@@ -1,5 +1,5 @@
-// Package held decides whether the kubelet is told that a guarded liveness probe fails. It is told while the control plane grants a restart of the
-// container; otherwise the failure is held back.
+// Package held decides whether the agent passes failures of a guarded liveness probe on to the kubelet. It passes them
+// on while the control plane grants a restart of the container; otherwise it holds them back.
 package held
 
 import (
@@ -21,60 +21,65 @@ import (
 
 // Options of a Liveness. All are required.
 type Options struct {
-	// Keep keeps what the control plane has said for the agent after this one, which gives it to Told. It returns at once.
+	// Keep stores the control plane's message for the next agent, which passes it to Told. It must return at once.
 	Keep   func(*agentv1.Restarts)
 	Logger *slog.Logger
 	// Registerer of the metrics.
 	Registerer prometheus.Registerer
 }
 
-// Liveness has the state of the guarded liveness probes of a pod. It is safe for concurrent use. All its times are durations on the monotonic clock.
+// Liveness holds the state of a pod's guarded liveness probes. It is safe for concurrent use. All its times are
+// durations on the monotonic clock.
 type Liveness struct {
 	o      Options
-	wake   run.Signal // there is something to report
-	jitter float64    // of WhenAway.after, from 0 to 1
+	wake   run.Signal // set when a report is due
+	jitter float64    // share of WhenAway.after, from 0 to 1
 
-	keeping sync.Mutex // of what is kept, so that the newest is
+	keeping sync.Mutex // held while state is kept, so that the newest is kept last
 
 	mu         sync.Mutex
-	told       *agentv1.Restarts // nil before the first
+	told       *agentv1.Restarts // nil before the first message
 	native     bool              // the control plane is too old to grant
-	epoch      int64             // the highest of a grant
-	used       bool              // a grant is used up, or may be, which is to be kept
-	lost       time.Time         // since when there is no session, zero while there is one
+	epoch      int64             // the highest epoch of a grant
+	used       bool              // a grant is or may be used up, which has to be kept
+	lost       time.Time         // when the session ended; zero during a session
 	containers map[string]*container
 }
 
-// container has what is known of the liveness probe of one.
+// container is the state of one container's liveness probe.
 type container struct {
-	failing  time.Time // since when, zero if it does not
+	failing  time.Time // since when the probe fails; zero if it does not
 	passing  bool
 	reason   string
-	failures int       // in a row, at most the user's threshold
-	counted  time.Time // when the last of them was
-	cleared  bool      // the kubelet has begun to count since this agent has started: it was told of a check that has passed, or has restarted the container
-	told     int       // failures that the kubelet was told of since it has begun to count: with toldToRestart it restarts the container, until the next check
-	held     bool      // the last failure was held back
-	grant    string    // the one in use
-	until    time.Time
-	spent    string // the last one that was in use and is not any more
-	unused   string // spent, if it was not used up
+	failures int       // failures in a row, at most the user's threshold
+	counted  time.Time // time of the last counted failure
+	// cleared means that the kubelet has started a new count since this agent started: the agent passed on a success, or
+	// the kubelet restarted the container
+	cleared bool
+	// told counts the failures passed on to the kubelet in its current count: at toldToRestart the kubelet restarts the
+	// container before the next check
+	told   int
+	held   bool   // the last failure was held back
+	grant  string // the grant in use
+	until  time.Time
+	spent  string // the last grant in use before
+	unused string // equals spent if that grant was not used up
 }
 
-// toldToRestart is how many failures in a row the kubelet is told of until it restarts the container.
+// toldToRestart is how many failures in a row the agent passes on until the kubelet restarts the container.
 const toldToRestart = mesh.GuardedFailureThreshold
 
-// New returns a Liveness of containers that pass. Until there is a session, failures are held back.
+// New returns a Liveness of containers that pass. It holds failures back until a session starts.
 func New(o Options) *Liveness {
 	l := &Liveness{
 		o: o, wake: run.NewSignal(), containers: map[string]*container{}, lost: time.Now(),
-		jitter: rand.Float64(), //nolint:gosec // it spreads load, it is no secret
+		jitter: rand.Float64(), //nolint:gosec // jitter, not a secret
 	}
 	o.Registerer.MustRegister(heldMetric{l})
 	return l
 }
 
-// Passed notes that the probe of a container has passed.
+// Passed records that the probe of a container has passed.
 func (l *Liveness) Passed(p mesh.Probe) {
 	defer l.keepUsed() // without mu
 	l.mu.Lock()
@@ -84,7 +89,9 @@ func (l *Liveness) Passed(p mesh.Probe) {
 		return
 	}
 	if c.grant != "" {
-		l.used = l.used || c.told > 0 // with less than toldToRestart it may have restarted: the kubelet counts an end of the sidecar, too
+		// with fewer than toldToRestart the kubelet may have restarted the container, since it counts ends of the sidecar,
+		// too
+		l.used = l.used || c.told > 0
 		c.end()
 	}
 	c.failing, c.reason, c.passing, c.held = time.Time{}, "", true, false
@@ -93,7 +100,8 @@ func (l *Liveness) Passed(p mesh.Probe) {
 	l.wake.Set()
 }
 
-// giveBack gives back a grant of a container that passes, before the kubelet has been told of any failure by it. It needs mu.
+// giveBack returns a grant unused if the container passes before the agent has passed on any failure. The caller holds
+// mu.
 func (l *Liveness) giveBack(name string, c *container) {
 	if g := l.grantFor(name); c.passing && c.grant == "" && g != nil && g.GetName() != c.spent {
 		c.spent, c.unused = g.GetName(), g.GetName()
@@ -101,10 +109,10 @@ func (l *Liveness) giveBack(name string, c *container) {
 	}
 }
 
-// container needs mu.
+// container returns the state of a probe's container. The caller holds mu.
 func (l *Liveness) container(p mesh.Probe) *container { return l.containerNamed(p.Container) }
 
-// containerNamed needs mu.
+// containerNamed returns the state of a container, new if needed. The caller holds mu.
 func (l *Liveness) containerNamed(name string) *container {
 	c := l.containers[name]
 	if c == nil {
@@ -114,14 +122,15 @@ func (l *Liveness) containerNamed(name string) *container {
 	return c
 }
 
-// Failed notes that the probe of a container has failed, and returns whether that is kept from the kubelet: as long as it is held back, and as long as the
-// kubelet could restart the container before there are as many failures in a row as the user has written. Then it is told of each, until it has.
+// Failed records that the probe of a container has failed, and reports whether to keep this from the kubelet. It keeps
+// a failure that is held back, and a failure after which the kubelet could restart the container before the user's
+// failureThreshold is reached. After that it passes each failure on until the container restarts.
 func (l *Liveness) Failed(p mesh.Probe, reason string) (kept bool) {
 	defer l.keepUsed() // without mu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c, now := l.container(p), time.Now()
-	if c.told == toldToRestart { // this check is of the container that has restarted, whose failure is another one
+	if c.told == toldToRestart { // the container has restarted, so this is the first failure of the new one
 		if c.grant != "" {
 			c.end()
 		}
@@ -145,9 +154,10 @@ func (l *Liveness) Failed(p mesh.Probe, reason string) (kept bool) {
 	return kept
 }
 
-// count counts a failure, and returns whether there are so many in a row that the kubelet, once it is told of as many as it takes, restarts the container no
-// sooner than the user has written. Ends of the sidecar before this agent are in the kubelet's count, so that it may need but one more. There is one failure
-// in a period: the kubelet asks three times for what is kept from it, and on a busy node these are not one check.
+// count counts a failure. It reports whether the kubelet, if it now gets the failures that it needs for a restart,
+// restarts the container no sooner than the user's failureThreshold. The kubelet also counts ends of the sidecar before
+// this agent started, so it may need only one more failure. count counts one failure per period: the kubelet checks
+// three times after Errored, which on a busy node are separate checks.
 func (c *container) count(p mesh.Probe, now time.Time) (enough bool) {
 	threshold := int(p.FailureThreshold)
 	if c.failures == 0 || now.Sub(c.counted) >= time.Duration(p.PeriodSeconds)*time.Second/2 {
@@ -159,14 +169,14 @@ func (c *container) count(p mesh.Probe, now time.Time) (enough bool) {
 	return c.failures >= threshold
 }
 
-// isNative reports whether the kubelet alone decides. mu is held.
+// isNative reports whether the kubelet alone decides. The caller holds mu.
 func (l *Liveness) isNative() bool { return l.native || l.told.GetMode() == agentv1.Restarts_NATIVE }
 
-// mayTell returns whether the kubelet may be told of failures. mu is held.
+// mayTell reports whether failures may be passed on to the kubelet. The caller holds mu.
 func (l *Liveness) mayTell(c *container, p mesh.Probe, now time.Time) bool {
 	switch {
 	case l.isNative():
-		if c.grant != "" { // the kubelet does not need it
+		if c.grant != "" { // no grant is needed in native mode
 			c.end()
 			l.wake.Set()
 		}
@@ -177,7 +187,8 @@ func (l *Liveness) mayTell(c *container, p mesh.Probe, now time.Time) bool {
 	return l.hasGrant(c, p, now) || l.ownTurn(now)
 }
 
-// hasGrant returns whether a grant of a container is in use, and begins to use one that there is. mu is held.
+// hasGrant reports whether a grant for a container is in use, and starts to use an available grant. The caller holds
+// mu.
 func (l *Liveness) hasGrant(c *container, p mesh.Probe, now time.Time) bool {
 	if c.grant != "" && (!now.Before(c.until) || !l.isOpen(c.grant)) {
 		c.end()
@@ -195,8 +206,9 @@ func (l *Liveness) hasGrant(c *container, p mesh.Probe, now time.Time) bool {
 	return true
 }
 
-// end stops using a grant, which is given back if it cannot have restarted the container. One that may have keeps its place until the restart is seen, or its
-// time is over: what passes now may be the new container, of which the control plane does not know yet.
+// end stops using a grant, and returns it unused if it cannot have restarted the container. A grant that may have
+// restarted the container stays in use at the control plane until the restart is seen or the grant expires: a passing
+// probe may be of the new container, which the control plane has not seen yet.
 func (c *container) end() {
 	c.spent, c.unused = c.grant, ""
 	if !c.mayHaveRestarted() {
@@ -205,32 +217,36 @@ func (c *container) end() {
 	c.grant = ""
 }
 
-// mayHaveRestarted reports whether the kubelet was told often enough to restart the container. Until the agent knows that the kubelet has begun to count, one
-// failure may be enough: ends of the sidecar before this agent are in the kubelet's count.
+// mayHaveRestarted reports whether the kubelet got enough failures to restart the container. Until the agent has seen
+// the kubelet's count start, one failure may be enough, since the kubelet counts ends of the sidecar before this agent
+// started.
 func (c *container) mayHaveRestarted() bool {
 	return c.told >= toldToRestart || c.told > 0 && !c.cleared
 }
 
-// maxGrantLife bounds what a pod may have written.
+// maxGrantLife limits grantLife, since the pod sets the numbers of its probes.
 const maxGrantLife = 24 * time.Hour
 
-// grantLife is how long a grant is used: as long as the kubelet may need to ask until there are failureThreshold failures, and until it was told often
-// enough.
+// grantLife is how long a grant is used: as long as the kubelet may take to see failureThreshold failures, plus those
+// that it needs for a restart.
 func grantLife(p mesh.Probe) time.Duration {
 	seconds := (int64(p.FailureThreshold) + toldToRestart) * (int64(p.PeriodSeconds) + int64(p.TimeoutSeconds))
 	return time.Duration(min(seconds, int64(maxGrantLife/time.Second))) * time.Second
 }
 
-// grantFor returns nil if there is none. mu is held.
+// grantFor returns the current grant of a container, or nil. The caller holds mu.
 func (l *Liveness) grantFor(container string) *agentv1.RestartGrant {
-	i := slices.IndexFunc(l.told.GetGrants(), func(g *agentv1.RestartGrant) bool { return g.GetContainer() == container && g.GetEpoch() >= l.epoch })
+	i := slices.IndexFunc(l.told.GetGrants(), func(g *agentv1.RestartGrant) bool {
+		return g.GetContainer() == container && g.GetEpoch() >= l.epoch
+	})
 	if i < 0 {
 		return nil
 	}
 	return l.told.GetGrants()[i]
 }
 
-// ownTurn reports whether the kubelet is told the truth since there is no control plane. mu is held.
+// ownTurn reports whether the agent passes failures on because the control plane has been away for long enough. The
+// caller holds mu.
 func (l *Liveness) ownTurn(now time.Time) bool {
 	away := l.told.GetWhenAway()
 	if l.lost.IsZero() || away == nil {
@@ -250,7 +266,8 @@ func (l *Liveness) ownTurn(now time.Time) bool {
 	return false
 }
 
-// Told takes what the control plane says. nil is one that is too old to say it: then the kubelet is told the truth.
+// Told applies a message of the control plane. Nil means that the control plane is too old to grant restarts: the agent
+// then passes all failures on.
 func (l *Liveness) Told(m *agentv1.Restarts) {
 	l.mu.Lock()
 	l.native = m == nil
@@ -271,29 +288,30 @@ func (l *Liveness) Told(m *agentv1.Restarts) {
 	}
 	for _, g := range m.GetGrants() {
 		if g.GetEpoch() < newest {
-			l.o.Logger.Warn("grant of an earlier leader not used", "grant", g.GetName(), "container", g.GetContainer(), "epoch", g.GetEpoch(), "newest", newest)
+			l.o.Logger.Warn("ignoring restart grant of an earlier leader", "grant", g.GetName(), "container", g.GetContainer(),
+				"epoch", g.GetEpoch(), "newest", newest)
 		}
 	}
 	l.keep()
 }
 
-// Connected tells whether there is a session.
+// Connected records whether the agent has a session.
 func (l *Liveness) Connected(is bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case is:
 		l.lost = time.Time{}
-		l.wake.Set() // it may be with another control plane
+		l.wake.Set() // the session may be with another control plane
 	case l.lost.IsZero():
 		l.lost = time.Now()
 	}
 }
 
-// Due is set when there is something to report.
+// Due is set when a report is due.
 func (l *Liveness) Due() run.Signal { return l.wake }
 
-// Report returns what fails now.
+// Report returns the containers whose probes pass or fail now, and the unused grants.
 func (l *Liveness) Report() *agentv1.Liveness {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -308,7 +326,8 @@ func (l *Liveness) Report() *agentv1.Liveness {
 			m.Passing = append(m.Passing, name)
 		case !c.failing.IsZero() && len(m.GetHeld()) < agentv1.MaxReported:
 			m.Held = append(m.Held, &agentv1.HeldLiveness{
-				Container: name, Failing: durationpb.New(time.Since(c.failing)), Reason: c.reason, Grant: c.grant, Told: !c.held && c.grant == "",
+				Container: name, Failing: durationpb.New(time.Since(c.failing)), Reason: c.reason, Grant: c.grant,
+				Told: !c.held && c.grant == "",
 			})
 		}
 	}

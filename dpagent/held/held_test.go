@@ -17,7 +17,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// app is the liveness probe of a container, one check a second: the user wants a restart after three failures, for which the kubelet needs five more.
+// app is the liveness probe of a container, with one check a second. The user wants a restart after three failures; the
+// kubelet then needs five more.
 var app = mesh.Probe{Container: "app", Type: mesh.ProbeLiveness, Guarded: true, FailureThreshold: 3, PeriodSeconds: 1, TimeoutSeconds: 1}
 
 // pod is a Liveness under test.
@@ -36,7 +37,8 @@ func newPod(t *testing.T) *pod {
 	return p
 }
 
-// fails checks once a second, and what the kubelet is told: F for the failure, - for nothing.
+// fails makes one check a second that fails, and compares what the kubelet gets: F for the failure, - for a kept
+// failure.
 func (p *pod) fails(want string) {
 	p.Helper()
 	var got strings.Builder
@@ -49,7 +51,7 @@ func (p *pod) fails(want string) {
 		<-time.After(time.Second)
 	}
 	if got.String() != want {
-		p.Errorf("the kubelet is told %s, want %s", got.String(), want)
+		p.Errorf("the kubelet gets %s, want %s", got.String(), want)
 	}
 }
 
@@ -57,8 +59,8 @@ func granted(name string, epoch int64) *agentv1.Restarts {
 	return &agentv1.Restarts{Grants: []*agentv1.RestartGrant{{Name: name, Container: "app", Epoch: epoch}}}
 }
 
-// reports checks what is reported: app for a container that is held, app! for one of which the kubelet is told, app:b with a grant in use, +app for one
-// that passes, -b for an unused grant.
+// reports compares the report: app for a held container, app! for one whose failures are passed on, app:b with a grant
+// in use, +app for a passing one, -b for an unused grant.
 func (p *pod) reports(want string) {
 	p.Helper()
 	m := p.Report()
@@ -81,7 +83,7 @@ func (p *pod) reports(want string) {
 	}
 }
 
-// shows checks whether the metric says that app is held.
+// shows compares the metric for app.
 func (p *pod) shows(held bool) {
 	p.Helper()
 	if n := testutil.CollectAndCount(p.all, "sonde_liveness_held"); n > 1 || n == 1 != held {
@@ -94,11 +96,11 @@ func (p *pod) isDue(want bool) {
 	select {
 	case <-p.Due():
 		if !want {
-			p.Error("there is something to report")
+			p.Error("a report is due")
 		}
 	default:
 		if want {
-			p.Error("there is nothing to report")
+			p.Error("no report is due")
 		}
 	}
 }
@@ -106,7 +108,7 @@ func (p *pod) isDue(want bool) {
 func TestHeldUntilGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
-		p.fails("--") // no control plane has spoken yet
+		p.fails("--") // before the first message of a control plane
 		p.isDue(true)
 		p.Connected(true)
 		p.isDue(true)
@@ -117,7 +119,7 @@ func TestHeldUntilGranted(t *testing.T) {
 		p.Told(granted("a", 1))
 		p.fails("FFFFF")
 		p.shows(false)
-		p.reports("app:a") // it restarts, and gets no traffic meanwhile
+		p.reports("app:a") // the container restarts, and gets no traffic meanwhile
 		p.fails("--")
 		p.reports("app")
 		p.Told(granted("b", 1))
@@ -125,16 +127,16 @@ func TestHeldUntilGranted(t *testing.T) {
 		p.reports("app:b")
 		p.Passed(app)
 		p.reports("+app -b")
-		p.fails("-") // b is over
+		p.fails("-") // b has expired
 		p.reports("app -b")
 		if len(p.kept) != 4 {
-			t.Errorf("%d messages are kept, want both, that a is used up, and that b may be", len(p.kept))
+			t.Errorf("%d messages are kept, want two: a is used up, and b may be", len(p.kept))
 		}
 	})
 }
 
-// A grant of which the kubelet has been told nothing yet takes a place of the workload until it is given back: the check has passed before the grant
-// has come, or before the next failure.
+// A grant of which no failure was passed on counts against the workload until it is returned unused. Here the check
+// passes before the grant arrives, or before the next failure.
 func TestGrantIsNotNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
@@ -143,7 +145,7 @@ func TestGrantIsNotNeeded(t *testing.T) {
 		p.Told(granted("a", 1))
 		p.Passed(app)
 		p.reports("+app -a")
-		p.fails("--") // it asks for another one
+		p.fails("--") // the container needs another grant
 		p.reports("app -a")
 		p.Passed(app)
 		p.isDue(true)
@@ -155,8 +157,8 @@ func TestGrantIsNotNeeded(t *testing.T) {
 	})
 }
 
-// The kubelet may have restarted the container after one failure, as long as the agent does not know that it has begun to count: the grant is not given back
-// then, since the control plane may not have seen the restart yet.
+// The kubelet may restart the container after one failure if the agent has not seen its count start. The grant is then
+// not returned, since the control plane may not have seen the restart yet.
 func TestGrantThatMayHaveRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
@@ -168,13 +170,13 @@ func TestGrantThatMayHaveRestarted(t *testing.T) {
 		p.reports("+app")
 		p.fails("-")
 		p.Told(granted("b", 1))
-		p.fails("F") // the kubelet's first since the check has passed
+		p.fails("F") // the kubelet's first failure since the passed check
 		p.Passed(app)
 		p.reports("+app -b")
 	})
 }
 
-// A grant is over after eight periods and time-outs, also if the kubelet has not asked.
+// A grant expires after eight periods and timeouts, even if the kubelet has not probed.
 func TestGrantExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
@@ -186,7 +188,7 @@ func TestGrantExpires(t *testing.T) {
 		<-time.After(15*time.Second - time.Nanosecond)
 		p.fails("F-")
 		p.reports("app -a")
-		p.Told(granted("a", 1)) // told again
+		p.Told(granted("a", 1)) // sent again
 		p.fails("-")
 	})
 }
@@ -200,7 +202,7 @@ func TestGrantsOfEarlierLeaders(t *testing.T) {
 		p.Told(granted("a", 6))
 		p.fails("-")
 		if !strings.Contains(p.log.String(), "epoch=6") {
-			t.Errorf("the log does not say why: %s", p.log.String())
+			t.Errorf("the log lacks the reason: %s", p.log.String())
 		}
 		p.Told(granted("a", 7))
 		p.fails("FFFFF-")
@@ -232,7 +234,8 @@ func TestModes(t *testing.T) {
 	})
 }
 
-// A grant in use is given back where the kubelet is told of all failures, and counts as used up once the kubelet has been told often enough.
+// A grant in use is returned if native mode passes all failures on, and counts as used up once the kubelet got enough
+// failures.
 func TestNativeWhileGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)

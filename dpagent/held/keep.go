@@ -8,12 +8,12 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// isOpen reports whether the control plane has said a grant last: one that it says no more is over. mu is held.
+// isOpen reports whether the control plane's last message has a grant; a missing grant is over. The caller holds mu.
 func (l *Liveness) isOpen(grant string) bool {
 	return slices.ContainsFunc(l.told.GetGrants(), func(g *agentv1.RestartGrant) bool { return g.GetName() == grant })
 }
 
-// keepUsed keeps that a grant is used up, before the kubelet is told of the failure with which it restarts the container.
+// keepUsed stores that a grant is used up, before the kubelet gets the failure with which it restarts the container.
 func (l *Liveness) keepUsed() {
 	l.mu.Lock()
 	used := l.used
@@ -24,7 +24,8 @@ func (l *Liveness) keepUsed() {
 	}
 }
 
-// keep keeps what the control plane has said, with the grants that are used up marked: the agent after this one would use them for another restart.
+// keep stores the control plane's message and marks the grants that are used up, since the next agent would otherwise
+// use them for another restart.
 func (l *Liveness) keep() {
 	l.keeping.Lock()
 	defer l.keeping.Unlock()
@@ -38,7 +39,7 @@ func (l *Liveness) keep() {
 	l.o.Keep(m)
 }
 
-// takeUsed takes which grants an agent before this one has used up. It needs mu.
+// takeUsed marks the grants that an earlier agent has used up. The caller holds mu.
 func (l *Liveness) takeUsed(grants []*agentv1.RestartGrant) {
 	for _, g := range grants {
 		if g.GetUsed() {

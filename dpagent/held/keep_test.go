@@ -7,7 +7,8 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// An agent that goes on where another one has died does not use a grant for a second restart, and uses one again that is not used up.
+// An agent that resumes after a dead one does not use a used-up grant for a second restart, but uses a grant that is
+// not used up.
 func TestUsedGrantIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
@@ -15,7 +16,7 @@ func TestUsedGrantIsNotKept(t *testing.T) {
 		p.fails("--FF")
 		next := newPod(t)
 		next.Told(p.kept[len(p.kept)-1])
-		next.fails("--FFFFF-") // it counts anew
+		next.fails("--FFFFF-") // its count starts again
 		last := newPod(t)
 		last.Told(next.kept[len(next.kept)-1])
 		last.fails("-")
@@ -31,8 +32,9 @@ func TestUsedGrantIsNotKept(t *testing.T) {
 	})
 }
 
-// A grant of which the kubelet was told before the check passes may have restarted the container: an end of the sidecar before it counts, too. The agent
-// after this one, which may not hear of the control plane, must not use it for a second restart.
+// A grant whose failures were passed on before the check passed may have restarted the container, since the kubelet
+// also counts ends of the sidecar. The next agent, which may not reach the control plane, must not use it for a second
+// restart.
 func TestGrantBeforePassingIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
@@ -45,7 +47,7 @@ func TestGrantBeforePassingIsNotKept(t *testing.T) {
 	})
 }
 
-// A grant that the control plane says no more is over, such as one that has taken too long.
+// A grant that is missing from the control plane's last message is over, for example because it took too long.
 func TestGrantThatIsOverIsNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
@@ -53,7 +55,7 @@ func TestGrantThatIsOverIsNotUsed(t *testing.T) {
 		p.fails("-")
 		p.Told(granted("a", 1))
 		p.fails("F")
-		p.Connected(false) // what was said last holds
+		p.Connected(false) // the last message stays in effect
 		p.fails("F")
 		p.Told(&agentv1.Restarts{})
 		p.fails("-")

@@ -15,10 +15,11 @@ func (l *Liveness) held() []string {
 	return held
 }
 
-// heldMetric shows them at the time of the scrape.
+// heldMetric computes the metric at the time of a scrape.
 type heldMetric struct{ liveness *Liveness }
 
-var heldDesc = prometheus.NewDesc("sonde_liveness_held", "1 for each container whose liveness probe fails, and the kubelet is not told.", []string{"container"}, nil)
+var heldDesc = prometheus.NewDesc("sonde_liveness_held",
+	"1 for each container whose liveness failures are held back from the kubelet.", []string{"container"}, nil)
 
 // Describe implements prometheus.Collector.
 func (m heldMetric) Describe(to chan<- *prometheus.Desc) { to <- heldDesc }

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/controlplanetest"
 )
 
-// signedAt returns an answer of a control plane whose clock has that time.
+// signedAt returns the response of a control plane whose clock is ahead.
 func signedAt(t *testing.T, authority *controlplanetest.Authority, r *Request, ahead time.Duration) *agentv1.Identity {
 	t.Helper()
 	time.Sleep(ahead)
@@ -27,7 +27,7 @@ func signedAt(t *testing.T, authority *controlplanetest.Authority, r *Request, a
 	return &agentv1.Identity{CertificateChain: [][]byte{leaf}, Bundle: controlplanetest.BundleOf(authority)}
 }
 
-// The bubble's clock only goes on, so a certificate of the future is one that another bubble, further on, has made.
+// The clock of a bubble only moves forward, so another bubble, further ahead, makes the certificate of the future.
 func TestCertificateOfTheFuture(t *testing.T) {
 	var authority *controlplanetest.Authority
 	var request *Request
@@ -45,11 +45,11 @@ func TestCertificateOfTheFuture(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		const want = "the certificate is not valid before 2000-01-01T01:59:59Z, in 1h59m59s: the clock of this host is behind, or that of the control plane was ahead"
+		const want = "the certificate is not valid before 2000-01-01T01:59:59Z, in 1h59m59s: the clock of this host is behind, or the control plane's clock was ahead"
 		if err := New(memory{}, "default", "web").Accept(request, answer); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Accept() = %v, want %q", err, want)
 		}
-		// What was accepted before the clock was set back stays in use, and is told.
+		// An identity accepted before the clock was set back stays in use, with a warning.
 		i := New(kept, "default", "web")
 		if _, err := i.Stored(); err != nil {
 			t.Errorf("Stored() = %v", err)
@@ -63,7 +63,7 @@ func TestCertificateOfTheFuture(t *testing.T) {
 		if err := i.CheckClock(time.Now()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("CheckClock() = %v, want %q", err, want)
 		}
-		// It is renewed at once: if the clock was ahead before, others refuse it.
+		// It is renewed at once, since other proxies refuse it if the clock was ahead before.
 		ctx, cancel := context.WithCancel(t.Context())
 		r := NewRenewer(i, RenewerOptions{
 			Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Renewed: cancel,
@@ -77,7 +77,7 @@ func TestCertificateOfTheFuture(t *testing.T) {
 			t.Errorf("Run() = %v", err)
 		}
 		if asked := time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)); asked != 0 {
-			t.Errorf("asked for another after %s, want at once", asked)
+			t.Errorf("requested another one after %s, want at once", asked)
 		}
 		time.Sleep(2 * time.Hour)
 		if err := i.CheckClock(time.Now()); err != nil {
@@ -86,7 +86,8 @@ func TestCertificateOfTheFuture(t *testing.T) {
 	})
 }
 
-// A new certificate that is refused for this clock is told, and asked for again every few minutes: each is signed.
+// A new certificate that is rejected because of the clock is reported, and requested again every few minutes, since
+// each costs a signature.
 func TestRefusedRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		authority := controlplanetest.NewAuthority(t)
@@ -125,15 +126,15 @@ func TestRefusedRenewal(t *testing.T) {
 		synctest.Wait()
 		before := asked.Load()
 		if before < 12 || before > 30 {
-			t.Errorf("asked %d times within an hour, want every five minutes in the end", before)
+			t.Errorf("requested %d times within an hour, want finally every five minutes", before)
 		}
-		if err := i.CheckClock(time.Now()); err == nil || !strings.Contains(err.Error(), "a new certificate is refused: the certificate is not valid before 2000-01-01T0") {
-			t.Errorf("CheckClock() = %v, want that a new one is refused", err)
+		if err := i.CheckClock(time.Now()); err == nil || !strings.Contains(err.Error(), "a new certificate is rejected: the certificate is not valid before 2000-01-01T0") {
+			t.Errorf("CheckClock() = %v, want a rejected certificate", err)
 		}
 		time.Sleep(refusedBackoff)
 		synctest.Wait()
 		if err := i.CheckClock(time.Now()); err != nil || asked.Load() != before+1 {
-			t.Errorf("CheckClock() = %v, asked %d times more, want one that is accepted", err, asked.Load()-before)
+			t.Errorf("CheckClock() = %v, requested %d times more, want one accepted certificate", err, asked.Load()-before)
 		}
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

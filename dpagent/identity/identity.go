@@ -1,5 +1,5 @@
-// Package identity keeps the proxy's key, certificate and bundle: in memory for the agent's own connections, and on disk
-// as the secrets that Envoy reads. It keeps by which CAs they verify the control plane, too.
+// Package identity keeps the proxy's key, certificate and bundle: in memory for the agent's own connections, and on
+// disk as the secrets that Envoy reads. It also keeps the CAs that verify the control plane for the agent and Envoy.
 package identity
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Limits of what the control plane may send: number of certificates, and bytes of each.
+// Limits on messages of the control plane: number of certificates, and bytes per certificate.
 const (
 	maxChain = 8
 	maxRoots = 64
@@ -43,33 +43,34 @@ type Identity struct {
 	files   Files
 	dnsName string
 
-	// writing is held while files and what is in memory are replaced, mu while that is read or set: readers do not wait for a disk.
+	// writing is held while files and memory are replaced, and mu only while memory is accessed, so that readers do not
+	// wait for a disk.
 	writing sync.Mutex
 	mu      sync.RWMutex
 	leaf    *tls.Certificate // nil before the first Accept
 	bundle  bundle
-	// epoch is the highest of a bundle that this agent, or one before in its work directory, has had.
+	// epoch is the highest epoch of a bundle that this agent, or an earlier agent in its work directory, has used.
 	epoch int64
-	older atomic.Uint64 // bundles that were older
-	// refused is the certificate that was refused last since it was not valid yet, nil if one was accepted after it.
+	older atomic.Uint64 // number of older bundles received
+	// refused is the last certificate rejected as not yet valid; nil after an accepted certificate.
 	refused atomic.Pointer[x509.Certificate]
 }
 
 type bundle struct {
 	id    string
-	epoch int64 // 0 from a control plane that has none
+	epoch int64 // 0 from a control plane without epochs
 	roots []*x509.Certificate
 }
 
-// ErrOlderBundle says that a bundle is older than the one in use: it is of a replica of the control plane that has not heard of the last
-// change.
-var ErrOlderBundle = errors.New("it is older than the one in use")
+// ErrOlderBundle means that a bundle is older than the one in use: a replica of the control plane that has missed the
+// last change sent it.
+var ErrOlderBundle = errors.New("older than the one in use")
 
-// inOrder returns an error if a bundle is older than the one in use. mu or writing is held.
+// inOrder returns an error if a bundle is older than the one in use. The caller holds mu or writing.
 func (i *Identity) inOrder(next bundle) error {
 	if next.epoch != 0 && next.epoch < i.epoch {
 		i.older.Add(1)
-		return fmt.Errorf("trust bundle %q of epoch %d, after epoch %d: %w (%s in the work directory, to be removed if this proxy has moved to another control plane)",
+		return fmt.Errorf("trust bundle %q of epoch %d, after epoch %d: %w (if this proxy has moved to another control plane, remove %s from the work directory)",
 			next.id, next.epoch, i.epoch, ErrOlderBundle, mesh.FileCA)
 	}
 	return nil
@@ -101,7 +102,7 @@ func NewRequest() (*Request, error) {
 	return &Request{CSR: csr, key: key}, nil
 }
 
-// Accept checks the control plane's answer to r, and puts it in place. On an error the old identity stays.
+// Accept checks the control plane's response to r, and installs it. On an error the old identity stays in use.
 func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	next, err := parseBundle(answer.GetBundle())
 	if err != nil {
@@ -127,7 +128,7 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	if err := i.inOrder(next); err != nil {
 		return err
 	}
-	// The bundle comes first, so that no peer is refused in between.
+	// Install the bundle first, so that no peer is rejected in between.
 	if err := i.putBundle(next); err != nil {
 		return err
 	}
@@ -141,12 +142,12 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	return nil
 }
 
-// Restore writes both files again, for an Envoy that starts: they may have been removed or damaged.
+// Restore rewrites both files for a starting Envoy: they may have been removed or damaged.
 func (i *Identity) Restore() error {
 	i.writing.Lock()
 	defer i.writing.Unlock()
 	if i.leaf == nil {
-		return errors.New("restore identity: there is no certificate yet")
+		return errors.New("restore identity: no certificate yet")
 	}
 	trusted, err := bundleSecret(mesh.SecretCA, i.bundle)
 	if err != nil {
@@ -159,8 +160,8 @@ func (i *Identity) Restore() error {
 	return errors.Join(i.files.Write(mesh.FileCA, trusted), i.files.Write(mesh.FileIdentity, own))
 }
 
-// Trust puts a new bundle in place. On an error the old one stays. It is an error if the proxy's own certificate does not
-// verify against the bundle: then the proxy needs another certificate first.
+// Trust installs a new bundle. On an error the old bundle stays in use. It returns an error if the proxy's own
+// certificate does not verify against the new bundle, since the proxy then needs another certificate first.
 func (i *Identity) Trust(b *agentv1.Bundle) error {
 	next, err := parseBundle(b)
 	if err != nil {
@@ -179,7 +180,7 @@ func (i *Identity) Trust(b *agentv1.Bundle) error {
 	return i.putBundle(next)
 }
 
-// putBundle writes the bundle if it differs. writing is held.
+// putBundle writes the bundle if it differs from the one in use. The caller holds writing.
 func (i *Identity) putBundle(next bundle) error {
 	if next.epoch != i.bundle.epoch || !slices.EqualFunc(next.roots, i.bundle.roots, (*x509.Certificate).Equal) {
 		secret, err := bundleSecret(mesh.SecretCA, next)
@@ -212,7 +213,8 @@ func (i *Identity) check(leaf *tls.Certificate, b bundle) error {
 	return verify(leaf, b, timeOf(leaf))
 }
 
-// timeOf returns now, or when a certificate becomes valid that was in use before: since then this clock was set back, and other proxies may have the right time.
+// timeOf returns the time at which to verify a certificate: now, or its NotBefore if this host's clock was set back
+// after the certificate was installed, since other proxies may have the right time.
 func timeOf(leaf *tls.Certificate) time.Time {
 	if now := time.Now(); now.After(leaf.Leaf.NotBefore) {
 		return now
@@ -224,13 +226,14 @@ func notYetValid(leaf *x509.Certificate, now time.Time) error {
 	if !now.Before(leaf.NotBefore) {
 		return nil
 	}
-	return fmt.Errorf("the certificate %w before %s, in %s: the clock of this host is behind, or that of the control plane was ahead",
+	return fmt.Errorf("the certificate %w before %s, in %s: the clock of this host is behind, or the control plane's clock was ahead",
 		errNotYetValid, leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotBefore.Sub(now).Round(time.Second))
 }
 
 var errNotYetValid = errors.New("is not valid")
 
-// CheckClock returns why the identity, which is used, is not valid yet by this clock, or why the last new one was refused.
+// CheckClock returns an error if the identity in use is not yet valid by this clock, or if the last new certificate was
+// rejected as not yet valid.
 func (i *Identity) CheckClock(now time.Time) error {
 	if leaf := i.Leaf(); leaf != nil {
 		if err := notYetValid(leaf, now); err != nil {
@@ -239,25 +242,25 @@ func (i *Identity) CheckClock(now time.Time) error {
 	}
 	if refused := i.refused.Load(); refused != nil {
 		if err := notYetValid(refused, now); err != nil {
-			return fmt.Errorf("a new certificate is refused: %w", err)
+			return fmt.Errorf("a new certificate is rejected: %w", err)
 		}
 	}
 	return nil
 }
 
-// Valid returns why the identity cannot be used now, nil if it can.
+// Valid returns why the identity is unusable now, or nil.
 func (i *Identity) Valid(now time.Time) error {
 	leaf := i.Leaf()
 	switch {
 	case leaf == nil:
-		return errors.New("there is no certificate yet")
+		return errors.New("no certificate yet")
 	case now.After(leaf.NotAfter):
 		return fmt.Errorf("the certificate expired at %s", leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// Leaf returns the current certificate, nil before the first. It must not be modified.
+// Leaf returns the current certificate, or nil before the first one. It must not be modified.
 func (i *Identity) Leaf() *x509.Certificate {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -267,7 +270,7 @@ func (i *Identity) Leaf() *x509.Certificate {
 	return i.leaf.Leaf
 }
 
-// Certificate returns the client certificate for calls of the control plane, an empty one before the first.
+// Certificate returns the client certificate for calls of the control plane; it is empty before the first one.
 func (i *Identity) Certificate() *tls.Certificate {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -277,7 +280,7 @@ func (i *Identity) Certificate() *tls.Certificate {
 	return i.leaf
 }
 
-// InUse returns what the agent reports to the control plane.
+// InUse returns the agent's report to the control plane.
 func (i *Identity) InUse() *agentv1.InUse {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
@@ -290,7 +293,8 @@ func (i *Identity) InUse() *agentv1.InUse {
 	return use
 }
 
-// issuerOf returns the ID of the CA that has signed a verified certificate, see agentv1.InUse; "" if the bundle does not have it any more.
+// issuerOf returns the ID of the CA that signed a verified certificate (see agentv1.InUse), or "" if the bundle no
+// longer has this CA.
 func (b bundle) issuerOf(leaf *x509.Certificate) string {
 	for _, root := range b.roots {
 		if bytes.Equal(root.RawSubject, leaf.RawIssuer) {
@@ -308,7 +312,7 @@ func parseBundle(b *agentv1.Bundle) (bundle, error) {
 	}
 	for _, root := range roots {
 		if !root.IsCA {
-			return bundle{}, fmt.Errorf("read bundle %q: certificate %s is not of a CA", b.GetId(), root.SerialNumber.Text(16))
+			return bundle{}, fmt.Errorf("read bundle %q: certificate %s is not a CA's", b.GetId(), root.SerialNumber.Text(16))
 		}
 	}
 	return bundle{id: b.GetId(), epoch: b.GetEpoch(), roots: roots}, nil
@@ -320,7 +324,7 @@ func parseLeaf(chain [][]byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) 
 		return nil, fmt.Errorf("read certificate: %w", err)
 	}
 	if !key.PublicKey.Equal(parsed[0].PublicKey) {
-		return nil, errors.New("read certificate: it is for another key")
+		return nil, errors.New("read certificate: wrong key")
 	}
 	return &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: parsed[0]}, nil
 }
@@ -335,7 +339,7 @@ func parseCertificates(ders [][]byte, limit int) ([]*x509.Certificate, error) {
 			return nil, fmt.Errorf("certificate %d has %d bytes, more than %d", n, len(der), maxDER)
 		}
 		var err error
-		// A parsed certificate keeps the bytes that it was parsed from: a copy frees the rest of the message.
+		// A parsed certificate keeps the bytes that it was parsed from, so a copy lets the rest of the message be freed.
 		if parsed[n], err = x509.ParseCertificate(bytes.Clone(der)); err != nil {
 			return nil, fmt.Errorf("certificate %d: %w", n, err)
 		}

@@ -9,33 +9,35 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// fileKept has what the control plane has told of its CAs.
+// fileKept stores the CAs that the control plane has sent.
 const fileKept = "serving-ca.json"
 
-// maxReplaced limits the CAs that are known as replaced.
+// maxReplaced limits the CAs remembered as replaced.
 const maxReplaced = 256
 
 // keptCAs is the content of fileKept.
 type keptCAs struct {
-	// ControlPlane is the address of the control plane that has told it.
+	// ControlPlane is the address of the control plane that sent the CAs.
 	ControlPlane string `json:"controlPlane"`
 	ID           string `json:"id"`
 	Epoch        int64  `json:"epoch"`
-	// Trusted are certificates, PEM.
+	// Trusted has certificates in PEM.
 	Trusted string `json:"trusted"`
-	// Replaced are SHA-256 fingerprints of certificates, hexadecimal.
+	// Replaced are SHA-256 fingerprints of certificates, in hexadecimal.
 	Replaced []string `json:"replaced,omitempty"`
 }
 
 func (t toldCAs) keep(files Files, controlPlane string) error {
-	data, err := json.Marshal(keptCAs{ControlPlane: controlPlane, ID: t.id, Epoch: t.epoch, Trusted: pemOf(t.roots), Replaced: t.replaced})
+	data, err := json.Marshal(keptCAs{ControlPlane: controlPlane, ID: t.id, Epoch: t.epoch, Trusted: pemOf(t.roots),
+		Replaced: t.replaced})
 	if err != nil {
 		return fmt.Errorf("encode CAs of the control plane: %w", err)
 	}
 	return files.Write(fileKept, data)
 }
 
-// readKept returns what the control plane at an address has told, nothing if another one has. The error wraps fs.ErrNotExist if none has.
+// readKept returns the stored CAs of the control plane at an address; the result is empty if another control plane sent
+// them. The error wraps fs.ErrNotExist if no CAs are stored.
 func readKept(files Files, controlPlane string) (toldCAs, error) {
 	data, err := files.Read(fileKept)
 	if err != nil {
@@ -55,13 +57,13 @@ func readKept(files Files, controlPlane string) (toldCAs, error) {
 func decodeKept(data []byte) (t toldCAs, controlPlane string, err error) {
 	var kept keptCAs
 	if json.Unmarshal(data, &kept) != nil {
-		return toldCAs{}, "", errors.New("it is not what this agent writes")
+		return toldCAs{}, "", errors.New("not written by this agent")
 	}
 	if kept.Epoch <= 0 || kept.Epoch > maxEpoch {
 		return toldCAs{}, "", fmt.Errorf("epoch: %d: must be from 1 to %d", kept.Epoch, int64(maxEpoch))
 	}
 	if len(kept.Replaced) > maxReplaced {
-		return toldCAs{}, "", fmt.Errorf("replaced: has %d items, at most %d are read", len(kept.Replaced), maxReplaced)
+		return toldCAs{}, "", fmt.Errorf("replaced: has %d items: must have at most %d", len(kept.Replaced), maxReplaced)
 	}
 	for i, f := range kept.Replaced {
 		if sum, err := hex.DecodeString(f); err != nil || len(sum) != 32 {

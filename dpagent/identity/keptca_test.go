@@ -43,12 +43,12 @@ func FuzzDecodeKept(f *testing.F) {
 		}
 		back, _, err := decodeKept(again[fileKept])
 		if err != nil || back.epoch != told.epoch || len(back.roots) != len(told.roots) || !bytes.Equal(back.roots[0].Raw, told.roots[0].Raw) {
-			t.Fatalf("what was read cannot be read again: %v", err)
+			t.Fatalf("the encoded result cannot be decoded again: %v", err)
 		}
 	})
 }
 
-// memory is Files.
+// memory implements Files in memory.
 type memory map[string][]byte
 
 func (m memory) Read(name string) ([]byte, error) { return m[name], nil }

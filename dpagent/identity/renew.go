@@ -17,14 +17,14 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// maxTimer is the longest timer of the renewer: timers stand still while the machine sleeps.
+// maxTimer is the longest timer of the renewer. It is short, since timers stop while the machine sleeps.
 const maxTimer = 10 * time.Minute
 
-// refusedBackoff is the longest delay between certificates that are refused since they are not valid yet by this clock: each is a signature of the control
-// plane, and no other is better before a clock is set.
+// refusedBackoff is the longest retry delay after certificates that are not yet valid by this clock: each costs a
+// signature of the control plane, and no retry helps before a clock is set.
 const refusedBackoff = 5 * time.Minute
 
-// Results of a try to renew.
+// Results of a renewal.
 const (
 	renewed = "ok"
 	failed  = "error"
@@ -42,23 +42,23 @@ type Renewer struct {
 type RenewerOptions struct {
 	// Ask requests a certificate from the control plane. Required.
 	Ask func(ctx context.Context, csr []byte) (*agentv1.Identity, error)
-	// Renewed is called after each renewal. Required.
+	// Renewed is called after each successful renewal. Required.
 	Renewed func()
 	// Logger to use. Required.
 	Logger *slog.Logger
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
-	// Loop is told of each attempt. Default: none.
+	// Loop monitors each attempt. Default: none.
 	Loop *heartbeat.Loop
 }
 
 // NewRenewer returns a Renewer of i.
 func NewRenewer(i *Identity, o RenewerOptions) *Renewer {
 	r := &Renewer{identity: i, o: o, now: run.NewSignal(), renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sonde_dpagent_identity_renewals_total", Help: "Tries to renew the certificate.",
+		Name: "sonde_dpagent_identity_renewals_total", Help: "Attempts to renew the certificate, by result.",
 	}, []string{"result"})}
 	for _, result := range []string{renewed, failed} {
-		r.renewals.WithLabelValues(result) // so that the first failure has a rate
+		r.renewals.WithLabelValues(result) // initialise to 0, so that rate() sees the first failure
 	}
 	o.Registerer.MustRegister(r.renewals, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_dpagent_identity_not_after_seconds", Help: "Unix time at which the certificate expires, 0 without one.",
@@ -68,7 +68,8 @@ func NewRenewer(i *Identity, o RenewerOptions) *Renewer {
 		}
 		return 0
 	}), prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "sonde_dpagent_identity_older_bundles_total", Help: "Bundles that were refused since they were older than the one in use.",
+		Name: "sonde_dpagent_identity_older_bundles_total",
+		Help: "Bundles that were rejected because they were older than the one in use.",
 	}, func() float64 { return float64(i.older.Load()) }))
 	return r
 }
@@ -78,11 +79,11 @@ func (r *Renewer) Now() {
 	r.now.Set()
 }
 
-// Run renews the certificate until ctx ends. The identity must have one.
+// Run renews the certificate until ctx ends. The identity must already have a certificate.
 func (r *Renewer) Run(ctx context.Context) error {
 	for {
 		leaf := r.identity.Leaf()
-		due := dueAt(leaf, rand.Float64()) //nolint:gosec // it spreads load, it is no secret
+		due := dueAt(leaf, rand.Float64()) //nolint:gosec // jitter, not a secret
 		if err := r.waitUntil(ctx, leaf.NotBefore, due); err != nil {
 			return err
 		}
@@ -92,14 +93,15 @@ func (r *Renewer) Run(ctx context.Context) error {
 	}
 }
 
-// dueAt returns when to renew: after two thirds of the certificate's validity, up to a twentieth of it earlier or later as
-// spread goes from 0 to 1.
+// dueAt returns when to renew: after two thirds of the certificate's validity, up to a twentieth of the validity
+// earlier or later. spread from 0 to 1 selects the time in this range.
 func dueAt(leaf *x509.Certificate, spread float64) time.Time {
 	validity := leaf.NotAfter.Sub(leaf.NotBefore)
 	return leaf.NotBefore.Add(time.Duration(float64(validity) * (2./3 + (spread-0.5)/10)))
 }
 
-// waitUntil waits until it is due to renew, which it is at once where the clock says that the certificate is not valid yet: it was ahead before.
+// waitUntil waits until the renewal is due. It returns at once if the certificate is not yet valid, since the clock was
+// ahead before.
 func (r *Renewer) waitUntil(ctx context.Context, from, due time.Time) error {
 	for {
 		left := time.Until(due)
@@ -119,7 +121,7 @@ func (r *Renewer) waitUntil(ctx context.Context, from, due time.Time) error {
 	}
 }
 
-// renew tries to renew until it succeeds or ctx ends.
+// renew retries until it succeeds or ctx ends.
 func (r *Renewer) renew(ctx context.Context) error {
 	backoff := retry.Backoff{Min: 200 * time.Millisecond, Max: 30 * time.Second}
 	refused := retry.Backoff{Min: time.Second, Max: refusedBackoff}
@@ -129,7 +131,7 @@ func (r *Renewer) renew(ctx context.Context) error {
 		if err == nil {
 			r.renewals.WithLabelValues(renewed).Inc()
 			leaf := r.identity.Leaf()
-			r.o.Logger.Info("certificate renewed", "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)
+			r.o.Logger.Info("renewed certificate", "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)
 			r.o.Renewed()
 			return nil
 		}
@@ -137,7 +139,7 @@ func (r *Renewer) renew(ctx context.Context) error {
 			return ctx.Err()
 		}
 		r.renewals.WithLabelValues(failed).Inc()
-		report.Failed(ctx, slog.LevelError, "certificate renewal failed, the old certificate stays in use", err)
+		report.Failed(ctx, slog.LevelError, "failed to renew certificate, keeping the old one", err)
 		delay := &backoff
 		if errors.Is(err, errNotYetValid) {
 			delay = &refused

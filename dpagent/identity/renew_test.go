@@ -19,7 +19,8 @@ func TestDueAt(t *testing.T) {
 	}
 }
 
-// A counter that appears with 1 has not risen for Prometheus: the first failure counts if there was a 0.
+// TestRenewalsAreCountedFromZero checks that the counters exist from the start: Prometheus sees no increase if a
+// counter first appears with the value 1.
 func TestRenewalsAreCountedFromZero(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := NewRenewer(&Identity{}, RenewerOptions{Registerer: registry})

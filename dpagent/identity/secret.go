@@ -12,11 +12,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// The fields of Envoy's DiscoveryResponse and Secret that the two files need. Envoy's protos would take more memory than
-// the rest of the agent.
+// These types have only the fields of Envoy's DiscoveryResponse and Secret that the two files need. Envoy's protos
+// would take more memory than the rest of the agent.
 type (
 	response struct {
-		// Version is the epoch of the bundle, in the files of CAs.
+		// Version is the epoch of the bundle, only in files of CAs.
 		Version   string   `json:"version_info,omitempty"`
 		Resources []secret `json:"resources"`
 	}
@@ -59,7 +59,7 @@ func identitySecret(leaf *tls.Certificate) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode identity: %w", err)
 	}
-	// Envoy prints a file that it cannot parse, including the key: make sure that it can.
+	// Envoy logs a file that it cannot parse, including the key, so check that it can.
 	var back response
 	if err := json.Unmarshal(data, &back); err != nil {
 		return nil, fmt.Errorf("read identity back: %w", err)

@@ -21,16 +21,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxEpoch is the highest epoch of serving CAs that a control plane has.
+// maxEpoch is the highest possible epoch of a control plane's serving CAs.
 const maxEpoch = 1 << 53
 
 // ServingCAOptions are the options of a ServingCA.
 type ServingCAOptions struct {
 	// Files of the work directory. Required.
 	Files Files
-	// Given is the path of the file with the PEM certificates that the agent was given. It is read for each connection. Required.
+	// Given is the path of the PEM file with the configured CAs (--ca-cert-file). It is read for each connection.
+	// Required.
 	Given string
-	// ControlPlane is the address of the control plane: what one at another address has told does not count. Required.
+	// ControlPlane is the address of the control plane. Stored CAs from another address are ignored. Required.
 	ControlPlane string
 	// Logger to use. Required.
 	Logger *slog.Logger
@@ -38,54 +39,58 @@ type ServingCAOptions struct {
 	Registerer prometheus.Registerer
 }
 
-// ServingCA is by which CAs the agent and its Envoy verify the control plane: those that the control plane has told last, which are kept for the
-// next start, and those that the agent was given, unless the control plane has replaced them. It is safe for concurrent use.
+// ServingCA holds the CAs that verify the control plane for the agent and Envoy: the last CAs that the control plane
+// sent, which are stored for the next start, and the configured CAs that the control plane has not replaced. It is safe
+// for concurrent use.
 type ServingCA struct {
 	o     ServingCAOptions
 	older atomic.Uint64
 
 	mu    sync.Mutex
 	told  toldCAs
-	given []*x509.Certificate // when they were read last
-	// written is what Envoy's file has, nil if that is not known.
+	given []*x509.Certificate // the configured CAs as last read
+	// written is the content of Envoy's file, nil if unknown.
 	written []byte
 }
 
-// toldCAs is what the control plane has told.
+// toldCAs are the CAs sent by the control plane.
 type toldCAs struct {
-	bundle // none before the first
-	// replaced are the fingerprints of CAs that were trusted before, and are not in the bundle: a file that has them is older.
+	bundle // empty before the first message
+	// replaced are the fingerprints of CAs that were trusted before and are not in the bundle: a file with these CAs is
+	// out of date.
 	replaced []string
 }
 
-// NewServingCA reads what was kept. If that cannot be used, the log says why, and the given CAs count alone.
+// NewServingCA loads the stored CAs. If they are unusable, it logs why and uses only the configured CAs.
 func NewServingCA(o ServingCAOptions) *ServingCA {
 	c := &ServingCA{o: o}
 	told, err := readKept(o.Files, o.ControlPlane)
 	if err == nil {
 		c.told = told
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		o.Logger.Error("kept CAs of the control plane not used, those that were given are", "given", o.Given, "err", err)
+		o.Logger.Error("ignoring cached control plane CAs, using --ca-cert-file", "given", o.Given, "err", err)
 	}
 	o.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sonde_dpagent_serving_ca_epoch", Help: "Epoch of the CAs that the control plane has told to verify it by, 0 before the first.",
+		Name: "sonde_dpagent_serving_ca_epoch",
+		Help: "Epoch of the last CAs received from the control plane, 0 before the first.",
 	}, func() float64 {
 		_, epoch := c.InUse()
 		return float64(epoch)
 	}), prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "sonde_dpagent_serving_ca_older_total", Help: "CAs of the control plane that were refused since they were older than those in use.",
+		Name: "sonde_dpagent_serving_ca_older_total",
+		Help: "CAs of the control plane that were rejected because they were older than those in use.",
 	}, func() float64 { return float64(c.older.Load()) }))
 	return c
 }
 
-// InUse returns ID and epoch of what the control plane has told last.
+// InUse returns the ID and epoch of the last received CAs.
 func (c *ServingCA) InUse() (id string, epoch int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.told.id, c.told.epoch
 }
 
-// Roots reads the given CAs again, and returns those to verify the control plane by. Envoy gets the same.
+// Roots rereads the configured CAs and returns the CAs that verify the control plane. Envoy gets the same CAs.
 func (c *ServingCA) Roots() (*x509.CertPool, error) {
 	text, err := os.ReadFile(c.o.Given)
 	if err != nil {
@@ -98,8 +103,8 @@ func (c *ServingCA) Roots() (*x509.CertPool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.given = given
-	if err := c.write(c.told); err != nil { // it is tried again with the next connection
-		c.o.Logger.Warn("CAs of the control plane not written for Envoy", "err", err)
+	if err := c.write(c.told); err != nil { // retried with the next connection
+		c.o.Logger.Warn("failed to write the control plane's CAs for envoy", "err", err)
 	}
 	pool := x509.NewCertPool()
 	for _, ca := range c.trusted(c.told) {
@@ -108,10 +113,10 @@ func (c *ServingCA) Roots() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Restore writes the file that Envoy reads, for one that starts.
+// Restore writes the file for a starting Envoy.
 func (c *ServingCA) Restore() error {
 	c.mu.Lock()
-	c.written = nil // it may have been removed or damaged
+	c.written = nil // the file may have been removed or damaged
 	c.mu.Unlock()
 	if _, err := c.Roots(); err != nil {
 		return err
@@ -121,7 +126,7 @@ func (c *ServingCA) Restore() error {
 	return c.write(c.told)
 }
 
-// Take puts in place what the control plane tells, and keeps it. On an error what was there before stays.
+// Take installs and stores CAs that the control plane sent. On an error the previous CAs stay in use.
 func (c *ServingCA) Take(b *agentv1.Bundle) error {
 	next, err := parseBundle(b)
 	if err != nil {
@@ -134,7 +139,7 @@ func (c *ServingCA) Take(b *agentv1.Bundle) error {
 	defer c.mu.Unlock()
 	if next.epoch < c.told.epoch {
 		c.older.Add(1)
-		return fmt.Errorf("CAs %q of epoch %d, after epoch %d: %w (%s in the work directory, to be removed if it was restored from a backup)",
+		return fmt.Errorf("CAs %q of epoch %d, after epoch %d: %w (if the control plane was restored from a backup, remove %s from the work directory)",
 			next.id, next.epoch, c.told.epoch, ErrOlderBundle, fileKept)
 	}
 	told := toldCAs{bundle: next, replaced: c.told.replacedBy(next, c.given)}
@@ -148,7 +153,7 @@ func (c *ServingCA) Take(b *agentv1.Bundle) error {
 	return nil
 }
 
-// replacedBy returns what a bundle replaces: all that was trusted before and that it does not have.
+// replacedBy returns the fingerprints of the CAs that a bundle replaces: those trusted before that it does not contain.
 func (t toldCAs) replacedBy(next bundle, given []*x509.Certificate) []string {
 	replaced := slices.Clone(t.replaced)
 	for _, ca := range slices.Concat(t.roots, given) {
@@ -161,7 +166,7 @@ func (t toldCAs) replacedBy(next bundle, given []*x509.Certificate) []string {
 	return replaced[:min(len(replaced), maxReplaced)]
 }
 
-// trusted returns what was told, and what was given and not replaced. mu is held.
+// trusted returns the received CAs and the configured CAs that are not replaced. The caller holds mu.
 func (c *ServingCA) trusted(told toldCAs) []*x509.Certificate {
 	trusted := slices.Clone(told.roots)
 	for _, ca := range c.given {
@@ -172,7 +177,7 @@ func (c *ServingCA) trusted(told toldCAs) []*x509.Certificate {
 	return trusted
 }
 
-// write writes what Envoy is to trust, if that differs. mu is held.
+// write writes the CAs for Envoy if they have changed. The caller holds mu.
 func (c *ServingCA) write(told toldCAs) error {
 	data, err := bundleSecret(mesh.SecretServingCA, bundle{epoch: told.epoch, roots: c.trusted(told)})
 	if err != nil || bytes.Equal(data, c.written) {
@@ -191,7 +196,7 @@ func fingerprint(c *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// parsePEM returns the certificates in a text. What is none is skipped, as x509.CertPool does.
+// parsePEM returns the certificates in a PEM text. It skips invalid parts, as x509.CertPool does.
 func parsePEM(text []byte) (all []*x509.Certificate) {
 	for {
 		var block *pem.Block

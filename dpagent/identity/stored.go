@@ -12,12 +12,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Stored returns the certificate and the key that an agent of this proxy has left on disk, for a start without a token. It
-// does not put them in place. The error wraps fs.ErrNotExist if there are none, else it says why they cannot be used: damaged,
-// expired, of another proxy, or not of the CA beside them. Errors never contain the key.
+// Stored returns the certificate and key that an earlier agent of this proxy left on disk, for a start without a token.
+// It does not install them. The error wraps fs.ErrNotExist if they are missing. Otherwise it tells why they are
+// unusable: damaged, expired, issued for another proxy, or not signed by the stored CA. Errors never contain the key.
 func (i *Identity) Stored() (*tls.Certificate, error) {
 	leaf, trusted, err := i.stored()
-	if leaf != nil && i.isOwn(leaf) { // one of another mesh has epochs of its own
+	if leaf != nil && i.isOwn(leaf) { // epochs of another mesh do not matter
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.epoch = max(i.epoch, trusted.epoch)
@@ -25,7 +25,7 @@ func (i *Identity) Stored() (*tls.Certificate, error) {
 	return leaf, err
 }
 
-// Resume puts what Stored returns in place, for an agent that goes on where another one has died: Envoy has it already.
+// Resume installs the result of Stored, for an agent that resumes after another one, whose Envoy already uses it.
 func (i *Identity) Resume() error {
 	leaf, trusted, err := i.stored()
 	if err != nil {
@@ -55,9 +55,10 @@ func (i *Identity) stored() (*tls.Certificate, bundle, error) {
 		return nil, bundle{}, fmt.Errorf("read %s: %w", mesh.FileIdentity, err)
 	}
 	var roots agentv1.Bundle
-	if trusted.Version != "" { // an earlier release wrote none
+	if trusted.Version != "" { // an earlier release wrote no version
 		if roots.Epoch, err = strconv.ParseInt(trusted.Version, 10, 64); err != nil || roots.GetEpoch() <= 0 {
-			return nil, bundle{}, fmt.Errorf("read %s: version_info: %q: must be a positive number", mesh.FileCA, trusted.Version)
+			return nil, bundle{}, fmt.Errorf("read %s: version_info: %q: must be a positive number",
+				mesh.FileCA, trusted.Version)
 		}
 	}
 	for rest := []byte(validation.TrustedCA.String); ; {
@@ -74,18 +75,18 @@ func (i *Identity) stored() (*tls.Certificate, bundle, error) {
 	return &leaf, b, i.check(&leaf, b)
 }
 
-// readSecret reads one of the two files, as identitySecret and bundleSecret write them.
+// readSecret reads a file that identitySecret or bundleSecret has written.
 func (i *Identity) readSecret(name string) (response, error) {
 	data, err := i.files.Read(name)
 	if err != nil {
 		return response{}, err
 	}
 	var r response
-	if json.Unmarshal(data, &r) != nil { // its error may quote the file
-		return response{}, fmt.Errorf("read %s: it is not what this agent writes", name)
+	if json.Unmarshal(data, &r) != nil { // do not return the error, which may quote the file
+		return response{}, fmt.Errorf("read %s: not written by this agent", name)
 	}
 	if len(r.Resources) != 1 {
-		return response{}, errors.New("read " + name + ": it has not one secret")
+		return response{}, errors.New("read " + name + ": must have exactly one secret")
 	}
 	return r, nil
 }

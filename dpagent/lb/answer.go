@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Paths that are answered.
+// Paths that the server answers.
 const (
 	pathHealthz = "/healthz"
 	pathLivez   = "/livez"
 )
 
-// Reasons of an answer, which any client may read, and of the gauge.
+// Reasons in responses, visible to any client, and values of the gauge's label.
 const (
 	reasonTerminating   = "terminating"
 	reasonNode          = "node"
@@ -25,25 +25,25 @@ const (
 	reasonServedOn      = "served_on"
 )
 
-// answer is the body, with the keys of kube-proxy's (pkg/proxy/healthcheck/proxy_health.go).
+// answer is the body of a response, with the keys of kube-proxy's body (pkg/proxy/healthcheck/proxy_health.go).
 type answer struct {
-	// LastUpdated is the earlier one of all families.
+	// LastUpdated is the earliest time of all families.
 	LastUpdated time.Time `json:"lastUpdated"`
 	CurrentTime time.Time `json:"currentTime"`
-	// Healthy is what the status code says.
+	// Healthy matches the status code.
 	Healthy bool `json:"healthy"`
-	// NodeEligible is false if the node goes. Only /healthz has it.
+	// NodeEligible is false if the node will go away soon. Only /healthz has it.
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
 	Status       map[family]familyStatus `json:"status"`
-	// Reasons why it is not healthy, for programs.
+	// Reasons why the proxy is not healthy, for programs.
 	Reasons []string `json:"reasons,omitempty"`
-	// Details are for callers on this host: they may have names and addresses.
+	// Details are only for callers on this host, since they may contain names and addresses.
 	Details []string `json:"details,omitempty"`
 }
 
-// familyStatus is what one family of addresses adds to an answer.
+// familyStatus is the part of a response for one family of addresses.
 type familyStatus struct {
-	// LastUpdated is when Envoy was last seen to have applied all that it had received; the zero time before the first.
+	// LastUpdated is when Envoy was last seen with everything applied that it had received; zero before the first time.
 	LastUpdated time.Time `json:"lastUpdated"`
 	Healthy     bool      `json:"healthy"`
 }
@@ -60,7 +60,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Cache-Control", "no-store")
 	if r.URL.Path != pathHealthz && r.URL.Path != pathLivez {
-		http.Error(w, fmt.Sprintf("there is %s and %s", pathHealthz, pathLivez), http.StatusNotFound)
+		http.Error(w, fmt.Sprintf("not found: must be %s or %s", pathHealthz, pathLivez), http.StatusNotFound)
 		return
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -81,17 +81,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.Details = nil
 	}
 	body, err := json.Marshal(a)
-	if err != nil { // it has but strings and times
+	if err != nil { // impossible: only strings and times
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	total.WithLabelValues(strconv.Itoa(code)).Inc()
 	header.Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(body, '\n')) // an error means that the caller is gone
+	_, _ = w.Write(append(body, '\n')) // fails if the caller has disconnected
 }
 
-// livez says whether Envoy applies what it receives.
+// livez reports whether Envoy applies the configuration that it receives.
 func (s *Server) livez() *answer {
 	now := time.Now()
 	a := &answer{CurrentTime: now.UTC(), Healthy: true, Status: map[family]familyStatus{}}
@@ -125,7 +125,7 @@ func (s *Server) addHealthz(ctx context.Context, a *answer) {
 	a.NodeEligible = &eligible
 	switch {
 	case told:
-		a.fail(reasonTerminating, "the agent, or its pod, was told to end")
+		a.fail(reasonTerminating, "the agent or its pod is shutting down")
 	case drain.Terminating:
 		a.fail(reasonTerminating, "the pod is being deleted")
 	}
@@ -138,7 +138,7 @@ func (s *Server) addHealthz(ctx context.Context, a *answer) {
 		}
 	}
 	if !a.Healthy {
-		return // an answer that is known already does not wait for an Envoy that may be slow
+		return // do not wait for a slow Envoy if the result is known
 	}
 	if err := s.o.Ready(ctx); err != nil {
 		a.fail(reasonUnready, err.Error())

@@ -8,35 +8,38 @@ import (
 	"time"
 )
 
-// period is how often Envoy is looked at, and firstPeriod how often until it answers.
+// period is how often Envoy is checked; firstPeriod is how often until Envoy answers.
 const (
 	period      = 5 * time.Second
 	firstPeriod = 250 * time.Millisecond
 )
 
-// change is what Envoy has received for a listener or a cluster, and not applied. If more came for it meanwhile, it is the oldest.
+// change is a change to a listener or cluster that Envoy has received but not applied. If more changes have arrived, it
+// is the oldest.
 type change struct {
 	families []family
-	received time.Time // by Envoy's clock, which tells changes apart
-	since    time.Time // the same by the clock of this process, which is never set
+	received time.Time // by Envoy's clock, to distinguish changes
+	since    time.Time // by this process's monotonic clock
 }
 
-// changes follows what Envoy has not applied. A refused change does not count: Envoy goes on with what it has, which a restart would lose.
+// changes tracks what Envoy has not applied. A rejected change does not count: Envoy keeps its previous configuration,
+// which a restart would lose.
 type changes struct {
 	limit time.Duration
 
 	mu      sync.Mutex
 	pending map[string]change
-	// answered is when the last look began that Envoy has answered; zero before the first.
+	// answered is when the last check that Envoy answered was sent; zero before the first.
 	answered time.Time
-	// silent is since when Envoy does not answer, and why; zero while it does, and before the first answer.
+	// silent is since when Envoy has not answered, and why is the reason; both are zero while Envoy answers, and before
+	// its first response.
 	silent time.Time
 	why    error
-	// applied is when nothing was pending, by family.
+	// applied is when Envoy last had no pending change, by family.
 	applied map[family]time.Time
 }
 
-// Follow looks at Envoy until ctx ends.
+// Follow checks Envoy until ctx ends.
 func (s *Server) Follow(ctx context.Context, admin Admin) {
 	tick := time.NewTicker(firstPeriod)
 	defer tick.Stop()
@@ -56,12 +59,12 @@ func (s *Server) Follow(ctx context.Context, admin Admin) {
 	}
 }
 
-// look asks Envoy once, and reports whether it has answered.
+// look checks Envoy once, and reports whether it answered.
 func (c *changes) look(ctx context.Context, admin Admin) bool {
 	began := time.Now()
 	found, err := unapplied(ctx, admin)
 	if ctx.Err() != nil {
-		return false // it says nothing of Envoy
+		return false // the result says nothing about Envoy
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,11 +85,11 @@ func (c *changes) look(ctx context.Context, admin Admin) bool {
 	return true
 }
 
-// fail records a look without an answer. Envoy applies nothing since its last answer; but a process that has itself stood still since then
-// knows no more than that Envoy does not answer now. It needs mu.
+// fail records a check without a response. Envoy has applied nothing since its last response. If this process itself
+// was stopped since then, it can only count the time since this check. The caller holds mu.
 func (c *changes) fail(began time.Time, err error) {
 	if c.answered.IsZero() {
-		return // it has received nothing
+		return // Envoy has received nothing yet
 	}
 	if c.why = err; c.silent.IsZero() {
 		c.silent = c.answered
@@ -96,18 +99,18 @@ func (c *changes) fail(began time.Time, err error) {
 	}
 }
 
-// next returns what is pending now. It needs mu.
+// next returns the pending changes. The caller holds mu.
 func (c *changes) next(found []resource, now time.Time) map[string]change {
 	pending := make(map[string]change, len(found))
 	for _, r := range found {
-		before, known := c.pending[r.name]
-		if known && r.active.Before(before.received) { // what came first is still not applied, whatever came since
+		before, ok := c.pending[r.name]
+		if ok && r.active.Before(before.received) { // the first change is still not applied, even if others followed
 			before.families = r.families
 			pending[r.name] = before
 			continue
 		}
 		since := now.Add(-max(0, now.Sub(r.warming)))
-		if since.Before(c.answered) { // it was not there at the last look: Envoy's clock was set
+		if since.Before(c.answered) { // the change is newer than the last check, so Envoy's clock was set
 			since = c.answered
 		}
 		pending[r.name] = change{families: r.families, received: r.warming, since: since}
@@ -115,13 +118,13 @@ func (c *changes) next(found []resource, now time.Time) map[string]change {
 	return pending
 }
 
-// state returns when a family was last seen to have nothing pending, and an error if what is pending has been so for too long.
+// state returns when a family last had no pending change, and an error if a change has been pending for too long.
 func (c *changes) state(f family, now time.Time) (applied time.Time, late error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	applied = c.applied[f]
 	if !c.silent.IsZero() && now.Sub(c.silent) >= c.limit {
-		return applied, fmt.Errorf("envoy does not answer for %s: %w", now.Sub(c.silent).Round(time.Second), c.why)
+		return applied, fmt.Errorf("envoy has not answered for %s: %w", now.Sub(c.silent).Round(time.Second), c.why)
 	}
 	oldest, name := now, ""
 	for n, p := range c.pending {
@@ -130,7 +133,7 @@ func (c *changes) state(f family, now time.Time) (applied time.Time, late error)
 		}
 	}
 	if waits := now.Sub(oldest); waits >= c.limit {
-		return applied, fmt.Errorf("envoy has not applied %s, which it received %s ago", name, waits.Round(time.Second))
+		return applied, fmt.Errorf("envoy has not applied %s, received %s ago", name, waits.Round(time.Second))
 	}
 	return applied, nil
 }

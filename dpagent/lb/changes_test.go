@@ -10,13 +10,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestLivez has Envoy do something, and asks after it.
+// TestLivez changes the state of Envoy, and checks /livez.
 func TestLivez(t *testing.T) {
 	const v4, v6 = "10.0.0.1", "::1"
 	tests := map[string]struct {
 		do         func(s *server)
 		code       int
-		ipv4, ipv6 bool // is healthy
+		ipv4, ipv6 bool // whether the family is healthy
 	}{
 		"nothing": {do: func(*server) {}, code: http.StatusOK, ipv4: true, ipv6: true},
 		"just within the limit": {
@@ -48,7 +48,7 @@ func TestLivez(t *testing.T) {
 			},
 			code: http.StatusOK, ipv4: true, ipv6: true,
 		},
-		"one without an address is of both": {
+		"one without an address counts for both": {
 			do: func(s *server) { s.envoy.receive("ready.sock"); s.wait(limit) }, code: http.StatusServiceUnavailable,
 		},
 		"one that is removed": {
@@ -60,7 +60,7 @@ func TestLivez(t *testing.T) {
 			},
 			code: http.StatusOK, ipv4: true, ipv6: true,
 		},
-		"a cluster is of both": {
+		"a cluster counts for both": {
 			do: func(s *server) {
 				s.envoy.set(func() { receive(s.envoy.clusters, "web", "") })
 				s.wait(limit)
@@ -102,7 +102,7 @@ func TestLivez(t *testing.T) {
 			},
 			code: http.StatusOK, ipv4: true, ipv6: true,
 		},
-		"what warms is not to be read": {
+		"the dump cannot be read": {
 			do: func(s *server) {
 				s.envoy.receive(v4)
 				s.envoy.set(func() { s.envoy.spoiled = "<html>" })
@@ -110,7 +110,7 @@ func TestLivez(t *testing.T) {
 			},
 			code: http.StatusServiceUnavailable,
 		},
-		"nothing warms, and a dump is not to be read": {
+		"nothing warms, and a dump cannot be read": {
 			do: func(s *server) {
 				s.envoy.set(func() { s.envoy.spoiled = "<html>" })
 				s.wait(time.Hour)
@@ -133,7 +133,7 @@ func TestLivez(t *testing.T) {
 			},
 			code: http.StatusServiceUnavailable, ipv6: true,
 		},
-		"drains are nothing to restart for": {
+		"a drain does not fail /livez": {
 			do: func(s *server) {
 				s.Set(mesh.Drain{Terminating: true, Node: "a", Administrator: "b"})
 				s.End()
@@ -158,7 +158,7 @@ func TestLivez(t *testing.T) {
 	}
 }
 
-// TestLastUpdated shows when all was applied last, by family.
+// TestLastUpdated checks when everything was applied last, by family.
 func TestLastUpdated(t *testing.T) {
 	inBubble(t, func(s *server) {
 		began := time.Now()
@@ -178,7 +178,7 @@ func TestLastUpdated(t *testing.T) {
 	})
 }
 
-// TestNoEnvoyYet has an agent that has not joined.
+// TestNoEnvoyYet has an agent that has not joined yet.
 func TestNoEnvoyYet(t *testing.T) {
 	never := newFakeEnvoy()
 	never.broken = errors.New("no such file")
@@ -192,7 +192,7 @@ func TestNoEnvoyYet(t *testing.T) {
 	})
 }
 
-// TestEnvoyIsSeenSoon has an Envoy that answers for the first time just after it was asked in vain.
+// TestEnvoyIsSeenSoon has an Envoy that first answers just after an unanswered check.
 func TestEnvoyIsSeenSoon(t *testing.T) {
 	late := newFakeEnvoy()
 	late.broken = errors.New("no such file")
@@ -206,26 +206,26 @@ func TestEnvoyIsSeenSoon(t *testing.T) {
 	})
 }
 
-// TestDumpsAreRare shows that Envoy is asked for a dump only while something warms: a dump may be long.
+// TestDumpsAreRare checks that Envoy must return a dump only while something warms, since a dump may be long.
 func TestDumpsAreRare(t *testing.T) {
 	inBubble(t, func(s *server) {
 		s.wait(time.Hour)
 		s.envoy.set(func() {
 			if n := len(s.envoy.asked); n < 700 || n > 730 {
-				t.Errorf("Envoy is asked %d times in an hour", n)
+				t.Errorf("Envoy got %d requests in an hour", n)
 			}
 			for _, path := range s.envoy.asked {
 				if !strings.HasPrefix(path, "/stats") {
-					t.Fatalf("Envoy is asked for %s", path)
+					t.Fatalf("Envoy got a request for %s", path)
 				}
 			}
 		})
-		for range 100 { // load balancers do not cost Envoy anything
+		for range 100 { // load balancers cause no requests to Envoy
 			s.ask("/livez")
 		}
 		s.envoy.set(func() {
 			if n := len(s.envoy.asked); n > 730 {
-				t.Errorf("Envoy is asked %d times", n)
+				t.Errorf("Envoy got %d requests", n)
 			}
 		})
 	})

@@ -19,7 +19,7 @@ type Admin interface {
 	Get(ctx context.Context, path string) ([]byte, error)
 }
 
-// family of addresses, as kube-proxy names it.
+// family is an IP family, named as in kube-proxy.
 type family string
 
 const (
@@ -29,16 +29,16 @@ const (
 
 var families = []family{ipv4, ipv6}
 
-// resource is a listener or cluster that Envoy has received and not applied.
+// resource is a listener or cluster that Envoy has received but not applied.
 type resource struct {
 	name     string
-	families []family  // that it is for; all if it has no address
-	warming  time.Time // when Envoy received it
-	active   time.Time // when Envoy received what it uses instead; zero if there is none
+	families []family  // families it serves; all if it has no address
+	warming  time.Time // when Envoy received the new version
+	active   time.Time // when Envoy received the version in use; zero if none is in use
 }
 
-// What Envoy is asked. Versions in a dump are of no use: a listener that was updated in place keeps the one that it was created with. Times
-// are always those of the update (Envoy: source/common/listener_manager/listener_manager_impl.cc).
+// Requests to Envoy. Versions in a dump are useless here, since a listener updated in place keeps its original version.
+// Times are the update's times (Envoy: source/common/listener_manager/listener_manager_impl.cc).
 const (
 	gaugesPath = `/stats?type=Gauges&filter=%5E(listener_manager%5C.(total_listeners_(active%7Cwarming)%7Cworkers_started)` +
 		`%7Ccluster_manager%5C.warming_clusters)%24`
@@ -48,7 +48,8 @@ const (
 	activeClustersPath  = clustersPath + "dynamic_active_clusters"
 )
 
-// unapplied asks Envoy what it has received and not applied. A dump is only made if the gauges say that there is something.
+// unapplied returns what Envoy has received but not applied. It requests a dump only if the gauges show pending
+// changes.
 func unapplied(ctx context.Context, admin Admin) ([]resource, error) {
 	text, err := admin.Get(ctx, gaugesPath)
 	if err != nil {
@@ -59,7 +60,7 @@ func unapplied(ctx context.Context, admin Admin) ([]resource, error) {
 		return nil, err
 	}
 	var all []resource
-	// Before its workers start, Envoy counts listeners as active that warm.
+	// Before its workers start, Envoy counts warming listeners as active.
 	starting := gauges["listener_manager.workers_started"] == 0 && gauges["listener_manager.total_listeners_active"] > 0
 	if starting || gauges["listener_manager.total_listeners_warming"] > 0 {
 		if all, err = warmingListeners(ctx, admin); err != nil {
@@ -83,14 +84,14 @@ func parseGauges(text []byte) (map[string]int, error) {
 		name, digits, _ := strings.Cut(strings.TrimSpace(string(line)), ": ")
 		value, err := strconv.Atoi(digits)
 		if err != nil {
-			return nil, fmt.Errorf("read gauges: envoy says %q", line)
+			return nil, fmt.Errorf("read envoy's gauges: invalid line %q", line)
 		}
 		gauges[name] = value
 	}
 	return gauges, nil
 }
 
-// get reads a dump, of which only a few fields are known here.
+// get reads the needed fields of a dump.
 func get[T any](ctx context.Context, admin Admin, path string) ([]T, error) {
 	text, err := admin.Get(ctx, path)
 	if err != nil {
@@ -140,7 +141,8 @@ func warmingListeners(ctx context.Context, admin Admin) ([]resource, error) {
 	for _, l := range listeners {
 		if l.Warming != nil {
 			all = append(all, resource{
-				name: "listener " + l.Name, families: l.Warming.Listener.families(), warming: l.Warming.LastUpdated, active: l.Active.LastUpdated,
+				name: "listener " + l.Name, families: l.Warming.Listener.families(), warming: l.Warming.LastUpdated,
+				active: l.Active.LastUpdated,
 			})
 		}
 	}
@@ -181,7 +183,7 @@ type dynamicCluster struct {
 	LastUpdated time.Time `json:"last_updated"`
 }
 
-// warmingClusters returns clusters, which listeners of all families use.
+// warmingClusters returns the warming clusters. They count for all families, since listeners of all families use them.
 func warmingClusters(ctx context.Context, admin Admin) ([]resource, error) {
 	warming, err := get[dynamicCluster](ctx, admin, warmingClustersPath)
 	if err != nil {

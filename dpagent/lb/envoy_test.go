@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFamilies reads listeners as Envoy's admin interface shows them.
+// TestFamilies parses listeners as Envoy's admin interface returns them.
 func TestFamilies(t *testing.T) {
 	tests := map[string]struct {
 		listener string

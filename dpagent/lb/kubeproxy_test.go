@@ -12,8 +12,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// updater does what kube-proxy's own table of both endpoints does (pkg/proxy/healthcheck/healthcheck_test.go, testProxyHealthUpdater), with
-// its limit of 10 s and its steps. What Envoy has applied is known at the next look, and not at once.
+// updater follows kube-proxy's own table for both endpoints (pkg/proxy/healthcheck/healthcheck_test.go,
+// testProxyHealthUpdater), with its limit of 10 s and its steps. Changes of Envoy are seen at the next check, not at
+// once.
 func updater(s *server, expect func(when string, code int)) {
 	const v4, v6 = "10.0.0.1", "fd00::1"
 	queued := func(addresses ...string) {
@@ -56,7 +57,7 @@ func updater(s *server, expect func(when string, code int)) {
 	expect("both were late, both updated", http.StatusOK)
 }
 
-// nodes are kube-proxy's states of its node, as the control plane tells them.
+// nodes are kube-proxy's states of its node, as the control plane sends them.
 var nodes = []struct {
 	name     string
 	state    mesh.Drain
@@ -116,11 +117,11 @@ func TestLivezServer(t *testing.T) {
 	})
 }
 
-// counts compares a counter with the answers that there were.
+// counts compares a counter with the responses so far.
 func (s *server) counts(name string, answers map[int]int) {
 	s.t.Helper()
 	path := strings.Split(name, "_")[2]
-	want := fmt.Sprintf("# HELP %s Answers to load balancers that ask /%s, by status code.\n# TYPE %[1]s counter\n"+
+	want := fmt.Sprintf("# HELP %s Responses to load balancers at /%s, by status code.\n# TYPE %[1]s counter\n"+
 		"%[1]s{code=\"200\"} %[3]d\n%[1]s{code=\"503\"} %[4]d\n", name, path, answers[http.StatusOK], answers[http.StatusServiceUnavailable])
 	if err := testutil.GatherAndCompare(s.registry, strings.NewReader(want), name); err != nil {
 		s.t.Error(err)

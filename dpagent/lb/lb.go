@@ -1,4 +1,4 @@
-// Package lb answers load balancers that ask whether a proxy may get new traffic, as kube-proxy answers for its node.
+// Package lb tells load balancers whether a proxy may get new traffic, as kube-proxy does for its node.
 package lb
 
 import (
@@ -13,27 +13,27 @@ import (
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
-// syncPeriod is kube-proxy's default. A change may wait for twice of it, as there.
+// syncPeriod is kube-proxy's default sync period. As in kube-proxy, a change may take twice as long.
 const syncPeriod = 30 * time.Second
 
 // Options of a Server.
 type Options struct {
-	// Ready returns why the proxy cannot serve, nil if it can; a drain is no reason. Required.
+	// Ready returns why the proxy cannot serve, or nil; it ignores drains. Required.
 	Ready func(context.Context) error
-	// Begun says whether the pod has begun to end, which it tells before it ends the agent. Required.
+	// Begun reports whether the pod is being deleted, which happens before the agent gets a signal. Required.
 	Begun func() bool
-	// FromThisHost says whether a caller may read why. Required.
+	// FromThisHost reports whether a caller may see details. Required.
 	FromThisHost func(*http.Request) bool
-	// Limit is how long Envoy may take to apply what it has received. Default 60s.
+	// Limit bounds how long Envoy may take to apply what it has received. Default 60s.
 	Limit time.Duration
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
-	// Loop is told of each look at Envoy. Default: none.
+	// Loop monitors each check of Envoy. Default: none.
 	Loop *heartbeat.Loop
 }
 
-// Server answers /healthz, whether the proxy may get new traffic, and /livez, whether Envoy applies what it receives. It is safe for
-// concurrent use.
+// Server answers /healthz (may the proxy get new traffic?) and /livez (does Envoy apply what it receives?). It is safe
+// for concurrent use.
 type Server struct {
 	o       Options
 	changes changes
@@ -41,13 +41,13 @@ type Server struct {
 
 	mu    sync.Mutex
 	drain mesh.Drain
-	// told is when End was called first, and terminating when drain began to say that the pod is being deleted; zero if it is not so.
+	// told is when End was first called, and terminating is when a drain first reported the pod deleted; zero if never.
 	told, terminating time.Time
 }
 
 var _ http.Handler = (*Server)(nil)
 
-// New returns a server that knows of no drain, and of no Envoy.
+// New returns a server without a drain that has not seen Envoy yet.
 func New(o Options) *Server {
 	if o.Limit <= 0 {
 		o.Limit = 2 * syncPeriod
@@ -55,32 +55,32 @@ func New(o Options) *Server {
 	return &Server{o: o, changes: changes{limit: o.Limit}, metrics: newMetrics(o.Registerer)}
 }
 
-// State is what another Server goes on with.
+// State is the state that another Server resumes with.
 type State struct {
 	Drain mesh.Drain
-	// Terminating is since when the pod is known to be deleted; zero if it is not.
+	// Terminating is since when the pod is being deleted; zero if it is not.
 	Terminating time.Time
 }
 
-// State returns what the last Set or Resume has left.
+// State returns the state after the last Set or Resume.
 func (s *Server) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return State{Drain: s.drain, Terminating: s.terminating}
 }
 
-// Resume goes on with the state of another Server.
+// Resume continues with the state of another Server.
 func (s *Server) Resume(state State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain, s.terminating = state.Drain, time.Time{}
 	if now := time.Now(); state.Drain.Terminating {
-		s.terminating = now.Add(-max(0, now.Sub(state.Terminating))) // a clock that was set back makes it now
+		s.terminating = now.Add(-max(0, now.Sub(state.Terminating))) // now, if the clock was set back
 	}
 	s.show()
 }
 
-// Set takes why the proxy should get no new traffic. It holds until the next call, and reports whether it is another than before.
+// Set sets why the proxy should get no new traffic, until the next call. It reports whether this changes the state.
 func (s *Server) Set(d mesh.Drain) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *Server) Set(d mesh.Drain) bool {
 	return true
 }
 
-// End says that this process, or its pod, was told to end: from now on the proxy gets no new traffic.
+// End records that this process or its pod is shutting down: from now on the proxy gets no new traffic.
 func (s *Server) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *Server) End() {
 	s.show()
 }
 
-// Ending returns since when /healthz fails because the proxy ends; zero if it does not end.
+// Ending returns since when /healthz fails because the proxy shuts down; zero if it does not.
 func (s *Server) Ending() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *Server) Ending() time.Time {
 	return s.told
 }
 
-// show needs mu.
+// show updates the gauge. The caller holds mu.
 func (s *Server) show() {
 	s.metrics.drains(map[string]bool{
 		reasonTerminating: s.drain.Terminating || !s.told.IsZero(), reasonNode: s.drain.Node != "",

@@ -27,21 +27,21 @@ func TestReasons(t *testing.T) {
 		eligible bool
 		gauge    []string
 	}{
-		"nothing":                       {eligible: true},
-		"the pod is deleted":            {state: mesh.Drain{Terminating: true}, want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
-		"the agent is told to end":      {told: true, want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
-		"the pod begins to end":         {begun: true, want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
-		"both":                          {state: mesh.Drain{Terminating: true}, told: true, want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
-		"the node goes":                 {state: mesh.Drain{Node: "taint"}, want: []string{"node"}, gauge: []string{"node"}},
-		"an administrator":              {state: mesh.Drain{Administrator: "kernel"}, want: []string{"administrator"}, eligible: true, gauge: []string{"administrator"}},
-		"all of them":                   {state: mesh.Drain{Terminating: true, Node: "a", Administrator: "b"}, want: []string{"terminating", "node", "administrator"}, gauge: []string{"administrator", "node", "terminating"}},
-		"guarded":                       {state: mesh.Drain{Node: "a", Administrator: "b", ServesOn: served}, eligible: true, gauge: []string{"administrator", "node", "served_on"}},
-		"guarded, and deleted":          {state: mesh.Drain{Terminating: true, Node: "a", ServesOn: served}, want: []string{"terminating"}, eligible: true, gauge: []string{"node", "served_on", "terminating"}},
-		"guarded, and told to end":      {state: mesh.Drain{Node: "a", ServesOn: served}, told: true, want: []string{"terminating"}, eligible: true, gauge: []string{"node", "served_on", "terminating"}},
-		"guarded for nothing":           {state: mesh.Drain{ServesOn: served}, eligible: true, gauge: []string{"served_on"}},
-		"not ready":                     {unready: errors.New("no certificate"), want: []string{"unready"}, eligible: true},
-		"guarded, and not ready":        {state: mesh.Drain{Node: "a", ServesOn: served}, unready: errors.New("no"), want: []string{"unready"}, eligible: true, gauge: []string{"node", "served_on"}},
-		"what is known is not asked of": {told: true, unready: errors.New("slow"), want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
+		"nothing":                     {eligible: true},
+		"the pod is deleted":          {state: mesh.Drain{Terminating: true}, want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
+		"the agent is told to end":    {told: true, want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
+		"the pod begins to end":       {begun: true, want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
+		"both":                        {state: mesh.Drain{Terminating: true}, told: true, want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
+		"the node goes":               {state: mesh.Drain{Node: "taint"}, want: []string{"node"}, gauge: []string{"node"}},
+		"an administrator":            {state: mesh.Drain{Administrator: "kernel"}, want: []string{"administrator"}, eligible: true, gauge: []string{"administrator"}},
+		"all of them":                 {state: mesh.Drain{Terminating: true, Node: "a", Administrator: "b"}, want: []string{"terminating", "node", "administrator"}, gauge: []string{"administrator", "node", "terminating"}},
+		"guarded":                     {state: mesh.Drain{Node: "a", Administrator: "b", ServesOn: served}, eligible: true, gauge: []string{"administrator", "node", "served_on"}},
+		"guarded, and deleted":        {state: mesh.Drain{Terminating: true, Node: "a", ServesOn: served}, want: []string{"terminating"}, eligible: true, gauge: []string{"node", "served_on", "terminating"}},
+		"guarded, and told to end":    {state: mesh.Drain{Node: "a", ServesOn: served}, told: true, want: []string{"terminating"}, eligible: true, gauge: []string{"node", "served_on", "terminating"}},
+		"guarded for nothing":         {state: mesh.Drain{ServesOn: served}, eligible: true, gauge: []string{"served_on"}},
+		"not ready":                   {unready: errors.New("no certificate"), want: []string{"unready"}, eligible: true},
+		"guarded, and not ready":      {state: mesh.Drain{Node: "a", ServesOn: served}, unready: errors.New("no"), want: []string{"unready"}, eligible: true, gauge: []string{"node", "served_on"}},
+		"known results need no check": {told: true, unready: errors.New("slow"), want: []string{"terminating"}, eligible: true, gauge: []string{"terminating"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestReasons(t *testing.T) {
 				}
 				s.Set(mesh.Drain{})
 				s.unready = nil
-				if !tc.told && !tc.begun { // an end is not taken back
+				if !tc.told && !tc.begun { // shutdown is final
 					s.expect("reversed", "/healthz", http.StatusOK)
 				}
 			})
@@ -75,7 +75,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// cmpEmpty makes no difference between no slice and an empty one.
+// cmpEmpty treats a nil slice and an empty one as equal.
 var cmpEmpty = cmp.Transformer("empty", func(s []string) []string { return append([]string{}, s...) })
 
 // draining returns the reasons that the gauge has at 1.
@@ -137,11 +137,11 @@ func TestDetailsAreForThisHost(t *testing.T) {
 		remote, header string
 		want           bool
 	}{
-		"loopback":              {remote: "127.0.0.1:1", want: true},
-		"loopback, IPv6":        {remote: "[::1]:1", want: true},
-		"elsewhere":             {remote: "192.0.2.1:1"},
-		"a proxy on this host":  {remote: "127.0.0.1:1", header: "X-Forwarded-For"},
-		"something of no known": {remote: "@"},
+		"loopback":             {remote: "127.0.0.1:1", want: true},
+		"loopback, IPv6":       {remote: "[::1]:1", want: true},
+		"elsewhere":            {remote: "192.0.2.1:1"},
+		"a proxy on this host": {remote: "127.0.0.1:1", header: "X-Forwarded-For"},
+		"an unknown remote":    {remote: "@"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestDetailsAreForThisHost(t *testing.T) {
 	}
 }
 
-// TestEnding shows since when /healthz fails because the proxy ends, in minutes.
+// TestEnding checks since when /healthz fails because the proxy shuts down, in minutes.
 func TestEnding(t *testing.T) {
 	deleted, node := mesh.Drain{Terminating: true}, mesh.Drain{Node: "taint"}
 	tests := map[string]struct {
@@ -210,7 +210,7 @@ func TestEnding(t *testing.T) {
 
 func set(d mesh.Drain) func(*lb.Server) { return func(s *lb.Server) { s.Set(d) } }
 
-// resume goes on with a state that began so long after now.
+// resume resumes a state that began this long after now.
 func resume(d mesh.Drain, after time.Duration) func(*lb.Server) {
 	return func(s *lb.Server) {
 		state := lb.State{Drain: d}
@@ -224,11 +224,11 @@ func resume(d mesh.Drain, after time.Duration) func(*lb.Server) {
 func TestStateGoesOn(t *testing.T) {
 	inBubble(t, func(s *server) {
 		if s.Set(mesh.Drain{}) {
-			t.Error("Set() says that nothing is something new")
+			t.Error("Set() reports a change for an unchanged state")
 		}
 		d := mesh.Drain{Terminating: true, Node: "taint of node a", Administrator: "b", ServesOn: "c"}
 		if !s.Set(d) || s.Set(d) {
-			t.Error("Set() does not tell the first from the second")
+			t.Error("Set() reports a wrong change")
 		}
 		state := s.State()
 		s.Set(mesh.Drain{})

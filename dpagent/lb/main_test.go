@@ -25,15 +25,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	limit = 10 * time.Second
-	// look is how often Envoy is looked at: what it does is known after that.
+	// look is how often Envoy is checked; changes of Envoy are seen after it.
 	look = 5 * time.Second
 )
 
-// fakeEnvoy answers as the admin interface of Envoy 1.40 does.
+// fakeEnvoy responds like the admin interface of Envoy 1.40.
 type fakeEnvoy struct {
 	mu       sync.Mutex
 	starting bool  // its workers have not started
-	broken   error // its answer to everything
+	broken   error // its error for every request
 	spoiled  string
 	asked    []string
 	all      map[string]*fakeListener
@@ -56,7 +56,7 @@ func (e *fakeEnvoy) set(change func()) {
 	change()
 }
 
-// receive has Envoy receive a listener for an address.
+// receive makes Envoy receive a listener for an address.
 func (e *fakeEnvoy) receive(address string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -70,7 +70,7 @@ func receive(all map[string]*fakeListener, name, address string) {
 	all[name].Warming = time.Now()
 }
 
-// apply has Envoy use what it has received for an address.
+// apply makes Envoy apply what it has received for an address.
 func (e *fakeEnvoy) apply(address string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -149,7 +149,7 @@ func (e *fakeEnvoy) listeners() []byte {
 		}
 		entries = append(entries, entry)
 	}
-	entries = append(entries, map[string]any{"name": "refused"}) // its error_state is not asked for
+	entries = append(entries, map[string]any{"name": "refused"}) // its error_state is not requested
 	return dump(entries)
 }
 
@@ -197,13 +197,13 @@ func inBubbleWith(t *testing.T, envoy *fakeEnvoy, test func(s *server)) {
 	})
 }
 
-// wait lets time pass, and what happens then happen.
+// wait lets time pass, and waits until its effects are complete.
 func (s *server) wait(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// body is the answer as others read it.
+// body is the body of a response, as clients read it.
 type body struct {
 	LastUpdated, CurrentTime time.Time
 	Healthy                  bool
@@ -215,7 +215,7 @@ type body struct {
 	Reasons, Details []string
 }
 
-// ask asks from this host.
+// ask sends a request from this host.
 func (s *server) ask(path string) (int, body) {
 	s.t.Helper()
 	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
@@ -237,7 +237,7 @@ func (s *server) send(r *http.Request) (int, body) {
 	return w.Code, b
 }
 
-// expect asks, and compares the code and the reasons.
+// expect sends a request, and compares the code and the reasons.
 func (s *server) expect(when, path string, code int, reasons ...string) body {
 	s.t.Helper()
 	got, b := s.ask(path)

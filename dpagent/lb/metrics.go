@@ -11,21 +11,22 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		healthz: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sonde_lb_healthz_total", Help: "Answers to load balancers that ask /healthz, by status code.",
+			Name: "sonde_lb_healthz_total", Help: "Responses to load balancers at /healthz, by status code.",
 		}, []string{"code"}),
 		livez: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sonde_lb_livez_total", Help: "Answers to load balancers that ask /livez, by status code.",
+			Name: "sonde_lb_livez_total", Help: "Responses to load balancers at /livez, by status code.",
 		}, []string{"code"}),
 		draining: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sonde_lb_draining",
-			Help: "1 while there is that reason to get no new traffic: terminating, node or administrator; served_on: nevertheless it is served.",
+			Help: "1 while this reason to get no new traffic applies: terminating, node or administrator; served_on: the proxy keeps serving nevertheless.",
 		}, []string{"reason"}),
 	}
 	for _, total := range []*prometheus.CounterVec{m.healthz, m.livez} {
 		total.WithLabelValues("200")
 		total.WithLabelValues("503")
 	}
-	m.drains(map[string]bool{reasonTerminating: false, reasonNode: false, reasonAdministrator: false, reasonServedOn: false})
+	m.drains(map[string]bool{reasonTerminating: false, reasonNode: false, reasonAdministrator: false,
+		reasonServedOn: false})
 	r.MustRegister(m.healthz, m.livez, m.draining)
 	return m
 }

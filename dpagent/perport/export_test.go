@@ -1,4 +1,4 @@
 package perport
 
-// MaxVisitors is how many connections a port may have at once.
+// MaxVisitors is the maximum number of connections of a port.
 const MaxVisitors = maxVisitors

@@ -9,14 +9,14 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// web answers HTTP probes, those of Config.Paths.
+// web answers the HTTP probes in Config.Paths.
 type web struct{ at netip.AddrPort }
 
-// String returns what it answers, for messages.
+// String returns a description for messages.
 func (t web) String() string { return fmt.Sprintf("HTTP probes on %s", t.at) }
 
 func (t web) run(ctx context.Context, s *Server) {
-	if t.at == s.o.Virtual { // it is open
+	if t.at == s.o.Virtual { // the virtual port is already open
 		<-ctx.Done()
 		return
 	}
@@ -32,7 +32,8 @@ func (t web) run(ctx context.Context, s *Server) {
 func (t web) serve(ctx context.Context, s *Server) error {
 	target := func(path string) (probe.Target, bool) { return s.TargetAt(t.at, path) }
 	h, err := probe.New(probe.Options{
-		PodIP: t.at.Addr(), Port: int(t.at.Port()), Target: target, Dial: s.o.Dial, Logger: s.o.Logger, Registerer: s.o.Registerer,
+		PodIP: t.at.Addr(), Port: int(t.at.Port()), Target: target, Dial: s.o.Dial, Logger: s.o.Logger,
+		Registerer: s.o.Registerer,
 	})
 	if err != nil {
 		return err
@@ -45,7 +46,7 @@ func (t web) serve(ctx context.Context, s *Server) error {
 	return h.Serve(ctx, l)
 }
 
-// TargetAt returns what a GET of a path is for that comes to an address.
+// TargetAt returns the target of a GET of a path at an address; false if none.
 func (s *Server) TargetAt(at netip.AddrPort, path string) (probe.Target, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

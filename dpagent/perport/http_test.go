@@ -40,7 +40,7 @@ func TestHTTPProbes(t *testing.T) {
 	})
 }
 
-// TestPortOfAnotherForHTTP has a program on the port.
+// TestPortOfAnotherForHTTP runs another program on the port.
 func TestPortOfAnotherForHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)

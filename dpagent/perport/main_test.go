@@ -109,7 +109,7 @@ func (s *server) listen(at netip.AddrPort) net.Listener {
 	return l
 }
 
-// application accepts connections, and counts them and the bytes that come.
+// application accepts connections, and counts them and the received bytes.
 type application struct {
 	s  *server
 	at netip.AddrPort
@@ -217,7 +217,8 @@ func end(c net.Conn) error {
 	return err
 }
 
-// ask sends a GET request and returns the status and body of the response. The connection is idle then, so that no shutdown waits for it.
+// ask sends a GET request and returns the status and body of the response. It leaves the connection idle, so that no
+// shutdown waits for it.
 func (s *server) ask(at netip.AddrPort, path string) (int, string) {
 	s.t.Helper()
 	c := s.connect(at)

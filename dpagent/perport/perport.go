@@ -1,5 +1,5 @@
-// Package perport answers the probes of a written Dataplane, in the per-port mode: HTTP probes on one port, and others on
-// ports of their own. Those for TCP are open while those of the application are.
+// Package perport answers the probes of a written Dataplane, in the per-port mode: HTTP probes on one port, and others
+// on separate ports. A port for TCP probes is open while the application's port is open.
 package perport
 
 import (
@@ -23,19 +23,19 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// MaxConnections is how many connections of callers may be open at once on all ports. Each port has a limit of its own, too.
+// MaxConnections limits the open connections of callers on all ports. Each port has its own limit, too.
 const MaxConnections = 2048
 
-// period is how often an application is asked, and how long after a failure a port or socket is opened again.
+// period is how often an application is probed, and the delay before a port or socket is reopened after a failure.
 const period = time.Second
 
-// Config is what there is to answer.
+// Config configures the answered probes.
 type Config struct {
-	// HTTP is where HTTP probes are answered; not valid if there are none.
+	// HTTP is the address for HTTP probes; invalid without HTTP probes.
 	HTTP netip.AddrPort
-	// Paths are what a GET of each path is for. It must not be modified.
+	// Paths maps each path to the target of a GET. It must not be modified.
 	Paths map[string]probe.Target
-	// Ports for TCP and gRPC probes, each with another Address.
+	// Ports for TCP and gRPC probes, each with a different Address.
 	Ports []Port
 }
 
@@ -43,46 +43,47 @@ type Config struct {
 type Port struct {
 	// Address to listen on.
 	Address netip.AddrPort
-	// Application is where it listens.
+	// Application is the address of the application.
 	Application netip.AddrPort
-	// GRPC says that calls of gRPC health checking are answered. Else the connection of a client that sends something is reset.
+	// GRPC means that the port answers gRPC health checks. Otherwise it resets the connection of a client that sends data.
 	GRPC bool
-	// Asked is the address by which such a call reaches the application.
+	// Asked is the address that such a gRPC call checks.
 	Asked netip.AddrPort
-	// AlwaysOpen says that the port is open whatever the application does.
+	// AlwaysOpen keeps the port open whatever the state of the application.
 	AlwaysOpen bool
 }
 
 // Options of a Server. Logger and Registerer are required.
 type Options struct {
-	// Logger gets changed verdicts, and what cannot be opened.
+	// Logger gets changed verdicts, and failures to open ports.
 	Logger *slog.Logger
 	// Registerer of the metrics of probes.
 	Registerer prometheus.Registerer
-	// Virtual is the address of the virtual port, whose handler answers HTTP probes there that its table does not have, by TargetAt. Default: there
-	// is none.
+	// Virtual is the address of the virtual port. Its handler uses TargetAt to answer HTTP probes that its table lacks.
+	// Default: none.
 	Virtual netip.AddrPort
 	// Listen opens a port. Default: net.ListenConfig.Listen.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
-	// Connections of callers that may be open at once on all ports together; as many may be open to applications. Default MaxConnections.
+	// Connections limits the open connections of callers on all ports together, and the open connections to applications.
+	// Default MaxConnections.
 	Connections int
-	// Dial connects to applications. Default: that of probe.Options.
+	// Dial connects to applications. Default: as in probe.Options.
 	Dial probe.Dial
-	// Loop is told of each Config that is put in place. Default: none.
+	// Loop monitors the check of each port's application. Default: none.
 	Loop *heartbeat.Loop
 }
 
-// Server answers probes as its last Config says, none before the first. It is safe for concurrent use.
+// Server answers probes according to its last Config; before the first it answers none. It is safe for concurrent use.
 type Server struct {
 	o       Options
-	changed run.Signal // config may be another one
+	changed run.Signal // config may have changed
 
 	mu     sync.Mutex
 	config Config
-	faults map[task]error // what tasks cannot do
+	faults map[task]error // errors of tasks
 }
 
-// New returns a server. Run has to be called.
+// New returns a server. Run must be called.
 func New(o Options) *Server {
 	open := o.Listen
 	if open == nil {
@@ -99,7 +100,7 @@ func New(o Options) *Server {
 	return &Server{o: o, changed: run.NewSignal(), faults: map[task]error{}}
 }
 
-// Set replaces the Config, and returns at once. What is equal in both goes on undisturbed.
+// Set replaces the Config, and returns at once. It does not disturb parts that are equal in both.
 func (s *Server) Set(c Config) {
 	s.mu.Lock()
 	s.config = c
@@ -107,13 +108,13 @@ func (s *Server) Set(c Config) {
 	s.changed.Set()
 }
 
-// task is something to do until ctx ends. Its types are comparable, and equal ones are the same.
+// task is work that runs until ctx ends. Its types are comparable: equal tasks are the same task.
 type task interface {
 	run(ctx context.Context, s *Server)
 	String() string
 }
 
-// running is a task that runs.
+// running is a running task.
 type running struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -125,7 +126,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		s.o.Loop.Begin()
 		wanted := s.tasks()
-		stop(all, func(t task) bool { return !wanted[t] }) // first, since they may have the ports of others
+		stop(all, func(t task) bool { return !wanted[t] }) // stop first: these tasks may occupy ports that new tasks need
 		for t := range wanted {
 			if _, runs := all[t]; !runs {
 				all[t] = s.start(ctx, t)
@@ -180,7 +181,7 @@ func (s *Server) tasks() map[task]bool {
 	return all
 }
 
-// report records what a task cannot do, nil if there is nothing, and logs it when it changes.
+// report records the error of a task, or nil, and logs changes.
 func (s *Server) report(t task, err error) {
 	s.mu.Lock()
 	before := s.faults[t]
@@ -191,16 +192,18 @@ func (s *Server) report(t task, err error) {
 	}
 	s.mu.Unlock()
 	if err != nil && (before == nil || before.Error() != err.Error()) {
-		s.o.Logger.Warn("probes cannot be answered, the agent keeps trying", "probes", t.String(), "err", err)
+		s.o.Logger.Warn("failed to serve probes, retrying", "probes", t.String(), "err", err)
 	}
 }
 
-// Ready returns why probes cannot be answered, nil if they can. What applications do is no reason.
+// Ready returns why the server cannot answer probes, or nil. The state of applications does not count.
 func (s *Server) Ready(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
-	for _, t := range slices.SortedFunc(maps.Keys(s.faults), func(a, b task) int { return cmp.Compare(a.String(), b.String()) }) {
+	for _, t := range slices.SortedFunc(maps.Keys(s.faults), func(a, b task) int {
+		return cmp.Compare(a.String(), b.String())
+	}) {
 		errs = append(errs, fmt.Errorf("%s: %w", t, s.faults[t]))
 	}
 	return errors.Join(errs...)

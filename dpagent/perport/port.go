@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// String returns what it answers, for messages.
+// String returns a description for messages.
 func (p Port) String() string {
 	if p.AlwaysOpen {
 		return fmt.Sprintf("gRPC probes on %s", p.Address)
@@ -20,7 +20,7 @@ func (p Port) String() string {
 	return fmt.Sprintf("TCP probes on %s", p.Address)
 }
 
-// run asks the application once in each period, and has the port open while it accepts connections.
+// run probes the application once per period, and keeps the port open while the application accepts connections.
 func (p Port) run(ctx context.Context, s *Server) {
 	h, err := newHolder(p, s)
 	if err != nil {
@@ -44,8 +44,8 @@ type holder struct {
 	serve  func(context.Context, net.Listener)
 
 	listener net.Listener // nil while the port is closed
-	asked    bool         // the application has been asked
-	open     bool         // it accepted the last connection
+	asked    bool         // the application has been probed
+	open     bool         // the application accepted the last connection
 	running  sync.WaitGroup
 }
 
@@ -61,7 +61,8 @@ func newHolder(p Port, s *Server) (*holder, error) {
 		}
 	}
 	if p.GRPC {
-		if h.grpc, err = probe.NewTargetServer(probe.Target{Asked: p.Asked, Application: p.Application}, s.o.Dial, s.o.Registerer); err != nil {
+		if h.grpc, err = probe.NewTargetServer(probe.Target{Asked: p.Asked, Application: p.Application}, s.o.Dial,
+			s.o.Registerer); err != nil {
 			return nil, err
 		}
 		h.serve = func(_ context.Context, l net.Listener) { _ = h.grpc.Serve(l) } // until it is closed
@@ -69,12 +70,13 @@ func newHolder(p Port, s *Server) (*holder, error) {
 	return h, nil
 }
 
-// follow does as the application, which has accepted a connection if err is nil.
+// follow opens or closes the port to match the application's port: err is nil if the application has accepted a
+// connection.
 func (h *holder) follow(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
-	case errors.Is(err, probe.ErrLate): // the next check may say something about the application: the port stays as it is
-	case err != nil && probe.IsAgentFault(err): // it says nothing about the application: the port stays as it is
+	case errors.Is(err, probe.ErrLate): // unknown: keep the port as it is until the next check
+	case err != nil && probe.IsAgentFault(err): // unknown: keep the port as it is
 		h.server.report(h.port, fmt.Errorf("the agent cannot check the application: %w", err))
 	case err != nil:
 		h.note(false, err)
@@ -86,7 +88,7 @@ func (h *holder) follow(ctx context.Context, err error) {
 	}
 }
 
-// note logs a verdict that has changed.
+// note logs a changed verdict.
 func (h *holder) note(open bool, err error) {
 	if h.port.AlwaysOpen || h.asked && h.open == open {
 		return
@@ -99,7 +101,7 @@ func (h *holder) note(open bool, err error) {
 	}
 }
 
-var errVirtualPort = errors.New("it is the virtual port, on which the agent answers HTTP probes of its table")
+var errVirtualPort = errors.New("is the virtual port, on which the agent answers HTTP probes of its table")
 
 // listen opens the port, unless it is open.
 func (h *holder) listen(ctx context.Context) error {
@@ -118,7 +120,7 @@ func (h *holder) listen(ctx context.Context) error {
 	return nil
 }
 
-// close closes the port. Connections that are open stay so: a call by gRPC is answered for itself.
+// close closes the port. Open connections stay, since a gRPC call may still be answered.
 func (h *holder) close() {
 	if h.listener != nil {
 		_ = h.listener.Close() // the port is closed in any case
@@ -126,7 +128,7 @@ func (h *holder) close() {
 	}
 }
 
-// end closes the port, and waits for its connections: they end with the context of run, or with the server.
+// end closes the port, and waits for its connections, which end with the context of run, or with the server.
 func (h *holder) end() {
 	h.close()
 	if h.grpc != nil {

@@ -37,7 +37,7 @@ func TestPortIsOpenWhileTheApplicationIs(t *testing.T) {
 			s.wait()
 			s.wantClosed(first)
 			if err := s.Ready(t.Context()); err != nil {
-				t.Errorf("Ready() = %v: an application that is closed is no fault of the agent", err)
+				t.Errorf("Ready() = %v: a closed application must not fail the agent", err)
 			}
 			app.open()
 			s.wait()
@@ -61,7 +61,7 @@ func TestApplicationIsAskedOnceASecond(t *testing.T) {
 		app := s.apply(appAt)
 		s.set(only(perport.Port{Address: first, Application: appAt}))
 		for second := range 5 {
-			for range 20 { // callers make no difference
+			for range 20 { // callers cause no further checks
 				s.wantOpen(first)
 			}
 			if n, _ := app.seen(); n != second+1 {
@@ -96,7 +96,8 @@ func TestApplicationThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// TestAgentThatCannotCheck checks that the port stays as it is: a failure of the agent says nothing about the application.
+// TestAgentThatCannotCheck checks that the port stays as it is if the agent fails, which says nothing about the
+// application.
 func TestAgentThatCannotCheck(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err   error
@@ -171,7 +172,7 @@ func TestSilentClient(t *testing.T) {
 	})
 }
 
-// TestGRPC has a port for either protocol, which follows the application, and one for gRPC alone, which does not.
+// TestGRPC has one port for both protocols, which follows the application, and one for gRPC only, which does not.
 func TestGRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, either, alone := start(t), first, second
@@ -200,7 +201,7 @@ func TestGRPC(t *testing.T) {
 		s.wantClosed(either)
 		s.wantOpen(alone)
 		if err := s.check(alone); err == nil {
-			t.Error("a call succeeds, and there is no application")
+			t.Error("a call succeeds without an application")
 		}
 		s.end()
 		s.wantClosed(alone)
@@ -224,7 +225,7 @@ func (s *server) check(at netip.AddrPort) error {
 	return err
 }
 
-// TestSilentClientsMakeRoom has more clients than may be there at once.
+// TestSilentClientsMakeRoom connects more clients than a port accepts.
 func TestSilentClientsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)
@@ -270,7 +271,7 @@ func TestPortOfAnother(t *testing.T) {
 	})
 }
 
-// TestVirtualPort has ports that the handler of the agent's table has open.
+// TestVirtualPort configures ports that the handler of the agent's table has already opened.
 func TestVirtualPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, func(o *perport.Options) { o.Virtual = first })
@@ -283,7 +284,7 @@ func TestVirtualPort(t *testing.T) {
 		}
 		config.Ports = []perport.Port{{Address: first, Application: appAt}}
 		s.set(config)
-		if err := s.Ready(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "it is the virtual port, on which the agent answers HTTP probes of its table") {
+		if err := s.Ready(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "is the virtual port, on which the agent answers HTTP probes of its table") {
 			t.Errorf("Ready() = %v, want the reason for the TCP port alone", err)
 		}
 		s.wantClosed(first)

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// maxVisitors is how many connections a port for TCP probes may have at once.
+	// maxVisitors limits the connections to a port for TCP probes.
 	maxVisitors = 256
-	// silence is how long a client may send nothing. One of a TCP probe goes at once.
+	// silence is how long a client may stay idle. A TCP probe disconnects at once.
 	silence = 5 * time.Second
-	// acceptPause is how long no connection is accepted after accepting one has failed, for instance since there are no file descriptors.
+	// acceptPause is the pause after a failed accept, for instance for lack of file descriptors.
 	acceptPause = 100 * time.Millisecond
 )
 
-// visitors are the connections to a port for TCP probes. Old ones make room for new ones: the kernel has told each client that it is
-// connected, which is all that a TCP probe wants.
+// visitors are the connections to a port for TCP probes. A new connection may evict the oldest, since the kernel has
+// already accepted the oldest client's connection, which is all that a TCP probe needs.
 type visitors struct {
 	max int
 
@@ -35,7 +35,7 @@ type visitor interface {
 
 var _ visitor = (*net.TCPConn)(nil)
 
-// serve accepts connections until l is closed, and waits for them. They end with ctx.
+// serve accepts connections until l is closed, and waits for their end. They also end with ctx.
 func (a *visitors) serve(ctx context.Context, l net.Listener) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -56,7 +56,8 @@ func (a *visitors) serve(ctx context.Context, l net.Listener) {
 	}
 }
 
-// add makes room if need be. The one that makes room is not reset: its client may not know yet that it has connected.
+// add registers a connection, and evicts the oldest if there are too many. It does not reset the evicted connection,
+// since its client may not know yet that it has connected.
 func (a *visitors) add(c visitor) *list.Element {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -67,16 +68,16 @@ func (a *visitors) add(c visitor) *list.Element {
 	return a.open.PushBack(c)
 }
 
-// visit waits until a client closes its connection. Nothing that it sends gets to the application.
+// visit waits until a client closes its connection. It never forwards data to the application.
 func (a *visitors) visit(ctx context.Context, place *list.Element) {
 	c := place.Value.(visitor)
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-	_ = c.SetReadDeadline(time.Now().Add(silence)) // an error will be that of Read, too
+	_ = c.SetReadDeadline(time.Now().Add(silence)) // Read returns the same error
 	if n, _ := c.Read(make([]byte, 1)); n > 0 {
-		_ = c.SetLinger(0) // reset it; if this fails, it is closed in the usual way
+		_ = c.SetLinger(0) // reset it; if this fails, it is closed normally
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.open.Remove(place) // nothing if it has made room
-	_ = c.Close()        // it may be closed already
+	a.open.Remove(place) // no effect if it was evicted
+	_ = c.Close()        // it may already be closed
 }

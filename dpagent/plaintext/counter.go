@@ -11,26 +11,27 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/counters"
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 const (
-	// maxInbounds and maxSources are those of a report, maxTracked how many sources of an inbound are counted for it. maxNoInbound are ports without
-	// an inbound, of which a client may try all: more of them are port 0.
+	// maxInbounds and maxSources limit a report. maxTracked limits the sources counted per inbound. maxNoInbound limits
+	// the counted ports without an inbound, since a client may try all ports; further ones count as port 0.
 	maxInbounds  = agentv1.MaxReported
 	maxSources   = agentv1.MaxReported
 	maxTracked   = 200
 	maxNoInbound = 5
-	// readEvery is how often Envoy's counters of what has not come are read while there are records, idleEvery how often while there are none:
-	// Envoy's main thread looks through all its statistics for them.
+	// readEvery is how often Envoy's counters of lost records are read while records arrive, idleEvery how often
+	// otherwise. It is rare, since Envoy's main thread scans all its statistics for them.
 	readEvery = time.Minute
 	idleEvery = 10 * time.Minute
 )
 
-// Kind is why a mesh in mode STRICT would refuse a connection.
+// Kind is the reason why a mesh in mode STRICT would reject a connection.
 type Kind = agentv1.PlaintextInbound_Kind
 
-// logs are the access logs by name: what is in them, without the port.
+// logs maps the name of an access log to the key that it counts for, without the port.
 var logs = map[string]key{
 	mesh.RecordsRequests:    {kind: agentv1.PlaintextInbound_PLAINTEXT, http: true},
 	mesh.RecordsConnections: {kind: agentv1.PlaintextInbound_PLAINTEXT},
@@ -53,7 +54,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Counter counts. It is safe for concurrent use.
+// Counter counts traffic that STRICT would reject. It is safe for concurrent use.
 type Counter struct {
 	o      Options
 	due    run.Signal
@@ -63,42 +64,43 @@ type Counter struct {
 	mu       sync.Mutex
 	inbounds map[key]*inbound
 	open     open
-	// recorded says that there were records since Envoy's counters were read.
+	// recorded means that records have arrived since Envoy's counters were last read.
 	recorded bool
-	// dropped is how many records had not come, by counter, when that was read last.
-	dropped map[string]uint64
+	// dropped is the number of lost records at the last reading, by counter.
+	dropped counters.Values
 }
 
-// key is a port and why STRICT would refuse what comes to it. Of a port whose protocol changes there are two.
+// key is a port and the reason why STRICT would reject its traffic. A port whose protocol changes has two keys.
 type key struct {
 	port uint32
 	kind Kind
 	http bool
 }
 
-// overflows is how many keys have port 0.
+// overflows is the number of keys with port 0.
 const overflows = 4
 
-// New returns a Counter. Serve and Run have to be called.
+// New returns a Counter. Serve and Run must be called.
 func New(o Options) *Counter {
 	c := &Counter{
 		o: o, due: run.NewSignal(), inbounds: map[key]*inbound{}, open: open{},
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_plaintext_lost_total",
-			Help: "Records of connections and requests that STRICT would refuse which have not come from Envoy, so that it is not known who has made them.",
+			Help: "Lost access log records of connections and requests that STRICT would reject. Their sources are unknown.",
 		}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonde_dpagent_plaintext_reads_failed_total", Help: "Tries to read from Envoy how many of these records have not come that have failed.",
+			Name: "sonde_dpagent_plaintext_reads_failed_total",
+			Help: "Failed attempts to read the number of lost records from Envoy.",
 		}),
 	}
 	o.Registerer.MustRegister(c.lost, c.failed)
 	return c
 }
 
-// Due is set when there is something to report.
+// Due is set when a report is due.
 func (c *Counter) Due() run.Signal { return c.due }
 
-// All makes a report due, also if nothing was counted.
+// All makes a report due, even if nothing was counted.
 func (c *Counter) All() { c.due.Set() }
 
 // add counts the records of an access log.
@@ -109,14 +111,14 @@ func (c *Counter) add(of key, records []record) {
 	for i := range records {
 		r := &records[i]
 		if !of.http && r.received == 0 {
-			continue // STRICT accepts a connection on which nothing comes, such as a probe that only connects
+			continue // STRICT accepts a connection without data, such as a TCP probe
 		}
 		of.port = r.port
 		in := c.inbound(of)
 		switch {
 		case r.kubelet && !r.goesOn:
 			in.probes.add(1, now)
-		case r.kubelet: // it was counted when it began
+		case r.kubelet: // counted at its beginning
 		case r.goesOn:
 			c.open.goesOn(r.connection, in.source(r.source), now)
 		default:
@@ -128,7 +130,7 @@ func (c *Counter) add(of key, records []record) {
 	}
 }
 
-// inbound returns what is counted of a port, or of all for which there is no room. It needs mu.
+// inbound returns the counts of a port, or of port 0 if too many ports are counted. The caller holds mu.
 func (c *Counter) inbound(k key) *inbound {
 	if in := c.inbounds[k]; in != nil {
 		return in
@@ -141,7 +143,7 @@ func (c *Counter) inbound(k key) *inbound {
 	return in
 }
 
-// hasRoom reports whether there is room for one more port, beside port 0 of each kind.
+// hasRoom reports whether one more port can be counted, besides port 0 of each kind.
 func (c *Counter) hasRoom(kind Kind) bool {
 	all, same := 0, 0
 	for k := range c.inbounds {
@@ -162,7 +164,7 @@ func (c *Counter) Run(ctx context.Context, e Envoy) {
 	for range run.Ticks(ctx, readEvery) {
 		recorded, open := c.recent()
 		if open {
-			c.due.Set() // so that the end of what was not recorded is reported, too
+			c.due.Set() // also report the end of traffic that is no longer recorded
 		}
 		if e.Running() != nil || !recorded && !read.IsZero() && time.Since(read) < idleEvery {
 			continue
@@ -170,7 +172,7 @@ func (c *Counter) Run(ctx context.Context, e Envoy) {
 		if err := c.readDropped(ctx, e); err != nil {
 			c.failed.Inc()
 			if ctx.Err() == nil {
-				c.o.Logger.Warn("counters of records not read from Envoy", "err", err)
+				c.o.Logger.Warn("failed to read counters of records from envoy", "err", err)
 			}
 			continue
 		}
@@ -178,8 +180,8 @@ func (c *Counter) Run(ctx context.Context, e Envoy) {
 	}
 }
 
-// recent reports whether there were records, of which some may not have come, since Envoy's counters were read, and whether something goes on by
-// the last records.
+// recent reports whether records have arrived since Envoy's counters were read, so that some may be lost, and whether
+// any connection is ongoing according to the last records.
 func (c *Counter) recent() (recorded, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

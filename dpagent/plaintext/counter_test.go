@@ -40,7 +40,7 @@ func text(key, value string) *commonv1.KeyValue {
 	return &commonv1.KeyValue{Key: key, Value: &commonv1.AnyValue{Value: &commonv1.AnyValue_StringValue{StringValue: value}}}
 }
 
-// message is what Envoy sends of an access log: LogsData has the fields of an ExportLogsServiceRequest.
+// message is a message of Envoy's access log: LogsData has the fields of an ExportLogsServiceRequest.
 func message(log string, records ...[]*commonv1.KeyValue) *logsv1.LogsData {
 	scope := &logsv1.ScopeLogs{}
 	for _, attributes := range records {
@@ -64,7 +64,7 @@ func marshal(t testing.TB, m proto.Message) []byte {
 	return data
 }
 
-// TestDecode has OpenTelemetry's own types encode what is read.
+// TestDecode encodes messages with OpenTelemetry's own types.
 func TestDecode(t *testing.T) {
 	data := marshal(t, message("requests",
 		request("10.1.0.1", "curl/8.0.1", "DownstreamStart"), request("::ffff:10.1.0.2", "kube-probe/", "DownstreamStart"), request("fd00::1", "-", "DownstreamPeriodic"),
@@ -86,7 +86,7 @@ func TestDecode(t *testing.T) {
 		t.Errorf("decode() (-want +got):\n%s", diff)
 	}
 	if err := b.decode(data[:len(data)-3]); err == nil {
-		t.Error("a message that is cut off is decoded")
+		t.Error("a truncated message is decoded")
 	}
 	source := text(mesh.RecordSource, "10.1.0.1")
 	for want, attributes := range map[string][]*commonv1.KeyValue{
@@ -126,7 +126,7 @@ func records(n int, change func(int, *record)) []record {
 	return all
 }
 
-// What is kept is bounded, whoever connects, and nothing is lost of the sum.
+// The kept state is bounded, whatever clients do, and the sum loses nothing.
 func TestFlood(t *testing.T) {
 	c := newCounter()
 	steady := netip.MustParseAddr("10.9.9.9")
@@ -168,7 +168,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// A report says what is open now, and what has come since when.
+// A report has the open connections, and the counts with their time.
 func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounter()
@@ -188,7 +188,7 @@ func TestReport(t *testing.T) {
 				Address: "10.1.0.1", Tally: &agentv1.PlaintextTally{Count: count, Open: open, First: durationpb.New(first), Last: durationpb.New(last)},
 			}}}
 		}
-		add(record{}) // only connects
+		add(record{}) // a connection without data
 		want()
 		add(record{received: 6})
 		want(tally(1, 0, 0, 0))
@@ -197,18 +197,18 @@ func TestReport(t *testing.T) {
 			add(record{received: 6, goesOn: true, connection: connection})
 		}
 		want(tally(1, 2, time.Second, 0))
-		<-time.After(mesh.RecordsInterval - time.Second) // it may come a little earlier
+		<-time.After(mesh.RecordsInterval - time.Second) // the next record may come a little earlier
 		add(record{received: 6, goesOn: true, connection: 0})
 		add(record{received: 6, connection: 1})
 		want(tally(2, 1, 30*time.Second, 0))
 		<-time.After(2 * mesh.RecordsInterval)
 		want(tally(2, 1, 90*time.Second, 60*time.Second))
-		<-time.After(mesh.RecordsInterval) // its end was not recorded
+		<-time.After(mesh.RecordsInterval) // the record of its end was lost
 		want(tally(2, 0, 120*time.Second, 90*time.Second))
 	})
 }
 
-// A client may open as many connections as Envoy takes.
+// A client may open as many connections as Envoy accepts.
 func TestOpenConnectionsAreBounded(t *testing.T) {
 	c := newCounter()
 	c.add(logs[mesh.RecordsConnections], records(2*maxOpen, func(i int, r *record) {
@@ -225,31 +225,31 @@ func TestOpenConnectionsAreBounded(t *testing.T) {
 		open += in.GetOthers().GetOpen()
 	}
 	if open != maxOpen {
-		t.Errorf("%d are reported, want %d", open, maxOpen)
+		t.Errorf("%d open connections are reported, want %d", open, maxOpen)
 	}
 	c.add(logs[mesh.RecordsConnections], records(2*maxOpen, func(i int, r *record) { r.connection = uint64(i) }))
 	if len(c.open) != 0 {
-		t.Errorf("%d are still open", len(c.open))
+		t.Errorf("%d connections are still open", len(c.open))
 	}
 }
 
-// page is an Envoy's answer.
+// page is an Envoy that returns a page of statistics.
 type page string
 
 func (p page) Get(context.Context, string) ([]byte, error) { return []byte(p), nil }
 func (page) Running() error                                { return nil }
 
-// line is a counter as Envoy writes it.
+// line is a counter in Envoy's format.
 func line(of, value string) string {
 	return "access_logs.open_telemetry_access_log." + of + ".logs_dropped: " + value + "\n"
 }
 
-// What has not come counts as others, once, also if Envoy restarts.
+// Lost records count as others, once, even if Envoy restarts.
 func TestDropped(t *testing.T) {
 	c := newCounter()
 	read := func(text string) error { return c.readDropped(t.Context(), page(text)) }
 	for _, text := range []string{
-		line("requests.inbound_8080", "1000"), // while there was no agent
+		line("requests.inbound_8080", "1000"), // while no agent ran
 		line("requests.inbound_8080", "1004") + line("no_inbound_connections", "2"),
 		line("requests.inbound_8080", "1004") + line("no_inbound_connections", "2") + line("tls_connections.inbound_443", "0"),
 		line("requests.inbound_8080", "3"), // Envoy has restarted
@@ -275,12 +275,12 @@ func TestDropped(t *testing.T) {
 		line("requests.inbound_8080", "-1"):                                         "must be a counter and a number",
 		line("requests.inbound_8080", "1e300"):                                      "must be a counter and a number",
 		line("requests.inbound_8080", "18446744073709551616"):                       "must be a counter and a number",
-		line("requests.inbound_8080", "18446744073709551615"):                       "access_logs.open_telemetry_access_log.requests.inbound_8080.logs_dropped: 18446744073709551615 after 4: more than an Envoy makes",
-		line("requests.inbound_80800", "1"):                                         "which is no counter of records",
-		line("requests", "1"):                                                       "which is no counter of records",
-		line("other.inbound_80", "1"):                                               "which is no counter of records",
-		"access_logs.open_telemetry_access_log.requests.inbound_80.logs_written: 1": "which is no counter of records",
-		"server.uptime: 1\n":                                                        "which is no counter of records",
+		line("requests.inbound_8080", "18446744073709551615"):                       "access_logs.open_telemetry_access_log.requests.inbound_8080.logs_dropped: 18446744073709551615 after 4: growth is too large",
+		line("requests.inbound_80800", "1"):                                         "must be a counter of records",
+		line("requests", "1"):                                                       "must be a counter of records",
+		line("other.inbound_80", "1"):                                               "must be a counter of records",
+		"access_logs.open_telemetry_access_log.requests.inbound_80.logs_written: 1": "must be a counter of records",
+		"server.uptime: 1\n":                                                        "must be a counter of records",
 		"plaintext\n":                                                               "must be a counter and a number",
 	} {
 		if err := read(text); err == nil || !strings.Contains(err.Error(), want) {
@@ -289,7 +289,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// unread is an Envoy that does not answer, and counts how often it is asked.
+// unread is an Envoy that does not answer. It counts requests.
 type unread struct{ asked int }
 
 func (u *unread) Get(context.Context, string) ([]byte, error) {
@@ -298,7 +298,7 @@ func (u *unread) Get(context.Context, string) ([]byte, error) {
 }
 func (*unread) Running() error { return nil }
 
-// idle answers that nothing was counted.
+// idle is an Envoy that has counted nothing. It counts requests.
 type idle struct{ asked int }
 
 func (i *idle) Get(context.Context, string) ([]byte, error) {
@@ -307,7 +307,7 @@ func (i *idle) Get(context.Context, string) ([]byte, error) {
 }
 func (*idle) Running() error { return nil }
 
-// Envoy is asked seldom while nothing comes, and once a minute while something does.
+// Envoy's counters are read seldom without records, and once a minute with records.
 func TestHowOftenCountersAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run := func(e Envoy, c *Counter, d time.Duration) {
@@ -318,7 +318,7 @@ func TestHowOftenCountersAreRead(t *testing.T) {
 		var quiet idle
 		run(&quiet, newCounter(), time.Hour+time.Second)
 		if quiet.asked > 7 {
-			t.Errorf("an Envoy without plain text is asked %d times in an hour", quiet.asked)
+			t.Errorf("an Envoy without plaintext gets %d requests in an hour", quiet.asked)
 		}
 		busy, c := &idle{}, newCounter()
 		for range 10 {
@@ -326,17 +326,17 @@ func TestHowOftenCountersAreRead(t *testing.T) {
 			run(busy, c, time.Minute+time.Second)
 		}
 		if busy.asked != 10 {
-			t.Errorf("an Envoy with plain text is asked %d times in ten minutes", busy.asked)
+			t.Errorf("an Envoy with plaintext gets %d requests in ten minutes", busy.asked)
 		}
 		failing, c := &unread{}, newCounter()
 		run(failing, c, 10*time.Minute+time.Second)
 		if n := testutil.ToFloat64(c.failed); failing.asked != 10 || n != 10 {
-			t.Errorf("an Envoy that does not answer is asked %d times in ten minutes, of which %v failed", failing.asked, n)
+			t.Errorf("an Envoy that does not answer gets %d requests in ten minutes, of which %v failed", failing.asked, n)
 		}
 	})
 }
 
-// TestServe has an access log come over the socket, as Envoy sends it.
+// TestServe sends an access log over the socket, as Envoy does.
 func TestServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounter()
@@ -368,11 +368,11 @@ func TestServe(t *testing.T) {
 		if got := c.Report().GetInbounds()[0].GetSources()[0].GetTally().GetCount(); got != 3 {
 			t.Errorf("%d requests are counted, want 3", got)
 		}
-		if err := export(message("other")); err == nil || !strings.Contains(err.Error(), `access log "other" is not known`) {
+		if err := export(message("other")); err == nil || !strings.Contains(err.Error(), `unknown access log "other"`) {
 			t.Errorf("an unknown access log: %v", err)
 		}
 		if err := export(message(mesh.RecordsRequests, nil)); err == nil || !strings.Contains(err.Error(), "a record has no source") {
-			t.Errorf("a bad record: %v", err)
+			t.Errorf("an invalid record: %v", err)
 		}
 		var many [][]*commonv1.KeyValue
 		for range 2000 {

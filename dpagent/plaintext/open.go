@@ -7,29 +7,29 @@ import (
 )
 
 const (
-	// openFor is how long a connection counts as open after it was recorded last: its end may be lost.
+	// openFor is how long a connection counts as open after its last record, since the record of its end may be lost.
 	openFor = 5 * mesh.RecordsInterval / 2
-	// maxOpen connections are known to be open. The rest count when they end.
+	// maxOpen limits the number of connections tracked as open. Others count when they end.
 	maxOpen = 4096
 )
 
-// open are the connections on which something goes on, by Envoy's number. All count in the tally of their source, too, which is not dropped
-// while they do.
+// open are the ongoing connections, by Envoy's connection number. Each also counts in the tally of its source, which is
+// kept while the connection lasts.
 type open map[uint64]openConnection
 
 type openConnection struct {
 	of   *tally
-	last time.Time // when it was recorded
+	last time.Time // time of the last record
 }
 
-// goesOn notes that something goes on on a connection of that source.
+// goesOn records that a connection of a source is ongoing.
 func (o open) goesOn(connection uint64, of *tally, at time.Time) {
 	of.seen(at)
-	before, known := o[connection]
-	if !known && len(o) >= maxOpen {
+	before, ok := o[connection]
+	if !ok && len(o) >= maxOpen {
 		return
 	}
-	if before.of != of { // it is new, or an Envoy before this one had the number, too
+	if before.of != of { // new, or reused from a previous Envoy
 		o.end(connection)
 		of.open++
 	}
@@ -37,13 +37,13 @@ func (o open) goesOn(connection uint64, of *tally, at time.Time) {
 }
 
 func (o open) end(connection uint64) {
-	if c, known := o[connection]; known {
+	if c, ok := o[connection]; ok {
 		c.of.open--
 		delete(o, connection)
 	}
 }
 
-// expire ends those that were not recorded for long.
+// expire ends connections without recent records.
 func (o open) expire(at time.Time) {
 	for connection, c := range o {
 		if at.Sub(c.last) > openFor {

@@ -11,16 +11,16 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// record is what an access log says of one connection or request.
+// record is one record of an access log, about a connection or request.
 type record struct {
 	source netip.Addr
 	port   uint32
-	// goesOn says that it is recorded since it lasts, not since it began or ended.
+	// goesOn means that the record is periodic, for an ongoing connection.
 	goesOn     bool
 	connection uint64
-	// received is how many bytes have come on the connection.
+	// received is the number of bytes received on the connection.
 	received uint64
-	kubelet  bool // the user agent of a request is that of a kubelet
+	kubelet  bool // the request has a kubelet's user agent
 }
 
 // batch is a message of an access log.
@@ -29,8 +29,8 @@ type batch struct {
 	records []record
 }
 
-// Fields of OpenTelemetry's messages (opentelemetry/proto/collector/logs/v1/logs_service.proto and what it imports). Their own types would take
-// some hundred KiB of each agent, and memory for each record.
+// Field numbers of OpenTelemetry's messages (opentelemetry/proto/collector/logs/v1/logs_service.proto and its imports).
+// Generated types would take some hundred KiB of each agent, and memory for each record.
 const (
 	requestResourceLogs   = 1
 	resourceLogsResource  = 1
@@ -43,7 +43,7 @@ const (
 	valueText             = 1
 )
 
-// each calls take with each field of a message that is bytes.
+// each calls take for each bytes field of a message.
 func each(message []byte, take func(number protowire.Number, data []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -70,7 +70,7 @@ func each(message []byte, take func(number protowire.Number, data []byte) error)
 	return nil
 }
 
-// only returns a function for each that calls take with the fields of one number.
+// only returns a function for each that calls take for the fields with one number.
 func only(number protowire.Number, take func(data []byte) error) func(protowire.Number, []byte) error {
 	return func(n protowire.Number, data []byte) error {
 		if n != number {
@@ -80,7 +80,7 @@ func only(number protowire.Number, take func(data []byte) error) func(protowire.
 	}
 }
 
-// decode reads an ExportLogsServiceRequest of one access log. Nothing of data is kept.
+// decode reads an ExportLogsServiceRequest of one access log. It keeps no reference to data.
 func (b *batch) decode(data []byte) error {
 	return each(data, only(requestResourceLogs, func(data []byte) error {
 		return each(data, func(number protowire.Number, data []byte) error {
@@ -114,7 +114,7 @@ func (b *batch) record(data []byte) error {
 	return nil
 }
 
-// keyValue calls take with a KeyValue, whose value is a text.
+// keyValue calls take for a KeyValue whose value is a string.
 func keyValue(data []byte, take func(key, value []byte) error) error {
 	var key, value []byte
 	err := each(data, func(number protowire.Number, data []byte) error {
@@ -135,7 +135,7 @@ func keyValue(data []byte, take func(key, value []byte) error) error {
 	return take(key, value)
 }
 
-// set takes an attribute. What Envoy does not know is "-".
+// set sets the field of an attribute. Envoy writes "-" for unknown values.
 func (r *record) set(key, value []byte) (err error) {
 	number := func(bits int) (n uint64) {
 		if string(value) != "-" {

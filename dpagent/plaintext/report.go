@@ -12,10 +12,10 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// Report returns all that was counted since the agent has started.
+// Report returns everything counted since the agent started.
 func (c *Counter) Report() *agentv1.Plaintext {
 	select {
-	case <-c.due: // what it was set for is in this report
+	case <-c.due: // this report includes everything due
 	default:
 	}
 	c.mu.Lock()
@@ -26,7 +26,8 @@ func (c *Counter) Report() *agentv1.Plaintext {
 	for k, in := range c.inbounds {
 		sources, others := in.report(now)
 		m.Inbounds = append(m.Inbounds, &agentv1.PlaintextInbound{
-			Port: k.port, Kind: k.kind, Requests: k.http, Sources: sources, Others: others.message(now), Probes: in.probes.message(now),
+			Port: k.port, Kind: k.kind, Requests: k.http, Sources: sources, Others: others.message(now),
+			Probes: in.probes.message(now),
 		})
 	}
 	slices.SortFunc(m.Inbounds, func(a, b *agentv1.PlaintextInbound) int {
@@ -35,7 +36,7 @@ func (c *Counter) Report() *agentv1.Plaintext {
 	return m
 }
 
-// report returns the sources with the most, and the others.
+// report returns the sources with the most traffic, and the sum of the others.
 func (in *inbound) report(now time.Time) (sources []*agentv1.PlaintextSource, others tally) {
 	all := slices.Collect(maps.Keys(in.sources))
 	slices.SortFunc(all, func(a, b netip.Addr) int {
@@ -53,10 +54,11 @@ func (in *inbound) report(now time.Time) (sources []*agentv1.PlaintextSource, ot
 	return sources, others
 }
 
-// message returns nil if nothing was counted.
+// message returns the tally as a message, or nil if nothing was counted.
 func (t *tally) message(now time.Time) *agentv1.PlaintextTally {
 	if t.first.IsZero() {
 		return nil
 	}
-	return &agentv1.PlaintextTally{Count: t.count, Open: t.open, First: durationpb.New(now.Sub(t.first)), Last: durationpb.New(now.Sub(t.last))}
+	return &agentv1.PlaintextTally{Count: t.count, Open: t.open, First: durationpb.New(now.Sub(t.first)),
+		Last: durationpb.New(now.Sub(t.last))}
 }

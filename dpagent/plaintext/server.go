@@ -1,5 +1,6 @@
-// Package plaintext counts what Envoy takes in mode PERMISSIVE and a mesh in mode STRICT would refuse, and from whom: what Envoy's access logs say
-// of each connection or request, and how many records have not come, by Envoy's own counters. What it keeps is bounded, whoever connects.
+// Package plaintext counts the traffic that Envoy accepts in mode PERMISSIVE and that mode STRICT would reject, by
+// source. It reads Envoy's access logs of each connection or request, and Envoy's counters of lost records. Its memory
+// is bounded, whatever clients do.
 package plaintext
 
 import (
@@ -13,22 +14,24 @@ import (
 )
 
 const (
-	// maxMessage is much more than a batch of 16 KiB.
+	// maxMessage is far larger than Envoy's batches of 16 KiB.
 	maxMessage = 64 << 10
-	// maxStreams of a connection: each worker of Envoy has a connection.
+	// maxStreams limits the streams of a connection: each worker of Envoy has its own connection.
 	maxStreams = 32
 
 	service, method = "opentelemetry.proto.collector.logs.v1.LogsService", "Export"
 )
 
-// Serve takes Envoy's access logs on l until ctx ends, and closes l. Only programs that may enter the agent's directory reach it.
+// Serve receives Envoy's access logs on l until ctx ends, and closes l. Only programs that may enter the agent's
+// directory can connect.
 func (c *Counter) Serve(ctx context.Context, l net.Listener) error {
 	server := grpc.NewServer(
 		grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.WriteBufferSize(1<<10), grpc.ReadBufferSize(4<<10),
 	)
 	server.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
-		MethodName: method, Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		MethodName: method, Handler: func(_ any, _ context.Context, decode func(any) error,
+			_ grpc.UnaryServerInterceptor) (any, error) {
 			return c.take(decode)
 		},
 	}}}, nil)
@@ -40,22 +43,22 @@ func (c *Counter) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// take counts a batch. Of one that it does not understand Envoy counts that it has not arrived.
+// take counts a batch. On an error, Envoy counts the batch as lost.
 func (c *Counter) take(decode func(any) error) (any, error) {
 	var b batch
 	if err := decode(&b); err != nil {
-		c.o.Logger.Warn("access log of Envoy not understood, what is in it counts without a source", "err", err)
-		return nil, err //nolint:wrapcheck // it is a status
+		c.o.Logger.Warn("failed to decode a batch of envoy's access log, its records count as lost", "err", err)
+		return nil, err //nolint:wrapcheck // a gRPC status
 	}
 	k, ok := logs[b.log]
 	if !ok {
-		return nil, status.Errorf(codes.InvalidArgument, "access log %.50q is not known", b.log)
+		return nil, status.Errorf(codes.InvalidArgument, "unknown access log %.50q", b.log)
 	}
 	c.add(k, b.records)
-	return nil, nil //nolint:nilnil // codec makes the answer, which is empty
+	return nil, nil //nolint:nilnil // codec writes the empty response
 }
 
-// codec decodes batches. An answer is empty.
+// codec decodes batches. A response is empty.
 type codec struct{}
 
 // Marshal implements encoding.Codec.

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// tally is how much has come, and when.
+// tally is an amount of traffic, and its time.
 type tally struct {
 	count       uint64
 	first, last time.Time
-	// open is on how many connections something goes on, see open.
+	// open is the number of ongoing connections, see open.
 	open uint32
 }
 
@@ -27,7 +27,7 @@ func (t *tally) seen(at time.Time) {
 	t.last = at
 }
 
-// take adds what other has.
+// take adds another tally to t.
 func (t *tally) take(other *tally) {
 	t.count += other.count
 	t.open += other.open
@@ -39,17 +39,18 @@ func (t *tally) take(other *tally) {
 	}
 }
 
-// inbound is what has come to one port, for one reason to refuse it.
+// inbound is the traffic to one port that STRICT would reject for one reason.
 type inbound struct {
 	sources map[netip.Addr]*tally
-	// others are sources beyond maxTracked, and what the access log has lost.
+	// others counts sources beyond maxTracked, and lost records.
 	others tally
-	// probes are requests with the user agent of a kubelet.
+	// probes counts requests with a kubelet's user agent.
 	probes tally
 }
 
-// source returns the tally of a source. Once there are maxTracked, those that were seen once, longest ago, make room, and count among the others;
-// without any the new one does. So those that call often stay, however many others there are.
+// source returns the tally of a source. At maxTracked, sources that were seen once make room, the oldest first, and
+// count among the others; if no source was seen only once, the new source counts among the others. So frequent callers
+// stay, however many others there are.
 func (in *inbound) source(from netip.Addr) *tally {
 	if t := in.sources[from]; t != nil {
 		return t
@@ -65,7 +66,7 @@ func (in *inbound) source(from netip.Addr) *tally {
 	return t
 }
 
-// evict drops half of the sources that were seen once.
+// evict moves half of the sources seen once to the others.
 func (in *inbound) evict() {
 	var once []netip.Addr
 	for from, t := range in.sources {

@@ -14,12 +14,12 @@ import (
 
 func TestAnswers(t *testing.T) {
 	tests := map[string]struct {
-		handler http.HandlerFunc // nil: nobody listens
+		handler http.HandlerFunc // nil: the port is closed
 		want    string
 	}{
 		"the handler":   {http.NotFound, ""},
-		"somebody else": {func(http.ResponseWriter, *http.Request) {}, "it answers 200 OK, want 404"},
-		"nobody":        {nil, "connection refused"},
+		"somebody else": {func(http.ResponseWriter, *http.Request) {}, "status 200 OK, want 404"},
+		"closed port":   {nil, "connection refused"},
 	}
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
@@ -36,7 +36,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// The kubelet asks for the agent itself: nothing but that it answers counts, and nothing else is answered so.
+// The kubelet's liveness probe of the agent itself succeeds whenever the agent answers. No other request gets this
+// answer.
 func TestAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)

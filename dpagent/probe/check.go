@@ -11,11 +11,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxErrored is how often in a row a check is made that comes to no verdict.
+// maxErrored is how often a check is made in a row if it yields no verdict.
 // Source: kubernetes pkg/kubelet/prober/prober.go, maxProbeRetries.
 const maxErrored = 3
 
-// Check asks an application as the kubelet would, where no kubelet asks.
+// Check probes an application as the kubelet would, where there is no kubelet.
 type Check struct {
 	prober  prober
 	by      asker
@@ -23,18 +23,18 @@ type Check struct {
 	timeout time.Duration
 }
 
-// NewCheck returns the check of a probe. address takes the place of the pod's. p must be valid, but for its TimeoutSeconds: the timeout of
-// a check is timeout.
+// NewCheck returns the check of a probe. It probes address instead of the pod. p must be valid, except for
+// TimeoutSeconds, which timeout replaces.
 func NewCheck(p mesh.Probe, address netip.Addr, timeout time.Duration, dial Dial) *Check {
-	c := newClients(dial, address, 0) // no redirect leads to port 0, as it would to a virtual port
+	c := newClients(dial, address, 0) // port 0: there is no virtual port to which redirects are refused
 	return &Check{prober: newProber(p, address, timeout, dial, c), by: askerAs(ownAgent, p), clients: c, timeout: timeout}
 }
 
-// Outcome is what one check has found.
+// Outcome is the result of one check.
 type Outcome struct {
 	// Verdict is success, warning, failure or errored.
 	Verdict string
-	// Passed says that the application can take traffic, Discarded that the check says nothing about it.
+	// Passed means that the application can take traffic, Discarded that the check says nothing about it.
 	Passed, Discarded bool
 	// Class of the reason, for any verdict but success.
 	Class Class
@@ -43,32 +43,35 @@ type Outcome struct {
 	Took   time.Duration
 }
 
-// Ask makes one check, and as the kubelet two more while there is no verdict. It ends with ctx, and is then Discarded.
+// Ask makes one check. Like the kubelet, it retries twice while there is no verdict. If ctx ends, the outcome is
+// Discarded.
 func (c *Check) Ask(ctx context.Context) Outcome {
 	var r result
 	var took time.Duration
 	for range maxErrored {
-		if r, took = checkOnce(c.timeout, func() result { return c.prober.probe(ctx, c.by) }); r.verdict != errored || ctx.Err() != nil {
+		if r, took = checkOnce(c.timeout, func() result { return c.prober.probe(ctx, c.by) }); r.verdict != errored ||
+			ctx.Err() != nil {
 			break
 		}
 	}
 	return Outcome{
-		Verdict: r.verdict.String(), Passed: r.verdict == success || r.verdict == warning, Discarded: r.verdict == errored || ctx.Err() != nil,
+		Verdict: r.verdict.String(), Passed: r.verdict == success || r.verdict == warning, Discarded: r.verdict == errored ||
+			ctx.Err() != nil,
 		Class: r.class, Reason: inWords(r.reason), Took: took,
 	}
 }
 
-// inWords returns a reason without the form of gRPC's errors, which the kubelet's has.
+// inWords returns a reason without the format of gRPC errors, which the kubelet's reasons contain.
 func inWords(reason string) string {
 	before, code, ok := strings.Cut(reason, "rpc error: code = ")
 	switch {
 	case !ok:
 		return reason
 	case code == codes.NotFound.String():
-		code += ", it does not know the service that the probe asks for"
+		code += ", unknown service"
 	}
-	return before + "the application answers " + code
+	return before + "the application responded with " + code
 }
 
-// End closes what checks have left open.
+// End closes idle connections of earlier checks.
 func (c *Check) End() { c.clients.close() }

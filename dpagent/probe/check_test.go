@@ -72,7 +72,7 @@ func TestCheckOverHTTP(t *testing.T) {
 	}
 }
 
-// TestCheckIsThatOfTheKubelet looks at what the application gets.
+// TestCheckIsThatOfTheKubelet checks the request that the application gets.
 func TestCheckIsThatOfTheKubelet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got *http.Request
@@ -108,7 +108,7 @@ func TestCheckOverTCPAndGRPC(t *testing.T) {
 		probe  func(*pod) mesh.Probe
 		passed bool
 		class  probe.Class
-		reason string // its end, if it matters
+		reason string // the end of the reason; "" for any
 		took   time.Duration
 	}{
 		"a port that is open":   {open, true, "", "", 0},
@@ -116,9 +116,9 @@ func TestCheckOverTCPAndGRPC(t *testing.T) {
 		"a port that is full":   {full, false, probe.Timeout, "", checkTimeout},
 		"SERVING":               {says(healthpb.HealthCheckResponse_SERVING, codes.OK), true, "", "", 0},
 		"NOT_SERVING":           {says(healthpb.HealthCheckResponse_NOT_SERVING, codes.OK), false, probe.NotServing, "", 0},
-		"an unknown service":    {says(0, codes.NotFound), false, probe.Failed, "health rpc probe failed: the application answers NotFound, it does not know the service that the probe asks for", 0},
-		"another code":          {says(0, codes.Internal), false, probe.Failed, "health rpc probe failed: the application answers Internal", 0},
-		"nobody serves gRPC":    {func(p *pod) mesh.Probe { return toGRPC(p.closedPort()) }, false, probe.Timeout, "", checkTimeout},
+		"an unknown service":    {says(0, codes.NotFound), false, probe.Failed, "health rpc probe failed: the application responded with NotFound, unknown service", 0},
+		"another code":          {says(0, codes.Internal), false, probe.Failed, "health rpc probe failed: the application responded with Internal", 0},
+		"a closed port":         {func(p *pod) mesh.Probe { return toGRPC(p.closedPort()) }, false, probe.Timeout, "", checkTimeout},
 	}
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {

@@ -12,23 +12,25 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
-// MaxConnections is how many connections may be open at once. Each takes about 20 KiB.
+// MaxConnections is the maximum number of open connections. Each takes about 20 KiB.
 const MaxConnections = 1024
 
 const (
-	// closingPart is the part of the limit that may be open beside it while evicted ones are closing, at least minClosing.
+	// closingPart is the share of the limit by which open connections may exceed it while evicted ones close, at least
+	// minClosing.
 	closingPart = 8
 	minClosing  = 8
-	// askPatience is how long a caller may take to ask before it makes room: a flood from many addresses would else end a connection whose
-	// request has just arrived.
+	// askPatience is how long a caller may take to send its request before it can be evicted. Otherwise a flood from many
+	// addresses would evict connections whose requests have just arrived.
 	askPatience = 100 * time.Millisecond
 	// fairShare is the number of connections up to which a source loses none while others have more. A kubelet never has
-	// that many. It is a quarter of the limit at most.
+	// that many. At most a quarter of the limit is used.
 	fairShare = 32
 )
 
-// connections limits the number of connections. It makes room for a new one by evicting another: an idle one, else one
-// without a request yet, else the one that has waited longest; those of sources with many connections first.
+// connections limits the number of connections. It evicts one to make room for a new one: first idle connections, then
+// those without a request, then the one that has waited longest. It evicts connections of sources with many connections
+// first.
 type connections struct {
 	max int
 
@@ -59,17 +61,17 @@ type conn struct {
 	source  netip.Prefix
 	evicted chan struct{}
 
-	call *collected // nil for HTTP; of Read
+	call *collected // nil for HTTP; used by Read
 
 	opened time.Time
 
-	// guarded by owner.mu
+	// list is guarded by owner.mu
 	list   *list.List // nil if it cannot be evicted
 	place  *list.Element
 	closed bool
 }
 
-// Read first returns a call that has been collected.
+// Read first returns a collected call.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.call == nil {
 		return c.Conn.Read(p)
@@ -77,7 +79,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.call.read(p, c.Conn)
 }
 
-// Write limits the time for which a caller may not read.
+// Write limits how long a caller may leave data unread.
 func (c *conn) Write(p []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return 0, err
@@ -101,7 +103,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// progress has the connection be the last of those that have not asked yet: its caller was waited for, and has sent something of use.
+// progress moves the connection to the end of those without a request: its caller has sent something valid.
 func (c *conn) progress() {
 	c.owner.mu.Lock()
 	defer c.owner.mu.Unlock()
@@ -110,10 +112,10 @@ func (c *conn) progress() {
 	}
 }
 
-// requester is a connection that arrives together with its request, as those of the guard do.
+// requester is a connection that arrives together with its request, such as the guard's.
 type requester interface{ HasRequest() bool }
 
-// move moves the connection to the end of a list, or to none. owner.mu is held.
+// move moves the connection to the end of a list, or to none. The caller holds owner.mu.
 func (c *conn) move(to *list.List) {
 	if c.list != nil {
 		c.list.Remove(c.place)
@@ -123,9 +125,10 @@ func (c *conn) move(to *list.List) {
 	}
 }
 
-// add adds a new connection, and may evict another for it.
+// add adds a new connection. It may evict another one.
 func (a *connections) add(nc net.Conn) *conn {
-	c := &conn{Conn: nc, owner: a, source: connlimit.SourceOf(nc.RemoteAddr()), evicted: make(chan struct{}), opened: time.Now()}
+	c := &conn{Conn: nc, owner: a, source: connlimit.SourceOf(nc.RemoteAddr()), evicted: make(chan struct{}),
+		opened: time.Now()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for a.open >= a.max+max(minClosing, a.max/closingPart) {
@@ -144,7 +147,8 @@ func (a *connections) add(nc net.Conn) *conn {
 	return c
 }
 
-// makeRoom evicts one connection, once it has had the time to ask. mu is held, but not while it waits.
+// makeRoom evicts one connection, after askPatience if it has not sent its request. The caller holds mu, which makeRoom
+// releases while it waits.
 func (a *connections) makeRoom() {
 	victim := a.victim()
 	for victim != nil && victim.list == &a.lists[asking] {
@@ -153,7 +157,7 @@ func (a *connections) makeRoom() {
 			break
 		}
 		a.mu.Unlock()
-		time.Sleep(d) //nolint:forbidigo // for a moment, whatever happens
+		time.Sleep(d) //nolint:forbidigo // at most askPatience
 		a.mu.Lock()
 		if a.open < a.max {
 			return
@@ -165,7 +169,7 @@ func (a *connections) makeRoom() {
 	}
 }
 
-// victim returns whose turn it is to be evicted, nil if all are protected. mu is held.
+// victim returns the connection to evict, or nil if all are protected. The caller holds mu.
 func (a *connections) victim() *conn {
 	for _, least := range []int{min(fairShare, a.max/4), 1, 0} { // a kubelet has one connection for each probe
 		for what := range a.lists {
@@ -179,7 +183,7 @@ func (a *connections) victim() *conn {
 	return nil
 }
 
-// evict evicts a connection. mu is held.
+// evict evicts a connection. The caller holds mu.
 func (a *connections) evict(c *conn) {
 	waits := c.list == &a.lists[waiting]
 	c.move(nil)
@@ -198,7 +202,7 @@ func (a *connections) track(nc net.Conn, state http.ConnState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case c.list == nil && state == http.StateIdle: // evicted, and answered since
+	case c.list == nil && state == http.StateIdle: // evicted, and its request was answered
 		_ = c.Conn.Close() // the server notices, and calls Close
 	case c.list == nil:
 	case state == http.StateActive:
@@ -232,7 +236,7 @@ func pinConnection(ctx context.Context) {
 	}
 }
 
-// unlimited has the guard wait for an answer for as long as the caller does, if the connection of ctx is one of its.
+// unlimited lets an answer take as long as the caller waits, if the connection of ctx comes from the guard.
 func unlimited(ctx context.Context) {
 	c, ok := ctx.Value(connKey{}).(*conn)
 	if !ok {
@@ -243,7 +247,7 @@ func unlimited(ctx context.Context) {
 	}
 }
 
-// listener returns a listener that adds the connections that l accepts.
+// listener returns a listener that adds the connections accepted by l.
 func (a *connections) listener(l net.Listener) net.Listener { return limited{l, a} }
 
 type limited struct {

@@ -26,7 +26,7 @@ func (c *caller) Close() error {
 	return nil
 }
 
-// crowd takes callers in, one from each address.
+// crowd adds connections of callers, one from each address.
 func crowd(a *connections, from ...string) (callers []*caller, conns []*conn) {
 	for _, ip := range from {
 		c := &caller{from: ip}
@@ -45,7 +45,8 @@ func ended(c *conn) bool {
 	}
 }
 
-// Who is least useful goes first: idle ones, then those that have not asked, then those that have waited longest.
+// The least useful connection is evicted first: idle ones, then those without a request, then those that have waited
+// longest.
 func TestEvict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newConnections(4)
@@ -58,25 +59,25 @@ func TestEvict(t *testing.T) {
 			_, more := crowd(a, "192.0.2.1")
 			a.track(more[0], http.StateActive)
 			if !ended(conns[want]) || !callers[want].closed {
-				t.Errorf("for caller %d: connection %d is still there", i, want)
+				t.Errorf("for caller %d: connection %d is still open", i, want)
 			}
 			_ = conns[want].Close() // as the server does
 		}
 		if ended(conns[0]) {
-			t.Fatal("the connection that waits for a verdict went before others")
+			t.Fatal("the connection that waits for a verdict was evicted before others")
 		}
 		crowd(a, "192.0.2.1")
 		if !ended(conns[0]) || callers[0].closed {
-			t.Error("the one that has waited longest is to be told, and not cut")
+			t.Error("the request that has waited longest was cut, want it answered")
 		}
-		a.track(conns[0], http.StateIdle) // has its answer
+		a.track(conns[0], http.StateIdle) // the caller has its answer
 		if !callers[0].closed {
-			t.Error("a connection that has been told goes on")
+			t.Error("an evicted connection stays open after its answer")
 		}
 	})
 }
 
-// A kubelet, which has few connections, loses none to somebody who has many.
+// A kubelet, which has few connections, loses none to a caller with many.
 func TestEvictIsFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newConnections(fairShare + 2)
@@ -114,7 +115,8 @@ type withRequest struct{ *caller }
 
 func (withRequest) HasRequest() bool { return true }
 
-// A request that has arrived is answered, even if nothing has read it yet: an aborted connection would be a Failure.
+// A request that has arrived is answered, even if nothing has read it yet, since an aborted connection would be a
+// Failure.
 func TestEvictWithRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newConnections(1)
@@ -127,7 +129,7 @@ func TestEvictWithRequest(t *testing.T) {
 	})
 }
 
-// There are never more than the limit and those that are about to end.
+// The number of connections never exceeds the limit and the share for closing ones.
 func TestHardLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newConnections(8)
@@ -136,7 +138,7 @@ func TestHardLimit(t *testing.T) {
 		go func() { taken <- a.add(&caller{from: "192.0.2.1"}) }()
 		synctest.Wait()
 		if len(taken) > 0 {
-			t.Error("a connection too many")
+			t.Error("too many connections")
 		}
 		_ = conns[0].Close()
 		_ = conns[0].Close() // twice, as the server does
@@ -145,7 +147,7 @@ func TestHardLimit(t *testing.T) {
 			_ = c.Close()
 		}
 		if a.open != 0 || len(a.source) != 0 {
-			t.Errorf("%d connections of %d sources are left", a.open, len(a.source))
+			t.Errorf("%d connections of %d sources remain", a.open, len(a.source))
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,22 +18,25 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// plainClose is the kernel's usual close. The SO_LINGER of the kubelet's probes, a second, does not change what the
-// application sees: it only makes close wait, which would delay a verdict. resetClose leaves nothing behind.
+// plainClose is the kernel's usual close. The kubelet's probes set SO_LINGER to a second, but the application sees no
+// difference: it would only make close wait and delay the verdict. resetClose resets the connection, which leaves no
+// TIME_WAIT.
 const (
 	plainClose = false
 	resetClose = true
 )
 
-// newDialer returns a dialer without TCP keepalive, since the peer is in the same kernel. The local address is not bound:
+// newDialer returns a dialer without TCP keepalive, since the peer is in the same kernel. It binds no local address, so
 // connect chooses address and port.
 func newDialer(reset bool) *net.Dialer {
 	control := func(_, _ string, c syscall.RawConn) error {
 		var err error
 		outer := c.Control(func(fd uintptr) {
-			err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, mesh.SocketPriority))
+			err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY,
+				mesh.SocketPriority))
 			if err == nil && reset {
-				err = os.NewSyscallError("setsockopt", unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+				err = os.NewSyscallError("setsockopt", unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER,
+					&unix.Linger{Onoff: 1}))
 			}
 		})
 		return errors.Join(outer, err)
@@ -40,10 +44,11 @@ func newDialer(reset bool) *net.Dialer {
 	return &net.Dialer{Control: control, KeepAlive: -1}
 }
 
-// Dial connects to a port of the application, as net.Dialer.DialContext does. A nil Dial opens sockets that the redirection leaves alone.
+// Dial connects to a port of the application, like net.Dialer.DialContext. A nil Dial opens sockets that the
+// redirection does not affect.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// or returns d, or a dialer of sockets if d is nil.
+// or returns d, or a dialer of such sockets if d is nil.
 func (d Dial) or(reset bool) Dial {
 	if d == nil {
 		return newDialer(reset).DialContext
@@ -51,21 +56,22 @@ func (d Dial) or(reset bool) Dial {
 	return d
 }
 
-// clients are equivalents of the kubelet's HTTP clients, shared by all entries. No connection outlives its call.
+// clients are equivalents of the kubelet's HTTP clients. All entries share them. No connection outlives its call.
 type clients struct {
 	probe *http.Transport
 	h2c   *http.Transport
 	hook  *http.Transport
 }
 
-// close closes what probes have left open.
+// close closes idle connections.
 func (c clients) close() {
 	c.probe.CloseIdleConnections()
 	c.h2c.CloseIdleConnections()
 }
 
-// Source: kubernetes pkg/probe/http/http.go and pkg/kubelet/kubelet.go. What they leave at net/http's default stays so: the
-// size of the read buffer, for example, limits chunk extensions and trailers.
+// newClients returns clients configured like the kubelet's. Settings that the kubelet leaves at net/http's defaults
+// stay so; for example, the size of the read buffer limits chunk extensions and trailers.
+// Source: kubernetes pkg/probe/http/http.go and pkg/kubelet/kubelet.go.
 func newClients(dial Dial, podIP netip.Addr, virtualPort int) clients {
 	virtual := netip.AddrPortFrom(podIP, uint16(virtualPort))
 	itself := func(at netip.AddrPort) netip.AddrPort { return at }
@@ -92,26 +98,28 @@ func newProbeTransport(dial Dial) *http.Transport {
 	}
 }
 
-// newH2CTransport returns one that speaks HTTP/2 at once, to a server that need not be asked whether it does.
+// newH2CTransport returns a transport that uses HTTP/2 without TLS, without negotiation.
 func newH2CTransport(dial Dial) *http.Transport {
-	t := &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true, Protocols: new(http.Protocols)}
+	t := &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true,
+		Protocols: new(http.Protocols)}
 	t.Protocols.SetUnencryptedHTTP2(true)
 	return t
 }
 
 func unverified() *tls.Config {
-	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the kubelet does not verify: it asks an address, not a name
+	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // as the kubelet, which calls an address, not a name
 }
 
-// dialPod only dials the pod, where the application is that the kubelet would reach at an address. A redirect to the virtual port is
-// refused: without the mesh, nothing would listen there.
+// dialPod returns a Dial that only reaches the pod. application maps the address that the kubelet would use to the
+// address where the application listens. A redirect to the virtual port is refused, since without the mesh nothing
+// would listen there.
 func dialPod(dial Dial, virtual netip.AddrPort, application func(netip.AddrPort) netip.AddrPort) Dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		target, err := netip.ParseAddrPort(address)
 		refused := &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(virtual)}
 		switch {
 		case err != nil || target.Addr() != virtual.Addr():
-			refused.Err = errors.New("not the pod's address")
+			refused.Err = fmt.Errorf("%s is not the pod's address", address)
 			return nil, refused
 		case target == virtual:
 			refused.Err = os.NewSyscallError("connect", syscall.ECONNREFUSED)

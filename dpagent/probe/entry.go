@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Limits of how often a probe is checked. The kubelet asks three times within milliseconds after Errored, and once more
-// when a container becomes not ready.
+// Limits on how often a probe is checked. The kubelet probes three times within milliseconds after Errored, and once
+// more when a container becomes not ready.
 const (
 	checksPerSecond = 10
 	checksBurst     = 4
@@ -23,25 +23,26 @@ const (
 // entry is one probe or hook of the table.
 type entry struct {
 	probe   mesh.Probe
-	path    string // pathKey of its virtual path
+	path    string // pathKey of the virtual path
 	h       *Handler
 	prober  prober
 	timeout time.Duration
 	metrics entryMetrics
 
 	mu    sync.Mutex
-	lanes map[rules]*lane // of callers whose versions judge alike
+	lanes map[rules]*lane // by the rules of callers
 }
 
-// lane is what callers share whose rules are the same. There are as many as kubelets of different versions judge differently.
+// lane is the state that callers with the same rules share. An entry has one lane for each set of rules among its
+// callers' kubelet versions.
 type lane struct {
 	limiter *rate.Limiter
-	current *check   // the check that waits or runs, nil if there is none
+	current *check   // the waiting or running check, or nil
 	last    *verdict // verdict of the last check, nil before the first
-	held    heldBack // the last failure of a guarded probe that was held back
+	held    heldBack // the last held failure of a guarded probe
 }
 
-// lane returns what callers with these rules share. mu is held.
+// lane returns the lane of callers with these rules. The caller holds mu.
 func (e *entry) lane(r rules) *lane {
 	l := e.lanes[r]
 	if l == nil {
@@ -51,7 +52,7 @@ func (e *entry) lane(r rules) *lane {
 	return l
 }
 
-// prober makes checks.
+// prober makes the checks of one probe.
 type prober interface {
 	probe(ctx context.Context, by asker) result
 }
@@ -65,7 +66,7 @@ func newEntry(p mesh.Probe, h *Handler) *entry {
 	return e
 }
 
-// newProber returns what makes the checks of a probe at an address.
+// newProber returns the prober of a probe at an address.
 func newProber(p mesh.Probe, address netip.Addr, timeout time.Duration, dial Dial, c clients) prober {
 	return mesh.MatchHandler(p,
 		func(h *mesh.HTTPGetProbe) prober {
@@ -76,19 +77,20 @@ func newProber(p mesh.Probe, address netip.Addr, timeout time.Duration, dial Dia
 		},
 		func(h *mesh.TCPSocketProbe) prober { return newTCPProber(address, h, timeout, dial) },
 		func(h *mesh.GRPCProbe) prober { return newGRPCProber(address, h, timeout, dial) },
+		func(*mesh.ExecProbe) prober { return newExecProber(p, timeout, dial) },
 	)
 }
 
-// check is one check, for all requests that arrive before it ends.
+// check is one check. All requests that arrive before it ends share it.
 type check struct {
 	done    chan struct{}
 	cancel  context.CancelFunc
-	waiters int    // requests that wait for it; guarded by entry.mu
-	running bool   // it no longer waits for the rate limit; guarded by entry.mu
+	waiters int    // number of waiting requests; guarded by entry.mu
+	running bool   // false while it waits for the rate limit; guarded by entry.mu
 	result  result // valid after done
 }
 
-// ask returns the verdict of a check that ends after r has arrived.
+// ask returns the result of a check that ends after r has arrived.
 func (e *entry) ask(r *http.Request) result {
 	by := askerOf(r, e.probe)
 	if held, is := e.heldAnswer(by.rules); is {
@@ -98,7 +100,7 @@ func (e *entry) ask(r *http.Request) result {
 	select {
 	case <-c.done:
 		return c.result
-	case <-r.Context().Done(): // the caller has gone, or the agent ends
+	case <-r.Context().Done(): // the caller has disconnected, or the agent shuts down
 		e.leaveCheck(c, by.rules)
 		return ending
 	case <-evicted(r.Context()):
@@ -108,10 +110,10 @@ func (e *entry) ask(r *http.Request) result {
 	}
 }
 
-// Results where the caller does not get the one of its check.
+// Results for callers that do not get the result of their check.
 var (
-	ending     = result{reason: "the agent ends"}
-	overloaded = result{reason: "the agent is overloaded"}
+	ending     = result{class: AgentFault, reason: "the agent is shutting down"}
+	overloaded = result{class: AgentFault, reason: "the agent is overloaded"}
 )
 
 // joinCheck adds a waiter to the current check, or starts one.
@@ -130,8 +132,8 @@ func (e *entry) joinCheck(ctx context.Context, by asker) *check {
 	return c
 }
 
-// leaveCheck removes a waiter, and cancels a running check without waiters. A check that waits for the rate limit stays for
-// the next caller: otherwise callers that come and go would use up the rate of the others.
+// leaveCheck removes a waiter, and cancels a running check that has no waiters. A check that waits for the rate limit
+// stays for the next caller, so that callers that come and go do not use up the rate of others.
 func (e *entry) leaveCheck(c *check, r rules) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -141,7 +143,7 @@ func (e *entry) leaveCheck(c *check, r rules) {
 	}
 }
 
-// clear makes the next caller start a new check. The entry's mu is held.
+// clear makes the next caller start a new check. The caller holds the entry's mu.
 func (l *lane) clear(c *check) {
 	if l.current == c {
 		l.current = nil
@@ -173,7 +175,7 @@ func checkOnce(timeout time.Duration, check func() result) (result, time.Duratio
 	return r.unlessLate(took, timeout, late.stop()), took
 }
 
-// startRunning marks a check as running. It returns false if it has no waiters any more.
+// startRunning marks a check as running. It returns false if all waiters have left.
 func (e *entry) startRunning(l *lane, c *check) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -183,7 +185,7 @@ func (e *entry) startRunning(l *lane, c *check) bool {
 	return c.running
 }
 
-// observe counts a check, and logs a verdict that differs from the one before.
+// observe counts a check, and logs the verdict if it differs from the previous one.
 func (e *entry) observe(ctx context.Context, by rules, r result, took time.Duration) {
 	e.metrics.observe(r.verdict, took)
 	if r.verdict != success {
@@ -204,14 +206,16 @@ func (e *entry) observe(ctx context.Context, by rules, r result, took time.Durat
 	}
 }
 
-// tell passes on that a check did not succeed.
+// tell reports a check that did not succeed.
 func (e *entry) tell(r result) {
 	e.h.o.Failed(Failure{
-		Container: e.probe.Container, Probe: probeName(e.probe), Verdict: r.verdict.String(), Class: r.class, Reason: r.reason,
+		Container: e.probe.Container, Probe: probeName(e.probe), Verdict: r.verdict.String(), Class: r.class,
+		Reason: r.reason,
 	})
 }
 
 // logger returns a logger with the attributes of a verdict of this entry.
 func (e *entry) logger(v verdict) *slog.Logger {
-	return e.h.o.Logger.With("container", e.probe.Container, "probe", probeName(e.probe), "port", e.probe.Port(), "verdict", v.String())
+	return e.h.o.Logger.With("container", e.probe.Container, "probe", probeName(e.probe), "port", e.probe.Port(),
+		"verdict", v.String())
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// The kubelet asks the agent, which asks the application as the kubelet would have done, and passes the verdict on.
+// The kubelet probes the agent. The agent probes the application as the kubelet would, and passes the verdict on.
 func ExampleHandler() {
 	network, healthy := virtual.NewNetwork(), true
 	l, err := network.Listen(context.Background(), "tcp", "192.0.2.1:8080")
@@ -25,7 +25,7 @@ func ExampleHandler() {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 	})}
-	go func() { _ = application.Serve(l) }() // until it is closed
+	go func() { _ = application.Serve(l) }() // until l is closed
 	defer func() { _ = application.Close() }()
 
 	handler, err := probe.New(probe.Options{

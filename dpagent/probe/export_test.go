@@ -2,7 +2,7 @@ package probe
 
 import "net/http"
 
-// ServeGRPC answers a call, of which asked is told the service.
+// ServeGRPC answers a call, and calls asked with the service.
 func ServeGRPC(w http.ResponseWriter, r *http.Request, asked func(service string)) {
 	answerer(func(_ *http.Request, service string) result {
 		asked(service)

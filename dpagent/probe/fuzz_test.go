@@ -20,7 +20,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// FuzzRequest is what strangers send to a port for HTTP probes of either kind: only a GET of a path that there is asks an application.
+// FuzzRequest sends arbitrary requests to a port for HTTP probes of either kind, as any client may: only a GET of a
+// known path may reach an application.
 func FuzzRequest(f *testing.F) {
 	app := netip.MustParseAddrPort("127.0.0.1:8080")
 	table := mesh.ProbeTable{{ID: "id", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Port: int32(app.Port()), Path: "/x"}}}
@@ -57,14 +58,15 @@ func FuzzRequest(f *testing.F) {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, r.WithContext(t.Context()))
 				if asked && !may || !may && w.Code != http.StatusNotFound {
-					t.Errorf("%s: %q asks the application: %t, status %d", name, text, asked, w.Code)
+					t.Errorf("%s: %q reaches the application: %t, status %d", name, text, asked, w.Code)
 				}
 			})
 		}
 	})
 }
 
-// FuzzMessage is the message of a call by gRPC: only one that Protocol Buffers take asks for a service.
+// FuzzMessage sends arbitrary messages in a gRPC call: only a message that Protocol Buffers can parse may reach the
+// application.
 func FuzzMessage(f *testing.F) {
 	for _, service := range []string{"", "shop", strings.Repeat("s", 1000)} {
 		message, err := proto.Marshal(&healthpb.HealthCheckRequest{Service: service})

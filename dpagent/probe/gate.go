@@ -10,14 +10,14 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// gate is a listener for gRPC whose connections have a whole call to answer: what sends frames without end, or nothing, does not reach the
-// server. A guard does that itself.
+// gate is a listener for gRPC that returns a connection only once a whole call has arrived. So clients that send
+// nothing, or frames without end, do not reach the server. A guard does the same itself.
 type gate struct {
 	net.Listener
 	connections *connections
 	maxCall     int // bytes
 	accepted    chan acceptance
-	ctx         context.Context //nolint:containedctx // it lasts as long as the listener is open
+	ctx         context.Context //nolint:containedctx // ends when the listener is closed
 	stop        context.CancelFunc
 	running     sync.WaitGroup
 }
@@ -44,7 +44,7 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// Close also closes the connections that the server has not got.
+// Close also closes the connections that the server has not accepted.
 func (g *gate) Close() error {
 	err := g.Listener.Close()
 	g.stop()
@@ -92,16 +92,16 @@ func (g *gate) passOrClose(c *conn) {
 	}
 }
 
-// collected is a call that has come. What else comes on its connection is not for the server, which does not know that it has been
-// answered already: the acknowledgement of Settings.
+// collected is a complete call. Later data on the connection is dropped: it acknowledges Settings, which the server
+// does not know were already sent.
 type collected struct {
 	text []byte
-	left int // how much may still come, in bytes
+	left int // limit of the dropped data, in bytes
 }
 
-// collect reads until a call is complete. It returns false if none comes within so many bytes.
+// collect reads until a call is complete. It returns false if none is complete within this many bytes.
 func (c *conn) collect(most int) bool {
-	_ = c.SetReadDeadline(time.Now().Add(headerTimeout)) // an error will be that of Read, too
+	_ = c.SetReadDeadline(time.Now().Add(headerTimeout)) // Read returns the same error
 	const first = 1 << 10                                // more than the kubelet sends
 	var call wire.Call
 	for text := make([]byte, 0, first); ; {
@@ -125,7 +125,7 @@ func (c *conn) collect(most int) bool {
 	}
 }
 
-// errTooMuch ends a connection on which more comes than any probe needs.
+// errTooMuch ends a connection on which more data arrives than any probe needs.
 var errTooMuch = errors.New("the caller has sent too much")
 
 func (a *collected) read(p []byte, from net.Conn) (n int, err error) {

@@ -20,10 +20,10 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// grpcBuffer is the size of the buffers of a connection, in bytes. It does not affect what is sent.
+// grpcBuffer is the size of a connection's buffers, in bytes. It does not affect what is sent.
 const grpcBuffer = 4 << 10
 
-// grpcProber calls grpc.health.v1.Health. The timeout is for the whole check.
+// grpcProber calls grpc.health.v1.Health. The timeout covers the whole check.
 // Source: kubernetes pkg/probe/grpc/grpc.go.
 type grpcProber struct {
 	dial    Dial
@@ -64,7 +64,8 @@ func (a *grpcProber) probe(ctx context.Context, by asker) result {
 	return result{verdict: success}
 }
 
-// unconnected returns the result where there was no connection for the call. It is the agent's fault if the last attempt was.
+// unconnected returns the result of a check without a connection. It is Errored if the agent caused the last failed
+// attempt.
 func (a *grpcProber) unconnected(err error, last *lastDial) result {
 	switch failed := last.err(); {
 	case IsAgentFault(failed):
@@ -72,15 +73,19 @@ func (a *grpcProber) unconnected(err error, last *lastDial) result {
 	case errors.Is(err, context.DeadlineExceeded):
 		return result{verdict: failure, class: Timeout, reason: fmt.Sprintf("timeout: failed to connect service %s within %v: %v", a.address, a.timeout, err)}
 	}
-	return result{verdict: failure, class: classOf(err), reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err))}
+	return result{
+		verdict: failure, class: classOf(err), reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err)),
+		// As in the kubelet's gRPC library, since the kubelet adds the rest of the reason itself.
+		rpc: rpcAnswer{code: codes.Unavailable, text: fmt.Sprintf("connection error: desc = %q", "transport: Error while dialing: "+reason(err))},
+	}
 }
 
-// lastDial is how the last attempt to connect has ended.
+// lastDial is the result of the last attempt to connect.
 type lastDial struct{ failed atomic.Pointer[error] }
 
 func (l *lastDial) set(err error) { l.failed.Store(&err) }
 
-// err returns nil for one that has connected, and before there was any.
+// err returns nil after a successful attempt, and before the first one.
 func (l *lastDial) err() error {
 	if err := l.failed.Load(); err != nil {
 		return *err
@@ -88,7 +93,7 @@ func (l *lastDial) err() error {
 	return nil
 }
 
-// connect returns a connection for a call. It has connected, unless the caller's rule is that the call waits for that.
+// connect returns a connection for a call. Under the rule failsFast it returns before the connection is established.
 func (a *grpcProber) connect(ctx context.Context, by asker, last *lastDial) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithUserAgent(by.agent),
@@ -103,7 +108,7 @@ func (a *grpcProber) connect(ctx context.Context, by asker, last *lastDial) (*gr
 	if by.rules&failsFast != 0 {
 		return grpc.NewClient("passthrough:///"+a.address, options...) // without a resolver, as the kubelet
 	}
-	//nolint:staticcheck // deprecated, and what the kubelet does: NewClient fails at the first refused connection
+	//nolint:staticcheck // deprecated, but the kubelet uses it: NewClient fails at the first refused connection
 	return grpc.DialContext(ctx, a.address, append(options, grpc.WithBlock())...)
 }
 
@@ -121,7 +126,7 @@ func rpcClass(err error) Class {
 	return Failed
 }
 
-// rpcReason returns the reason of a failed call, without the message, which comes from the application.
+// rpcReason returns the reason of a failed call, without the message, which the application has written.
 func (a *grpcProber) rpcReason(err error, r rules) string {
 	switch status.Code(err) {
 	case codes.Unimplemented:

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// messageTimeout is how long the message of a call may take to come.
+	// messageTimeout is how long the message of a call may take to arrive.
 	messageTimeout = 5 * time.Second
-	// messagePrefix is the length of what comes before a message.
+	// messagePrefix is the length of the prefix of a message, in bytes.
 	messagePrefix = 5
 	contentGRPC   = "application/grpc"
 )
 
-// answerer returns the verdict for a call that asks for a service.
+// answerer returns the result of a health check of a service.
 type answerer func(r *http.Request, service string) result
 
-// serveGRPC answers a call of gRPC health checking. Anything else is not implemented, and asks no application.
+// serveGRPC answers a gRPC health check. It answers other calls as unimplemented, without a check of the application.
 func (answer answerer) serveGRPC(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Connection", "close") // the kubelet makes a connection for each probe
 	switch kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), "+"); {
@@ -45,15 +45,16 @@ func (answer answerer) serveGRPC(w http.ResponseWriter, r *http.Request) {
 	answer(r, service).writeGRPC(w)
 }
 
-// readService returns the service that a call is for.
+// readService returns the service that a call checks.
 func readService(w http.ResponseWriter, r *http.Request) (string, error) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(messageTimeout)) // only a recorder in tests does not support it
-	text, err := io.ReadAll(r.Body)                                                   // maxCall limits it
+	// fails only with a test recorder, which does not support it
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(messageTimeout))
+	text, err := io.ReadAll(r.Body) // maxCall limits it
 	switch {
 	case err != nil:
-		return "", errors.New("the message has not come")
+		return "", errors.New("no message received")
 	case len(text) < messagePrefix || text[0] != 0 || binary.BigEndian.Uint32(text[1:]) != uint32(len(text)-messagePrefix):
-		return "", errors.New("must be one message, which is not compressed")
+		return "", errors.New("must be one uncompressed message")
 	}
 	var request healthpb.HealthCheckRequest
 	if err := proto.Unmarshal(text[messagePrefix:], &request); err != nil {
@@ -62,8 +63,8 @@ func readService(w http.ResponseWriter, r *http.Request) (string, error) {
 	return request.GetService(), nil
 }
 
-// writeGRPC answers so that a caller by gRPC comes to the same verdict. For an error of the agent there is none that a kubelet would
-// discard.
+// writeGRPC answers so that a caller by gRPC reaches the same verdict. Errored becomes a failure, since no gRPC answer
+// makes a kubelet discard the check.
 func (r result) writeGRPC(w http.ResponseWriter) {
 	switch {
 	case r.verdict == success:
@@ -87,10 +88,11 @@ func writeStatus(w http.ResponseWriter, status healthpb.HealthCheckResponse_Serv
 	}
 	w.Header().Set("Content-Type", contentGRPC)
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
-	_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)) // an error means that the caller is gone
+	// an error means that the caller has disconnected
+	_, _ = w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...))
 }
 
-// refuse answers with an error, and no message.
+// refuse answers with an error and no message.
 func refuse(w http.ResponseWriter, code codes.Code, text string) {
 	header := w.Header()
 	header.Set("Content-Type", contentGRPC)
@@ -99,7 +101,7 @@ func refuse(w http.ResponseWriter, code codes.Code, text string) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// percentEncode encodes the text of an error (gRPC: PROTOCOL-HTTP2.md, Status-Message).
+// percentEncode encodes the message of an error (gRPC: PROTOCOL-HTTP2.md, Status-Message).
 func percentEncode(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
@@ -112,17 +114,18 @@ func percentEncode(text string) string {
 	return b.String()
 }
 
-// askService returns the verdict of the gRPC probe that has the port of r.
+// askService returns the result of the gRPC probe on the port of r.
 func (h *Handler) askService(r *http.Request, service string) result {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	e := h.byPort[portOf(local)]
 	if e == nil || service != e.probe.GRPC.Service {
-		return result{verdict: failure, rpc: rpcAnswer{code: codes.NotFound, text: "the probe of this port is for another service"}}
+		return result{verdict: failure, rpc: rpcAnswer{code: codes.NotFound,
+			text: "the probe of this port is for another service"}}
 	}
 	return e.ask(r)
 }
 
-// portOf returns the TCP port of an address, 0 if it has none.
+// portOf returns the TCP port of an address, or 0.
 func portOf(at net.Addr) int {
 	if tcp, ok := at.(*net.TCPAddr); ok {
 		return tcp.Port

@@ -3,6 +3,7 @@ package probe_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -30,9 +31,15 @@ import (
 // callHealth calls grpc.health.v1.Health/Check as the kubelet does.
 func (p *pod) callHealth(address, service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
 	p.t.Helper()
+	return p.callHealthAs("kube-probe/1.36", address, service)
+}
+
+// callHealthAs is callHealth with a user agent.
+func (p *pod) callHealthAs(agent, address, service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
+	p.t.Helper()
 	dial := func(ctx context.Context, address string) (net.Conn, error) { return p.dial(ctx, "tcp", address) }
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithContextDialer(dial),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("kube-probe/1.36"))
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(agent))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -43,7 +50,7 @@ func (p *pod) callHealth(address, service string) (healthpb.HealthCheckResponse_
 	return answer.GetStatus(), err
 }
 
-// servePorts serves a handler in per-port mode with one gRPC probe, and returns where.
+// servePorts serves a handler in per-port mode with one gRPC probe, and returns its address.
 func (p *pod) servePorts(of mesh.Probe, o probe.Options) string {
 	p.t.Helper()
 	l := p.listen(localhost.String())
@@ -54,7 +61,7 @@ func (p *pod) servePorts(of mesh.Probe, o probe.Options) string {
 		p.t.Fatal(err)
 	}
 	if ports := h.Ports(); len(ports) != 1 || !ports[0].GRPC || ports[0].Address.String() != l.Addr().String() || ports[0].Timeout != time.Second {
-		p.t.Errorf("Ports() = %v, want that of the gRPC probe", ports)
+		p.t.Errorf("Ports() = %v, want the gRPC probe's", ports)
 	}
 	p.run(context.Background(), h, l)
 	return l.Addr().String()
@@ -63,8 +70,8 @@ func (p *pod) servePorts(of mesh.Probe, o probe.Options) string {
 func TestGRPCOnItsOwnPort(t *testing.T) {
 	const serving, notServing = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING
 	tests := map[string]struct {
-		register func(*grpc.Server) // nil if nobody listens
-		service  string             // that is asked for
+		register func(*grpc.Server) // nil for a closed port
+		service  string             // the requested service
 		want     healthpb.HealthCheckResponse_ServingStatus
 		code     codes.Code
 		reason   string
@@ -75,7 +82,7 @@ func TestGRPCOnItsOwnPort(t *testing.T) {
 		"another status":  {register: says(77, nil), service: "shop", want: 77},
 		"an error":        {register: says(0, status.Error(codes.PermissionDenied, "SECRET")), service: "shop", code: codes.PermissionDenied},
 		"no health":       {register: func(*grpc.Server) {}, service: "shop", code: codes.Unimplemented},
-		"nobody":          {service: "shop", code: codes.DeadlineExceeded, reason: "failed to connect"},
+		"closed port":     {service: "shop", code: codes.DeadlineExceeded, reason: "failed to connect"},
 		"another service": {register: says(serving, nil), service: "other", code: codes.NotFound, reason: "for another service"},
 		"no service":      {register: says(serving, nil), code: codes.NotFound, reason: "for another service"},
 	}
@@ -97,7 +104,22 @@ func TestGRPCOnItsOwnPort(t *testing.T) {
 	}
 }
 
-// TestGRPCPortCounts has a probe that fails and one that passes: they are counted and reported as those of the virtual port.
+// TestRefusedOnItsOwnPort calls as a kubelet of 1.38, which adds the address itself, and wants the text of the
+// kubelet's own gRPC library.
+func TestRefusedOnItsOwnPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		closed := pod.closedPort()
+		address := pod.servePorts(mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: closed}}, probe.Options{})
+		_, err := pod.callHealthAs("kube-probe/1.38", address, "")
+		want := fmt.Sprintf(`connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:%d: connect: connection refused"`, closed)
+		if got := status.Convert(err); got.Code() != codes.Unavailable || got.Message() != want {
+			t.Errorf("error = %s %s, want %s %s", got.Code(), got.Message(), codes.Unavailable, want)
+		}
+	})
+}
+
+// TestGRPCPortCounts has a failing and a passing probe: both are counted and reported as on the virtual port.
 func TestGRPCPortCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -129,12 +151,12 @@ func TestGRPCPortCounts(t *testing.T) {
 			Container: "shop", Probe: "readiness", Verdict: "failure", Class: probe.NotServing, Reason: "service unhealthy (responded with NOT_SERVING)",
 		}
 		if len(failures) != 1 || <-failures != told {
-			t.Errorf("%d more failures are told than %v", len(failures), told)
+			t.Errorf("%d more failures are reported than %v", len(failures), told)
 		}
 	})
 }
 
-// TestGRPCPortRefuses sends what is no health check: no application is asked.
+// TestGRPCPortRefuses sends calls that are no health checks: none reaches the application.
 func TestGRPCPortRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -150,17 +172,17 @@ func TestGRPCPortRefuses(t *testing.T) {
 			status                   int
 			code                     string
 		}{
-			"Watch":          {"POST", "/grpc.health.v1.Health/Watch", grpcType, empty, 200, "12"},
-			"another method": {"POST", "/echo.Echo/Say", grpcType, empty, 200, "12"},
-			"a way to it":    {"POST", "/x/../grpc.health.v1.Health/Check", grpcType, empty, 200, "12"},
-			"an escaped way": {"POST", "/grpc.health.v1.Health%2FCheck", grpcType, empty, 200, "12"},
-			"GET":            {"GET", check, grpcType, "", 415, ""},
-			"no gRPC":        {"POST", check, "text/plain", empty, 415, ""},
-			"no message":     {"POST", check, grpcType, "", 200, "3"},
-			"half of one":    {"POST", check, grpcType, "\x00\x00\x00\x00\x05ab", 200, "3"},
-			"two":            {"POST", check, grpcType, empty + empty, 200, "3"},
-			"compressed":     {"POST", check, grpcType, "\x01\x00\x00\x00\x00", 200, "3"},
-			"nonsense":       {"POST", check, grpcType, "\x00\x00\x00\x00\x02\xff\xff", 200, "3"},
+			"Watch":           {"POST", "/grpc.health.v1.Health/Watch", grpcType, empty, 200, "12"},
+			"another method":  {"POST", "/echo.Echo/Say", grpcType, empty, 200, "12"},
+			"a path to it":    {"POST", "/x/../grpc.health.v1.Health/Check", grpcType, empty, 200, "12"},
+			"an escaped path": {"POST", "/grpc.health.v1.Health%2FCheck", grpcType, empty, 200, "12"},
+			"GET":             {"GET", check, grpcType, "", 415, ""},
+			"no gRPC":         {"POST", check, "text/plain", empty, 415, ""},
+			"no message":      {"POST", check, grpcType, "", 200, "3"},
+			"half of one":     {"POST", check, grpcType, "\x00\x00\x00\x00\x05ab", 200, "3"},
+			"two":             {"POST", check, grpcType, empty + empty, 200, "3"},
+			"compressed":      {"POST", check, grpcType, "\x01\x00\x00\x00\x00", 200, "3"},
+			"nonsense":        {"POST", check, grpcType, "\x00\x00\x00\x00\x02\xff\xff", 200, "3"},
 		}
 		for name, tc := range tests {
 			r, err := http.NewRequestWithContext(t.Context(), tc.method, "http://"+address+tc.path, strings.NewReader(tc.body))
@@ -196,7 +218,7 @@ func TestGRPCPortRefuses(t *testing.T) {
 	})
 }
 
-// send sends a text and returns what comes until the end.
+// send sends a text and returns everything received until the end.
 func (p *pod) send(address, text string) string {
 	p.t.Helper()
 	c := p.connect(address)
@@ -210,7 +232,7 @@ func (p *pod) send(address, text string) string {
 	return string(answer)
 }
 
-// TestTargetServer asks for a port of a Dataplane that somebody has written.
+// TestTargetServer probes a port of a written Dataplane.
 func TestTargetServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -227,7 +249,7 @@ func TestTargetServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // it is closed and opened again with the application
+		for range 2 { // the port closes and reopens with the application
 			front := pod.listen(localhost.String())
 			ended := make(chan error, 1)
 			go func() { ended <- s.Serve(front) }()
@@ -235,7 +257,7 @@ func TestTargetServer(t *testing.T) {
 				t.Errorf("answer %s, %v", got, err)
 			}
 			if got, want := <-seen, asked.String()+" any"; got != want {
-				t.Errorf("the application is asked by %q, want %q", got, want)
+				t.Errorf("the application sees the user agent %q, want %q", got, want)
 			}
 			_ = front.Close()
 			if err := <-ended; !errors.Is(err, net.ErrClosed) {

@@ -6,24 +6,26 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Guarded decides what the kubelet is told of guarded liveness probes. *held.Liveness implements it.
+// Guarded decides which failures of guarded liveness probes the kubelet sees. *held.Liveness implements it.
 type Guarded interface {
 	Passed(p mesh.Probe)
-	// Failed returns whether the failure is kept from the kubelet: it is held back, or it is not the last that the user's threshold needs.
+	// Failed reports whether to keep the failure from the kubelet: because it is held back, or because the user's
+	// failureThreshold is not reached yet.
 	Failed(p mesh.Probe, reason string) (kept bool)
 }
 
-// heldTime is for how long a failure that is held back answers all that ask: the kubelet asks three times within milliseconds after Errored
-// (maxProbeRetries in pkg/kubelet/prober/prober.go).
+// heldTime is how long a held failure answers all requests: the kubelet probes three times within milliseconds after
+// Errored (maxProbeRetries in pkg/kubelet/prober/prober.go).
 const heldTime = 500 * time.Millisecond
 
-// heldBack is a failure that the kubelet is not told of.
+// heldBack is a failure that is kept from the kubelet.
 type heldBack struct {
 	result result
 	at     time.Time
 }
 
-// guard returns what the kubelet is told of a check: Errored, which it discards, for a failure that is held back. It is never told that the check has passed.
+// guard returns the result for the kubelet. For a held failure it is Errored, which the kubelet discards; heldAs may
+// turn it into a warning.
 func (e *entry) guard(by rules, r result) result {
 	if !e.probe.Guarded || e.h.o.Guarded == nil {
 		return r
@@ -42,7 +44,7 @@ func (e *entry) guard(by rules, r result) result {
 	return r
 }
 
-// heldAnswer returns the last failure that was held back, and false if that is long ago.
+// heldAnswer returns the last held failure, and false if that is long ago.
 func (e *entry) heldAnswer(by rules) (result, bool) {
 	if !e.probe.Guarded {
 		return result{}, false

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// grants is a probe.Guarded that is told whether to hold failures back.
+// grants is a probe.Guarded that holds failures back if it is set to.
 type grants struct {
 	mu             sync.Mutex
 	granted        bool
@@ -40,7 +40,7 @@ func (g *grants) grant(granted bool) {
 	g.granted = granted
 }
 
-// A failure that is held back is Errored for the kubelet, which asks three times at once: one check answers all.
+// A held failure is Errored for the kubelet, which probes three times at once. One check answers all three.
 func TestGuarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -72,7 +72,7 @@ func TestGuarded(t *testing.T) {
 		if n := asked.Load() - before; n != 1 {
 			t.Errorf("the application was asked %d times, want once", n)
 		}
-		is(other, "failure") // it is not guarded
+		is(other, "failure") // not guarded
 		<-time.After(600 * time.Millisecond)
 		g.grant(true)
 		is(p, "failure")
@@ -83,7 +83,7 @@ func TestGuarded(t *testing.T) {
 			t.Errorf("%d checks have passed and %d failed, want 2 and 3", g.passed, g.failed)
 		}
 		if got := counts(t, registry); got["sonde_probe_total app liveness failure"] != 3 || got["sonde_probe_total app liveness errored"] != 0 {
-			t.Errorf("the metrics do not tell the truth: %v", got)
+			t.Errorf("the metrics do not count the real verdicts: %v", got)
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// Package probe is the virtual probe handler: it answers the kubelet on the virtual port. It makes each check as the kubelet
-// itself would, and answers so that an unmodified kubelet comes to the same verdict.
+// Package probe is the virtual probe handler, which answers the kubelet on the virtual port. It makes each check as the
+// kubelet itself would, and answers so that an unmodified kubelet reaches the same verdict.
 package probe
 
 import (
@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -23,25 +24,29 @@ import (
 
 // Options of a Handler.
 type Options struct {
-	// Table has the probes and hooks that are answered. Any other request gets 404, and no port is probed for it, unless it has a Target.
+	// Table has the probes and hooks to answer. Any other request gets 404 and causes no check, unless Target finds its
+	// target.
 	Table mesh.ProbeTable
 	// PodIP is the target of all checks, and the only address to listen on. Required.
 	PodIP netip.Addr
-	// Port is the virtual port, 1 to 65535. No check may have it as its target. Required, unless PerPort.
+	// Port is the virtual port, 1 to 65535. No check may target it. Required, unless PerPort.
 	Port int
-	// PerPort says that gRPC probes of the Table with a VirtualPort are asked there, by gRPC (mesh.ProbesPerPort), and that Port is 0 if
-	// there are no others.
+	// PerPort means that the Table's gRPC probes with a VirtualPort are answered by gRPC on that port
+	// (mesh.ProbesPerPort). Port may then be 0 if there are no other probes.
 	PerPort bool
-	// Target returns what a GET of a path is for that is for nothing in the Table, and false if it is for nothing at all, for a written
-	// Dataplane. Default: the Table alone decides.
+	// Target returns the target of a GET of a path that is not in the Table, for a written Dataplane, and false if the
+	// path has none. Default: the Table alone decides.
 	Target func(path string) (Target, bool)
-	// Failed is called for each check that does not succeed, and returns at once. Default: none.
+	// Failed is called for each check that does not succeed. It must return at once. Default: none.
 	Failed func(Failure)
-	// Guarded decides what the kubelet is told of the Table's guarded liveness probes. Default: the truth.
+	// Guarded decides which failures of the Table's guarded liveness probes the kubelet sees. Default: all.
 	Guarded Guarded
-	// Dial connects to the application for each check. Default: sockets that the redirection leaves alone.
+	// Hold selects the answer to a held liveness probe, until Handler.SetHold changes it. Default mesh.HoldErrored.
+	Hold mesh.LivenessHold
+	// Dial connects to the application for each check. Default: sockets that the redirection does not affect.
 	Dial Dial
-	// Connections of callers that may be open at once. An eighth more, or 8, are open for moments, and as many to the application. Default MaxConnections.
+	// Connections limits the open connections of callers. For short times an eighth more, at least 8, may be open;
+	// connections to the application have the same limit. Default MaxConnections.
 	Connections int
 	// Logger gets changed verdicts, and each hook. Default: none.
 	Logger *slog.Logger
@@ -51,7 +56,7 @@ type Options struct {
 
 // Failure is a check that did not succeed.
 type Failure struct {
-	// Container and Probe, such as liveness, are those of the pod.
+	// Container and Probe, such as liveness, name the probe of the pod.
 	Container, Probe string
 	// Verdict is failure, errored or warning.
 	Verdict string
@@ -65,11 +70,12 @@ type Handler struct {
 	o       Options
 	byID    map[string]*entry
 	byPath  map[string]*entry // nil if several entries have the path
-	byPort  map[int]*entry    // gRPC probes with a port of their own
+	byPort  map[int]*entry    // gRPC probes with their own port
 	clients clients
 	running sync.WaitGroup // checks
 	hooks   hookCount
 	metrics *metrics
+	warns   atomic.Bool // held failures are answered with a warning
 
 	mu      sync.Mutex
 	targets map[Target]*entry
@@ -83,15 +89,15 @@ func New(o Options) (*Handler, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Connections = cmp.Or(o.Connections, MaxConnections)
 	if o.Failed == nil {
 		o.Failed = func(Failure) {}
 	}
-	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}, byPort: map[int]*entry{}, targets: map[Target]*entry{}}
+	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}, byPort: map[int]*entry{},
+		targets: map[Target]*entry{}}
 	h.hooks.ended = run.NewSignal()
+	h.SetHold(o.Hold)
 	h.clients = newClients(o.Dial, o.PodIP, o.Port)
 	var err error
 	if h.metrics, err = newMetrics(o.Registerer); err != nil {
@@ -135,7 +141,8 @@ func sameCheck(a, b mesh.Probe) bool {
 func (o *Options) validate() error {
 	var errs []error
 	if !isPodIP(o.PodIP) {
-		errs = append(errs, &mesh.FieldError{Field: "PodIP", Value: o.PodIP.String(), Allowed: "must be one IPv4 or IPv6 address"})
+		errs = append(errs, &mesh.FieldError{Field: "PodIP", Value: o.PodIP.String(),
+			Allowed: "must be one IPv4 or IPv6 address"})
 	}
 	if o.Port < 0 || o.Port > 65535 || o.Port == 0 && !o.PerPort {
 		errs = append(errs, &mesh.FieldError{Field: "Port", Value: strconv.Itoa(o.Port), Allowed: mesh.AllowedPort})
@@ -147,7 +154,8 @@ func (o *Options) validate() error {
 		}
 		if o.PerPort && o.Port == 0 && !o.hasOwnPort(p) {
 			errs = append(errs, &mesh.FieldError{Field: "Port", Value: "0", Allowed: fmt.Sprintf(
-				"%s: probes[%d] (id %q, container %q, type %q) has no virtualPort of its own", mesh.AllowedPort, i, p.ID, p.Container, p.Type)})
+				"%s: probes[%d] (id %q, container %q, type %q) has no virtualPort of its own",
+				mesh.AllowedPort, i, p.ID, p.Container, p.Type)})
 		}
 		if o.hasOwnPort(p) && int(p.VirtualPort) == o.Port {
 			errs = append(errs, fmt.Errorf(wrong, i, p.ID, p.Container, p.Type, "virtualPort", o.Port))
@@ -156,12 +164,12 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// isPodIP reports whether an address may be that of a pod.
+// isPodIP reports whether a pod may have this address.
 func isPodIP(ip netip.Addr) bool {
 	return ip.IsValid() && !ip.IsUnspecified() && !ip.IsMulticast() && ip.Zone() == ""
 }
 
-// Address returns the address of the virtual port. Its port is 0 if there is none.
+// Address returns the address of the virtual port. The port is 0 if no virtual port is open.
 func (h *Handler) Address() netip.AddrPort { return h.at(h.o.Port) }
 
 // Table returns the probe table. It must not be modified.
@@ -185,11 +193,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case e.probe.Type.IsHook():
 		e.serveHook(w, r)
 	default:
-		e.ask(r).write(w, r.Host)
+		e.ask(r).heldAs(e.probe, h.warns.Load()).write(w, r.Host)
 	}
 }
 
-// find returns the entry that r asks for, nil if there is none.
+// find returns the probe or hook that r requests, or nil.
 func (h *Handler) find(r *http.Request) *entry {
 	if r.Method != http.MethodGet {
 		return nil
@@ -208,8 +216,8 @@ func (h *Handler) find(r *http.Request) *entry {
 	return nil
 }
 
-// pathKey returns the key by which targets are compared: byte for byte, except that escapes in a gRPC service do not matter,
-// nor does the slash if the service is empty.
+// pathKey returns the key for comparing targets: byte for byte, except that escapes in a gRPC service do not matter,
+// nor does the slash before an empty service.
 func pathKey(target string) string {
 	rest, isGRPC := strings.CutPrefix(target, "/grpc/")
 	if !isGRPC || strings.Contains(rest, "?") {
@@ -228,5 +236,5 @@ func notFound(w http.ResponseWriter) {
 	header["Content-Type"] = plainText
 	header["X-Content-Type-Options"] = noSniff
 	w.WriteHeader(http.StatusNotFound)
-	_, _ = w.Write([]byte(http.StatusText(http.StatusNotFound) + "\n")) // an error means that the caller is gone
+	_, _ = w.Write([]byte(http.StatusText(http.StatusNotFound) + "\n")) // an error means that the caller has disconnected
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// raw sends a request as it is and returns what comes back.
+// raw sends a request unchanged and returns the response.
 func (p *pod) raw(address, request string) string {
 	p.t.Helper()
 	c := p.connect(address)
@@ -32,7 +32,7 @@ func (p *pod) raw(address, request string) string {
 	return string(answer)
 }
 
-// Nothing but a declared probe reaches a port of the pod.
+// TestOnlyDeclaredProbes checks that only declared probes reach a port of the pod.
 func TestOnlyDeclaredProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -65,7 +65,7 @@ func TestOnlyDeclaredProbes(t *testing.T) {
 			"gRPC with a query":      {get(fmt.Sprintf("/grpc/%d/s?", app.port)), "404"},
 			"an absolute URI":        {get("http://127.0.0.1" + path), "404"},
 			"a URI of another":       {get(fmt.Sprintf("http://127.0.0.1:%d/", app.port)), "404"},
-			"an unknown id":          {get(path, "Sonde-Probe: nobody"), "404"},
+			"an unknown id":          {get(path, "Sonde-Probe: unknown"), "404"},
 			"an empty id":            {get(path, "Sonde-Probe:"), "404"},
 			"two ids":                {get(path, "Sonde-Probe: "+id, "Sonde-Probe: "+id), "404"},
 			"the path of another id": {get(q.VirtualPath(), "Sonde-Probe: "+id), "404"},
@@ -104,7 +104,7 @@ func TestOnlyDeclaredProbes(t *testing.T) {
 	})
 }
 
-// get requests a target as it is, and returns the status of the response.
+// get sends a request for an unchanged target, and returns the status of the response.
 func (p *pod) get(transport *http.Transport, address, target string) int {
 	p.t.Helper()
 	r, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+address, nil)
@@ -121,7 +121,7 @@ func (p *pod) get(transport *http.Transport, address, target string) int {
 	return response.StatusCode
 }
 
-// Probes that share a path differ by their ids; a path alone must say which is meant.
+// Probes that share a path differ by their IDs. A request with the path alone must match one of them unambiguously.
 func TestSelection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -131,7 +131,7 @@ func TestSelection(t *testing.T) {
 		two.HTTPGet.HTTPHeaders = []mesh.HTTPHeader{{Name: "Two", Value: "2"}}
 		grpc := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: bad.port}}
 		service := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: pod.closedPort(), Service: "a/b"}}
-		// Without ids, as in Kuma's tables: a liveness and a readiness probe that are the same, and two that are not.
+		// Without IDs, as in Kuma's tables: a liveness and a readiness probe that are equal, and two that differ.
 		same, again, quick := get(good.port, "/same"), get(good.port, "/same"), get(good.port, "/quick")
 		same.ID, again.ID, quick.ID = "", "", ""
 		again.Type, again.Container = mesh.ProbeReadiness, "other"
@@ -163,7 +163,7 @@ func TestSelection(t *testing.T) {
 	})
 }
 
-// A path of the largest size that Kubernetes admits arrives.
+// A path of the maximum length that Kubernetes admits reaches the application.
 func TestLongPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -175,7 +175,7 @@ func TestLongPath(t *testing.T) {
 	})
 }
 
-// Connections that do nothing, or as little as they can, do not keep the kubelet out.
+// Idle connections, and those that do very little, do not lock out the kubelet.
 func TestKubeletGetsThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -227,13 +227,13 @@ func TestNewErrors(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			if _, err := probe.New(tc.o); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("New() error = %v, want one that says %q", err, tc.want)
+				t.Errorf("New() error = %v, want one with %q", err, tc.want)
 			}
 		})
 	}
 }
 
-// registered has a metric of another kind already.
+// registered returns a registerer that already has a metric of another kind with the same name.
 func registered(t testing.TB) prometheus.Registerer {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -280,7 +280,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// In per-port mode the kernel answers the TCP probes that have a port of their own, and the agent all others.
+// In per-port mode the kernel answers the TCP probes that have their own port, and the agent all others.
 func TestEnvironmentPerPort(t *testing.T) {
 	e := probe.Environment{
 		Table:      `[{"tcpSocket":{"port":1}},{"virtualPort":9001,"tcpSocket":{"port":2}},{"virtualPort":9002,"grpc":{"port":3}}]`,
@@ -295,11 +295,11 @@ func TestEnvironmentPerPort(t *testing.T) {
 		ports = append(ports, p.Port())
 	}
 	if diff := cmp.Diff([]int32{1, 3}, ports); diff != "" {
-		t.Errorf("ports of the applications that the agent asks (-want +got):\n%s", diff)
+		t.Errorf("ports of the applications that the agent probes (-want +got):\n%s", diff)
 	}
 }
 
-// Unknown keys are told once; verdicts when they change, and never what the application says.
+// The log has unknown keys once, verdicts when they change, and never text from the application.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -322,7 +322,7 @@ func TestLog(t *testing.T) {
 		}
 		got := logs.String()
 		if strings.Contains(got, "SECRET") {
-			t.Errorf("log has what is not to be told:\n%s", got)
+			t.Errorf("log has text of the application:\n%s", got)
 		}
 		for text, want := range map[string]int{
 			`"keys":["future"]`: 1, `"msg":"probe verdict"`: 3, `"verdict":"failure","err":"HTTP probe failed with statuscode: 500"`: 1,
@@ -363,7 +363,8 @@ func counts(t testing.TB, r *prometheus.Registry) map[string]float64 {
 	return found
 }
 
-// The handler finds the entry by what arrives from a client of net/http that takes the virtual path for an httpGet's.
+// FuzzSelection checks that the handler finds the entry for the virtual path of an httpGet, as a client of net/http
+// sends it.
 func FuzzSelection(f *testing.F) {
 	for _, path := range []string{"/", "a b", "//h/x?y z", "/%zz#ü", "*", "a:b", "/?\"<>|"} {
 		f.Add(path, path)

@@ -17,7 +17,7 @@ import (
 type hookProber struct {
 	template *requestTemplate
 	client   http.Client
-	// transport is that of client. It keeps connections during a call; the kubelet's keeps them beyond that.
+	// transport of client. It keeps connections during a call; the kubelet's keeps them longer.
 	transport *http.Transport
 }
 
@@ -41,7 +41,7 @@ func (a *hookProber) probe(ctx context.Context, by asker) result {
 		req.URL.Scheme = "http"
 		req.Header.Del("Authorization")
 		if a.call(req) == nil {
-			return result{verdict: success, reason: "HTTPS is not spoken there, HTTP is"}
+			return result{verdict: success, reason: "the application uses HTTP, not HTTPS"}
 		}
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func (a *hookProber) call(req *http.Request) error {
 	return nil
 }
 
-// hookCount is the number of hooks that are being called.
+// hookCount is the number of running hooks.
 type hookCount struct {
 	n     atomic.Int32
 	ended run.Signal // has a value if a hook has ended since it was last read
@@ -74,9 +74,9 @@ func (h *hookCount) end() {
 	h.ended.Set()
 }
 
-// serveHook calls the hook, and answers only if the call succeeds: the kubelet ignores the status, and treats an aborted
-// connection as a failed call. Each answer ends its connection: on a connection that the kubelet reuses, it would retry an
-// aborted call.
+// serveHook calls the hook, and answers only if the call succeeds: the kubelet ignores the status, and treats an
+// aborted connection as a failed call. Each answer closes its connection, since the kubelet retries an aborted call on
+// a reused connection.
 func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
 	e.h.hooks.n.Add(1)
 	defer e.h.hooks.end()
@@ -91,7 +91,7 @@ func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
 		e.tell(result)
 		panic(http.ErrAbortHandler)
 	}
-	if result.reason != "" { // without the mesh, the kubelet writes an event
+	if result.reason != "" { // without the mesh, the kubelet would write an event
 		logger.Warn("hook fell back to HTTP", "err", result.reason)
 	}
 	logger.Info("hook called", "took", time.Since(begin))

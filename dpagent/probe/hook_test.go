@@ -31,7 +31,7 @@ func hook(port int32, path string, headers ...mesh.HTTPHeader) mesh.Probe {
 	return p
 }
 
-// call calls a hook as the kubelet does: it keeps connections, and cares about nothing but whether the call went through.
+// call calls a hook as the kubelet does: it keeps connections, and only checks whether the call succeeded.
 func (p *pod) call(address string, of mesh.Probe) (*http.Response, error) {
 	p.t.Helper()
 	transport := &http.Transport{DialContext: p.dial}
@@ -91,7 +91,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// A hook to a closed port fails: its first call, as if there were no agent.
+// A hook to a closed port fails at its first call, as without an agent.
 func TestHookRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -102,7 +102,7 @@ func TestHookRefused(t *testing.T) {
 	})
 }
 
-// The kubelet's own client has no limit of time, and neither the probes' timeout nor their rate is for hooks.
+// The kubelet's own client has no timeout, and the probes' timeout and rate limit do not apply to hooks.
 func TestHookHasNoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -126,12 +126,12 @@ func TestHookHasNoTimeout(t *testing.T) {
 			}
 		}
 		if heads, _ := app.requests(); len(heads) != callers {
-			t.Errorf("%d calls became %d: each has its effects", callers, len(heads))
+			t.Errorf("%d calls became %d, want all, since each has effects", callers, len(heads))
 		}
 	})
 }
 
-// A hook that is over for the kubelet is over for the application.
+// A hook that the kubelet has given up also ends for the application.
 func TestHookCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -152,7 +152,7 @@ func TestHookCallerLeaves(t *testing.T) {
 	})
 }
 
-// The agent does not end while a hook is under way, and answers other requests until then.
+// The agent does not end while a hook is running, and answers other requests until then.
 func TestEndWaitsForHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -206,28 +206,28 @@ func TestHookFallsBackToHTTP(t *testing.T) {
 			port := pod.web(func(_ http.ResponseWriter, r *http.Request) { seen <- r }, config)
 			p := hook(port, "/", mesh.HTTPHeader{Name: "Authorization", Value: "secret"})
 			p.HTTPGet.Scheme = mesh.SchemeHTTPS
-			var log bytes.Buffer // read once the call is over, of which the agent says nothing then
+			var log bytes.Buffer // read after the call, when the agent logs nothing more
 			if _, err := pod.call(pod.serve(probe.Options{Table: mesh.ProbeTable{p}, Logger: slog.New(slog.NewTextHandler(&log, nil))}), p); err != nil {
 				t.Errorf("hook error = %v", err)
 			}
 			if got := strings.Contains(log.String(), "hook fell back to HTTP"); got == tc.tls {
-				t.Errorf("the log says %t that the hook fell back to HTTP: %s", got, log.String())
+				t.Errorf("the log has the fallback to HTTP: %t: %s", got, log.String())
 			}
 			if len(seen) != tc.calls {
 				t.Fatalf("the application was called %d times, want %d", len(seen), tc.calls)
 			}
 			r := <-seen
 			if got := r.Header.Get("Authorization") != ""; got != tc.tls {
-				t.Errorf("Authorization sent = %t, want %t: it does not go over HTTP instead", got, tc.tls)
+				t.Errorf("Authorization sent = %t, want %t: HTTP must not carry it", got, tc.tls)
 			}
 			if r.Proto != "HTTP/1.1" {
-				t.Errorf("protocol = %s: the kubelet's hooks know HTTP/1.1 alone", r.Proto)
+				t.Errorf("protocol = %s: the kubelet's hooks support only HTTP/1.1", r.Proto)
 			}
 		})
 	}
 }
 
-// Nobody calls a hook who does not know its id.
+// A caller without the ID of a hook cannot call it.
 func TestHooksNeedTheirID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxBody is how many bytes of a body the kubelet reads. It does not notice errors after that.
+// maxBody is how many bytes of a body the kubelet reads. It ignores errors after that.
 const maxBody = 10 << 10
 
 // maxRedirects is how many redirects a check follows.
@@ -24,7 +24,7 @@ const maxRedirects = 10
 // Source: kubernetes pkg/probe/http/request.go.
 type requestTemplate struct {
 	base *http.Request
-	err  error // why there is no base
+	err  error // why base could not be made
 
 	mu    sync.Mutex
 	agent string // user agent in header
@@ -59,7 +59,7 @@ func templateOf(u *url.URL, headers []mesh.HTTPHeader) *requestTemplate {
 	return &requestTemplate{base: base, header: header}
 }
 
-// request returns a new request. A User-Agent header of the user, even an empty one, is kept.
+// request returns a new request. It keeps a User-Agent header of the user, even an empty one.
 func (r *requestTemplate) request(ctx context.Context, userAgent string) *http.Request {
 	req := r.base.WithContext(ctx)
 	if _, set := r.base.Header["User-Agent"]; set {
@@ -75,7 +75,7 @@ func (r *requestTemplate) request(ctx context.Context, userAgent string) *http.R
 	return req
 }
 
-// checkRedirect stops at a redirect to another host name, whatever its address, and after ten redirects.
+// checkRedirect stops at a redirect to another host name, whatever its address, and after maxRedirects redirects.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -91,7 +91,7 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 type httpProber struct {
 	template *requestTemplate
 	client   http.Client
-	h2c      http.Client // for callers that ask by it
+	h2c      http.Client // for callers with the rule asksH2C
 }
 
 func newHTTPProber(c clients, podIP netip.Addr, g *mesh.HTTPGetProbe, timeout time.Duration) *httpProber {
@@ -113,37 +113,38 @@ func (a *httpProber) probe(ctx context.Context, by asker) result {
 	return judge(client, a.template.request(ctx, by.agent))
 }
 
-// judge sends a request, and judges the answer as the kubelet does.
+// judge sends a request, and judges the response as the kubelet does.
 func judge(client *http.Client, req *http.Request) result {
 	res, err := client.Do(req)
 	if err != nil {
 		return failureOf(err)
 	}
-	defer func() { _ = res.Body.Close() }() // it was read as far as needed
+	defer func() { _ = res.Body.Close() }() // read as far as needed
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		// Neither timeout nor context ends the connection of a 101: the kubelet's own check would never end.
+		// Neither timeout nor context ends the connection of a 101, so the kubelet's own check would never end.
 		end := func() { _ = res.Body.Close() }
 		defer context.AfterFunc(req.Context(), end)()
 		if client.Timeout > 0 {
 			defer time.AfterFunc(client.Timeout, end).Stop()
 		}
 	}
-	// Read in the same steps as the kubelet: if a body is cut near the limit, they decide whether that is noticed.
+	// Read in the same steps as the kubelet: they decide whether a body that is cut near the limit causes an error.
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
 	if err != nil {
 		return result{verdict: errored, class: classOf(err), reason: reason(err)}
 	}
 	switch status := res.StatusCode; {
 	case status < http.StatusOK || status >= http.StatusBadRequest:
-		return result{verdict: failure, status: status, class: HTTPStatus, reason: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}
+		return result{verdict: failure, status: status, class: HTTPStatus,
+			reason: fmt.Sprintf("HTTP probe failed with statuscode: %d", status)}
 	case status >= http.StatusMultipleChoices:
 		return result{
-			verdict: warning, class: Redirect, reason: fmt.Sprintf("the application answered %d, which is not followed", status),
+			verdict: warning, class: Redirect, reason: fmt.Sprintf("the application responded with a redirect that is not followed: status %d", status),
 			stopped: stoppedRedirect{location: res.Header.Get("Location"), body: body},
 		}
 	}
 	return result{verdict: success}
 }
 
-// isPlainHTTP reports whether a server answered in plain HTTP where TLS was expected.
+// isPlainHTTP reports whether a server responded in plain HTTP where TLS was expected.
 func isPlainHTTP(err error) bool { return errors.Is(err, http.ErrSchemeMismatch) }

@@ -29,14 +29,15 @@ func get(port int32, path string, headers ...mesh.HTTPHeader) mesh.Probe {
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// What an application sends decides the verdict; none of its words come out, but for what the kubelet shows of a redirect.
+// The application's response decides the verdict. None of its text leaves the pod, except for the parts of a redirect
+// that the kubelet shows.
 func TestVerdicts(t *testing.T) {
 	const secret = "SECRET"
 	status := func(code string) string { return "HTTP/1.1 " + code + "\r\nContent-Length: 6\r\n\r\n" + secret }
 	tests := map[string]struct {
 		answer  string
 		verdict string
-		text    string // part of what the kubelet gets
+		text    string // part of the response to the kubelet
 	}{
 		"200":                      {status("200 OK"), "success", ""},
 		"204":                      {"HTTP/1.1 204 No Content\r\n\r\n", "success", ""},
@@ -86,14 +87,14 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("verdict = %s %q, want %s %q", verdict, text, tc.verdict, tc.text)
 			}
 			if strings.Contains(text, secret) && verdict != "warning" {
-				t.Errorf("what the application said comes out: %q", text)
+				t.Errorf("the response has text of the application: %q", text)
 			}
 		})
 	}
 }
 
 func TestVerdictsOverTime(t *testing.T) {
-	wait := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) } // till the agent leaves
+	wait := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) } // until the agent disconnects
 	reset := func(c net.Conn) { _ = c.(interface{ SetLinger(int) error }).SetLinger(0) }
 	tests := map[string]struct {
 		serve   func(net.Conn)
@@ -143,7 +144,7 @@ func TestConnectionRefused(t *testing.T) {
 	})
 }
 
-// The application sees what the kubelet would have sent.
+// The application sees the request that the kubelet would have sent.
 func TestRequest(t *testing.T) {
 	header := func(pairs ...string) (headers []mesh.HTTPHeader) {
 		for i := 0; i < len(pairs); i += 2 {
@@ -178,6 +179,7 @@ func TestRequest(t *testing.T) {
 		"another kubelet":         {"/", nil, "kube-probe/1.29+", "GET /|Host: @|User-Agent: kube-probe/1.29+|Accept: */*|Connection: close"},
 		"a kubelet of no version": {"/", nil, "kube-probe/.", "GET /|Host: @|User-Agent: kube-probe/.|Accept: */*|Connection: close"},
 		"somebody":                {"/", nil, "curl/8", "GET /|Host: @|User-Agent: kube-probe/sonde|Accept: */*|Connection: close"},
+		"a kubelet of 7 KiB":      {"/", nil, "kube-probe/1." + strings.Repeat("9", 7<<10), "GET /|Host: @|User-Agent: kube-probe/sonde|Accept: */*|Connection: close"},
 		"a disguise":              {"/", nil, "kube-probe/1 (evil)", "GET /|Host: @|User-Agent: kube-probe/sonde|Accept: */*|Connection: close"},
 	}
 	for name, tc := range tests {
@@ -199,7 +201,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// What the kubelet would not send is not sent, and its verdict is the kubelet's.
+// Requests that the kubelet would not send are not sent, and the verdict is the kubelet's.
 func TestRequestNotSent(t *testing.T) {
 	tests := map[string]struct {
 		path    string

@@ -8,23 +8,24 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// newestKubelet is the minor version of the newest Kubernetes release that is supported. Callers without a version are
-// answered as by its kubelet.
+// newestKubelet is the minor version of the newest supported Kubernetes release. Callers without a version are treated
+// as a kubelet of this version.
 const newestKubelet = 37
 
-// rules are what the kubelet of a version does in another way than earlier ones. Callers with the same rules share checks.
+// rules are the ways in which newer kubelets probe differently from older ones. Callers with the same rules share
+// checks.
 type rules uint8
 
 const (
-	// asksH2C: an httpGet with protocol HTTP2 is asked by HTTP/2 without TLS.
+	// asksH2C: an httpGet with protocol HTTP2 uses HTTP/2 without TLS.
 	asksH2C rules = 1 << iota
-	// asksTLS: a grpc with mode TLS is asked by TLS, whose certificate is not verified.
+	// asksTLS: a grpc probe with mode TLS uses TLS and does not verify the certificate.
 	asksTLS
-	// failsFast: a grpc fails with the first connection that is refused. Before, the kubelet tried until the timeout.
+	// failsFast: a grpc probe fails at the first refused connection. Older kubelets retry until the timeout.
 	failsFast
 )
 
-// changes are all that differs between the kubelets that are supported.
+// changes are all differences between the supported kubelets.
 var changes = []struct {
 	rule     rules
 	since    int // minor version
@@ -34,11 +35,11 @@ var changes = []struct {
 	{asksH2C, 37, func(p mesh.Probe) bool { return p.HTTPGet != nil && p.HTTPGet.Protocol == mesh.HTTPGetHTTP2 }},
 	// pkg/probe/grpc/grpc.go, ProbeOptions (KEP-4939).
 	{asksTLS, 37, func(p mesh.Probe) bool { return p.GRPC != nil && p.GRPC.Mode == mesh.GRPCModeTLS }},
-	// pkg/probe/grpc/grpc.go, NewClient in place of a DialContext that blocks (kubernetes#142457).
+	// pkg/probe/grpc/grpc.go, NewClient instead of a blocking DialContext (kubernetes#142457).
 	{failsFast, 38, func(p mesh.Probe) bool { return p.GRPC != nil }},
 }
 
-// rulesOf returns what the kubelet of a minor version does with a probe.
+// rulesOf returns the rules by which a kubelet of a minor version makes a probe.
 func rulesOf(p mesh.Probe, minor int) (r rules) {
 	for _, c := range changes {
 		if minor >= c.since && c.concerns(p) {
@@ -48,14 +49,14 @@ func rulesOf(p mesh.Probe, minor int) (r rules) {
 	return r
 }
 
-// asker is who asks for a check.
+// asker is the caller for whom a check is made.
 type asker struct {
 	// agent is the user agent that the application sees.
 	agent string
 	rules rules
 }
 
-// askerOf returns who asks for a check of a probe.
+// askerOf returns the asker of a request for a probe.
 func askerOf(r *http.Request, p mesh.Probe) asker {
 	if p.Type.IsHook() {
 		return askerAs(kubeletAgent(r, hookAgent+"sonde"), p)
@@ -63,11 +64,11 @@ func askerOf(r *http.Request, p mesh.Probe) asker {
 	return askerAs(kubeletAgent(r, ownAgent), p)
 }
 
-// askerAs returns who has a user agent.
+// askerAs returns the asker with a user agent.
 func askerAs(agent string, p mesh.Probe) asker { return asker{agent, rulesOf(p, minorOf(agent))} }
 
-// minorOf returns the minor version of the kubelet that has a user agent, newestKubelet if it says none: kube-probe/1.36, and
-// kube-probe/1.33+ of some clouds.
+// minorOf returns the minor version of the kubelet with a user agent, such as kube-probe/1.36, or kube-probe/1.33+ of
+// some clouds. It returns newestKubelet if the user agent has no version.
 func minorOf(agent string) int {
 	version, _ := strings.CutPrefix(agent, probeAgent)
 	minor, ok := strings.CutPrefix(version, "1.")
@@ -80,16 +81,16 @@ func minorOf(agent string) int {
 	return newestKubelet
 }
 
-// Prefixes of the kubelet's user agents. No others are passed on.
+// Prefixes of the kubelet's user agents. The application sees no others.
 const (
 	probeAgent = mesh.KubeletAgent
 	hookAgent  = "kube-lifecycle/"
-	// ownAgent is the user agent where the kubelet does not ask.
+	// ownAgent is the user agent of checks that no kubelet requested.
 	ownAgent = probeAgent + "sonde"
 )
 
-// kubeletAgent returns the caller's user agent if it is the kubelet's, else another with the kubelet's prefix, since
-// applications may check that.
+// kubeletAgent returns the caller's user agent if it is a kubelet's, or else otherwise, which has a kubelet's prefix,
+// since applications may check the prefix.
 func kubeletAgent(r *http.Request, otherwise string) string {
 	const longest = 64
 	agent := r.UserAgent()

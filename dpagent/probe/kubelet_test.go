@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// serveH2C starts an application that speaks HTTP/2 without TLS, and nothing else.
+// serveH2C starts an application that supports only HTTP/2 without TLS.
 func (p *pod) serveH2C(answer int) int32 {
 	p.t.Helper()
 	l := p.listen(localhost.String())
@@ -31,7 +31,7 @@ func (p *pod) serveH2C(answer int) int32 {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = s.Serve(l) // it says that it was closed
+		_ = s.Serve(l) // returns an error when closed
 	}()
 	p.t.Cleanup(func() {
 		_ = s.Close()
@@ -40,7 +40,7 @@ func (p *pod) serveH2C(answer int) int32 {
 	return int32(port(l))
 }
 
-// serveLate starts an application that listens after a while.
+// serveLate starts an application that begins to listen after a while.
 func (p *pod) serveLate(after time.Duration) int32 {
 	p.t.Helper()
 	free := p.closedPort()
@@ -63,7 +63,7 @@ func (p *pod) serveLate(after time.Duration) int32 {
 			<-p.t.Context().Done()
 			s.Stop()
 		}()
-		_ = s.Serve(l) // until it is stopped
+		_ = s.Serve(l) // until the server stops
 	}()
 	p.t.Cleanup(func() { <-stopped })
 	return free
@@ -77,7 +77,7 @@ func (p *pod) serveGRPCByTLS() int32 {
 	return int32(port(l))
 }
 
-// What kubelets of different versions do differently is done for each as its own would.
+// TestVerdictOfTheVersionThatAsks checks that each kubelet version gets the verdict that its own code would reach.
 func TestVerdictOfTheVersionThatAsks(t *testing.T) {
 	grpcAt := func(port int32) mesh.Probe { return mesh.Probe{TimeoutSeconds: 4, GRPC: &mesh.GRPCProbe{Port: port}} }
 	h2cAt := func(port int32) mesh.Probe {

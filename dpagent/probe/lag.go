@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// ErrLate is the error of a check whose time was over while this process could not go on with it: nothing is known of the application.
+// ErrLate is the error of a check that timed out because this process could not run: nothing is known about the
+// application.
 var ErrLate = errors.New("the agent was too busy to check")
 
 const (
 	// lagTicks is how often the lag is measured within the timeout of a check. Most checks end before the first tick.
 	lagTicks = 10
-	// lagShare is the part of its timeout that a check may lose to the lag: one in lagShare.
+	// lagShare limits the lag of a check to a share of its timeout: one in lagShare.
 	lagShare = 4
 )
 
-// lag measures for how long this process could not go on with a check, because other processes had the processors, or the
-// requests of a flood were first. If a check then fails only because its time is over, that says nothing about the
-// application.
+// lag measures how long this process could not continue a check, because other processes used the processors, or a
+// flood of requests came first. If such a check times out, that says nothing about the application.
 type lag struct {
 	interval time.Duration
 
 	mu    sync.Mutex
 	timer *time.Timer // nil after stop
-	due   time.Time   // of the next tick
+	due   time.Time   // time of the next tick
 	lost  time.Duration
 }
 
@@ -51,13 +51,13 @@ func (l *lag) tick() {
 	l.timer.Reset(l.interval)
 }
 
-// count adds how late the tick is that was due. mu is held.
+// count adds the delay of the tick that was due. The caller holds mu.
 func (l *lag) count(now time.Time) {
 	l.lost += max(0, now.Sub(l.due))
 	l.due = now.Add(l.interval)
 }
 
-// stop ends the measurement, and returns the time that was lost.
+// stop ends the measurement, and returns the lost time.
 func (l *lag) stop() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *lag) stop() time.Duration {
 	return l.lost
 }
 
-// unlessLate returns r, or Errored if all that r says is that the time was over, and the agent has lost too much of it.
+// unlessLate returns r, or Errored if r is a timeout and the check lost more than its share of the time to the lag.
 func (r result) unlessLate(took, timeout, lost time.Duration) result {
 	timedOut := r.verdict == failure && r.status == 0 && took >= timeout
 	if !timedOut || lost <= timeout/lagShare {

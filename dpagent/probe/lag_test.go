@@ -10,7 +10,7 @@ import (
 func TestLag(t *testing.T) {
 	begin := time.Now()
 	tests := map[string]struct {
-		ticks []int // when they came, in ms
+		ticks []int // times of the ticks, in ms
 		want  int   // ms
 	}{
 		"in time":                     {ticks: []int{100, 200, 300}},

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var localhost = netip.MustParseAddr("127.0.0.1")
 
-// loopback of each family.
+// loopback has the loopback address of each family.
 var loopback = map[string]string{"IPv4": "127.0.0.1", "IPv6": "::1"}
 
 // pod is a pod whose agent and applications share a network in memory. A bubble must create it.
@@ -59,14 +59,14 @@ func (p *pod) connect(address string) net.Conn {
 	return c
 }
 
-// serve starts a handler for the table on a port of its own, and returns its address.
+// serve starts a handler for the table on its own port, and returns the address.
 func (p *pod) serve(o probe.Options) string {
 	p.t.Helper()
 	address, _ := p.serveUntil(context.Background(), o)
 	return address
 }
 
-// serveUntil does so until ctx ends; served is closed when Serve has returned.
+// serveUntil is serve until ctx ends; served is closed when Serve has returned.
 func (p *pod) serveUntil(ctx context.Context, o probe.Options) (address string, served <-chan struct{}) {
 	p.t.Helper()
 	if !o.PodIP.IsValid() {
@@ -110,7 +110,7 @@ func (p *pod) listen(ip string) net.Listener {
 
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-// closedPort returns a port on which nobody listens.
+// closedPort returns a port without a listener.
 func (p *pod) closedPort() int32 {
 	p.t.Helper()
 	l := p.listen(localhost.String())
@@ -126,7 +126,7 @@ type application struct {
 	conn int
 }
 
-// apply starts an application that reads a request's head and then does what serve says.
+// apply starts an application that reads the head of a request and then calls serve.
 func (p *pod) apply(ip string, serve func(net.Conn)) *application {
 	p.t.Helper()
 	l := p.listen(ip)
@@ -176,13 +176,13 @@ func (a *application) head(c net.Conn) (string, bool) {
 	}
 }
 
-// answer starts an application that answers with text, and closes.
+// answer starts an application that responds with text and closes the connection.
 func (p *pod) answer(text string) *application {
 	p.t.Helper()
 	return p.apply(localhost.String(), func(c net.Conn) { _, _ = c.Write([]byte(text)) })
 }
 
-// requests that have come, and connections.
+// requests returns the received request heads, and the number of connections.
 func (a *application) requests() (heads []string, connections int) {
 	synctest.Wait()
 	a.mu.Lock()
@@ -190,7 +190,7 @@ func (a *application) requests() (heads []string, connections int) {
 	return append([]string(nil), a.seen...), a.conn
 }
 
-// kubelet asks as the kubelet does, and judges as it does.
+// kubelet probes and judges as the kubelet does.
 type kubelet struct {
 	*pod
 	agent   string        // default "kube-probe/1.36"
@@ -226,7 +226,7 @@ func (k kubelet) probe(address, path, id string) (verdict, text string) {
 			if r.URL.Hostname() != via[0].URL.Hostname() {
 				return http.ErrUseLastResponse
 			}
-			return errors.New("the handler must not send its caller to itself")
+			return errors.New("the handler must not redirect its caller to itself")
 		},
 	}
 	response, err := client.Do(r)
@@ -246,7 +246,7 @@ func (k kubelet) probe(address, path, id string) (verdict, text string) {
 	return "success", string(body)
 }
 
-// web starts an application of net/http.
+// web starts an application that uses net/http.
 func (p *pod) web(h http.HandlerFunc, secure *tls.Config) (port int32) {
 	p.t.Helper()
 	l := p.listen(localhost.String())
@@ -259,7 +259,7 @@ func (p *pod) web(h http.HandlerFunc, secure *tls.Config) (port int32) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = s.Serve(l) // it says that it was closed
+		_ = s.Serve(l) // returns an error when closed
 	}()
 	p.t.Cleanup(func() {
 		_ = s.Close()
@@ -268,7 +268,7 @@ func (p *pod) web(h http.HandlerFunc, secure *tls.Config) (port int32) {
 	return port
 }
 
-// expired is a certificate that no client would take that looked at it.
+// expired is a certificate that no verifying client would accept.
 func expired(t testing.TB) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

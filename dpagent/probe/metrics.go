@@ -22,7 +22,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "sonde_probe_total", Help: "Checks of the pod's probes and hooks, by verdict.",
 		}, []string{"container", "probe", "verdict"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sonde_probe_duration_seconds", Help: "How long checks took.",
+			Name: "sonde_probe_duration_seconds", Help: "Duration of checks.",
 			Buckets: []float64{.001, .01, .1, 1, 10},
 		}, []string{"container", "probe"}),
 	}
@@ -35,7 +35,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, errors.Join(totalErr, durationErr)
 }
 
-// register registers a collector with r, and returns the one that is registered.
+// register registers a collector with r. It returns the collector that was already registered, if any.
 func register[C prometheus.Collector](r prometheus.Registerer, c C) (C, error) {
 	err := r.Register(c)
 	if earlier, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
@@ -66,13 +66,13 @@ func (m *metrics) of(p mesh.Probe) entryMetrics {
 
 func (m *entryMetrics) count(v verdict) { m.total[v].Inc() }
 
-// observe counts a check that was made.
+// observe counts a check.
 func (m *entryMetrics) observe(v verdict, took time.Duration) {
 	m.count(v)
 	m.duration.Observe(took.Seconds())
 }
 
-// probeName returns the type of a probe, or its handler if the type is not known.
+// probeName returns the type of a probe, or its handler if the type is unknown.
 func probeName(p mesh.Probe) string {
 	if p.Type != "" {
 		return string(p.Type)

@@ -8,7 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// TestWhoHasJustComeMayAsk has more callers than there may be: who has just come has the time to ask before it makes room.
+// TestWhoHasJustComeMayAsk connects more callers than the limit: a new caller gets askPatience to send its request
+// before it can be evicted.
 func TestWhoHasJustComeMayAsk(t *testing.T) {
 	for name, tc := range map[string]struct{ since, want time.Duration }{
 		"just come":     {0, askPatience},
@@ -32,7 +33,7 @@ func TestWhoHasJustComeMayAsk(t *testing.T) {
 			select {
 			case <-first.evicted:
 			default:
-				t.Error("the first makes no room")
+				t.Error("the first caller was not evicted")
 			}
 			_, _ = first.Close(), second.Close()
 		})

@@ -13,14 +13,14 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// The application's own Location is passed on where a caller does not follow it, else another.
+// The application's own Location is passed on if the caller does not follow it; otherwise another one is used.
 func TestStoppedRedirects(t *testing.T) {
 	const other = "http://warning.sonde.invalid/"
 	long := "http://elsewhere.example/" + strings.Repeat("a", 4<<10)
 	tests := map[string]struct {
 		status   string
 		location string
-		host     string // of the request, "" for the pod's address
+		host     string // Host of the request; "" for the pod's address
 		want     string
 	}{
 		"elsewhere":                         {status: "302", location: "http://elsewhere.example/a?b#c"},
@@ -64,7 +64,7 @@ func TestStoppedRedirects(t *testing.T) {
 	}
 }
 
-// Of a body as much comes out as the kubelet reads.
+// As much of a body is passed on as the kubelet reads.
 func TestStoppedRedirectBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)

@@ -15,38 +15,40 @@ const (
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 10 * time.Second
 	writeTimeout  = 5 * time.Second
-	// headerBytes is how long a request may be besides its path.
+	// headerBytes is the maximum length of a request besides its path.
 	headerBytes = 4 << 10
 	// serverSlop is what net/http allows beyond MaxHeaderBytes.
 	serverSlop = 4 << 10
-	// shutdownTimeout is how long checks may still take when the agent ends.
+	// shutdownTimeout is how long checks may still run when the agent shuts down.
 	shutdownTimeout = time.Second
 )
 
-// Ports returns what to listen on, in any order. Longer requests than they say are not accepted.
+// Ports returns the ports to listen on, in any order. Requests longer than their limits are rejected.
 func (h *Handler) Ports() (all []Port) {
 	if h.o.Port != 0 {
 		all = append(all, Port{Address: h.Address(), MaxHead: serverSlop + headerBytes + h.longestPath()})
 	}
 	for port, e := range h.byPort {
-		all = append(all, Port{Address: h.at(port), MaxHead: maxCall(len(e.probe.GRPC.Service)), GRPC: true, Timeout: e.timeout})
+		all = append(all, Port{Address: h.at(port), MaxHead: maxCall(len(e.probe.GRPC.Service)), GRPC: true,
+			Timeout: e.timeout})
 	}
 	slices.SortFunc(all, func(a, b Port) int { return a.Address.Compare(b.Address) })
 	return all
 }
 
-// Port is one that a Handler is served on.
+// Port is a port on which a Handler is served.
 type Port struct {
 	Address netip.AddrPort
-	// MaxHead is the length of the longest request without a body that is accepted, or more, in bytes; for GRPC that of the longest request.
+	// MaxHead is at least the length of the longest accepted request without a body, in bytes; for GRPC, of the longest
+	// request including its body.
 	MaxHead int
-	// GRPC says that it is for one gRPC probe, with that Timeout.
+	// GRPC means that the port is for one gRPC probe, with this Timeout.
 	GRPC    bool
 	Timeout time.Duration
 }
 
-// Serve serves the listeners of all Ports until ctx ends and no hook is being called, and closes them. Probes that wait then are answered
-// Errored.
+// Serve serves the listeners of all Ports until ctx ends and no hook is running, and closes them. Probes that still
+// wait are then answered Errored.
 func (h *Handler) Serve(ctx context.Context, listeners ...net.Listener) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -74,8 +76,8 @@ func (h *Handler) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return err
 }
 
-// waitForEnd returns nil when ctx has ended and no hook is being called, or the error of failed. Hooks have no timeout: the
-// kubelet kills this process when the pod's grace period is over.
+// waitForEnd returns nil when ctx has ended and no hook is running, or the error of failed. Hooks have no timeout,
+// since the kubelet kills this process after the pod's grace period.
 func (h *Handler) waitForEnd(ctx context.Context, failed <-chan error) error {
 	select {
 	case err := <-failed:
@@ -83,7 +85,7 @@ func (h *Handler) waitForEnd(ctx context.Context, failed <-chan error) error {
 	case <-ctx.Done():
 	}
 	if n := h.hooks.n.Load(); n > 0 {
-		h.o.Logger.Info("waiting for hooks before the end", "hooks", n)
+		h.o.Logger.Info("waiting for running hooks before shutdown", "hooks", n)
 	}
 	for h.hooks.n.Load() > 0 {
 		select {
@@ -103,8 +105,8 @@ func (h *Handler) longestPath() int {
 	return longest
 }
 
-// ignoreBody makes sure that the server does not wait for the body of a request.
+// ignoreBody prevents the server from waiting for the body of a request.
 func ignoreBody(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // only a recorder in tests does not support it
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // fails only with a test recorder
 }

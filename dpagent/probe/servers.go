@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// grpcHead is how long the headers of a call of gRPC may be, in bytes.
+	// grpcHead is the maximum length of a gRPC call's headers, in bytes.
 	grpcHead = 4 << 10
-	// grpcSlop is how much of a request by gRPC, in bytes, is neither headers nor the name of a service.
+	// grpcSlop is the part of a gRPC request, in bytes, besides headers and the name of the service.
 	grpcSlop = 4 << 10
-	// anyService is how long the name of a service may be where callers may ask for any, in bytes.
+	// anyService is the maximum length of a service's name, in bytes, where callers may name any service.
 	anyService = 4 << 10
 )
 
-// maxCall returns how long a request by gRPC may be, in bytes. A flood of frames ends there.
+// maxCall returns the maximum length of a gRPC request, in bytes. It ends a flood of frames.
 func maxCall(service int) int { return grpcSlop + grpcHead + service }
 
-// servers serve several listeners, with one limit on connections. Contexts of requests have the one of base.
+// servers serve several listeners, with one limit on connections. The contexts of requests derive from base's.
 type servers struct {
 	connections *connections
 	http, grpc  *http.Server
@@ -36,7 +36,7 @@ func newServers(base context.Context, handler http.Handler, maxHead, connections
 	s.grpc = s.server(base, http.HandlerFunc(answer.serveGRPC), grpcHead)
 	s.grpc.Protocols = new(http.Protocols)
 	s.grpc.Protocols.SetUnencryptedHTTP2(true)
-	s.grpc.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1} // a caller has one call for each connection
+	s.grpc.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1} // a caller makes one call per connection
 	return s
 }
 
@@ -54,7 +54,7 @@ func (s *servers) server(base context.Context, handler http.Handler, maxHead int
 	}
 }
 
-// serve serves all listeners until they end. Those for gRPC have an entry.
+// serve serves all listeners until they end. For each gRPC listener, grpc returns its entry.
 func (s *servers) serve(all []net.Listener, grpc func(net.Listener) *entry) {
 	s.n, s.ended = len(all), make(chan error, len(all))
 	for _, l := range all {
@@ -68,7 +68,7 @@ func (s *servers) serve(all []net.Listener, grpc func(net.Listener) *entry) {
 	}
 }
 
-// serveGRPC serves calls that ask for a service with a name of that length at most.
+// serveGRPC serves calls for a service whose name has at most this length.
 func (s *servers) serveGRPC(l net.Listener, service int) error {
 	return named(s.grpc.Serve(newGate(s.connections, l, maxCall(service))), l)
 }
@@ -80,14 +80,14 @@ func named(err error, l net.Listener) error {
 	return fmt.Errorf("serve probes on %s: %w", l.Addr(), err)
 }
 
-// shutdown ends gracefully, as far as there is time.
+// shutdown ends gracefully until ctx ends.
 func (s *servers) shutdown(ctx context.Context) error {
 	return errors.Join(s.http.Shutdown(ctx), s.grpc.Shutdown(ctx))
 }
 
 func (s *servers) close() error { return errors.Join(s.http.Close(), s.grpc.Close()) }
 
-// wait waits for the end of n listeners, and returns errors but for those that come from the end of the servers.
+// wait waits for the end of n listeners, and returns their errors, except those caused by the shutdown of the servers.
 func (s *servers) wait(n int) error {
 	var errs []error
 	for range n {

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// stub is an application that takes its time.
+// stub is an application that answers slowly.
 type stub struct {
 	takes   time.Duration
 	result  result
@@ -42,7 +42,7 @@ func (s *stub) probe(ctx context.Context, by asker) result {
 	}
 }
 
-// stubbed returns a handler whose only probe asks s, and a request for it.
+// stubbed returns a handler whose only probe checks s, and a function that sends a request for it.
 func stubbed(t *testing.T, s *stub) (*Handler, func(context.Context) *httptest.ResponseRecorder) {
 	t.Helper()
 	p := mesh.Probe{TimeoutSeconds: 1, TCPSocket: &mesh.TCPSocketProbe{Port: 1}}
@@ -60,7 +60,7 @@ func stubbed(t *testing.T, s *stub) (*Handler, func(context.Context) *httptest.R
 	}
 }
 
-// Callers that come while a check runs share it, and its verdict.
+// Callers that arrive while a check runs share the check and its verdict.
 func TestCallersShareACheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{takes: time.Second, result: result{verdict: failure, status: 418}}
@@ -81,7 +81,8 @@ func TestCallersShareACheck(t *testing.T) {
 	})
 }
 
-// Who comes after the end of a check gets one of its own: the kubelet asks again at once when a container turns not ready.
+// A caller that arrives after the end of a check gets a new check: the kubelet probes again at once when a container
+// becomes not ready.
 func TestNoAnswerFromThePast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{result: result{verdict: success}}
@@ -95,7 +96,7 @@ func TestNoAnswerFromThePast(t *testing.T) {
 	})
 }
 
-// However many ask, the application is asked at the rate that is allowed, and all get an answer.
+// However many callers there are, the application is checked at the allowed rate, and all callers get an answer.
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{takes: time.Millisecond, result: result{verdict: success}}
@@ -117,7 +118,7 @@ func TestRate(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		// One more begins at the end, for those who came just before it.
+		// One more check begins at the end, for the callers that arrived just before.
 		if n := s.began.Load(); n > seconds*checksPerSecond+checksBurst+1 || n < seconds*checksPerSecond {
 			t.Errorf("%d checks in %d s", n, seconds)
 		}
@@ -130,7 +131,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// A check that nobody waits for any more ends, and whoever comes then gets another.
+// A check without waiters ends, and the next caller gets a new one.
 func TestAllCallersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{takes: time.Hour, result: result{verdict: success}}
@@ -144,12 +145,12 @@ func TestAllCallersLeave(t *testing.T) {
 		leave()
 		synctest.Wait()
 		if s.cut.Load() != 0 {
-			t.Error("the check has ended, and somebody waits for it")
+			t.Error("the check ended although a caller waits for it")
 		}
 		end()
 		synctest.Wait()
 		if s.cut.Load() != 1 {
-			t.Error("the check goes on, and nobody waits for it")
+			t.Error("the check continues without waiters")
 		}
 		s.takes = 0
 		if w := ask(t.Context()); w.Body.String() != "success\n" {
@@ -159,7 +160,7 @@ func TestAllCallersLeave(t *testing.T) {
 	})
 }
 
-// Callers who come and go do not use up the turns of one who stays.
+// Callers that come and go do not use up the rate of a caller that stays.
 func TestCallersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{takes: 20 * time.Millisecond, result: result{verdict: success}}
@@ -176,7 +177,7 @@ func TestCallersComeAndGo(t *testing.T) {
 				ask(gone)
 			}
 			if h.byPath["/tcp/1"].lane(0).current != turn || turn == nil {
-				t.Error("callers who leave begin to wait anew")
+				t.Error("callers that leave make the wait start again")
 			}
 			begin := time.Now()
 			if w := ask(t.Context()); w.Body.String() != "success\n" || time.Since(begin) > 121*time.Millisecond {
@@ -187,7 +188,7 @@ func TestCallersComeAndGo(t *testing.T) {
 	})
 }
 
-// A slow probe delays no other.
+// A slow probe does not delay others.
 func TestSlowProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow, quick := &stub{takes: time.Hour}, &stub{result: result{verdict: success}}
@@ -212,7 +213,7 @@ func TestSlowProbe(t *testing.T) {
 	})
 }
 
-// What the agent lacks is no fault of the application's.
+// A fault of the agent never becomes a failure of the application.
 func TestTell(t *testing.T) {
 	tests := map[string]struct {
 		result   result
@@ -244,7 +245,7 @@ func TestTell(t *testing.T) {
 	}
 }
 
-// Callers share a check if their kubelets judge alike, so that nobody's user agent decides what another is told.
+// Callers share a check only if their kubelets' rules agree, so that no user agent changes another caller's verdict.
 func TestVersionsShareNoCheck(t *testing.T) {
 	for agents, want := range map[[2]string]int32{
 		{"kube-probe/1.36", "kube-probe/1.37"}: 1,

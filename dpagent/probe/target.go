@@ -11,26 +11,28 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Target is what a port or path is for, of a written Dataplane.
+// Target is what a port or path of a written Dataplane probes.
 type Target struct {
-	// Asked is what the kubelet would have asked without the mesh, Application where the application listens that is behind it.
+	// Asked is the address that the kubelet would have probed without the mesh. Application is the address where the
+	// application behind it listens.
 	Asked, Application netip.AddrPort
-	// Path is asked for by HTTP. It begins with a slash.
+	// Path is the path of the HTTP request. It begins with a slash.
 	Path string
 }
 
-// url returns what the kubelet would have asked for.
+// url returns the URL that the kubelet would have requested.
 func (t *Target) url(query string) *url.URL {
 	u, err := url.Parse("http://" + t.Asked.String() + t.Path)
-	if err != nil { // the kubelet, too, then takes it as a plain path
+	if err != nil { // like the kubelet, take it as a plain path
 		u = &url.URL{Scheme: "http", Host: t.Asked.String(), Path: t.Path}
 	}
 	u.RawQuery = query
 	return u
 }
 
-// serveTarget answers one request. It goes on for as long as its caller waits. Of the caller's request the application gets the query and a
-// user agent of the kubelet, but no other header: some frameworks take method and path from headers.
+// serveTarget answers one request. The check runs for as long as its caller waits. The application gets the query of
+// the caller's request and a kubelet's user agent, but no other header, since some frameworks read method and path from
+// headers.
 func (h *Handler) serveTarget(w http.ResponseWriter, r *http.Request) {
 	path, _, _ := strings.Cut(r.RequestURI, "?")
 	t, ok := h.o.Target(path)
@@ -48,7 +50,7 @@ func (h *Handler) serveTarget(w http.ResponseWriter, r *http.Request) {
 	select {
 	case res := <-asked:
 		res.write(w, r.Host)
-	case <-ctx.Done(): // the caller has gone, or the agent ends
+	case <-ctx.Done(): // the caller has disconnected, or the agent shuts down
 		ending.write(w, r.Host)
 	case <-evicted(ctx):
 		e.metrics.count(errored)
@@ -56,7 +58,8 @@ func (h *Handler) serveTarget(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// entryOf returns the entry that counts and logs the verdicts of a target. There are as many as the Dataplane has had.
+// entryOf returns the entry that counts and logs the verdicts of a target. The number of entries is bounded by the
+// targets that the Dataplane has had.
 func (h *Handler) entryOf(t Target) *entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,18 +80,19 @@ func (t *Target) ask(ctx context.Context, e *entry, by asker, query string) resu
 	}
 	began := time.Now()
 	res := a.probe(ctx, by)
-	if ctx.Err() != nil { // this is no verdict
+	if ctx.Err() != nil { // no verdict
 		return ending
 	}
 	if query == "" {
 		e.observe(ctx, by.rules, res, time.Since(began))
-	} else { // it is a check of its own, and callers could fill the log with such
+	} else { // do not log: callers could fill the log with different queries
 		e.metrics.observe(res.verdict, time.Since(began))
 	}
 	return res
 }
 
-// behind returns where the application listens that the kubelet would reach at an address. A redirect may lead to another port of it.
+// behind returns the application's address for an address that the kubelet would call. A redirect may lead to another
+// port of the application.
 func (t *Target) behind(at netip.AddrPort) netip.AddrPort {
 	if at == t.Asked {
 		return t.Application

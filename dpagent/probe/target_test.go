@@ -43,7 +43,7 @@ func (p *pod) serveTarget(podIP, path string, target probe.Target) func(request 
 	}
 }
 
-// only is Options.Target with one path.
+// only returns an Options.Target with a single path.
 func only(path string, target probe.Target) func(string) (probe.Target, bool) {
 	return func(asked string) (probe.Target, bool) { return target, asked == path }
 }
@@ -53,12 +53,12 @@ func at(ip string, port int32) netip.AddrPort {
 }
 
 func TestTargets(t *testing.T) {
-	longest := "/" + strings.Repeat("a", 2047) // of an endpoint of a Dataplane
+	longest := "/" + strings.Repeat("a", 2047) // maximum length in a Dataplane
 	tests := map[string]struct {
 		ip      string
-		path    string // of the target
+		path    string // path of the target
 		request string
-		want    string // target of the application
+		want    string // target that the application gets
 	}{
 		"a path":              {"127.0.0.1", "/metrics", "/8080/metrics", "/metrics"},
 		"IPv6":                {"::1", "/metrics", "/8080/metrics", "/metrics"},
@@ -92,7 +92,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestTargetsBesideATable has paths of both: those of the table come first.
+// TestTargetsBesideATable has the same paths in the table and as targets: the table takes precedence.
 func TestTargetsBesideATable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)
@@ -134,7 +134,8 @@ func TestRequestsWithoutATarget(t *testing.T) {
 	})
 }
 
-// TestTargetThatAnswersLate is asked for as long as the caller waits, also where it changes the protocol.
+// TestTargetThatAnswersLate checks that a check runs for as long as its caller waits, even if the application changes
+// the protocol.
 func TestTargetThatAnswersLate(t *testing.T) {
 	tests := map[string]string{
 		"silence": "",

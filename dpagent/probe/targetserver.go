@@ -13,11 +13,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// longestCall limits a call whose caller does not give up. Those that wait for a probe do within minutes.
+// longestCall limits a call whose caller never gives up. A caller that probes gives up within minutes.
 const longestCall = time.Hour
 
-// TargetServer answers calls of gRPC health checking for one port of a written Dataplane. It asks the application for as
-// long as a caller waits.
+// TargetServer answers gRPC health checks on one port of a written Dataplane. Each check of the application runs for as
+// long as its caller waits.
 type TargetServer struct {
 	target  Target
 	dial    Dial
@@ -27,14 +27,15 @@ type TargetServer struct {
 	running sync.WaitGroup
 }
 
-// NewTargetServer returns a server. Close has to be called.
+// NewTargetServer returns a server. The caller must call Close.
 func NewTargetServer(t Target, dial Dial, r prometheus.Registerer) (*TargetServer, error) {
 	all, err := newMetrics(r)
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &TargetServer{target: t, dial: dial.or(plainClose), metrics: all.of(mesh.Probe{GRPC: &mesh.GRPCProbe{}}), stop: stop}
+	s := &TargetServer{target: t, dial: dial.or(plainClose), metrics: all.of(mesh.Probe{GRPC: &mesh.GRPCProbe{}}),
+		stop: stop}
 	s.servers = newServers(ctx, http.NotFoundHandler(), 0, MaxConnections, s.answer)
 	return s, nil
 }
@@ -49,14 +50,15 @@ func (s *TargetServer) Close() {
 	s.running.Wait()
 }
 
-// callTimeout returns for how long the caller of r waits (gRPC: PROTOCOL-HTTP2.md, Timeout), or longestCall.
+// callTimeout returns how long the caller of r waits (gRPC: PROTOCOL-HTTP2.md, Timeout), or longestCall.
 func callTimeout(r *http.Request) time.Duration {
 	text := r.Header.Get("Grpc-Timeout")
 	if text == "" {
 		return longestCall
 	}
 	unit := map[byte]time.Duration{
-		'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+		'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond,
+		'n': time.Nanosecond,
 	}[text[len(text)-1]]
 	n, err := strconv.ParseUint(text[:len(text)-1], 10, 32)
 	if err != nil || unit == 0 || time.Duration(n) >= longestCall/unit {
@@ -65,20 +67,21 @@ func callTimeout(r *http.Request) time.Duration {
 	return time.Duration(n) * unit
 }
 
-// answer asks the application.
+// answer checks the application.
 func (s *TargetServer) answer(r *http.Request, service string) result {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	a := &grpcProber{address: s.target.Asked.String(), service: service, timeout: callTimeout(r), dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return s.dial(ctx, network, s.target.Application.String())
-	}}
+	a := &grpcProber{address: s.target.Asked.String(), service: service, timeout: callTimeout(r),
+		dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return s.dial(ctx, network, s.target.Application.String())
+		}}
 	began := time.Now()
 	asked := make(chan result, 1)
 	by := askerOf(r, mesh.Probe{GRPC: &mesh.GRPCProbe{Service: service}})
 	s.running.Go(func() { asked <- a.probe(ctx, by) })
 	select {
 	case res := <-asked:
-		if ctx.Err() != nil { // this is no verdict
+		if ctx.Err() != nil { // no verdict
 			return ending
 		}
 		s.metrics.observe(res.verdict, time.Since(began))

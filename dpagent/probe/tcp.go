@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// tcpProber opens a connection and closes it with a reset, so that nothing is left in TIME_WAIT.
+// tcpProber opens a connection and closes it with a reset, so that no TIME_WAIT remains.
 // Source: kubernetes pkg/probe/tcp/tcp.go.
 type tcpProber struct {
 	dial    Dial
@@ -19,9 +19,11 @@ type tcpProber struct {
 	timeout time.Duration
 }
 
-// NewTCPCheck returns a function that asks whether a server accepts connections at an address, as a TCP probe does, and counts the
-// verdicts. An error is about the application, unless it is ErrLate, or IsAgentFault says so.
-func NewTCPCheck(address netip.AddrPort, timeout time.Duration, dial Dial, r prometheus.Registerer) (func(context.Context) error, error) {
+// NewTCPCheck returns a function that checks whether a server accepts connections at an address, as a TCP probe does,
+// and counts the verdicts. An error is about the application, unless it is ErrLate, or IsAgentFault reports true.
+func NewTCPCheck(
+	address netip.AddrPort, timeout time.Duration, dial Dial, r prometheus.Registerer,
+) (func(context.Context) error, error) {
 	all, err := newMetrics(r)
 	if err != nil {
 		return nil, err
@@ -34,7 +36,7 @@ func NewTCPCheck(address netip.AddrPort, timeout time.Duration, dial Dial, r pro
 			err = a.connect(ctx)
 			return judgeTCP(err)
 		})
-		if ctx.Err() == nil { // else this is no verdict
+		if ctx.Err() == nil { // else no verdict
 			metrics.observe(is.verdict, took)
 		}
 		if is.verdict == errored && !IsAgentFault(err) {
@@ -67,6 +69,6 @@ func (a *tcpProber) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_ = conn.Close() // the port is open, which is all that matters
+	_ = conn.Close() // only the open port matters
 	return nil
 }

@@ -22,10 +22,10 @@ import (
 )
 
 func TestTCP(t *testing.T) {
-	open := func(p *pod) int32 { return int32(port(p.listen(localhost.String()))) } // it never accepts a connection, which does not matter
+	open := func(p *pod) int32 { return int32(port(p.listen(localhost.String()))) } // it never accepts a connection, but the kernel does
 	for name, tc := range map[string]struct {
 		port          func(*pod) int32
-		verdict, text string // PORT is the port
+		verdict, text string // PORT stands for the port
 	}{
 		"open":   {open, "success", "success\n"},
 		"closed": {(*pod).closedPort, "failure", "503 Service Unavailable\ndial tcp 127.0.0.1:PORT: connect: connection refused\n"},
@@ -41,7 +41,7 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// healthServer answers Check with what its function says.
+// healthServer answers Check with the result of its function.
 type healthServer struct {
 	healthpb.UnimplementedHealthServer
 	check func(context.Context, *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error)
@@ -130,7 +130,7 @@ func TestGRPCWithoutServer(t *testing.T) {
 	}
 }
 
-// The application sees whom the kubelet would have asked, as whom, and for what.
+// The application sees the authority, user agent and service that the kubelet would have sent.
 func TestGRPCRequest(t *testing.T) {
 	for _, service := range []string{"", "liveness", "a/b c?ü#%"} {
 		virtual.Run(t, service, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestGRPCRequest(t *testing.T) {
 	}
 }
 
-// A server that listens late, but in time, passes.
+// A server that begins to listen late, but within the timeout, passes.
 func TestGRPCServerIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := newPod(t)

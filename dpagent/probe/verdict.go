@@ -20,7 +20,7 @@ type verdict uint8
 
 // The kubelet's verdicts. Only a failure counts against a container.
 const (
-	errored  verdict = iota // the check could not be made: the kubelet discards it
+	errored  verdict = iota // the check yielded no verdict: the kubelet discards it
 	success                 // the check passed
 	warning                 // the check passed, and the kubelet reports a warning
 	failure                 // the check failed
@@ -35,37 +35,39 @@ func (v verdict) String() string {
 // result is the result of a check.
 type result struct {
 	verdict verdict
-	// status of the application's answer, for a failure; 0 if there is none.
+	// status of the application's response, for a failure; 0 without a response.
 	status int
-	// stopped is the application's answer, for a redirect that is not followed.
+	// stopped is the application's response, for a redirect that is not followed.
 	stopped stoppedRedirect
-	// class of the reason, for a verdict that is not success.
+	// class of the reason, for any verdict but success.
 	class Class
-	// human-readable reason. It never contains text from the application.
+	// reason is human-readable. It never contains text from the application.
 	reason string
-	// rpc is the answer to a call of gRPC that was no success.
+	// rpc is the response to a gRPC call that did not succeed.
 	rpc rpcAnswer
 }
 
-// rpcAnswer is what a caller by gRPC gets: a status if the code is OK and the class of the result NotServing, else a code and a text.
+// rpcAnswer is the response to a caller by gRPC: a status if the code is OK and the class of the result is NotServing,
+// otherwise a code and a text.
 type rpcAnswer struct {
 	status healthpb.HealthCheckResponse_ServingStatus
 	code   codes.Code
-	text   string // never the application's
+	text   string // never from the application
 }
 
-// Class is the class of a reason: one of few words, by which failures are counted together.
+// Class groups reasons: one of a few words by which failures are counted together.
 type Class string
 
-// The classes.
+// The classes of reasons.
 const (
 	ConnectionRefused Class = "ConnectionRefused"
 	Timeout           Class = "Timeout"
 	HTTPStatus        Class = "HTTPStatus"
 	NotServing        Class = "NotServing"
 	Redirect          Class = "Redirect"
-	Failed            Class = "Failed" // any other
+	Failed            Class = "Failed" // any other reason
 	AgentFault        Class = "Agent"  // the agent could not check
+	Silent            Class = "Silent" // the helper for exec probes does not answer
 	Held              Class = "Held"   // a failure of a guarded liveness probe without a grant
 )
 
@@ -85,8 +87,8 @@ func classOf(err error) Class {
 // maxReason limits a reason, in bytes.
 const maxReason = 512
 
-// failureOf returns the result of a check with an error that is a failure for the kubelet. If the agent is at fault, and
-// not the application, it is errored.
+// failureOf returns the result of a check with an error that is a failure for the kubelet. It is Errored if the agent
+// caused the error, not the application.
 func failureOf(err error) result {
 	if IsAgentFault(err) {
 		return result{verdict: errored, class: AgentFault, reason: "the agent cannot check: " + reason(err)}
@@ -94,8 +96,7 @@ func failureOf(err error) result {
 	return result{verdict: failure, class: classOf(err), reason: reason(err)}
 }
 
-// IsAgentFault reports whether an error is about the agent, such as a lack of file descriptors, and not about the
-// application.
+// IsAgentFault reports whether the agent caused an error, such as a lack of file descriptors, and not the application.
 func IsAgentFault(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
@@ -107,10 +108,10 @@ func IsAgentFault(err error) bool {
 	return false
 }
 
-// reason returns the text of err without anything that it quotes, since net/http quotes what the application has sent.
+// reason returns the text of err without quoted text, since net/http quotes what the application has sent.
 func reason(err error) string {
 	var outer *url.Error
-	for errors.As(err, &outer) { // it has the URL, which may come from a redirect
+	for errors.As(err, &outer) { // drop the URL, which may come from a redirect
 		err = outer.Err
 	}
 	return cutAtQuote(err.Error())
@@ -122,10 +123,11 @@ func cutAtQuote(text string) string {
 	return cut.Text(text, maxReason)
 }
 
-// erroredLength is the Content-Length of an errored answer. The body is shorter, which is an error for the kubelet.
+// erroredLength is the Content-Length of an Errored response. The body is shorter, which the kubelet treats as an
+// error.
 const erroredLength = 100
 
-// write answers a probe that was asked of host, so that the kubelet comes to the same verdict.
+// write answers a probe request that was sent to host, so that the kubelet reaches the same verdict.
 func (r result) write(w http.ResponseWriter, host string) {
 	header := w.Header()
 	header["Content-Type"] = plainText
@@ -140,18 +142,19 @@ func (r result) write(w http.ResponseWriter, host string) {
 	case failure:
 		status = failureStatus(r.status)
 	default:
-		// The handler must return right after this: then the headers are sent, and the connection is closed.
+		// The handler must return right after this, so that the headers are sent and the connection is closed.
 		header["Content-Length"] = []string{strconv.Itoa(erroredLength)}
 		w.WriteHeader(status)
 		body = "errored: " + body
-		_, _ = w.Write([]byte(body[:min(len(body), erroredLength-1)])) // an error means that the caller is gone
+		_, _ = w.Write([]byte(body[:min(len(body), erroredLength-1)])) // an error means that the caller has disconnected
 		return
 	}
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(body + "\n")) // as above
 }
 
-// failureStatus returns the status that tells the kubelet of a failure: the application's, unless it is none that net/http can send.
+// failureStatus returns the status that makes the kubelet fail the probe: the application's status, unless net/http
+// cannot send it.
 func failureStatus(status int) int {
 	const first, last = http.StatusBadRequest, 999
 	if status == http.StatusSwitchingProtocols || status >= first && status <= last {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// findTable returns our table in the kernel, nil if there is none.
+// findTable returns Sonde's table in the kernel, or nil.
 func (k kernel) findTable() (*nftables.Table, error) {
 	c, err := k.conn()
 	if err != nil {
@@ -27,21 +27,22 @@ func (k kernel) findTable() (*nftables.Table, error) {
 	return nil, nil
 }
 
-// compare returns how the table in the kernel differs from the one that is wanted.
+// compare returns the differences between the table in the kernel and the wanted chains.
 func (k kernel) compare(want []chain) (differences []string, err error) {
 	found, err := k.findTable()
 	switch {
 	case err != nil:
 		return nil, err
 	case found == nil:
-		return []string{"there is no table inet " + TableName}, nil
+		return []string{"table inet " + TableName + " is missing"}, nil
 	}
 	c, err := k.conn()
 	if err != nil {
 		return nil, err
 	}
 	if found.Flags != 0 {
-		differences = append(differences, fmt.Sprintf("table inet %s has flags, such as dormant, which switches it off", TableName))
+		differences = append(differences, fmt.Sprintf("table inet %s has flags, such as dormant, which disables it",
+			TableName))
 	}
 	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
@@ -62,15 +63,15 @@ func (k kernel) compare(want []chain) (differences []string, err error) {
 		chains = slices.Delete(chains, index, index+1)
 	}
 	for _, c := range chains {
-		differences = append(differences, "chain "+c.Name+" is not ours")
+		differences = append(differences, "chain "+c.Name+" is unknown")
 	}
 	return differences, nil
 }
 
-// compare returns how a chain of the kernel differs from c.
+// compare returns the differences between c and a chain in the kernel.
 func (c *chain) compare(got *nftables.Chain, rules []*nftables.Rule) (differences []string) {
 	if !c.hasHookOf(got) {
-		differences = append(differences, "chain "+c.name+" has another type, hook, priority or policy")
+		differences = append(differences, "chain "+c.name+" has a wrong type, hook, priority or policy")
 	}
 	isSame := func(want rule, got *nftables.Rule) bool { return bytecode(want.exprs) == bytecode(got.Exprs) }
 	if slices.EqualFunc(c.rules, rules, isSame) {
@@ -80,16 +81,16 @@ func (c *chain) compare(got *nftables.Chain, rules []*nftables.Rule) (difference
 	for _, r := range c.rules {
 		index := slices.IndexFunc(rules, func(got *nftables.Rule) bool { return isSame(r, got) })
 		if index < 0 {
-			differences = append(differences, fmt.Sprintf("chain %s: this rule is missing: %s", c.name, r.text))
+			differences = append(differences, fmt.Sprintf("chain %s: missing rule: %s", c.name, r.text))
 		} else {
 			rules = slices.Delete(rules, index, index+1)
 		}
 	}
 	for _, r := range rules {
-		differences = append(differences, fmt.Sprintf("chain %s: this rule should not be there: %s", c.name, textOf(r.Exprs)))
+		differences = append(differences, fmt.Sprintf("chain %s: unexpected rule: %s", c.name, textOf(r.Exprs)))
 	}
 	if len(differences) == before {
-		differences = append(differences, "chain "+c.name+": the rules have another order")
+		differences = append(differences, "chain "+c.name+": the rules are in the wrong order")
 	}
 	return differences
 }
@@ -103,7 +104,7 @@ func (c *chain) hasHookOf(got *nftables.Chain) bool {
 		got.Policy != nil && *got.Policy == nftables.ChainPolicyAccept
 }
 
-// textOf returns a rule as nft prints it, if it is one that we write with other options, else its bytecode.
+// textOf returns a rule as nft prints it if Sonde writes this rule with some options, or else its bytecode.
 func textOf(exprs []expr.Any) string {
 	code := bytecode(exprs)
 	var probe TCPProbe
@@ -124,12 +125,14 @@ func textOf(exprs []expr.Any) string {
 			}
 		}
 	}
-	o.TCPProbes = []TCPProbe{probe}
+	o.TCPProbes, o.Readiness = []TCPProbe{probe}, true
 	for _, o.Families = range []Families{IPv4, IPv6} {
-		for _, c := range newTable(&o) {
-			for _, r := range c.rules {
-				if bytecode(r.exprs) == code {
-					return r.text
+		for _, o.OutboundOnly = range []bool{false, true} {
+			for _, c := range newTable(&o) {
+				for _, r := range c.rules {
+					if bytecode(r.exprs) == code {
+						return r.text
+					}
 				}
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Describe returns our table as "nft list table inet sonde" prints it. o is valid.
+// Describe returns Sonde's table as "nft list table inet sonde" prints it. o must be valid.
 func Describe(o Options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "table inet %s {\n", TableName)
@@ -40,7 +40,7 @@ func hookName(hook *nftables.ChainHook) string {
 	return "output"
 }
 
-// priorityName returns a priority as nft prints it: by name, which the one of NAT has in a single hook.
+// priorityName returns a priority as nft prints it: by name where nft has a name for it in this hook.
 func priorityName(c *chain) string {
 	switch {
 	case c.kind == nftables.ChainTypeFilter:
@@ -51,8 +51,8 @@ func priorityName(c *chain) string {
 	return decimal(*c.priority())
 }
 
-// bytecode returns what a rule does, in the form of "nft --debug=netlink". Two rules are the same if theirs is: the kernel
-// adds to some expressions what it has chosen itself, which is left out.
+// bytecode returns a rule in the form of "nft --debug=netlink". Rules with equal bytecode are equal. It leaves out
+// values that the kernel itself adds to some expressions.
 func bytecode(exprs []expr.Any) string {
 	var parts []string
 	for _, e := range exprs {
@@ -72,7 +72,8 @@ func instruction(e expr.Any) string {
 		return fmt.Sprintf("immediate reg %d 0x%x", e.Register, e.Data)
 	case *expr.NAT:
 		same := *e
-		same.RegAddrMax, same.RegProtoMax = cmp.Or(e.RegAddrMax, e.RegAddrMin), cmp.Or(e.RegProtoMax, e.RegProtoMin) // as the kernel says
+		// as the kernel returns it
+		same.RegAddrMax, same.RegProtoMax = cmp.Or(e.RegAddrMax, e.RegAddrMin), cmp.Or(e.RegProtoMax, e.RegProtoMin)
 		return "nat " + strings.Trim(fmt.Sprintf("%+v", same), "{}")
 	case *expr.Redir:
 		return fmt.Sprintf("redir proto_min reg %d flags 0x%x", e.RegisterProtoMin, e.Flags)
@@ -90,10 +91,12 @@ func instruction(e expr.Any) string {
 			return "jump " + e.Chain
 		}
 	}
-	return strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr.")) + " " + strings.TrimPrefix(fmt.Sprintf("%+v", e), "&")
+	return strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr.")) + " " +
+		strings.TrimPrefix(fmt.Sprintf("%+v", e), "&")
 }
 
-// loading returns an instruction that puts something of the packet or its connection into a register, "" if e is another one.
+// loading returns the instruction of an expression that loads something of the packet or its connection into a
+// register, or "" for any other expression.
 func loading(e expr.Any) string {
 	switch e := e.(type) {
 	case *expr.Meta:

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trialTable is made and removed again in one transaction, so no other program sees it.
+// trialTable is created and removed in one transaction, so no other program sees it.
 const trialTable = "sonde_trial"
 
-// requirement is something that the kernel must have.
+// requirement is a feature that the kernel must have.
 type requirement struct {
 	what, option, module string
 	family               nftables.TableFamily
 	try                  func(*nftables.Conn, *nftables.Table)
 }
 
-// requirements returns what our table needs, each with those before it. Matches that are part of nf_tables are not listed. o is
-// nil for what any table needs.
+// requirements returns the kernel features that Sonde's table needs; each may depend on those before it. Matches that
+// are part of nf_tables are not listed. A nil o returns the requirements of any table.
 func requirements(o *Options) []requirement {
 	base := func(c *nftables.Conn, t *nftables.Table) *nftables.Chain {
 		return c.AddChain(&nftables.Chain{
@@ -28,15 +28,17 @@ func requirements(o *Options) []requirement {
 			Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest,
 		})
 	}
-	// alone tries something in a chain without a hook
+	// alone tries parts of a rule in a chain without a hook
 	alone := func(parts ...part) func(*nftables.Conn, *nftables.Table) {
 		return func(c *nftables.Conn, t *nftables.Table) {
-			c.AddRule(&nftables.Rule{Table: t, Chain: c.AddChain(&nftables.Chain{Name: chainPayload, Table: t}), Exprs: newRule(parts...).exprs})
+			c.AddRule(&nftables.Rule{Table: t, Chain: c.AddChain(&nftables.Chain{Name: chainPayload, Table: t}),
+				Exprs: newRule(parts...).exprs})
 		}
 	}
 	all := []requirement{
 		{"nftables", "CONFIG_NF_TABLES", "nf_tables", nftables.TableFamilyIPv4, func(*nftables.Conn, *nftables.Table) {}},
-		{"nftables of family inet", "CONFIG_NF_TABLES_INET", "nf_tables", nftables.TableFamilyINet, func(*nftables.Conn, *nftables.Table) {}},
+		{"nftables of family inet", "CONFIG_NF_TABLES_INET", "nf_tables", nftables.TableFamilyINet,
+			func(*nftables.Conn, *nftables.Table) {}},
 		{
 			"NAT in nftables of family inet (Linux 5.2)", "CONFIG_NFT_NAT", "nft_chain_nat", nftables.TableFamilyINet,
 			func(c *nftables.Conn, t *nftables.Table) { base(c, t) },
@@ -58,19 +60,21 @@ func requirements(o *Options) []requirement {
 				c.AddRule(&nftables.Rule{Table: t, Chain: base(c, t), Exprs: newRule(isTCP(), dnatPort4(1)).exprs})
 			},
 		},
-		requirement{"connection tracking in nftables", "CONFIG_NFT_CT", "nft_ct", nftables.TableFamilyINet, alone(isInvalid())},
-		requirement{"resets in nftables of family inet", "CONFIG_NFT_REJECT_INET", "nft_reject_inet", nftables.TableFamilyINet, alone(isTCP(), rejectWithReset())},
+		requirement{"connection tracking in nftables", "CONFIG_NFT_CT", "nft_ct", nftables.TableFamilyINet,
+			alone(isInvalid())},
+		requirement{"resets in nftables of family inet", "CONFIG_NFT_REJECT_INET",
+			"nft_reject_inet", nftables.TableFamilyINet, alone(isTCP(), rejectWithReset())},
 	)
 }
 
-// explain returns err with what is missing and what can be done. It finds out by trying one thing after the other that o takes.
+// explain adds to err what is missing and what the user can do. It tries each requirement of o in turn.
 func (k kernel) explain(err error, o *Options) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: this takes the capability NET_ADMIN in the effective set: in a pod, a container with "+
+		return fmt.Errorf("%w: needs the capability NET_ADMIN in the effective set: in a pod, a container with "+
 			"securityContext {runAsUser: 0, capabilities: {add: [NET_ADMIN]}}; elsewhere, root", err)
 	}
 	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EMSGSIZE) {
-		return fmt.Errorf("%w: too many excluded ports and TCP probes for the buffers that a user namespace may have: ask for fewer, "+
+		return fmt.Errorf("%w: too many excluded ports and TCP probes for the socket buffers of a user namespace: exclude fewer, "+
 			"or raise net.core.rmem_max and net.core.wmem_max on the node", err)
 	}
 	for _, r := range requirements(o) {

@@ -21,7 +21,7 @@ func defaults() Options {
 	}
 }
 
-// TestTextOf recognises each rule that we can write.
+// TestTextOf checks that each rule that Sonde writes is recognised.
 func TestTextOf(t *testing.T) {
 	for name, o := range tables() {
 		for _, c := range newTable(&o) {
@@ -34,7 +34,7 @@ func TestTextOf(t *testing.T) {
 	}
 }
 
-// lacking is a kernel that refuses all messages that hold a text.
+// lacking is a kernel that rejects all messages that contain a text.
 func lacking(text string, family byte, errno syscall.Errno) kernel {
 	return kernel{options: []nftables.ConnOption{nftables.WithTestDial(func(requests []netlink.Message) ([]netlink.Message, error) {
 		var answers []netlink.Message
@@ -81,14 +81,14 @@ func TestKernelLacks(t *testing.T) {
 			}
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("Install() = %v, want it to say %q", err, want)
+					t.Errorf("Install() = %v, want %q in it", err, want)
 				}
 			}
 		})
 	}
 }
 
-// TestUnknownRefusal has an error for which the kernel gives no reason that we know: nothing is guessed.
+// TestUnknownRefusal returns an error without a known cause: explain must not guess.
 func TestUnknownRefusal(t *testing.T) {
 	err := lacking("lo\x00", 0xff, syscall.ENOSPC).install(defaults())
 	if !errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), "lacks") {
@@ -96,12 +96,12 @@ func TestUnknownRefusal(t *testing.T) {
 	}
 }
 
-// answering is a kernel that answers everything with an error.
+// answering is a kernel that returns an error for each message.
 func answering(err error) kernel {
 	return kernel{options: []nftables.ConnOption{nftables.WithTestDial(func([]netlink.Message) ([]netlink.Message, error) { return nil, err })}}
 }
 
-// TestNoNetlink is a kernel, or a sandbox that acts as one, without netlink for netfilter.
+// TestNoNetlink is a kernel, or a sandbox that simulates one, without netlink for netfilter.
 func TestNoNetlink(t *testing.T) {
 	err := answering(syscall.EPROTONOSUPPORT).install(defaults())
 	if !errors.Is(err, syscall.EPROTONOSUPPORT) || !strings.Contains(err.Error(), "the kernel lacks nftables (CONFIG_NF_TABLES)") {
@@ -109,7 +109,7 @@ func TestNoNetlink(t *testing.T) {
 	}
 }
 
-// TestSmallBuffers has more rules than fit into the buffers that the kernel allows to user namespaces by default.
+// TestSmallBuffers has more rules than fit into the default socket buffers of a user namespace.
 func TestSmallBuffers(t *testing.T) {
 	for name, err := range map[string]error{"sending": syscall.EMSGSIZE, "receiving": syscall.ENOBUFS} {
 		if err := answering(err).install(defaults()); err == nil || !strings.Contains(err.Error(), "too many excluded ports") {
@@ -118,13 +118,13 @@ func TestSmallBuffers(t *testing.T) {
 	}
 }
 
-// TestWithoutCapability has the kernel refuse.
+// TestWithoutCapability makes the kernel deny permission.
 func TestWithoutCapability(t *testing.T) {
 	k := answering(syscall.EPERM)
 	_, uninstall := k.uninstall()
 	_, check := k.check(defaults())
 	for name, err := range map[string]error{"Install": k.install(defaults()), "Uninstall": uninstall, "Check": check} {
-		if err == nil || !strings.Contains(err.Error(), "this takes the capability NET_ADMIN") {
+		if err == nil || !strings.Contains(err.Error(), "needs the capability NET_ADMIN") {
 			t.Errorf("%s() = %v, want an error that names the capability", name, err)
 		}
 	}

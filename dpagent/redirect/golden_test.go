@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files, and delete those that nothing makes any more")
+var update = flag.Bool("update", false, "write the golden files, and delete orphans")
 
-// tables are options whose tables are in testdata.
+// tables are the options whose tables are in testdata.
 func tables() map[string]Options {
 	changed := func(change func(*Options)) Options {
 		o := defaults()
@@ -36,6 +36,10 @@ func tables() map[string]Options {
 		"guarded":         changed(func(o *Options) { o.GuardedPort = 9000 }),
 		"guarded-ipv4":    changed(func(o *Options) { o.Families, o.GuardedPort = IPv4, 9000 }),
 		"outbound-only":   changed(func(o *Options) { o.OutboundOnly = true }),
+		"readiness":       changed(func(o *Options) { o.OutboundOnly, o.Readiness = true, true }),
+		"readiness-probes": changed(func(o *Options) {
+			o.OutboundOnly, o.Readiness, o.GuardedPort, o.TCPProbes = true, true, 9000, []TCPProbe{{9001, 6853}}
+		}),
 	}
 }
 
@@ -70,7 +74,7 @@ func TestGolden(t *testing.T) {
 			continue
 		}
 		if !*update {
-			t.Errorf("%s: nothing makes this file; go test ./dpagent/redirect -update deletes it", path)
+			t.Errorf("%s: no test creates this file; go test ./dpagent/redirect -update deletes it", path)
 		} else {
 			must(t, os.Remove(path))
 		}

@@ -7,9 +7,9 @@ import (
 
 const chainGuarded = "guarded"
 
-// guardedFilter returns the chain that has connections to GuardedPort wait while nothing listens there: the kernel's refusal, the only reset with
-// sequence 0, is dropped, and the client asks again until there is a listener. Without it each period of a guarded liveness probe would be a failure
-// while the sidecar is restarted.
+// guardedFilter returns the chain that makes connections to GuardedPort wait while nothing listens there. It drops the
+// kernel's refusal, the only reset with sequence 0, so that the client retries until there is a listener. Without it, a
+// guarded liveness probe would fail once per period while the sidecar restarts.
 func guardedFilter(o *Options) []chain {
 	if o.GuardedPort == 0 {
 		return nil
@@ -17,7 +17,8 @@ func guardedFilter(o *Options) []chain {
 	return []chain{{
 		name: chainGuarded, kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput,
 		rules: append(otherFamilies(o.Families),
-			newRule(outgoing("lo"), verdict(expr.VerdictReturn, "")), // the pod itself is refused, as it would be without the rule
+			// the pod itself gets the refusal, as without this chain
+			newRule(outgoing("lo"), verdict(expr.VerdictReturn, "")),
 			newRule(sourcePortIs(uint16(o.GuardedPort)), hasSequence0(), isReset(), verdict(expr.VerdictDrop, "")),
 		),
 	}}

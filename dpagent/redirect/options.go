@@ -20,32 +20,57 @@ const (
 	IPv6      Families = "ipv6"
 )
 
-// Options say what is redirected. There are no defaults: the zero value of each field but the lists, MetricsPort, GuardedPort and OutboundOnly is an error.
+// Options configure the redirection. They have no defaults: a zero value is an error in each field except the lists,
+// MetricsPort, GuardedPort, OutboundOnly and Readiness.
 type Options struct {
 	// OutboundPort is the port of Envoy's outbound capture listeners.
 	OutboundPort int
 	// InboundPort is the port of Envoy's inbound capture listeners.
 	InboundPort int
-	// OutboundOnly leaves incoming connections alone.
+	// OutboundOnly does not redirect incoming connections.
 	OutboundOnly bool
-	// User is the numeric id of the user of the agent and Envoy. It cannot be root: applications often are.
+	// Readiness redirects connections to mesh.PortReadiness, which only Envoy answers, even with OutboundOnly.
+	Readiness bool
+	// User is the numeric user ID of the agent and Envoy. It cannot be root, since applications often run as root.
 	User int
 	// ExcludeInboundPorts are ports of the pod to which connections are not redirected.
 	ExcludeInboundPorts []int
-	// MetricsPort is the port at which the agent answers Prometheus, to which connections are not redirected either. Default 0: none.
+	// MetricsPort is the agent's port for Prometheus. Connections to it are not redirected either. Default 0: none.
 	MetricsPort int
 	// ExcludeOutboundPorts are ports of other hosts to which connections are not redirected.
 	ExcludeOutboundPorts []int
-	// GuardedPort is the port at which the agent answers guarded liveness probes: connections to it wait while nothing listens there, instead of being
-	// refused. It is one of ExcludeInboundPorts. Default 0: none.
+	// GuardedPort is the port on which the agent answers guarded liveness probes. Connections to it wait while nothing
+	// listens there, instead of being refused. It is one of ExcludeInboundPorts. Default 0: none.
 	GuardedPort int
 	// TCPProbes are ports that are redirected to the application instead of Envoy, for connections without payload.
 	TCPProbes []TCPProbe
-	// Families are the IP families to redirect. Connections of the other one reach applications without Envoy.
+	// Families are the IP families to redirect. Connections of other families reach applications without Envoy.
 	Families Families
 }
 
-// Validate returns a *mesh.FieldError for each bad value, joined.
+// Of returns the options for a pod's kernel, with the ports and the user that all sidecars have. It does not validate
+// them.
+func Of(r *mesh.Redirection) Options {
+	o := Options{
+		OutboundPort: mesh.PortRedirectOut, InboundPort: mesh.PortRedirectIn, User: mesh.SidecarUser,
+		OutboundOnly: r.OutboundOnly, Readiness: true, Families: Families(r.Families),
+		ExcludeInboundPorts: ints(r.ExcludeInboundPorts), ExcludeOutboundPorts: ints(r.ExcludeOutboundPorts),
+		MetricsPort: int(r.MetricsPort), GuardedPort: int(r.GuardedPort),
+	}
+	for _, p := range r.TCPProbes {
+		o.TCPProbes = append(o.TCPProbes, TCPProbe{Port: int(p.Port), Target: int(p.Target)})
+	}
+	return o
+}
+
+func ints(ports []int32) (all []int) {
+	for _, port := range ports {
+		all = append(all, int(port))
+	}
+	return all
+}
+
+// Validate returns a *mesh.FieldError for each invalid value, joined.
 func (o *Options) Validate() error {
 	var errs []error
 	bad := func(field string, value any, allowed string, args ...any) {
@@ -66,22 +91,23 @@ func (o *Options) Validate() error {
 		bad("InboundPort", o.InboundPort, "must differ from the outbound port")
 	}
 	if slices.Contains(o.ExcludeInboundPorts, mesh.PortReadiness) {
-		bad("ExcludeInboundPorts", mesh.PortReadiness, "must be redirected: nothing listens there, only Envoy answers for the sidecar's readiness")
+		bad("ExcludeInboundPorts", mesh.PortReadiness,
+			"must be redirected: nothing listens on the readiness port, and only Envoy answers for it")
 	}
-	// the last one means "no user" in the kernel
+	// the largest value means "no user" in the kernel
 	if int64(o.User) < 1 || int64(o.User) >= math.MaxUint32 {
 		bad("User", o.User, "must be the id of the sidecar's user, from 1 to 4294967294: connections of this user are not redirected, so it cannot be root")
 	}
 	if !slices.Contains([]Families{DualStack, IPv4, IPv6}, o.Families) {
 		bad("Families", o.Families, "must be dualstack, ipv4 or ipv6")
 	}
-	if o.GuardedPort != 0 && (o.OutboundOnly || !slices.Contains(o.ExcludeInboundPorts, o.GuardedPort)) {
+	if o.GuardedPort != 0 && (!o.answersInbound() || !slices.Contains(o.ExcludeInboundPorts, o.GuardedPort)) {
 		bad("GuardedPort", o.GuardedPort, "must be one of the excluded inbound ports, or 0 for none")
 	}
 	return errors.Join(append(append(errs, o.validateMetricsPort()), o.validateTCPProbes()...)...)
 }
 
-// validateMetricsPort returns a *mesh.FieldError for a port that something else has.
+// validateMetricsPort returns a *mesh.FieldError if the port is invalid or already used.
 func (o *Options) validateMetricsPort() error {
 	var allowed string
 	switch port := o.MetricsPort; {
@@ -90,18 +116,19 @@ func (o *Options) validateMetricsPort() error {
 	case !isPort(port):
 		allowed = mesh.AllowedPort + ", or 0 for none"
 	case port == o.OutboundPort || port == o.InboundPort || port == mesh.PortReadiness:
-		allowed = fmt.Sprintf("must not be a port of Envoy's: %d, %d or %d", o.OutboundPort, o.InboundPort, mesh.PortReadiness)
+		allowed = fmt.Sprintf("must not be a port of Envoy: %d, %d or %d",
+			o.OutboundPort, o.InboundPort, mesh.PortReadiness)
 	case port == mesh.PortMetrics:
-		allowed = "must not be the port that supervisors ask on loopback"
+		allowed = "must not be the port for supervisors on loopback"
 	case slices.Contains(o.ExcludeInboundPorts, port):
-		allowed = "must be a port that is not among the excluded inbound ports: two programs would have it"
+		allowed = "must not be an excluded inbound port: two programs would use it"
 	default:
 		return nil
 	}
 	return &mesh.FieldError{Field: "MetricsPort", Value: strconv.Itoa(o.MetricsPort), Allowed: allowed}
 }
 
-// validateTCPProbes returns a *mesh.FieldError for each bad value.
+// validateTCPProbes returns a *mesh.FieldError for each invalid value.
 func (o *Options) validateTCPProbes() (errs []error) {
 	envoys := []int{o.OutboundPort, o.InboundPort, mesh.PortReadiness}
 	for index, p := range o.TCPProbes {
@@ -111,24 +138,27 @@ func (o *Options) validateTCPProbes() (errs []error) {
 		isSame := func(other TCPProbe) bool { return other.Port == p.Port }
 		isTarget := func(other TCPProbe) bool { return other.Target == p.Port }
 		switch {
-		case o.OutboundOnly:
+		case !o.answersInbound():
 			bad("must be left out while incoming connections are not redirected")
 		case !isPort(p.Port) || !isPort(p.Target):
 			bad("must be two ports from 1 to 65535, the probe's and the application's")
 		case slices.Contains(envoys, p.Port) || slices.Contains(envoys, p.Target):
-			bad("must not have a port of Envoy's: %d, %d or %d", o.OutboundPort, o.InboundPort, mesh.PortReadiness)
+			bad("must not use a port of Envoy: %d, %d or %d", o.OutboundPort, o.InboundPort, mesh.PortReadiness)
 		case o.MetricsPort != 0 && (p.Port == o.MetricsPort || p.Target == o.MetricsPort):
-			bad("must not have the port for Prometheus")
+			bad("must not use the port for Prometheus")
 		case slices.IndexFunc(o.TCPProbes, isSame) < index:
-			bad("must have a port of its own, and %s has it too", o.TCPProbes[slices.IndexFunc(o.TCPProbes, isSame)])
+			bad("must not use the same port as %s", o.TCPProbes[slices.IndexFunc(o.TCPProbes, isSame)])
 		case slices.ContainsFunc(o.TCPProbes, isTarget):
-			bad("must have a port on which no application listens, and one that is probed does")
+			bad("must not use a port on which a probed application listens")
 		case slices.Contains(o.ExcludeInboundPorts, p.Port):
-			bad("must have a port that is not among the excluded inbound ports")
+			bad("must not use an excluded inbound port")
 		}
 	}
 	return errs
 }
+
+// answersInbound reports whether the table has rules for incoming connections.
+func (o *Options) answersInbound() bool { return !o.OutboundOnly || o.Readiness }
 
 func isPort(n int) bool { return n >= 1 && n <= math.MaxUint16 }
 

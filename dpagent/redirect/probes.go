@@ -17,15 +17,16 @@ const (
 	chainProbeOutput = "probe_output"
 )
 
-// TCPProbe is a port of the pod to which a client outside may connect, as to the application's, without payload in either direction.
+// TCPProbe is a port of the pod for an external prober. A connection to it reaches the application's port, without
+// payload in either direction.
 type TCPProbe struct {
-	// Port is the one that the prober connects to. Nothing listens there.
+	// Port is the port that the prober connects to. Nothing listens on it.
 	Port int
 	// Target is the application's port, to which the kernel redirects.
 	Target int
 }
 
-// String returns the probe as the flag has it.
+// String returns the probe in the format of the flag.
 func (p TCPProbe) String() string { return fmt.Sprintf("%d:%d", p.Port, p.Target) }
 
 // probePorts returns the ports of probes.
@@ -37,8 +38,8 @@ func probePorts(probes []TCPProbe) []int {
 	return ports
 }
 
-// probeRedirections returns the rules of each probe, in the order of the ports. They keep the address, as the application may
-// listen on that one alone: "redirect" would take any of the device's.
+// probeRedirections returns the rules of each probe, in the order of the ports. The rules keep the destination address,
+// since the application may listen on this address only: "redirect" would use any address of the device.
 func probeRedirections(o *Options) []rule {
 	sorted := slices.SortedFunc(slices.Values(o.TCPProbes), func(a, b TCPProbe) int { return a.Port - b.Port })
 	var rules []rule
@@ -53,11 +54,12 @@ func probeRedirections(o *Options) []rule {
 	return rules
 }
 
-// probeFilters returns the chains that keep payload off the connections of TCP probes, in both directions. They know such a
-// connection by its NAT: all others that are redirected have Envoy at their end. What arrives at an application's port without
-// NAT has been redirected to Envoy, unless connection tracking takes it for invalid: then NAT leaves it alone, and it would
-// enter a probe's connection that has the same address and port of the prober. Once connection tracking has forgotten a probe's
-// connection, the application's next packet would begin another one, the other way round: only a SYN may.
+// probeFilters returns the chains that block payload on connections of TCP probes, in both directions. They recognise
+// such a connection by its NAT: Envoy is the peer of all other redirected connections. A packet that arrives at an
+// application's port without NAT has been redirected to Envoy, unless connection tracking considers it invalid. NAT
+// ignores an invalid packet, which could then enter a probe's connection with the same address and port of the prober.
+// When connection tracking has forgotten a probe's connection, the application's next packet would start a new one in
+// the other direction, so only a SYN may.
 func probeFilters(o *Options) []chain {
 	if len(o.TCPProbes) == 0 {
 		return nil
@@ -86,11 +88,12 @@ func probeFilters(o *Options) []chain {
 	}
 }
 
-// payloadRules returns rules that let packets pass whose length is that of their headers, and reset the connection of all others.
-// Packets with IP options or extension headers are longer. A reset is what an application gets without a mesh: the prober has
-// closed its socket when a greeting arrives. If it was dropped, the application's kernel would send it again for minutes.
+// payloadRules returns rules that let packets without payload pass, and reset all other connections. Packets with IP
+// options or extension headers are longer. A reset is also what an application gets without a mesh, since the prober
+// has closed its socket when a greeting arrives. If the rules dropped the packet, the application's kernel would resend
+// it for minutes.
 func payloadRules(f Families) []rule {
-	const ipv4Header = 20 // that of IPv6 does not count in its length
+	const ipv4Header = 20 // the length of an IPv6 packet excludes its header
 	var rules []rule
 	for words := byte(5); words <= 15; words++ {
 		if f != IPv6 {
@@ -105,14 +108,16 @@ func payloadRules(f Families) []rule {
 
 // dnatPort4 rewrites the destination to another port of the same address.
 func dnatPort4(port int) part {
-	return dnatPort("ip", unix.NFPROTO_IPV4, port, &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4})
+	return dnatPort("ip", unix.NFPROTO_IPV4, port, &expr.Payload{DestRegister: register,
+		Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4})
 }
 
 func dnatPort6(port int) part {
-	return dnatPort("ip6", unix.NFPROTO_IPV6, port, &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 16})
+	return dnatPort("ip6", unix.NFPROTO_IPV6, port, &expr.Payload{DestRegister: register,
+		Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 16})
 }
 
-// dnatPort names the address, although it stays: kernels before 5.19 refuse NAT of the port alone in family inet.
+// dnatPort includes the unchanged address, since kernels before 5.19 reject NAT of the port alone in family inet.
 func dnatPort(protocol string, family byte, port int, address expr.Any) part {
 	const second = unix.NFT_REG_2
 	n := uint16(port)
@@ -121,7 +126,8 @@ func dnatPort(protocol string, family byte, port int, address expr.Any) part {
 		append(metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{family}),
 			address,
 			&expr.Immediate{Register: second, Data: binaryutil.BigEndian.PutUint16(n)},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family), RegAddrMin: register, RegProtoMin: second, Specified: true},
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family), RegAddrMin: register, RegProtoMin: second,
+				Specified: true},
 		),
 	}
 }
@@ -135,18 +141,19 @@ func sourcePortIs(port uint16) part { return tcpPortIs("sport", 0, port) }
 // lengthIs4 compares the length of the packet.
 func lengthIs4(n uint16) part { return lengthIs("ip", unix.NFPROTO_IPV4, 2, n) }
 
-// lengthIs6 compares the length of what follows the IPv6 header.
+// lengthIs6 compares the length of the payload of the IPv6 header.
 func lengthIs6(n uint16) part { return lengthIs("ip6", unix.NFPROTO_IPV6, 4, n) }
 
 func lengthIs(protocol string, family byte, offset uint32, n uint16) part {
 	load := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 2}
 	return part{
 		protocol + " length " + decimal(n),
-		append(metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{family}), loaded(load, expr.CmpOpEq, binaryutil.BigEndian.PutUint16(n))...),
+		append(metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{family}),
+			loaded(load, expr.CmpOpEq, binaryutil.BigEndian.PutUint16(n))...),
 	}
 }
 
-// doffIs compares the length of the TCP header in words of 4 bytes, which the upper half of its byte has.
+// doffIs compares the length of the TCP header in words of 4 bytes, which is in the upper half of its byte.
 func doffIs(words byte) part {
 	return part{fmt.Sprintf("tcp doff %d", words), append(isTCP().exprs,
 		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 12, Len: 1},
@@ -177,14 +184,17 @@ func ctHas(text string, key expr.CtKey, bit uint32) part {
 	none := make([]byte, 4)
 	return part{text, []expr.Any{
 		&expr.Ct{Key: key, Register: register},
-		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit), Xor: none},
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit),
+			Xor: none},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: none},
 	}}
 }
 
-// directionIs matches packets of one direction, 0 or 1 in enum ip_conntrack_dir of linux/netfilter/nf_conntrack_tuple_common.h.
+// directionIs matches packets of one direction, 0 or 1 in enum ip_conntrack_dir of
+// linux/netfilter/nf_conntrack_tuple_common.h.
 func directionIs(name string, direction byte) part {
-	return part{"ct direction " + name, loaded(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: register}, expr.CmpOpEq, []byte{direction})}
+	return part{"ct direction " + name, loaded(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: register}, expr.CmpOpEq,
+		[]byte{direction})}
 }
 
 func rejectWithReset() part {

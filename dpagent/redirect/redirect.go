@@ -1,9 +1,10 @@
-// Package redirect makes the kernel redirect a pod's connections to Envoy, with one nftables table in the network namespace of
-// the calling thread. docs/decisions/018-redirection.md says why the rules are as they are.
+// Package redirect makes the kernel redirect a pod's connections to Envoy, with one nftables table in the network
+// namespace of the calling thread, or in a given one. docs/decisions/018-redirection.md explains the rules.
 package redirect
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,35 +13,49 @@ import (
 )
 
 const (
-	// answerTimeout bounds each exchange with the kernel: one without nf_tables does not answer all of our messages.
+	// answerTimeout bounds each exchange with the kernel: a kernel without nf_tables does not answer all messages.
 	answerTimeout = 5 * time.Second
 	// bufferBytes holds the acknowledgements of thousands of rules.
 	bufferBytes = 4 << 20
 )
 
-// Install writes our table in one transaction, in place of an older one of ours, and reads it back. It takes CAP_NET_ADMIN. The
-// error names bad options (*mesh.FieldError), or what the kernel lacks. Connections that are already open are not affected.
+// Install writes Sonde's table in one transaction, replacing an older one, and reads it back. It needs CAP_NET_ADMIN.
+// The error names invalid options (*mesh.FieldError), or what the kernel lacks. Open connections are not affected.
 func Install(o Options) error {
 	return newKernel().install(o)
 }
 
-// Uninstall removes our table and nothing else. It reports whether there was one.
+// Uninstall removes Sonde's table and nothing else. It reports whether the table existed.
 func Uninstall() (removed bool, err error) {
 	return newKernel().uninstall()
 }
 
-// Check returns how the table in the kernel differs from the one that Install writes, one line for each difference.
+// Check returns the differences between the table in the kernel and the table that Install writes, one line each.
 func Check(o Options) (differences []string, err error) {
 	return newKernel().check(o)
 }
 
-// kernel is where tables are.
+// InstallIn is Install in the network namespace of a file descriptor instead of the calling thread's. It also needs
+// CAP_SYS_ADMIN.
+func InstallIn(namespace int, o Options) error { return newKernel().in(namespace).install(o) }
+
+// CheckIn is Check in the network namespace of a file descriptor.
+func CheckIn(namespace int, o Options) (differences []string, err error) {
+	return newKernel().in(namespace).check(o)
+}
+
+// kernel is the kernel whose tables are read and written.
 type kernel struct {
 	options []nftables.ConnOption
 }
 
 func newKernel() kernel {
 	return kernel{options: []nftables.ConnOption{nftables.WithSockOptions(setLimits)}}
+}
+
+// in returns the kernel's tables in another network namespace.
+func (k kernel) in(namespace int) kernel {
+	return kernel{options: append(slices.Clone(k.options), nftables.WithNetNSFd(namespace))}
 }
 
 func setLimits(c *netlink.Conn) error {
@@ -53,7 +68,7 @@ func setLimits(c *netlink.Conn) error {
 	return c.SetWriteBuffer(bufferBytes)
 }
 
-// conn returns a connection for one transaction or several questions.
+// conn returns a connection for one transaction or several queries.
 func (k kernel) conn() (*nftables.Conn, error) { return nftables.New(k.options...) }
 
 func table() *nftables.Table {
@@ -80,7 +95,7 @@ func (k kernel) install(o Options) error {
 		return fmt.Errorf("read table inet %s back: %w", TableName, k.explain(err, &o))
 	}
 	if len(differences) > 0 {
-		return fmt.Errorf("the kernel does not hold what was written to table inet %s: %s", TableName, strings.Join(differences, "; "))
+		return fmt.Errorf("table inet %s in the kernel differs from what was written: %s", TableName, strings.Join(differences, "; "))
 	}
 	return nil
 }
@@ -88,7 +103,7 @@ func (k kernel) install(o Options) error {
 func (k kernel) uninstall() (removed bool, err error) {
 	found, err := k.findTable()
 	if err != nil {
-		return false, fmt.Errorf("look for table inet %s: %w", TableName, k.explain(err, nil))
+		return false, fmt.Errorf("find table inet %s: %w", TableName, k.explain(err, nil))
 	}
 	if found == nil {
 		return false, nil
@@ -110,7 +125,7 @@ func (k kernel) check(o Options) ([]string, error) {
 	return differences, nil
 }
 
-// transaction has the kernel apply all commands of a function, or none.
+// transaction makes the kernel apply all commands of a function, or none.
 func (k kernel) transaction(commands func(*nftables.Conn)) error {
 	c, err := k.conn()
 	if err != nil {
@@ -120,7 +135,7 @@ func (k kernel) transaction(commands func(*nftables.Conn)) error {
 	return c.Flush()
 }
 
-// remove removes a table if there is one: it is created first, since to remove none is an error.
+// remove removes a table if it exists. It first creates the table, since removing a missing table is an error.
 func remove(c *nftables.Conn, t *nftables.Table) {
 	c.AddTable(t)
 	c.DelTable(t)

@@ -13,17 +13,18 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TableName is the name of our table, which is of family inet.
+// TableName is the name of Sonde's table, which is of family inet.
 const TableName = "sonde"
 
-// Names of the chains that redirect. Two have the name of their hook; the third redirects inbound connections, whichever way they come.
+// Names of the chains that redirect. Two have the name of their hook; the third redirects all inbound connections,
+// whichever hook they pass.
 const (
 	chainPrerouting = "prerouting"
 	chainOutput     = "output"
 	chainInbound    = "inbound"
 )
 
-// register is the one that all expressions use, but for the port where there is an address, too.
+// register is the register that all expressions use, except for the port in an expression that also has an address.
 const register = unix.NFT_REG_1
 
 // part is a match or a statement of a rule.
@@ -37,7 +38,7 @@ type rule struct {
 	exprs []expr.Any
 }
 
-// chain is a base chain if it has a hook, and then it has a kind.
+// chain is a base chain if it has a hook; it then also has a kind.
 type chain struct {
 	name  string
 	kind  nftables.ChainType
@@ -45,7 +46,7 @@ type chain struct {
 	rules []rule
 }
 
-// priority returns that of a base chain: filters come after NAT.
+// priority returns the priority of a base chain: filters run after NAT.
 func (c *chain) priority() *nftables.ChainPriority {
 	if c.kind == nftables.ChainTypeNAT {
 		return nftables.ChainPriorityNATDest
@@ -53,7 +54,7 @@ func (c *chain) priority() *nftables.ChainPriority {
 	return nftables.ChainPriorityFilter
 }
 
-// newTable returns the chains of our table, in an order in which they can be written. o is valid.
+// newTable returns the chains of Sonde's table, in an order in which they can be written. o must be valid.
 func newTable(o *Options) []chain {
 	user, lo := userIs(o.User), outgoing("lo")
 	family := otherFamilies(o.Families)
@@ -63,7 +64,7 @@ func newTable(o *Options) []chain {
 	}
 	if !o.OutboundOnly {
 		output = append(output,
-			// Envoy calls the pod that it is in as it calls any other. The hook of incoming connections does not see this.
+			// Envoy may call its own pod like any other. The hook of incoming connections does not see such calls.
 			newRule(user, lo, notLoopback4(), verdict(expr.VerdictJump, chainInbound)),
 			newRule(user, lo, notLoopback6(), verdict(expr.VerdictJump, chainInbound)),
 		)
@@ -74,15 +75,14 @@ func newTable(o *Options) []chain {
 	)
 	output = append(output, exclusions(o.ExcludeOutboundPorts)...)
 	output = append(output, newRule(isTCP(), redirectTo(o.OutboundPort)))
-	outputChain := chain{name: chainOutput, kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, rules: append(family, output...)}
-	if o.OutboundOnly {
+	outputChain := chain{name: chainOutput, kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput,
+		rules: append(family, output...)}
+	if !o.answersInbound() {
 		return []chain{outputChain}
 	}
-	// Envoy has nothing to do with the ports of TCP probes: its own calls are refused there.
-	inbound := exclusions(slices.Concat(o.ExcludeInboundPorts, o.metricsPorts(), probePorts(o.TCPProbes)))
 	prerouting := append(otherFamilies(o.Families), probeRedirections(o)...)
 	return append([]chain{
-		{name: chainInbound, rules: append(inbound, newRule(isTCP(), redirectTo(o.InboundPort)))},
+		{name: chainInbound, rules: inboundRules(o)},
 		{
 			name: chainPrerouting, kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting,
 			rules: append(prerouting, newRule(verdict(expr.VerdictJump, chainInbound))),
@@ -91,7 +91,17 @@ func newTable(o *Options) []chain {
 	}, append(probeFilters(o), guardedFilter(o)...)...)
 }
 
-// otherFamilies returns the rule that leaves connections of other families alone, if there are any.
+// inboundRules returns the rules for connections to this machine.
+func inboundRules(o *Options) []rule {
+	if o.OutboundOnly {
+		return []rule{newRule(portIs(mesh.PortReadiness), redirectTo(o.InboundPort))}
+	}
+	// The ports of TCP probes bypass Envoy, and Envoy's own calls to them are refused.
+	excluded := exclusions(slices.Concat(o.ExcludeInboundPorts, o.metricsPorts(), probePorts(o.TCPProbes)))
+	return append(excluded, newRule(isTCP(), redirectTo(o.InboundPort)))
+}
+
+// otherFamilies returns the rule that ignores connections of other families, if any.
 func otherFamilies(f Families) []rule {
 	switch f {
 	case IPv4:
@@ -102,7 +112,7 @@ func otherFamilies(f Families) []rule {
 	return nil
 }
 
-// metricsPorts has the port for Prometheus, if there is one.
+// metricsPorts has the port for Prometheus, if any.
 func (o *Options) metricsPorts() []int {
 	if o.MetricsPort == 0 {
 		return nil
@@ -110,8 +120,8 @@ func (o *Options) metricsPorts() []int {
 	return []int{o.MetricsPort}
 }
 
-// exclusions returns a rule per port. Only the first packet of a connection passes them, so a set would save nothing
-// that can be measured.
+// exclusions returns one rule per port. Only the first packet of a connection reaches these rules, so a set would save
+// nothing measurable.
 func exclusions(ports []int) []rule {
 	var rules []rule
 	for _, port := range distinct(ports) {
@@ -131,7 +141,7 @@ func newRule(parts ...part) rule {
 	return r
 }
 
-// loaded compares a value that another expression puts into the register.
+// loaded compares the value that the expression load puts into the register.
 func loaded(load expr.Any, op expr.CmpOp, data []byte) []expr.Any {
 	return []expr.Any{load, &expr.Cmp{Op: op, Register: register, Data: data}}
 }
@@ -146,14 +156,15 @@ func userIs(id int) part {
 }
 
 func priorityIs(n uint32) part {
-	return part{fmt.Sprintf("meta priority 0:%x", n), metaIs(expr.MetaKeyPRIORITY, expr.CmpOpEq, binaryutil.NativeEndian.PutUint32(n))}
+	return part{fmt.Sprintf("meta priority 0:%x", n), metaIs(expr.MetaKeyPRIORITY, expr.CmpOpEq,
+		binaryutil.NativeEndian.PutUint32(n))}
 }
 
 func outgoing(device string) part {
 	return part{fmt.Sprintf("oifname %q", device), metaIs(expr.MetaKeyOIFNAME, expr.CmpOpEq, deviceName(device))}
 }
 
-// deviceName returns a name as the kernel compares it: as a whole.
+// deviceName returns a name in the form that the kernel compares as a whole.
 func deviceName(device string) []byte {
 	name := make([]byte, unix.IFNAMSIZ)
 	copy(name, device)
@@ -183,7 +194,8 @@ func notLoopback4() part {
 	load := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 1}
 	return part{
 		"ip daddr != 127.0.0.0/8",
-		append(metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{unix.NFPROTO_IPV4}), loaded(load, expr.CmpOpNeq, []byte{127})...),
+		append(metaIs(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{unix.NFPROTO_IPV4}),
+			loaded(load, expr.CmpOpNeq, []byte{127})...),
 	}
 }
 
@@ -197,7 +209,7 @@ func notLoopback6() part {
 	}
 }
 
-// redirectTo rewrites the destination to that port of the machine itself.
+// redirectTo rewrites the destination to a port of this machine.
 func redirectTo(port int) part {
 	n := uint16(port)
 	return part{"redirect to :" + decimal(n), []expr.Any{
@@ -206,7 +218,7 @@ func redirectTo(port int) part {
 	}}
 }
 
-// verdict ends the chain, or continues in another one.
+// verdict ends the chain, or jumps to another one.
 func verdict(kind expr.VerdictKind, target string) part {
 	v := &expr.Verdict{Kind: kind, Chain: target}
 	return part{instruction(v), []expr.Any{v}}

@@ -1,4 +1,4 @@
-// Package retry has the delays between attempts that fail, and limits what they log.
+// Package retry computes delays between failed attempts, and limits their logging.
 package retry
 
 import (
@@ -18,8 +18,8 @@ type Backoff struct {
 	next time.Duration
 }
 
-// Next returns the delay before the next attempt: twice the last one, minus up to a quarter, so that proxies that lost the
-// control plane together do not come back together.
+// Next returns the delay before the next attempt: twice the last one, minus up to a quarter, so that proxies that lost
+// the control plane together do not return together.
 func (b *Backoff) Next() time.Duration {
 	low, high := b.Min, b.Max
 	if low <= 0 {
@@ -31,10 +31,10 @@ func (b *Backoff) Next() time.Duration {
 	b.next = min(max(b.next, low), high)
 	delay := b.next
 	b.next *= 2
-	return delay - rand.N(delay/4+1) //nolint:gosec // it spreads load, it is no secret
+	return delay - rand.N(delay/4+1) //nolint:gosec // jitter, not a secret
 }
 
-// Reset starts again with Min.
+// Reset makes the next delay Min.
 func (b *Backoff) Reset() { b.next = 0 }
 
 // Reporter logs repeated failures: each new text, and the same text once a minute. It is not safe for concurrent use.
@@ -51,7 +51,7 @@ const repeatAfter = time.Minute
 // Failed logs err with the constant message msg, unless it has logged the same within the last minute.
 func (r *Reporter) Failed(ctx context.Context, level slog.Level, msg string, err error) {
 	if text := msg + err.Error(); text != r.text || !time.Now().Before(r.next) {
-		//nolint:sloglint // the caller's message is the constant one
+		//nolint:sloglint // the caller passes a constant message
 		r.Logger.Log(ctx, level, msg, "err", err, "unreported", r.suppressed)
 		r.text, r.next, r.suppressed = text, time.Now().Add(repeatAfter), 0
 		return
@@ -59,5 +59,5 @@ func (r *Reporter) Failed(ctx context.Context, level slog.Level, msg string, err
 	r.suppressed++
 }
 
-// Succeeded makes the next failure the first.
+// Succeeded makes Failed log the next failure.
 func (r *Reporter) Succeeded() { r.text, r.suppressed = "", 0 }

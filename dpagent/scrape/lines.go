@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// maxLine is longer than any line of Envoy's, in bytes: names of its resources have at most a few hundred.
+	// maxLine limits a line in bytes: the names of Envoy's resources have at most a few hundred.
 	maxLine = 16 << 10
-	// maxLabels of a line are more than any of Envoy's has.
+	// maxLabels is more labels than Envoy writes in one line.
 	maxLabels = 32
-	// maxStatistics is what one scrape reads of Envoy, in bytes: 2,000 services take that if calls go to all of them.
+	// maxStatistics limits one scrape of Envoy, in bytes. It suffices for 2,000 services that are all called.
 	maxStatistics = 32 << 20
-	// chunk is what is passed on at once, in bytes.
+	// chunk is how many bytes are passed on at once.
 	chunk = 16 << 10
 )
 
@@ -26,21 +26,21 @@ const typeComment = "# TYPE "
 
 var errTooMuch = errors.New("envoy's statistics have more than 32 MiB")
 
-// lines passes on the lines of Envoy's statistics whose names are wanted, and leaves out what Prometheus could not read: it refuses a whole
-// page for one such line. It holds one line, and a chunk that is to be sent.
+// lines passes on the wanted lines of Envoy's statistics, and drops lines that Prometheus cannot parse, since one would
+// make it reject the whole page. It buffers one line, and a chunk to be sent.
 type lines struct {
 	to   *bufio.Writer
-	keep []string // prefixes of names; nil is all
-	// sent says that the caller may have got some of them.
+	keep []string // name prefixes; nil for all
+	// sent means that the caller may have received some lines.
 	sent bool
-	// dropped counts the lines that could not be read.
+	// dropped counts unparsable lines.
 	dropped int
 
-	begun   []byte // a line whose end has not come
-	tooLong bool   // it is longer than maxLine, and is left out
+	begun   []byte // an incomplete line
+	tooLong bool   // the line exceeds maxLine and is dropped
 	read    int
-	name    string // of the line before, which mostly is that of the next one, too
-	wanted  bool   // whether it is
+	name    string // name in the previous line, often equal to the next one
+	wanted  bool   // whether lines with this name are wanted
 }
 
 func newLines(to io.Writer, keep []string) *lines {
@@ -49,7 +49,7 @@ func newLines(to io.Writer, keep []string) *lines {
 	return l
 }
 
-// passedOn notes that something was written.
+// passedOn records that data was written.
 type passedOn struct {
 	io.Writer
 	sent *bool
@@ -58,10 +58,10 @@ type passedOn struct {
 // Write implements io.Writer.
 func (p passedOn) Write(b []byte) (int, error) {
 	*p.sent = true
-	return p.Writer.Write(b) //nolint:wrapcheck // it is that writer's
+	return p.Writer.Write(b) //nolint:wrapcheck // the writer's own error
 }
 
-// Write implements io.Writer. It returns an error if the caller has gone, or if there is more than a scrape may have.
+// Write implements io.Writer. It returns an error if the caller has disconnected, or if a scrape exceeds its limit.
 func (l *lines) Write(b []byte) (int, error) {
 	if l.read += len(b); l.read > maxStatistics {
 		return 0, errTooMuch
@@ -80,15 +80,15 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end sends what is left.
+// end sends the rest.
 func (l *lines) end() error {
 	if err := l.finish(nil); err != nil {
 		return err
 	}
-	return l.to.Flush() //nolint:wrapcheck // it is the caller's connection
+	return l.to.Flush() //nolint:wrapcheck // the caller's connection
 }
 
-// begin keeps the beginning of a line.
+// begin stores the beginning of a line.
 func (l *lines) begin(part []byte) {
 	if l.tooLong || len(l.begun)+len(part) > maxLine {
 		l.begun, l.tooLong = l.begun[:0], true
@@ -97,7 +97,7 @@ func (l *lines) begin(part []byte) {
 	l.begun = append(l.begun, part...)
 }
 
-// finish takes the rest of a line, without its end.
+// finish handles the rest of a line, without its end.
 func (l *lines) finish(part []byte) error {
 	line := part
 	if len(l.begun) > 0 || l.tooLong || len(part) > maxLine {
@@ -113,7 +113,7 @@ func (l *lines) finish(part []byte) error {
 	return l.pass(bytes.TrimSuffix(line, []byte("\r")))
 }
 
-// pass passes a line on, if it is wanted and can be read.
+// pass passes a line on if it is wanted and valid.
 func (l *lines) pass(line []byte) error {
 	name, comment := nameOf(line)
 	if len(line) == 0 || comment && len(name) == 0 || !l.wants(name) {
@@ -130,12 +130,13 @@ func (l *lines) pass(line []byte) error {
 		return nil
 	}
 	if _, err := l.to.Write(line); err != nil {
-		return err //nolint:wrapcheck // it is the caller's connection
+		return err //nolint:wrapcheck // the caller's connection
 	}
 	return l.to.WriteByte('\n') //nolint:wrapcheck // as above
 }
 
-// wants says whether a name has one of the prefixes. A line without a name is wanted: it is counted as one that cannot be read.
+// wants reports whether a name has one of the prefixes. A line without a name is wanted, so that it is counted as
+// unparsable.
 func (l *lines) wants(name []byte) bool {
 	if l.keep == nil || len(name) == 0 {
 		return true
@@ -152,7 +153,7 @@ func (l *lines) wants(name []byte) bool {
 	return l.wanted
 }
 
-// nameOf returns the name at the beginning of a sample, or that in a comment with the type of a metric; empty if there is none.
+// nameOf returns the name at the beginning of a sample, or in a TYPE comment; empty without one.
 func nameOf(line []byte) (name []byte, comment bool) {
 	if comment = bytes.HasPrefix(line, []byte("#")); comment {
 		line, _ = bytes.CutPrefix(line, []byte(typeComment))
@@ -160,7 +161,7 @@ func nameOf(line []byte) (name []byte, comment bool) {
 	return line[:nameEnd(line, ':')], comment
 }
 
-// nameEnd returns how long the name is that b begins with; other may be in it, too.
+// nameEnd returns the length of the name at the beginning of b. The byte other is also valid in this name.
 func nameEnd(b []byte, other byte) int {
 	for i, c := range b {
 		isLetter := c == '_' || c == other || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
@@ -171,7 +172,7 @@ func nameEnd(b []byte, other byte) int {
 	return len(b)
 }
 
-// isType says whether a comment is about the name, and names a type that there is.
+// isType reports whether a TYPE comment is about the name and has a valid type.
 func isType(line, name []byte) bool {
 	kind, ok := strings.CutPrefix(string(line), typeComment+string(name)+" ")
 	switch kind {
@@ -181,7 +182,7 @@ func isType(line, name []byte) bool {
 	return false
 }
 
-// isSample says whether what follows the name of a sample are labels, if there are any, and a value.
+// isSample reports whether the text after a sample's name consists of optional labels and a value.
 func isSample(rest []byte) bool {
 	if bytes.HasPrefix(rest, []byte("{")) {
 		end := labelsEnd(rest)
@@ -191,14 +192,14 @@ func isSample(rest []byte) bool {
 		rest = rest[end:]
 	}
 	value, isSpaced := bytes.CutPrefix(rest, []byte(" "))
-	if !isSpaced || bytes.ContainsAny(value, "pPxX_") { // which only Go reads
+	if !isSpaced || bytes.ContainsAny(value, "pPxX_") { // valid only for Go's ParseFloat
 		return false
 	}
-	_, err := strconv.ParseFloat(string(value), 64) // NaN and Inf are values, -nan is none
+	_, err := strconv.ParseFloat(string(value), 64) // NaN and Inf are values, -nan is not
 	return err == nil
 }
 
-// labelsEnd returns where the labels end that b begins with, -1 if there is a mistake in them.
+// labelsEnd returns the end of the labels at the beginning of b, or -1 if they are invalid.
 func labelsEnd(b []byte) int {
 	var names [maxLabels][]byte
 	i := 1
@@ -218,7 +219,7 @@ func labelsEnd(b []byte) int {
 		if length < 0 {
 			return -1
 		}
-		i += 2 + length + 1 // behind the quotes
+		i += 2 + length + 1 // after the quotes
 		if i < len(b) && b[i] == ',' {
 			i++
 		} else if i < len(b) && b[i] != '}' {
@@ -231,7 +232,8 @@ func labelsEnd(b []byte) int {
 	return i + 1
 }
 
-// textLength returns how long a text is up to the quotes at its end, -1 if there are none, or a backslash escapes what needs no escape.
+// textLength returns the length of a text up to its closing quotes, or -1 if they are missing or a backslash escapes an
+// invalid character.
 func textLength(b []byte) int {
 	for i := 0; i < len(b); i++ {
 		switch b[i] {

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// pass returns what becomes of statistics that come in parts of that size.
+// pass returns the output for statistics that arrive in parts of a size, and the number of dropped lines.
 func pass(t testing.TB, keep []string, text string, size int) (out string, dropped int) {
 	t.Helper()
 	var to strings.Builder
@@ -39,7 +39,7 @@ func labels(n int) string {
 
 func TestLines(t *testing.T) {
 	long := func(n int) string { return `envoy_a{b="` + strings.Repeat("x", n) + "\"} 1\n" }
-	longest := maxLine - len(long(0)) + 1 // its end does not count
+	longest := maxLine - len(long(0)) + 1 // without its line end
 	all := []string{"envoy_"}
 	tests := map[string]struct {
 		keep    []string
@@ -51,23 +51,23 @@ func TestLines(t *testing.T) {
 			"# TYPE envoy_a counter\nenvoy_a 1\n# TYPE envoy_b histogram\nenvoy_b_bucket{le=\"+Inf\"} 1\n", 0},
 		"some names": {[]string{"envoy_b", "envoy_c_"}, "# TYPE envoy_a counter\nenvoy_a 1\n# TYPE envoy_b counter\nenvoy_b{x=\"y\"} 1\nenvoy_bc 1\nenvoy_c 1\nenvoy_c_d 1\n",
 			"# TYPE envoy_b counter\nenvoy_b{x=\"y\"} 1\nenvoy_bc 1\nenvoy_c_d 1\n", 0},
-		"what is not wanted may be anything": {all, "other{ 1\n", "", 0},
-		"all names":                          {nil, "other 1\n", "other 1\n", 0},
+		"unwanted lines may be invalid": {all, "other{ 1\n", "", 0},
+		"all names":                     {nil, "other 1\n", "other 1\n", 0},
 		"values": {all, "envoy_a 0\nenvoy_b -1\nenvoy_c 18446744073709551615\nenvoy_d 1.7976931348623157e+308\nenvoy_e nan\nenvoy_f NaN\nenvoy_g inf\nenvoy_h -Inf\n",
 			"envoy_a 0\nenvoy_b -1\nenvoy_c 18446744073709551615\nenvoy_d 1.7976931348623157e+308\nenvoy_e nan\nenvoy_f NaN\nenvoy_g inf\nenvoy_h -Inf\n", 0},
-		"what is no value": {all, "envoy_a -nan\nenvoy_b nan(ind)\nenvoy_c 1e999\nenvoy_d 0x1p-2\nenvoy_e 1_000\nenvoy_f\nenvoy_g \nenvoy_h  1\nenvoy_i 1 2 3\nenvoy_j\t1\n", "", 10},
-		"labels":           {all, `envoy_a{} 1` + "\n" + `envoy_a{b="}\" \\ \n",c_1="é",} 1` + "\n", `envoy_a{} 1` + "\n" + `envoy_a{b="}\" \\ \n",c_1="é",} 1` + "\n", 0},
-		"what are no labels": {
+		"invalid values": {all, "envoy_a -nan\nenvoy_b nan(ind)\nenvoy_c 1e999\nenvoy_d 0x1p-2\nenvoy_e 1_000\nenvoy_f\nenvoy_g \nenvoy_h  1\nenvoy_i 1 2 3\nenvoy_j\t1\n", "", 10},
+		"labels":         {all, `envoy_a{} 1` + "\n" + `envoy_a{b="}\" \\ \n",c_1="é",} 1` + "\n", `envoy_a{} 1` + "\n" + `envoy_a{b="}\" \\ \n",c_1="é",} 1` + "\n", 0},
+		"invalid labels": {
 			all, "envoy_a{ 1\nenvoy_a{b} 1\nenvoy_a{b=\"} 1\nenvoy_a{b=\"c\"\nenvoy_a{b=\"c\"d=\"e\"} 1\nenvoy_a{b=\"\\x\"} 1\nenvoy_a{:b=\"c\"} 1\nenvoy_a{1=\"c\"} 1\nenvoy_a{,} 1\nenvoy_a{b=\"1\",c=\"\",b=\"2\"} 1\nenvoy_a{__name__=\"b\"} 1\n", "", 11,
 		},
-		"too many labels":  {all, "envoy_a{" + labels(maxLabels) + "} 1\nenvoy_b{" + labels(maxLabels+1) + "} 1\n", "envoy_a{" + labels(maxLabels) + "} 1\n", 1},
-		"what is no text":  {all, "envoy_a{b=\"\xff\"} 1\n", "", 1},
-		"what has no name": {all, " 1\n{a=\"b\"} 1\n\x00\n", "", 3},
-		"comments":         {all, "#\n# HELP envoy_a A.\n# anything\n# TYPE other counter\n# EOF\n\n", "", 0},
-		"what is no type":  {all, "# TYPE envoy_a\n# TYPE envoy_a chart\n# TYPE envoy_a-b counter\n# TYPE envoy_a  counter\n", "", 4},
-		"ends as on DOS":   {all, "envoy_a 1\r\n", "envoy_a 1\n", 0},
-		"a long line":      {all, long(longest), long(longest), 0},
-		"too long a line":  {all, long(longest+1) + long(3*maxLine) + "envoy_b 1\n", "envoy_b 1\n", 2},
+		"too many labels": {all, "envoy_a{" + labels(maxLabels) + "} 1\nenvoy_b{" + labels(maxLabels+1) + "} 1\n", "envoy_a{" + labels(maxLabels) + "} 1\n", 1},
+		"invalid UTF-8":   {all, "envoy_a{b=\"\xff\"} 1\n", "", 1},
+		"no name":         {all, " 1\n{a=\"b\"} 1\n\x00\n", "", 3},
+		"comments":        {all, "#\n# HELP envoy_a A.\n# anything\n# TYPE other counter\n# EOF\n\n", "", 0},
+		"invalid types":   {all, "# TYPE envoy_a\n# TYPE envoy_a chart\n# TYPE envoy_a-b counter\n# TYPE envoy_a  counter\n", "", 4},
+		"DOS line ends":   {all, "envoy_a 1\r\n", "envoy_a 1\n", 0},
+		"a long line":     {all, long(longest), long(longest), 0},
+		"too long a line": {all, long(longest+1) + long(3*maxLine) + "envoy_b 1\n", "envoy_b 1\n", 2},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -77,14 +77,15 @@ func TestLines(t *testing.T) {
 					t.Errorf("in parts of %d (-want +got):\n%s", size, diff)
 				}
 				if dropped != tc.dropped {
-					t.Errorf("in parts of %d %d lines were dropped, want %d", size, dropped, tc.dropped)
+					t.Errorf("in parts of %d: %d lines were dropped, want %d", size, dropped, tc.dropped)
 				}
 			}
 		})
 	}
 }
 
-// FuzzLines has a parser of the format read each line that is passed on, whatever came in, and has them be the same in whatever parts it comes.
+// FuzzLines checks that a parser of the format accepts each line that is passed on, whatever the input, and that the
+// output does not depend on how the input is split.
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		"# TYPE envoy_a counter\nenvoy_a{b=\"c\",d=\"\\\"}\\n\"} 18446744073709551615\n", "envoy_a -nan\nenvoy_b 1e999\n", "envoy_a{b=\"\xff\"} 1", "envoy_a{b=\"", "\x00\r\n\n#",
@@ -94,7 +95,7 @@ func FuzzLines(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, size uint8) {
 		got, dropped := pass(t, nil, text, len(text)+1)
 		if again, same := pass(t, nil, text, int(size)+1); again != got || same != dropped {
-			t.Errorf("in parts of %d it is %q with %d dropped, else %q with %d", int(size)+1, again, same, got, dropped)
+			t.Errorf("in parts of %d: %q with %d dropped, as a whole: %q with %d", int(size)+1, again, same, got, dropped)
 		}
 		for line := range strings.Lines(got) {
 			parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -105,7 +106,7 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// BenchmarkLines reads the statistics of an Envoy with 1,000 services.
+// BenchmarkLines parses the statistics of an Envoy with 1,000 services.
 func BenchmarkLines(b *testing.B) {
 	var page strings.Builder
 	for _, name := range []string{"envoy_cluster_membership_total", "envoy_cluster_membership_healthy", "envoy_cluster_update_success"} {

@@ -1,5 +1,5 @@
-// Package scrape serves the agent's metrics, and after them Envoy's, as one page: to programs of this host, and at a port for Prometheus to
-// every client that can reach it.
+// Package scrape serves the agent's metrics followed by Envoy's as one page: to programs on this host, and on a port
+// for Prometheus to every client that can reach it.
 package scrape
 
 import (
@@ -14,18 +14,18 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Limits of scrapes: Envoy's main thread writes its statistics, and does nothing else meanwhile. Prometheus waits for 10 seconds, and should then
-// have what the agent says of an Envoy that hangs.
+// Limits of scrapes. Envoy's main thread writes its statistics, and does nothing else meanwhile. Prometheus times out
+// after 10 seconds, and should by then have the agent's metrics if Envoy hangs.
 const (
 	maxScrapes    = 2
 	scrapeTimeout = 5 * time.Second
 )
 
-// format is the only one that Envoy has.
+// format is the only format that Envoy supports.
 var format = expfmt.NewFormat(expfmt.TypeTextPlain)
 
-// Page is the agent's metrics, and after them Envoy's statistics, which are passed on as they come. Their names never clash: they begin with
-// sonde_, go_ or process_, and with envoy_.
+// Page is the agent's metrics followed by Envoy's statistics, which are streamed. Their names never clash: the agent's
+// begin with sonde_, go_ or process_, and Envoy's with envoy_.
 type Page struct {
 	own     *prometheus.Registry
 	envoy   Statistics
@@ -33,31 +33,31 @@ type Page struct {
 	missed  prometheus.Counter
 	dropped prometheus.Counter
 
-	successMu sync.Mutex // of success, until it is gathered
+	successMu sync.Mutex // guards success until it is gathered
 	success   prometheus.Gauge
-	last      *prometheus.Registry // has success alone
+	last      *prometheus.Registry // has only success
 }
 
-// Statistics are those of Envoy, in the text format of Prometheus.
+// Statistics are Envoy's statistics, in the text format of Prometheus.
 type Statistics interface {
 	Stats(ctx context.Context, w io.Writer) error
 }
 
-// NewPage returns a page of the metrics that own has, and registers there what scrapes count.
+// NewPage returns a page of the metrics in own, and registers its own metrics in own.
 func NewPage(own *prometheus.Registry, envoy Statistics) *Page {
 	p := &Page{
 		own: own, envoy: envoy, turns: newTurns(),
 		missed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_envoy_scrapes_failed_total",
-			Help: "Scrapes that got the agent's metrics alone, or were cut, since Envoy does not run or has not given its statistics.",
+			Help: "Scrapes that returned only the agent's metrics, or were cut, because Envoy does not run or did not return its statistics.",
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_envoy_lines_dropped_total",
-			Help: "Lines of Envoy's statistics that were left out, since no Prometheus could read them, and would refuse the page for them.",
+			Help: "Lines of Envoy's statistics that were dropped because Prometheus could not parse them and would reject the page.",
 		}),
 		success: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sonde_dpagent_envoy_scrape_success",
-			Help: "1 if this page has Envoy's metrics, 0 if it has the agent's alone, since Envoy does not run or has not given its own.",
+			Help: "1 if this page contains Envoy's metrics, 0 if Envoy does not run or did not return its statistics.",
 		}),
 		last: prometheus.NewRegistry(),
 	}
@@ -66,7 +66,7 @@ func NewPage(own *prometheus.Registry, envoy Statistics) *Page {
 	return p
 }
 
-// Local returns a handler for programs of this host, with all of Envoy's statistics. It shares the turns of Servers.
+// Local returns a handler for programs on this host, with all of Envoy's statistics. It shares the limits of Servers.
 func (p *Page) Local() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.scrape(w, r, nil, false) == resultCut {
@@ -75,10 +75,10 @@ func (p *Page) Local() http.Handler {
 	})
 }
 
-// result is what has become of a page.
+// result is the result of serving a page.
 type result string
 
-// Results. A page that is cut must not pass for a whole one: its connection is to be closed.
+// Results. A cut page must not look complete, so its connection is closed.
 const (
 	resultComplete     result = "complete"
 	resultWithoutEnvoy result = "without_envoy"
@@ -87,7 +87,7 @@ const (
 	resultBusy         result = "busy"
 )
 
-// write answers with the page. keep has the prefixes of the names of Envoy's metrics that are wanted; nil is all.
+// write responds with the page. keep has the wanted name prefixes of Envoy's metrics; nil means all.
 func (p *Page) write(ctx context.Context, w http.ResponseWriter, keep []string) result {
 	families, err := p.own.Gather()
 	if err != nil {
@@ -98,7 +98,7 @@ func (p *Page) write(ctx context.Context, w http.ResponseWriter, keep []string) 
 	encoder := expfmt.NewEncoder(w, format)
 	for _, f := range families {
 		if encoder.Encode(f) != nil {
-			return resultCut // the caller has gone
+			return resultCut // the caller has disconnected
 		}
 	}
 	envoys := newLines(w, keep)
@@ -111,7 +111,7 @@ func (p *Page) write(ctx context.Context, w http.ResponseWriter, keep []string) 
 	if err != nil {
 		p.missed.Inc()
 		if envoys.sent {
-			return resultCut // half of the statistics would pass for all
+			return resultCut // part of the statistics would look complete
 		}
 		success = 0
 	}
@@ -124,7 +124,7 @@ func (p *Page) write(ctx context.Context, w http.ResponseWriter, keep []string) 
 	return resultComplete
 }
 
-// encodeSuccess writes the metric that says whether the page has Envoy's, which is the last one.
+// encodeSuccess writes the last metric, which tells whether the page contains Envoy's metrics.
 func (p *Page) encodeSuccess(encoder expfmt.Encoder, success float64) error {
 	p.successMu.Lock()
 	p.success.Set(success)

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// statistics writes in the place of Envoy.
+// statistics writes statistics in place of Envoy.
 type statistics func(ctx context.Context, w io.Writer) error
 
 func (s statistics) Stats(ctx context.Context, w io.Writer) error { return s(ctx, w) }
@@ -45,7 +45,7 @@ func failures(t *testing.T, registry *prometheus.Registry) float64 {
 	return 0
 }
 
-// endless writes until the other side has had enough.
+// endless writes until Write fails.
 func endless(text string) statistics {
 	return func(_ context.Context, w io.Writer) error {
 		part := []byte(strings.Repeat(text, 1000))
@@ -81,12 +81,12 @@ const failedScrapes = "sonde_dpagent_envoy_scrapes_failed_total"
 
 func TestScrape(t *testing.T) {
 	gone := errors.New("connection refused")
-	huge := strings.Repeat("envoy_a{envoy_cluster_name=\"web\"} 18446744073709551615\n", 1000) // more than is held
+	huge := strings.Repeat("envoy_a{envoy_cluster_name=\"web\"} 18446744073709551615\n", 1000) // more than the buffer
 	for name, tc := range map[string]struct {
 		envoy    statistics
-		want     []string // in this order
-		isBroken bool     // the caller sees that this is not all
-		failed   bool     // the next scrape says so
+		want     []string // texts of the page, in this order
+		isBroken bool     // the connection is aborted, so that the page does not look complete
+		failed   bool     // the next scrape counts a failure
 		took     time.Duration
 	}{
 		"both":                    {envoy: says("envoy_a 1\n", nil), want: []string{"own 1\n", "envoy_a 1\n", success + " 1\n"}},
@@ -116,7 +116,7 @@ func TestScrape(t *testing.T) {
 			for _, want := range tc.want {
 				_, after, found := strings.Cut(rest, want)
 				if !found {
-					t.Fatalf("no %q in its place in:\n%s", want, body)
+					t.Fatalf("no %q at the right place in:\n%s", want, body)
 				}
 				rest = after
 			}
@@ -145,7 +145,7 @@ func scrapeLocal(t *testing.T, page http.Handler) (body string, took time.Durati
 	return w.Body.String(), time.Since(began), isBroken
 }
 
-// TestScrapesAreLimited has an Envoy that does not answer: it is asked by few at a time.
+// TestScrapesAreLimited has an Envoy that does not answer: only a few scrapes may reach it at a time.
 func TestScrapesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, proceed := make(chan struct{}), make(chan struct{})
@@ -166,7 +166,7 @@ func TestScrapesAreLimited(t *testing.T) {
 		}
 		go scrape()
 		if code := <-codes; code != http.StatusServiceUnavailable {
-			t.Errorf("one scrape too many: %d", code)
+			t.Errorf("a scrape above the limit: %d", code)
 		}
 		close(proceed)
 		for range 2 {

@@ -20,10 +20,10 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// address is where Prometheus scrapes.
+// address is the address that Prometheus scrapes.
 const address = "10.0.0.1:9090"
 
-// sendBuffer is the amount of data that the network holds for a client that does not read, in bytes.
+// sendBuffer is how many bytes the network buffers for a client that does not read.
 const sendBuffer = 64 << 10
 
 // port is a port for Prometheus in a network in memory.
@@ -70,7 +70,7 @@ func (p *port) dial(from string) net.Conn {
 	return conn
 }
 
-// ask sends a request from an address, and does not read.
+// ask sends a request from an address, without reading the response.
 func (p *port) ask(from, request string) net.Conn {
 	p.t.Helper()
 	conn := p.dial(from)
@@ -80,7 +80,7 @@ func (p *port) ask(from, request string) net.Conn {
 	return conn
 }
 
-// answer reads the answer to a request from an address.
+// answer returns the response to a request from an address.
 func (p *port) answer(from, request string) (status int, header http.Header, body string, err error) {
 	p.t.Helper()
 	conn := p.ask(from, request)
@@ -115,22 +115,22 @@ func TestNothingButMetrics(t *testing.T) {
 				t.Errorf("%s has the body %q", request, body)
 			}
 			if strings.HasPrefix(request, "GET /metrics") && status == http.StatusOK && (!strings.Contains(body, "\nenvoy_a 1\n") || strings.Contains(body, "envoy_b")) {
-				t.Errorf("%s: of envoy_a and envoy_b there is not envoy_a alone:\n%s", request, body)
+				t.Errorf("%s: want envoy_a without envoy_b in:\n%s", request, body)
 			}
 		}
 	})
 }
 
-// TestRequestsThatAreNone has a body, a header that is too long, and another protocol.
+// TestRequestsThatAreNone sends a request with a body, one with a header that is too long, and another protocol.
 func TestRequestsThatAreNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := serve(t, says("envoy_a 1\n", nil))
 		for _, header := range []string{"Content-Length: 1", "Transfer-Encoding: chunked"} {
-			if status, _, body, err := p.answer("10.0.0.2", "GET /metrics HTTP/1.1\r\n"+header+"\r\nX: y"); status != http.StatusBadRequest || body != "there must be no body\n" {
-				t.Errorf("a body, by %s: %d %q, %v", header, status, body, err)
+			if status, _, body, err := p.answer("10.0.0.2", "GET /metrics HTTP/1.1\r\n"+header+"\r\nX: y"); status != http.StatusBadRequest || body != "the request must have no body\n" {
+				t.Errorf("a body with %s: %d %q, %v", header, status, body, err)
 			}
 		}
-		if status, _, _, err := p.answer("10.0.0.2", "GET /metrics HTTP/1.1\r\nX: "+strings.Repeat("x", 16<<10)+"\r\nY: y"); status != http.StatusRequestHeaderFieldsTooLarge { // it is closed at once
+		if status, _, _, err := p.answer("10.0.0.2", "GET /metrics HTTP/1.1\r\nX: "+strings.Repeat("x", 16<<10)+"\r\nY: y"); status != http.StatusRequestHeaderFieldsTooLarge { // the connection closes at once
 			t.Errorf("a header of 16 KiB: %d, %v", status, err)
 		}
 		conn := p.dial("10.0.0.2")
@@ -143,7 +143,7 @@ func TestRequestsThatAreNone(t *testing.T) {
 	})
 }
 
-// TestClientsThatDoNotRead has as many clients as there may be scrapes ask for a page of some MiB, and read nothing of it.
+// TestClientsThatDoNotRead has as many clients as the scrape limit request a page of some MiB without reading it.
 func TestClientsThatDoNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		line := strings.Repeat("envoy_a{b=\"c\"} 1\n", 1000)
@@ -160,10 +160,10 @@ func TestClientsThatDoNotRead(t *testing.T) {
 		<-time.After(time.Second)
 		status, _, body, err := p.answer("10.0.0.4", "GET /metrics")
 		if err != nil || status != http.StatusOK || !strings.HasSuffix(body, success+" 1\n") {
-			t.Fatalf("beside them: %d, %d bytes, %v", status, len(body), err)
+			t.Fatalf("another client gets %d, %d bytes, %v", status, len(body), err)
 		}
 		if took := time.Since(began); took != time.Second {
-			t.Errorf("beside them a scrape ends after %s, want it after 1s: one of them must make room at once", took)
+			t.Errorf("another client's scrape ends after %s, want 1s: one of the others must be evicted at once", took)
 		}
 		cut := func(want float64) {
 			t.Helper()
@@ -173,20 +173,21 @@ func TestClientsThatDoNotRead(t *testing.T) {
 			}
 		}
 		cut(1)
-		<-time.After(answerTimeout - time.Second - time.Nanosecond) // the second began after a pause
+		<-time.After(answerTimeout - time.Second - time.Nanosecond) // the second scrape began after a pause
 		cut(1)
 		<-time.After(time.Second)
 		cut(2)
 		for _, conn := range silent {
 			got, err := io.ReadAll(conn)
 			if strings.HasSuffix(string(got), success+" 1\n") || len(got) > sendBuffer {
-				t.Errorf("a client that did not read got %d bytes, %v: want a page that is cut", len(got), err)
+				t.Errorf("a client that did not read got %d bytes, %v: want a cut page", len(got), err)
 			}
 		}
 	})
 }
 
-// TestClientsThatReadSlowly has several addresses ask for a page, again and again, and read a little of it ten times a second.
+// TestClientsThatReadSlowly has several addresses request a page repeatedly, and read a little of it ten times a
+// second.
 func TestClientsThatReadSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		line := strings.Repeat("envoy_a{b=\"c\"} 1\n", 1000)
@@ -202,7 +203,7 @@ func TestClientsThatReadSlowly(t *testing.T) {
 			t.Helper()
 			for range n {
 				if status, _, body, err := p.answer("10.0.0.4", "GET /metrics"); err != nil || status != http.StatusOK || !strings.HasSuffix(body, success+" 1\n") {
-					t.Errorf("a scrape is answered %d, %d bytes, %v", status, len(body), err)
+					t.Errorf("a scrape gets %d, %d bytes, %v", status, len(body), err)
 				}
 				<-time.After(5 * time.Second)
 			}
@@ -228,7 +229,7 @@ func TestClientsThatReadSlowly(t *testing.T) {
 	})
 }
 
-// counted returns the value of a counter with that result.
+// counted returns the value of a counter for a result.
 func counted(t *testing.T, registry *prometheus.Registry, name, result string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -246,7 +247,7 @@ func counted(t *testing.T, registry *prometheus.Registry, name, result string) f
 	return 0
 }
 
-// TestConnectionsThatAskNothing has many more of them than there may be.
+// TestConnectionsThatAskNothing opens many more connections without a request than the limit.
 func TestConnectionsThatAskNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := serve(t, says("envoy_a 1\n", nil))
@@ -254,12 +255,12 @@ func TestConnectionsThatAskNothing(t *testing.T) {
 			p.dial("10.0.0.2")
 		}
 		if status, _, body, err := p.answer("10.0.0.3", "GET /metrics"); err != nil || status != http.StatusOK {
-			t.Errorf("beside them: %d %s, %v", status, body, err)
+			t.Errorf("another client gets %d %s, %v", status, body, err)
 		}
 	})
 }
 
-// TestEnvoyThatDoesNotAnswer scrapes a pod whose Envoy takes longer than a scrape may wait for it.
+// TestEnvoyThatDoesNotAnswer scrapes a pod whose Envoy takes longer than the scrape timeout.
 func TestEnvoyThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := serve(t, func(ctx context.Context, _ io.Writer) error {
@@ -273,7 +274,7 @@ func TestEnvoyThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// TestEndOfTheAgent has scrapes under way, and some that wait.
+// TestEndOfTheAgent ends the server while some scrapes run and others wait.
 func TestEndOfTheAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
@@ -288,13 +289,13 @@ func TestEndOfTheAgent(t *testing.T) {
 		}
 		<-time.After(time.Second)
 		if n := asked.Load(); n != 2 {
-			t.Errorf("Envoy is asked %d times, want twice", n)
+			t.Errorf("Envoy got %d requests, want 2", n)
 		}
 		began := time.Now()
 		p.stop()
 		asking.Wait()
 		if took := time.Since(began); took > 100*time.Millisecond {
-			t.Errorf("the end takes %s", took)
+			t.Errorf("the shutdown took %s", took)
 		}
 	})
 }

@@ -13,42 +13,44 @@ import (
 )
 
 const (
-	// pause is the least time between the begins of two scrapes. Envoy takes 14 ms of it for 1,000 services.
+	// pause is the minimum time between the starts of two scrapes. For 1,000 services Envoy takes 14 ms of it.
 	pause = 250 * time.Millisecond
-	// readPatience is how long a client may leave what it is sent unread while another one waits, and totalPatience for how long all in all: one that reads a
-	// little now and then would else keep its place. Together with pause it is less than waitTimeout.
+	// readPatience bounds how long a client may leave data unread while another client waits, and totalPatience bounds the
+	// sum. Otherwise a client that reads a little now and then would keep its place. Together with pause they are less
+	// than waitTimeout.
 	readPatience  = 500 * time.Millisecond
 	totalPatience = 2 * time.Second
-	// waitTimeout is how long a scrape may wait. With answerTimeout it is less than the 10 seconds of Prometheus.
+	// waitTimeout bounds the wait of a scrape. Together with answerTimeout it is less than the 10 seconds of Prometheus.
 	waitTimeout = 3500 * time.Millisecond
-	// retryAfter is when a client may try again that was told that there are too many.
+	// retryAfter is when a rejected client may retry.
 	retryAfter = 5 * time.Second
 )
 
-// turns has scrapes of many clients take turns, by source, so that Envoy is asked maxScrapes times at once, and once a pause.
+// turns lets many clients scrape in turn, by source: at most maxScrapes at once, and one start per pause.
 type turns struct {
 	places *connlimit.Places[netip.Prefix]
 	record record
-	begin  chan struct{} // holds the one that begins next
-	next   time.Time     // when it may; for who holds begin
+	begin  chan struct{} // held by the scrape that starts next
+	next   time.Time     // when it may start; for the holder of begin
 }
 
 func newTurns() *turns {
 	t := &turns{begin: make(chan struct{}, 1), record: record{last: map[netip.Prefix]time.Time{}}}
-	t.places = connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: maxScrapes, Patience: readPatience}).ByTurns(t.record.lastTurn)
+	t.places = connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: maxScrapes,
+		Patience: readPatience}).ByTurns(t.record.lastTurn)
 	return t
 }
 
-// record has the last turns of sources.
+// record has the time of the last turn of each source.
 type record struct {
 	mu   sync.Mutex
-	last map[netip.Prefix]time.Time // in the future for those that did not read
+	last map[netip.Prefix]time.Time // in the future for sources that did not read
 }
 
 const (
-	// maxRecords is how many sources are known: of more, those whose turn was longest ago are forgotten.
+	// maxRecords limits the remembered sources. Above the limit, the source with the oldest turn is dropped.
 	maxRecords = 256
-	// slowTime is how long a source comes after all others that has lost a turn since it did not read.
+	// slowTime is how long a source that lost its turn because it did not read comes after all others.
 	slowTime = time.Minute
 )
 
@@ -58,7 +60,7 @@ func (r *record) lastTurn(source netip.Prefix) time.Time {
 	return r.last[source]
 }
 
-// add adds a turn, in which the source has not read if it is slow.
+// add records a turn; slow means that the source did not read.
 func (r *record) add(source netip.Prefix, slow bool) {
 	at := time.Now()
 	if slow {
@@ -66,14 +68,18 @@ func (r *record) add(source netip.Prefix, slow bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, known := r.last[source]; !known && len(r.last) >= maxRecords {
-		delete(r.last, slices.MinFunc(slices.Collect(maps.Keys(r.last)), func(a, b netip.Prefix) int { return r.last[a].Compare(r.last[b]) }))
+	if _, ok := r.last[source]; !ok && len(r.last) >= maxRecords {
+		delete(r.last, slices.MinFunc(slices.Collect(maps.Keys(r.last)),
+			func(a, b netip.Prefix) int { return r.last[a].Compare(r.last[b]) }))
 	}
 	r.last[source] = at
 }
 
-// await waits for a turn. It returns false if there is none in time, or if ctx ends. lost is called if another one gets the place before it is left.
-func (t *turns) await(ctx context.Context, source netip.Prefix, paced bool, lost func()) (*connlimit.Place[netip.Prefix], bool) {
+// await waits for a turn. It returns false on a timeout, or if ctx ends. lost is called if another source takes the
+// place before the scrape leaves it.
+func (t *turns) await(
+	ctx context.Context, source netip.Prefix, paced bool, lost func(),
+) (*connlimit.Place[netip.Prefix], bool) {
 	place, ok := t.places.Await(ctx, waitTimeout, source, lost)
 	if !ok {
 		return nil, false
@@ -85,7 +91,8 @@ func (t *turns) await(ctx context.Context, source netip.Prefix, paced bool, lost
 	return place, true
 }
 
-// pause waits until the next scrape may begin. It returns false if ctx ends before: a scrape that never begins takes nobody's time.
+// pause waits until the next scrape may start. It returns false if ctx ends first: a scrape that never starts delays no
+// other.
 func (t *turns) pause(ctx context.Context) bool {
 	select {
 	case t.begin <- struct{}{}:

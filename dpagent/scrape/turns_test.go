@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// recorder can have a deadline, as a connection can.
+// recorder supports deadlines, like a connection.
 type recorder struct{ *httptest.ResponseRecorder }
 
 func (recorder) SetWriteDeadline(time.Time) error { return nil }
@@ -27,13 +27,13 @@ type crowd struct {
 	server *scrape.Server
 	asking sync.WaitGroup
 	mu     sync.Mutex
-	codes  map[string][]int // by source
-	asked  []time.Time      // Envoy
-	now    int              // how often at once
+	codes  map[string][]int // status codes by source
+	asked  []time.Time      // requests to Envoy
+	now    int              // current number of concurrent requests to Envoy
 	most   int
 }
 
-// newCrowd has an Envoy that takes that long.
+// newCrowd returns a crowd with an Envoy that takes this long per request.
 func newCrowd(takes time.Duration) *crowd {
 	c := &crowd{codes: map[string][]int{}}
 	c.server = scrape.NewServer(scrape.NewPage(prometheus.NewRegistry(), statistics(func(ctx context.Context, w io.Writer) error {
@@ -60,7 +60,7 @@ func newCrowd(takes time.Duration) *crowd {
 
 func (c *crowd) ask(from string) { c.askUntil(context.Background(), from) }
 
-// askUntil asks, and closes the connection when ctx ends.
+// askUntil sends a scrape, and closes the connection when ctx ends.
 func (c *crowd) askUntil(ctx context.Context, from string) {
 	c.asking.Go(func() {
 		w := recorder{httptest.NewRecorder()}
@@ -85,7 +85,7 @@ func (c *crowd) count(from string, code int) (n int) {
 	return n
 }
 
-// total is how often that code was answered.
+// total returns how often a code was returned.
 func (c *crowd) total(code int) (n int) {
 	for from := range c.codes {
 		n += c.count(from, code)
@@ -93,22 +93,22 @@ func (c *crowd) total(code int) (n int) {
 	return n
 }
 
-// checkCost checks how often Envoy was asked.
+// checkCost checks how often Envoy got requests.
 func (c *crowd) checkCost(t *testing.T) {
 	t.Helper()
 	if c.most > 2 {
-		t.Errorf("Envoy is asked %d times at once", c.most)
+		t.Errorf("Envoy got %d concurrent requests", c.most)
 	}
 	for i := 1; i < len(c.asked); i++ {
 		if d := c.asked[i].Sub(c.asked[i-1]); d < 250*time.Millisecond {
-			t.Errorf("Envoy is asked again after %s", d)
+			t.Errorf("Envoy got the next request after %s", d)
 		}
 	}
 }
 
 func TestCrowds(t *testing.T) {
 	tests := map[string]struct {
-		takes time.Duration // Envoy, for each
+		takes time.Duration // Envoy's time per request
 		ask   func(c *crowd)
 		check func(c *crowd) error
 	}{
@@ -119,7 +119,7 @@ func TestCrowds(t *testing.T) {
 			}
 		}, func(c *crowd) error {
 			if n := c.count("10.0.0.1", http.StatusOK); n != 60 {
-				return fmt.Errorf("%d of 60 are answered", n)
+				return fmt.Errorf("%d of 60 scrapes succeeded", n)
 			}
 			return nil
 		}},
@@ -129,7 +129,7 @@ func TestCrowds(t *testing.T) {
 			}
 		}, func(c *crowd) error {
 			if n := c.total(http.StatusOK); n != 5 {
-				return fmt.Errorf("they have got %v, want 200 for all", c.codes)
+				return fmt.Errorf("the sources got %v, want 200 for all", c.codes)
 			}
 			return nil
 		}},
@@ -141,7 +141,7 @@ func TestCrowds(t *testing.T) {
 			c.ask("10.0.0.2")
 		}, func(c *crowd) error {
 			if c.count("10.0.0.2", http.StatusOK) != 1 || c.count("10.0.0.1", http.StatusServiceUnavailable) == 0 {
-				return fmt.Errorf("they have got %v, want 200 for 10.0.0.2 and 503 for some of the flood", c.codes)
+				return fmt.Errorf("the sources got %v, want 200 for 10.0.0.2 and 503 for some of the flood", c.codes)
 			}
 			return nil
 		}},
@@ -150,8 +150,8 @@ func TestCrowds(t *testing.T) {
 				c.ask(fmt.Sprintf("10.0.0.%d", i))
 			}
 		}, func(c *crowd) error {
-			if c.total(http.StatusOK) != 2 { // who get the agent's part
-				return fmt.Errorf("they have got %v, want 200 for the two that have places", c.codes)
+			if c.total(http.StatusOK) != 2 { // these get the agent's metrics
+				return fmt.Errorf("the sources got %v, want 200 for the two that have places", c.codes)
 			}
 			return nil
 		}},
@@ -169,7 +169,7 @@ func TestCrowds(t *testing.T) {
 	}
 }
 
-// TestThoseThatHaveGone has a thousand close their connections before it is their turn.
+// TestThoseThatHaveGone has a thousand clients close their connections before their turn.
 func TestThoseThatHaveGone(t *testing.T) {
 	for name, ask := range map[string]func(c *crowd){
 		"all at once": func(c *crowd) {
@@ -197,7 +197,7 @@ func TestThoseThatHaveGone(t *testing.T) {
 			c.ask("10.0.0.2")
 			c.asking.Wait()
 			if took := time.Since(began); c.count("10.0.0.2", http.StatusOK) != 1 || took > time.Second || len(c.asked) > 3 {
-				t.Errorf("who asks after them has got %v after %s, and Envoy was asked %d times", c.codes["10.0.0.2"], took, len(c.asked))
+				t.Errorf("the client after them got %v after %s, and Envoy got %d requests", c.codes["10.0.0.2"], took, len(c.asked))
 			}
 			c.checkCost(t)
 		})

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics have as many series as there are probes, and those of a probe go with it.
+// metrics has one series per probe, which is removed with the probe.
 type metrics struct {
 	total *prometheus.CounterVec
 	up    *prometheus.GaugeVec
@@ -18,14 +18,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "sonde_service_probe_total", Help: "Checks of the applications behind inbounds with a serviceProbe, by verdict.",
 		}, []string{"inbound", "verdict"}),
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sonde_service_probe_ready", Help: "1 while the serviceProbe of an inbound says that its application can take traffic, else 0.",
+			Name: "sonde_service_probe_ready", Help: "1 while the serviceProbe of an inbound reports its application ready for traffic, otherwise 0.",
 		}, []string{"inbound"}),
 	}
 	r.MustRegister(m.total, m.up)
 	return m
 }
 
-// workerMetrics are those of one probe.
+// workerMetrics are the metrics of one probe.
 type workerMetrics struct {
 	all     *metrics
 	inbound string

@@ -1,5 +1,5 @@
-// Package serviceprobe asks applications whether they can take traffic, where no kubelet does: as the written Dataplane says it,
-// with the checks and by the rules of a Kubernetes readiness probe.
+// Package serviceprobe probes whether applications can take traffic, where there is no kubelet. It follows the written
+// Dataplane, with the checks and rules of a Kubernetes readiness probe.
 package serviceprobe
 
 import (
@@ -19,51 +19,52 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Probe is how the application behind one inbound is asked.
+// Probe is how to probe the application behind one inbound.
 type Probe struct {
-	// Inbound is where the mesh reaches the application, Application where it is asked.
+	// Inbound is the address in the mesh, and Application is the address to probe.
 	Inbound, Application netip.AddrPort
-	// Check has a handler, whose port is that of Application.
+	// Check has a handler with the port of Application.
 	Check mesh.Probe
 	// Period between two checks, and Timeout of each.
 	Period, Timeout time.Duration
-	// FailureThreshold and SuccessThreshold are how many checks in a row change the State.
+	// FailureThreshold and SuccessThreshold are how many consecutive checks change the State.
 	FailureThreshold, SuccessThreshold uint32
 }
 
-// State is what the probe of an inbound has found.
+// State is the result of an inbound's probe.
 type State struct {
 	Ready bool
-	// NoVerdict says that no check has come to a verdict, for that Reason: Ready says nothing then.
+	// NoVerdict means that no check has reached a verdict, because of Reason. Ready is then meaningless.
 	NoVerdict bool
-	// Reason why not, human-readable, at most 512 bytes and without text of the application.
+	// Reason is why the inbound is not ready. It is human-readable, has at most 512 bytes, and no text from the
+	// application.
 	Reason string
 }
 
-// Reporter is called for each change. Its methods return at once. *session.Readiness implements it.
+// Reporter receives each change. Its methods must return at once. *session.Readiness implements it.
 type Reporter interface {
 	// Set replaces the State of an inbound.
 	Set(inbound netip.AddrPort, s State)
-	// Forget says that an inbound has no probe any more.
+	// Forget reports that an inbound no longer has a probe.
 	Forget(inbound netip.AddrPort)
 }
 
-// Options of a Server. All are required but Loop.
+// Options of a Server. All but Loop are required.
 type Options struct {
 	Reporter Reporter
 	// Logger gets each change of a State.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
-	// Loop is told of each set of probes that is put in place. Default: none.
+	// Loop monitors the check of each set of probes. Default: none.
 	Loop *heartbeat.Loop
 }
 
-// Server runs the probes that it was last told, none before. It is safe for concurrent use.
+// Server runs the probes of the last Set; none before the first Set. It is safe for concurrent use.
 type Server struct {
 	o       Options
 	metrics *metrics
-	changed run.Signal // probes may be others
-	// newCheck returns what asks an application. Tests have another one.
+	changed run.Signal // probes may have changed
+	// newCheck returns a check of an application. Tests replace this function.
 	newCheck func(Probe) check
 
 	mu     sync.Mutex
@@ -71,7 +72,7 @@ type Server struct {
 	loops  map[netip.AddrPort]*heartbeat.Loop
 }
 
-// New returns a server. Run has to be called.
+// New returns a server. Run must be called.
 func New(o Options) *Server {
 	return &Server{
 		o: o, metrics: newMetrics(o.Registerer), changed: run.NewSignal(), loops: map[netip.AddrPort]*heartbeat.Loop{},
@@ -79,7 +80,8 @@ func New(o Options) *Server {
 	}
 }
 
-// Set replaces the probes, each of another inbound, and returns at once. What is equal in both goes on undisturbed.
+// Set replaces the probes and returns at once. Each probe has a different inbound. Unchanged probes continue
+// undisturbed.
 func (s *Server) Set(probes []Probe) {
 	s.mu.Lock()
 	s.probes = probes
@@ -87,7 +89,7 @@ func (s *Server) Set(probes []Probe) {
 	s.changed.Set()
 }
 
-// Run probes until ctx ends.
+// Run runs the probes until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	workers := map[netip.AddrPort]*worker{}
 	for ctx.Err() == nil {
@@ -105,8 +107,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow makes the workers those of the current probes. An inbound whose probe has changed keeps its State until the new one has found
-// another: else a change of a probe would take out all replicas of a service at once.
+// follow starts and stops workers to match the current probes. An inbound with a changed probe keeps its State until
+// the new probe finds a different one. Otherwise a changed probe would take out all replicas of a service at once.
 func (s *Server) follow(ctx context.Context, workers map[netip.AddrPort]*worker) {
 	s.mu.Lock()
 	probes := s.probes
@@ -139,7 +141,7 @@ func (s *Server) follow(ctx context.Context, workers map[netip.AddrPort]*worker)
 	}
 }
 
-// watch has Alive look after the loop of an inbound, nil if there is none any more.
+// watch adds the loop of an inbound to those that Alive checks; nil removes it.
 func (s *Server) watch(at netip.AddrPort, loop *heartbeat.Loop) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +152,7 @@ func (s *Server) watch(at netip.AddrPort, loop *heartbeat.Loop) {
 	s.loops[at] = loop
 }
 
-// Alive returns which probes do not turn any more, nil if all do. What applications do is no reason.
+// Alive returns the stuck probes, or nil. The state of applications does not count.
 func (s *Server) Alive(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

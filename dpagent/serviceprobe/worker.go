@@ -14,7 +14,7 @@ import (
 // stuckAfter is how long a check may take beyond its timeouts.
 const stuckAfter = 30 * time.Second
 
-// check asks an application. *probe.Check implements it.
+// check probes an application. *probe.Check implements it.
 type check interface {
 	Ask(ctx context.Context) probe.Outcome
 	End()
@@ -33,21 +33,22 @@ type worker struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	// The goroutine of the worker has these, until done is closed.
+	// Only the worker's goroutine uses these, until done is closed.
 	state    *State    // nil before the first verdict
-	since    time.Time // of state
-	passed   bool      // the last check
-	inARow   uint32    // checks that ended as the last one
-	discards string    // why the last check was discarded, "" if it was not
+	since    time.Time // time of the last change of state
+	passed   bool      // whether the last check passed
+	inARow   uint32    // consecutive checks with the same result
+	discards string    // why the last check was discarded; "" if it was not
 }
 
-// newWorker returns a worker that begins with the state of an earlier one for its inbound, which has stopped; nil if there is none.
+// newWorker returns a worker. It starts with the state of an earlier, stopped worker of its inbound, which may be nil.
 func newWorker(p Probe, s *Server, earlier *worker) *worker {
 	w := &worker{
 		probe: p, check: s.newCheck(p), server: s, metrics: s.metrics.of(p.Inbound),
-		logger: s.o.Logger.With("inbound", p.Inbound.String(), "application", p.Application.String(), "probe", p.Check.HandlerName()),
-		loop:   heartbeat.New("service-probe "+p.Inbound.String(), maxAsked*p.Timeout+stuckAfter),
-		done:   make(chan struct{}), since: time.Now(),
+		logger: s.o.Logger.With("inbound", p.Inbound.String(), "application", p.Application.String(),
+			"probe", p.Check.HandlerName()),
+		loop: heartbeat.New("service-probe "+p.Inbound.String(), maxAsked*p.Timeout+stuckAfter),
+		done: make(chan struct{}), since: time.Now(),
 	}
 	if earlier != nil {
 		w.state, w.since = earlier.state, earlier.since
@@ -55,7 +56,7 @@ func newWorker(p Probe, s *Server, earlier *worker) *worker {
 	return w
 }
 
-// maxAsked is how many timeouts one turn may take: a check that comes to no verdict is made again.
+// maxAsked is how many timeouts one iteration may take, since a check without a verdict is repeated.
 const maxAsked = 3
 
 func (w *worker) start(ctx context.Context) {
@@ -73,11 +74,11 @@ func (w *worker) stop() {
 	w.check.End()
 }
 
-// run checks at once, since the inbound may wait for it, and then once in each period. The second check comes after a random part of the
-// period, so that probes that have begun together do not stay so.
+// run checks at once, since the inbound may wait for the result, and then once per period. The second check comes after
+// a random part of the period, so that probes that began together do not stay synchronised.
 func (w *worker) run(ctx context.Context) {
 	w.turn(ctx)
-	next := time.NewTimer(rand.N(w.probe.Period)) //nolint:gosec // it guards nothing
+	next := time.NewTimer(rand.N(w.probe.Period)) //nolint:gosec // jitter, not a secret
 	defer next.Stop()
 	for {
 		select {
@@ -99,7 +100,7 @@ func (w *worker) turn(ctx context.Context) {
 	}
 }
 
-// judge counts a check, and changes the state when enough of them agree.
+// judge counts a check, and changes the state after enough consecutive equal results.
 func (w *worker) judge(found probe.Outcome) {
 	w.metrics.count(found.Verdict)
 	w.noteDiscard(found)
@@ -117,13 +118,14 @@ func (w *worker) judge(found probe.Outcome) {
 	if !found.Passed {
 		now.Reason = lasting(found.Reason)
 	}
-	if w.state == nil || *w.state != now { // another reason is news, too
+	if w.state == nil || *w.state != now { // also report a different reason
 		w.change(now, found.Took)
 	}
 }
 
-// threshold returns how many checks in a row must have found this. One failure is enough where nothing is known: no application is ready
-// before its first success, and what this agent's predecessor has reported may be of an application that has ended with it.
+// threshold returns how many consecutive checks must have this result. Before the first verdict, one failure suffices:
+// no application is ready before its first success, and a previous agent may have reported an application that has
+// ended since.
 func (w *worker) threshold(found probe.Outcome) uint32 {
 	switch {
 	case found.Passed:
@@ -135,13 +137,14 @@ func (w *worker) threshold(found probe.Outcome) uint32 {
 	}
 }
 
-// sourcePort is what differs in reasons that are the same: 127.0.0.1:40312 of "read tcp 127.0.0.1:40312->127.0.0.1:80".
+// sourcePort matches the varying part of otherwise equal reasons: 127.0.0.1:40312 of "read tcp
+// 127.0.0.1:40312->127.0.0.1:80".
 var sourcePort = regexp.MustCompile(`\S+:\d+->`)
 
-// lasting returns a reason without what is of one connection alone.
+// lasting returns a reason without details of a single connection.
 func lasting(reason string) string { return sourcePort.ReplaceAllString(reason, "") }
 
-// change replaces the state. took is how long the check took that made it.
+// change replaces the state. took is the duration of the deciding check.
 func (w *worker) change(now State, took time.Duration) {
 	turned := w.state == nil || w.state.Ready != now.Ready
 	lasted := time.Since(w.since).Round(time.Millisecond)
@@ -164,7 +167,7 @@ func (w *worker) change(now State, took time.Duration) {
 	}
 }
 
-// noteDiscard logs once that checks come to no verdict: what was found before then holds. If that is nothing, the log says why.
+// noteDiscard logs once that checks reach no verdict. The previous result, if any, then stays in effect.
 func (w *worker) noteDiscard(found probe.Outcome) {
 	if !found.Discarded {
 		w.discards = ""
@@ -173,7 +176,7 @@ func (w *worker) noteDiscard(found probe.Outcome) {
 	before := w.discards
 	w.discards = lasting(found.Reason)
 	if before == "" {
-		w.logger.Warn("application probe without a verdict, the state stays", "err", found.Reason)
+		w.logger.Warn("application probe reached no verdict, keeping the previous state", "err", found.Reason)
 	}
 	if w.state == nil && w.discards != before {
 		w.server.o.Reporter.Set(w.probe.Inbound, State{NoVerdict: true, Reason: w.discards})

@@ -34,7 +34,7 @@ func probeOf(at netip.AddrPort, failure, success uint32) Probe {
 	}
 }
 
-// What checks find.
+// Outcomes of checks.
 var (
 	good     = probe.Outcome{Verdict: "success", Passed: true}
 	refused  = probe.Outcome{Verdict: "failure", Class: probe.ConnectionRefused, Reason: "connection refused"}
@@ -46,7 +46,7 @@ var (
 	unknown  = probe.Outcome{Verdict: "errored", Discarded: true, Class: probe.AgentFault, Reason: "too many open files"}
 )
 
-// reports are what a Server has told, as texts.
+// reports are the calls of a Server's Reporter, as texts.
 type reports struct {
 	mu   sync.Mutex
 	told []string
@@ -67,14 +67,14 @@ func (r *reports) tell(text string) {
 	r.told = append(r.told, text)
 }
 
-// since returns what was told after the first n.
+// since returns the reports after the first n.
 func (r *reports) since(n int) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]string{}, r.told[n:]...)
 }
 
-// script is an application that has these answers, and the last one from then on.
+// script is an application with these outcomes; the last one repeats.
 type script struct {
 	mu       sync.Mutex
 	outcomes []probe.Outcome
@@ -99,14 +99,15 @@ func (s *script) End() {
 	s.ended = true
 }
 
-// then replaces the answers.
+// then replaces the outcomes.
 func (s *script) then(outcomes ...probe.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.outcomes = outcomes
 }
 
-// harness is a Server that runs until the test ends, with one script for all checks. It must be made in a synctest bubble.
+// harness is a Server that runs until the test ends, with one script for all checks. It must be created in a synctest
+// bubble.
 type harness struct {
 	*Server
 	reports  reports
@@ -125,7 +126,7 @@ func newHarness(outcomes ...probe.Outcome) *harness {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = h.Run(ctx) // it is nil
+		_ = h.Run(ctx) // always nil
 	}()
 	h.stop = func() {
 		cancel()
@@ -134,7 +135,7 @@ func newHarness(outcomes ...probe.Outcome) *harness {
 	return h
 }
 
-// periods lets so many periods pass, and so one check more than that be made: where in its period a check comes is random.
+// periods lets n periods pass, so that n+1 checks are made, since a check comes at a random point of its period.
 func periods(n int) {
 	<-time.After(time.Duration(n) * 10 * time.Second)
 	synctest.Wait()
@@ -157,7 +158,7 @@ func TestThresholds(t *testing.T) {
 		"another class of reason":          {1, 1, []probe.Outcome{refused, timedOut, timedOut, refused}, []string{"80 false connection refused", "80 false timeout", "80 false connection refused"}},
 		"another reason of a class":        {1, 1, []probe.Outcome{reset, eof, eof}, []string{"80 false read tcp 127.0.0.1:80: connection reset by peer", "80 false EOF"}},
 		"the same on another connection":   {1, 1, []probe.Outcome{reset, reset2}, []string{"80 false read tcp 127.0.0.1:80: connection reset by peer"}},
-		"what is discarded does not count": {2, 2, []probe.Outcome{good, good, refused, unknown, refused}, []string{"80 true", "80 false connection refused"}},
+		"a discarded check does not count": {2, 2, []probe.Outcome{good, good, refused, unknown, refused}, []string{"80 true", "80 false connection refused"}},
 		"discarded before a verdict":       {2, 2, []probe.Outcome{good, unknown, good, unknown}, []string{"80 unknown too many open files", "80 true"}},
 		"nothing but discarded":            {1, 1, []probe.Outcome{unknown}, []string{"80 unknown too many open files"}},
 	}
@@ -174,7 +175,7 @@ func TestThresholds(t *testing.T) {
 	}
 }
 
-// TestFirstCheckIsAtOnce also checks that later ones come once in each period, from a random point on.
+// TestFirstCheckIsAtOnce also checks that later checks come once in each period, from a random point on.
 func TestFirstCheckIsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(good)
@@ -184,7 +185,7 @@ func TestFirstCheckIsAtOnce(t *testing.T) {
 		periods(5)
 		asked := h.script.asked
 		if len(asked) < 5 || !asked[0].Equal(began) {
-			t.Fatalf("asked at %v, want at once and then in each period since %v", asked, began)
+			t.Fatalf("checked at %v, want at once and then in each period since %v", asked, began)
 		}
 		for i := 2; i < len(asked); i++ {
 			if d := asked[i].Sub(asked[i-1]); d != 10*time.Second {
@@ -194,7 +195,8 @@ func TestFirstCheckIsAtOnce(t *testing.T) {
 	})
 }
 
-// TestChangedProbeKeepsItsState changes the probe of an inbound: what was found before holds until the new one has found something else.
+// TestChangedProbeKeepsItsState changes the probe of an inbound: the previous state stays until the new probe finds a
+// different one.
 func TestChangedProbeKeepsItsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(good)
@@ -205,11 +207,11 @@ func TestChangedProbeKeepsItsState(t *testing.T) {
 		h.Set([]Probe{probeOf(inbound, 2, 1)})
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"80 true"}, h.reports.since(0)); diff != "" {
-			t.Errorf("told after one failure (-want +got):\n%s", diff)
+			t.Errorf("reported after one failure (-want +got):\n%s", diff)
 		}
 		periods(1)
 		if diff := cmp.Diff([]string{"80 false connection refused"}, h.reports.since(1)); diff != "" {
-			t.Errorf("told after two (-want +got):\n%s", diff)
+			t.Errorf("reported after two failures (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -245,10 +247,10 @@ func TestRemovedProbeIsForgotten(t *testing.T) {
 		n := len(h.script.asked)
 		periods(3)
 		if len(h.script.asked) != n || !h.script.ended {
-			t.Error("the application is asked, and its probe is gone")
+			t.Error("the application is checked after its probe was removed")
 		}
 		if n := testutil.CollectAndCount(h.metrics.total) + testutil.CollectAndCount(h.metrics.up); n != 0 {
-			t.Errorf("%d series of it are left", n)
+			t.Errorf("%d series of the removed probe remain", n)
 		}
 	})
 }
@@ -261,7 +263,7 @@ func TestMetricsAndLog(t *testing.T) {
 		periods(7)
 		h.stop()
 		const want = `
-# HELP sonde_service_probe_ready 1 while the serviceProbe of an inbound says that its application can take traffic, else 0.
+# HELP sonde_service_probe_ready 1 while the serviceProbe of an inbound reports its application ready for traffic, otherwise 0.
 # TYPE sonde_service_probe_ready gauge
 sonde_service_probe_ready{inbound="10.0.0.1:80"} 1
 `
@@ -274,7 +276,7 @@ sonde_service_probe_ready{inbound="10.0.0.1:80"} 1
 			}
 		}
 		for text, n := range map[string]int{
-			"application ready": 2, "application not ready": 1, "without a verdict": 1, "checks=2": 1, `err="connection refused"`: 1, "after=": 2, "probe=tcpSocket": 4,
+			"application ready": 2, "application not ready": 1, "reached no verdict": 1, "checks=2": 1, `err="connection refused"`: 1, "after=": 2, "probe=tcpSocket": 4,
 		} {
 			if got := strings.Count(h.log.String(), text); got != n {
 				t.Errorf("%q is logged %d times, want %d:\n%s", text, got, n, h.log.String())

@@ -9,18 +9,18 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// EnvoyState has why Envoy does not run, until it is reported. It is safe for concurrent use.
+// EnvoyState stores why Envoy does not run, until that is reported. It is safe for concurrent use.
 type EnvoyState struct {
-	wake run.Signal // there is something to report
+	wake run.Signal // set when a report is due
 
 	mu   sync.Mutex
 	down string
 }
 
-// NewEnvoyState returns an EnvoyState of an Envoy that runs, or was not started yet.
+// NewEnvoyState returns the state of an Envoy that runs or was not started yet.
 func NewEnvoyState() *EnvoyState { return &EnvoyState{wake: run.NewSignal()} }
 
-// Set replaces why Envoy does not run, nil if it does. It returns at once.
+// Set stores why Envoy does not run; nil means that it runs. It returns at once.
 func (e *EnvoyState) Set(down error) {
 	text := ""
 	if down != nil {
@@ -34,14 +34,14 @@ func (e *EnvoyState) Set(down error) {
 	}
 }
 
-// Report reports it. Envoy is started with pauses, so that it needs none of its own.
+// Report returns the report of this state. Envoy's restarts are spaced, so the report needs no minimum interval.
 func (e *EnvoyState) Report() Report {
 	return Report{Feature: agentv1.FeatureEnvoyState, Due: e.wake, Begin: e.all, Message: func() *agentv1.AgentMessage {
 		return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: e.take()}}
 	}}
 }
 
-// all makes it be reported if Envoy does not run: a new session takes it to run.
+// all makes a report due if Envoy does not run, since a new session assumes that Envoy runs.
 func (e *EnvoyState) all() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,7 +50,7 @@ func (e *EnvoyState) all() {
 	}
 }
 
-// take returns what is to be reported next.
+// take returns the next report.
 func (e *EnvoyState) take() *agentv1.EnvoyState {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -40,7 +40,7 @@ func TestEnvoyState(t *testing.T) {
 		}
 	}
 	if e.all(); !due() {
-		t.Error("a new session is told nothing")
+		t.Error("a new session gets no report")
 	}
 	if e.Set(nil); !due() || e.take().GetDown() != "" {
 		t.Error("an Envoy that answers again is not reported")

@@ -9,9 +9,10 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Failures gathers failed checks until they are reported: many failures of one kind are one entry. It is safe for concurrent use.
+// Failures collects failed checks until they are reported: equal failures are one entry with a count. It is safe for
+// concurrent use.
 type Failures struct {
-	wake run.Signal // there is something to report
+	wake run.Signal // set when a report is due
 
 	mu      sync.Mutex
 	pending map[failureKey]*agentv1.ProbeFailure
@@ -22,16 +23,17 @@ type failureKey struct {
 	class                     probe.Class
 }
 
-// NewFailures returns Failures without any.
+// NewFailures returns an empty Failures.
 func NewFailures() *Failures {
 	return &Failures{wake: run.NewSignal(), pending: map[failureKey]*agentv1.ProbeFailure{}}
 }
 
-// Report reports them, at most once in five seconds.
+// Report returns the report of failed checks, sent at most once in five seconds.
 func (f *Failures) Report() Report {
-	return Report{Feature: agentv1.FeatureProbeFailures, Due: f.wake, Interval: 5 * time.Second, Message: func() *agentv1.AgentMessage {
-		return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: f.take()}}
-	}}
+	return Report{Feature: agentv1.FeatureProbeFailures, Due: f.wake, Interval: 5 * time.Second,
+		Message: func() *agentv1.AgentMessage {
+			return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: f.take()}}
+		}}
 }
 
 // Add adds a failed check. It returns at once.
@@ -49,13 +51,13 @@ func (f *Failures) Add(failed probe.Failure) {
 	f.wake.Set()
 }
 
-// take returns what is to be reported next.
+// take returns the next report.
 func (f *Failures) take() *agentv1.ProbeFailures {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	report := &agentv1.ProbeFailures{}
 	for key, p := range f.pending {
-		if len(report.GetFailures()) == agentv1.MaxReported { // the others come with the next one
+		if len(report.GetFailures()) == agentv1.MaxReported { // the rest follows in the next report
 			f.wake.Set()
 			break
 		}

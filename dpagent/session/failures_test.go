@@ -36,7 +36,7 @@ func TestManyFailuresComeInSeveralReports(t *testing.T) {
 		select {
 		case <-f.wake:
 		default:
-			t.Fatalf("there is more to report, and nobody is woken: %d are reported", len(seen))
+			t.Fatalf("more failures are pending without a wake-up: %d are reported", len(seen))
 		}
 		for _, one := range f.take().GetFailures() {
 			seen[one.GetContainer()] = true
@@ -47,7 +47,7 @@ func TestManyFailuresComeInSeveralReports(t *testing.T) {
 	}
 	select {
 	case <-f.wake:
-		t.Error("somebody is woken for nothing")
+		t.Error("woken without a pending report")
 	default:
 	}
 }

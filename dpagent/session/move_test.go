@@ -15,10 +15,11 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// moving is a control plane that welcomes each session and asks for another one after some time. It counts what it is sent.
+// moving is a control plane that welcomes each session and asks for another one after some time. It counts the messages
+// that it gets.
 type moving struct {
 	after  time.Duration
-	orders bool // it ends the session in order; else the connection breaks
+	orders bool // it ends the session in an orderly way; otherwise the connection breaks
 	opened []time.Time
 	sent   []*agentv1.AgentMessage
 }
@@ -26,7 +27,7 @@ type moving struct {
 type movingStream struct {
 	agentv1.AgentService_SessionClient
 	m        *moving
-	ctx      context.Context //nolint:containedctx // a stream has one
+	ctx      context.Context //nolint:containedctx // a stream has a context
 	welcomed bool
 	closed   chan struct{}
 }
@@ -76,14 +77,14 @@ type noIdentity struct{}
 func (noIdentity) InUse() *agentv1.InUse       { return nil }
 func (noIdentity) Trust(*agentv1.Bundle) error { return nil }
 
-// TestSessionMoves checks that a session that the control plane asks to move is opened again at once, quietly, and that this is no way to have an agent
-// call without a pause.
+// TestSessionMoves checks that the agent reopens a session at once and quietly if the control plane asks for that, but
+// never without a pause if the control plane asks again and again.
 func TestSessionMoves(t *testing.T) {
 	const age = 30 * time.Minute
 	tests := map[string]struct {
 		after    time.Duration
 		orders   bool
-		sessions int // within ten ages
+		sessions int // number of sessions within ten ages
 		gap      bool
 		warned   bool
 	}{
@@ -109,14 +110,14 @@ func TestSessionMoves(t *testing.T) {
 			}
 			for i := range m.opened[1:] {
 				if gap := m.opened[i+1].Sub(m.opened[i]) - tc.after; (gap > 0) != tc.gap {
-					t.Fatalf("the session after number %d is opened %s later", i, gap)
+					t.Fatalf("the session after number %d opened %s later", i, gap)
 				}
 			}
 			if warned := strings.Contains(log.String(), "level=WARN"); warned != tc.warned {
 				t.Errorf("the log warns: %t, want %t:\n%s", warned, tc.warned, log.String()[:min(log.Len(), 1000)])
 			}
 			if n := strings.Count(log.String(), `msg="session open"`); n != 1 && !tc.warned {
-				t.Errorf("the log says %d times that a session is open, want once", n)
+				t.Errorf("the log has %d lines about an open session, want 1", n)
 			}
 		})
 	}

@@ -7,16 +7,17 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Plaintext has what STRICT would refuse. *plaintext.Counter implements it.
+// Plaintext has the counted traffic that STRICT would reject. *plaintext.Counter implements it.
 type Plaintext interface {
-	// Due is set when there is something to report.
+	// Due is set when a report is due.
 	Due() run.Signal
-	// All sets Due, also if nothing was counted: the control plane may be another one than before.
+	// All sets Due, even if nothing was counted, since the session may be with another control plane.
 	All()
 	Report() *agentv1.Plaintext
 }
 
-// PlaintextReport reports what STRICT would refuse, at most once in a minute, and when the drain begins: it is to be known when the agent is gone.
+// PlaintextReport returns the report of the traffic that STRICT would reject. It is sent at most once a minute, and
+// when the drain begins, so that the last counts arrive before the agent exits.
 func PlaintextReport(p Plaintext) Report {
 	return Report{
 		Feature: agentv1.FeaturePlaintext, Due: p.Due(), Interval: time.Minute, AtDrain: true, Begin: p.All,

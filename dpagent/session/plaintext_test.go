@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// counting counts one request more for each report.
+// counting counts one more request for each report.
 type counting struct {
 	due run.Signal
 	n   uint64
@@ -28,10 +28,10 @@ func (c *counting) Report() *agentv1.Plaintext {
 	return &agentv1.Plaintext{Inbounds: []*agentv1.PlaintextInbound{{Port: uint32(c.n)}}}
 }
 
-// asking is a control plane that welcomes a session, and asks for what was counted ten and twenty seconds later.
+// asking is a control plane that welcomes a session, and asks for the counted traffic ten and twenty seconds later.
 type asking struct {
 	agentv1.AgentService_SessionClient
-	ctx   context.Context //nolint:containedctx // a stream has one
+	ctx   context.Context //nolint:containedctx // a stream has a context
 	began time.Time
 	asked int
 	sent  []string
@@ -70,7 +70,8 @@ func (s *asking) Session(ctx context.Context, use func(agentv1.AgentService_Sess
 	return use(s, nil)
 }
 
-// TestPlaintextIsSaidWhenAsked checks that an agent answers at once although it reports at most once a minute by itself.
+// TestPlaintextIsSaidWhenAsked checks that an agent answers at once when asked, although its own reports come at most
+// once a minute.
 func TestPlaintextIsSaidWhenAsked(t *testing.T) {
 	tests := map[string]struct {
 		counts bool

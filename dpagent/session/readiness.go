@@ -10,30 +10,31 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Readiness has what the probes of applications have found, until it is reported. Of an inbound that changes often, only the last state
-// is reported. It is safe for concurrent use.
+// Readiness stores the results of the probes of applications until they are reported. For an inbound that changes
+// often, only the last state is reported. It is safe for concurrent use.
 type Readiness struct {
-	wake run.Signal // there is something to report
+	wake run.Signal // set when a report is due
 
 	mu      sync.Mutex
 	known   map[netip.AddrPort]serviceprobe.State
-	pending map[netip.AddrPort]struct{} // those of known that this session has not reported
+	pending map[netip.AddrPort]struct{} // the inbounds of known that this session has not reported
 }
 
 var _ serviceprobe.Reporter = (*Readiness)(nil)
 
-// NewReadiness returns a Readiness without any inbound.
+// NewReadiness returns a Readiness without inbounds.
 func NewReadiness() *Readiness {
 	return &Readiness{
 		wake: run.NewSignal(), known: map[netip.AddrPort]serviceprobe.State{}, pending: map[netip.AddrPort]struct{}{},
 	}
 }
 
-// Report reports it, at most twice in a second.
+// Report returns the report of readiness, sent at most twice a second.
 func (r *Readiness) Report() Report {
-	return Report{Feature: agentv1.FeatureServiceProbes, Due: r.wake, Interval: 500 * time.Millisecond, Begin: r.All, Message: func() *agentv1.AgentMessage {
-		return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: r.take()}}
-	}}
+	return Report{Feature: agentv1.FeatureServiceProbes, Due: r.wake, Interval: 500 * time.Millisecond, Begin: r.All,
+		Message: func() *agentv1.AgentMessage {
+			return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: r.take()}}
+		}}
 }
 
 // Set implements serviceprobe.Reporter.
@@ -53,15 +54,15 @@ func (r *Readiness) Forget(inbound netip.AddrPort) {
 	delete(r.pending, inbound)
 }
 
-// Of returns what the probe of an inbound has found last, false if it has found nothing yet.
+// Of returns the last result of an inbound's probe, and false without a result.
 func (r *Readiness) Of(inbound netip.AddrPort) (serviceprobe.State, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s, known := r.known[inbound]
-	return s, known
+	s, ok := r.known[inbound]
+	return s, ok
 }
 
-// All makes everything that is known be reported: the control plane may be another one than before, or have forgotten what it was told.
+// All makes everything due, since the control plane may be another one, or may have lost earlier reports.
 func (r *Readiness) All() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +72,7 @@ func (r *Readiness) All() {
 	}
 }
 
-// take returns what is to be reported next.
+// take returns the next report.
 func (r *Readiness) take() *agentv1.Readiness {
 	r.mu.Lock()
 	defer r.mu.Unlock()

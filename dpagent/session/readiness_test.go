@@ -17,7 +17,7 @@ func inboundAt(port int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(port))
 }
 
-// woken reports whether there is something to report.
+// woken reports whether a report is due.
 func (r *Readiness) woken() bool {
 	select {
 	case <-r.wake:
@@ -30,7 +30,7 @@ func (r *Readiness) woken() bool {
 func TestReadinessReportsTheLastStateOnce(t *testing.T) {
 	r := NewReadiness()
 	if r.All(); r.woken() {
-		t.Error("somebody is woken for nothing")
+		t.Error("woken without a pending report")
 	}
 	r.Set(inboundAt(80), serviceprobe.State{Ready: true})
 	r.Set(inboundAt(80), serviceprobe.State{Reason: "refused"})
@@ -43,7 +43,7 @@ func TestReadinessReportsTheLastStateOnce(t *testing.T) {
 	if again := r.take(); len(again.GetInbounds()) != 0 {
 		t.Errorf("reported twice: %v", again)
 	}
-	r.All() // of a new session
+	r.All() // as for a new session
 	if diff := cmp.Diff(want, r.take(), protocmp.Transform()); diff != "" || !r.woken() {
 		t.Errorf("reported to a new session (-want +got):\n%s", diff)
 	}

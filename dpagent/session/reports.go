@@ -10,30 +10,30 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Report is one kind of what an agent reports to a control plane that takes it.
+// Report is one kind of report, for control planes that support it.
 type Report struct {
-	// Feature of the control planes that take it. Required.
+	// Feature identifies the control planes that support this report. Required.
 	Feature string
-	// Due is set when there is something to report. Required.
+	// Due is set when a report is due. Required.
 	Due run.Signal
-	// Interval is the least time between two reports: the first change goes out at once. Default: none.
+	// Interval is the minimum time between two reports. The first change is reported at once. Default: none.
 	Interval time.Duration
 	// AtDrain ends the pause between two reports when the drain begins.
 	AtDrain bool
-	// Begin sets Due if a control plane that knows nothing of this agent has to be told something. Default: it is set by others.
+	// Begin makes a report due if a control plane without state of this agent needs one. Default: other code sets Due.
 	Begin func()
-	// Message takes what is to be reported. Required.
+	// Message returns the next report. Required.
 	Message func() *agentv1.AgentMessage
 }
 
-// reporters has the reports that a control plane takes wait until they are due, each in a goroutine of its own.
+// reporters wait for due reports, each in its own goroutine.
 type reporters struct {
 	due   chan *Report
 	drain <-chan struct{}
 	group sync.WaitGroup
 }
 
-// begin begins to wait for the reports that a control plane with these features takes, until ctx ends.
+// begin starts to wait for the reports that a control plane with these features supports, until ctx ends.
 func (r *reporters) begin(ctx context.Context, reports []Report, features []string) {
 	for i := range reports {
 		report := &reports[i]

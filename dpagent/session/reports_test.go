@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// reported is a control plane that notes when reports reach it. Each of its sessions lasts for a time.
+// reported is a control plane that records when reports arrive. Each of its sessions lasts for a time.
 type reported struct {
 	features []string
 	lasts    time.Duration
@@ -35,7 +35,7 @@ func (r *reported) Session(ctx context.Context, use func(agentv1.AgentService_Se
 type reportedStream struct {
 	agentv1.AgentService_SessionClient
 	r        *reported
-	ctx      context.Context //nolint:containedctx // a stream has one
+	ctx      context.Context //nolint:containedctx // a stream has a context
 	welcomed bool
 }
 
@@ -66,16 +66,16 @@ func TestReports(t *testing.T) {
 	const second = time.Second
 	tests := map[string]struct {
 		features []string
-		lasts    time.Duration // of a session
+		lasts    time.Duration // duration of a session
 		report   Report
-		due      []time.Duration // since the first session began
+		due      []time.Duration // times since the first session began
 		drain    time.Duration
 		want     []string
 	}{
-		"to a control plane that does not take it": {nil, time.Hour, Report{Feature: "a"}, []time.Duration{second}, 0, nil},
-		"at once":           {[]string{"a"}, time.Hour, Report{Feature: "a", Interval: 10 * second}, []time.Duration{second}, 0, []string{"1s"}},
-		"one after a pause": {[]string{"a"}, time.Hour, Report{Feature: "a", Interval: 10 * second}, []time.Duration{second, 2 * second, 3 * second}, 0, []string{"1s", "11s"}},
-		"without a pause":   {[]string{"a"}, time.Hour, Report{Feature: "a"}, []time.Duration{second, 2 * second, 3 * second}, 0, []string{"1s", "2s", "3s"}},
+		"to a control plane without support": {nil, time.Hour, Report{Feature: "a"}, []time.Duration{second}, 0, nil},
+		"at once":                            {[]string{"a"}, time.Hour, Report{Feature: "a", Interval: 10 * second}, []time.Duration{second}, 0, []string{"1s"}},
+		"one after a pause":                  {[]string{"a"}, time.Hour, Report{Feature: "a", Interval: 10 * second}, []time.Duration{second, 2 * second, 3 * second}, 0, []string{"1s", "11s"}},
+		"without a pause":                    {[]string{"a"}, time.Hour, Report{Feature: "a"}, []time.Duration{second, 2 * second, 3 * second}, 0, []string{"1s", "2s", "3s"}},
 		"in the next session": {
 			[]string{"a"}, 5 * second, Report{Feature: "a", Interval: 10 * second}, []time.Duration{second, 2 * second}, 0, []string{"1s", "session 2"},
 		},

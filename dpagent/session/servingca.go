@@ -8,14 +8,14 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 )
 
-// features returns those of this agent.
+// features returns the features of this agent.
 func (s *Session) features() []string {
 	all := slices.Clone(features)
 	if s.o.ServingCA != nil {
 		all = append(all, agentv1.FeatureServingCA)
 	}
 	if s.o.Restarts != nil {
-		all = append(all, agentv1.FeatureRestartGrants)
+		all = append(all, agentv1.FeatureRestartGrants, agentv1.FeatureLivenessHold)
 	}
 	if s.o.Plaintext != nil {
 		all = append(all, agentv1.FeaturePlaintext, agentv1.FeatureAskPlaintext)
@@ -23,7 +23,7 @@ func (s *Session) features() []string {
 	return all
 }
 
-// inUse returns what the proxy has put in place.
+// inUse returns the bundle and certificates that the proxy has installed.
 func (s *Session) inUse() *agentv1.InUse {
 	use := s.o.Identity.InUse()
 	if s.o.ServingCA != nil {
@@ -32,7 +32,7 @@ func (s *Session) inUse() *agentv1.InUse {
 	return use
 }
 
-// takeServingCA takes the CAs of the control plane. After an error the next session brings them again.
+// takeServingCA installs the control plane's CAs. After an error the next session sends them again.
 func (s *Session) takeServingCA(b *agentv1.Bundle) {
 	if s.o.ServingCA == nil {
 		s.unknown.Inc()
@@ -40,13 +40,13 @@ func (s *Session) takeServingCA(b *agentv1.Bundle) {
 	}
 	err := s.o.ServingCA.Take(b)
 	if errors.Is(err, identity.ErrOlderBundle) {
-		s.o.Logger.Warn("CAs of a control plane that has not heard of the last change not used", "err", err)
+		s.o.Logger.Warn("ignoring CAs of a control plane replica that has missed the last change", "err", err)
 		return
 	}
 	if err != nil {
-		s.o.Logger.Error("CAs of the control plane not taken, those before stay in use", "err", err)
+		s.o.Logger.Error("failed to install the control plane's CAs, keeping the previous ones", "err", err)
 		return
 	}
-	s.o.Logger.Info("CAs of the control plane taken", "ca", b.GetId(), "epoch", b.GetEpoch())
+	s.o.Logger.Info("installed the control plane's CAs", "ca", b.GetId(), "epoch", b.GetEpoch())
 	s.Changed()
 }

@@ -24,17 +24,18 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// stableAfter is how long a session has to last before the delay of the next one starts again at its minimum.
+// stableAfter is how long a session must last before the retry delay returns to its minimum.
 const stableAfter = 10 * time.Second
 
-// features are those of each agent.
+// features of every agent.
 var features = []string{
-	agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureProbePorts, agentv1.FeaturePong, agentv1.FeatureEndpoints, agentv1.FeatureOutbounds,
+	agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureProbePorts, agentv1.FeaturePong,
+	agentv1.FeatureEndpoints, agentv1.FeatureOutbounds,
 }
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.
 type Opener interface {
-	// goAway is closed when the control plane asks for another session: this one ends soon.
+	// goAway is closed when the control plane asks the agent to open another session, since this one ends soon.
 	Session(ctx context.Context, use func(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}) error) error
 }
 
@@ -44,7 +45,7 @@ type Identity interface {
 	Trust(*agentv1.Bundle) error
 }
 
-// ServingCA is by which CAs the control plane is verified. *identity.ServingCA implements it.
+// ServingCA has the CAs that verify the control plane. *identity.ServingCA implements it.
 type ServingCA interface {
 	InUse() (id string, epoch int64)
 	Take(*agentv1.Bundle) error
@@ -56,43 +57,44 @@ type Options struct {
 	Opener Opener
 	// Identity of the proxy. Required.
 	Identity Identity
-	// ServingCA takes the CAs of the control plane. Default: this agent does not take them, since its Envoy would not.
+	// ServingCA receives the control plane's CAs. Default: not supported, since this agent's Envoy would not use them.
 	ServingCA ServingCA
 	// Renew asks for a new certificate and returns at once. Required.
 	Renew func()
-	// Inbounds is told what the control plane says of the proxy's inbounds: nil if all are accepted, or the control plane is
-	// too old to know. It must return at once. Required.
+	// Inbounds is called with the control plane's report on the proxy's inbounds: nil if Envoy has accepted all, or the
+	// control plane is too old to report it. It must return at once. Required.
 	Inbounds func(error)
-	// Endpoints is told what the control plane says of the proxy's endpoints: nil if other proxies know that they are ready, or the control
-	// plane is too old to say. It must return at once. Required.
+	// Endpoints is called with the control plane's report on the proxy's endpoints: nil if other proxies know that they
+	// are ready, or the control plane is too old to report it. It must return at once. Required.
 	Endpoints func(error)
-	// Outbounds is told what the control plane says of the listeners at which the application calls others: nil if all are accepted, or the
-	// control plane is too old to say. It must return at once. Required.
+	// Outbounds is called with the control plane's report on the listeners for outbound calls: nil if Envoy has accepted
+	// all, or the control plane is too old to report it. It must return at once. Required.
 	Outbounds func(error)
-	// Probes is told what the control plane says of the probes of a written Dataplane: nothing if it is too old to know.
-	// It must return at once. Required.
+	// Probes is called with the control plane's probes of a written Dataplane: empty if the control plane is too old to
+	// send them. It must return at once. Required.
 	Probes func(*agentv1.Probes)
-	// ServiceProbes is told how the control plane wants the applications to be asked: nothing if it is too old to know. It must return at
-	// once. Required.
+	// ServiceProbes is called with the control plane's probes of the applications: empty if the control plane is too old
+	// to send them. It must return at once. Required.
 	ServiceProbes func(*agentv1.ServiceProbes)
-	// Drain is told why the control plane wants the proxy to get no new traffic: no reason if it is too old to know, since it could not take
-	// back what another one has said. It must return at once. Required.
+	// Drain is called with the reason why the proxy should get no new traffic. It is empty from a control plane that is
+	// too old, since this one could not withdraw an earlier one's message. It must return at once. Required.
 	Drain func(mesh.Drain)
-	// Query is asked what Envoy says. It must return at once, and has the control plane's API called with the answer. Required.
+	// Query is called with a query for Envoy. It must return at once, and later call the control plane's API with the
+	// answer. Required.
 	Query func(*agentv1.Query)
-	// Instance tells this process from another one of its proxy, and Started when it has started. Required.
+	// Instance distinguishes this process from another one of its proxy, and Started is its start time. Required.
 	Instance string
 	Started  time.Time
-	// Duplicate is told where another agent of this proxy has called from, which was refused; Refused why the session was, for such an agent, and nil
-	// once it is open. They must return at once. Required.
+	// Duplicate is called with the address of another agent of this proxy that was rejected; Refused with the error if
+	// this one was rejected as a duplicate, and with nil once the session is open. They must return at once. Required.
 	Duplicate func(address string)
 	Refused   func(error)
-	// Reports are sent to a control plane that takes them.
+	// Reports are sent to a control plane that supports them.
 	Reports []Report
-	// Plaintext answers what STRICT would refuse of what has come until now. Default: nothing is counted.
+	// Plaintext returns the traffic so far that STRICT would reject. Default: nothing is counted.
 	Plaintext func() *agentv1.Plaintext
-	// Restarts is told what the control plane says of guarded liveness probes, nil by one that is too old to say it, and Connected whether there is a
-	// session. They must return at once. Default: no liveness probe is guarded.
+	// Restarts is called with the control plane's state of guarded liveness probes: nil if the control plane is too old to
+	// send it. Connected is called with whether a session is open. They must return at once. Default: no probe is guarded.
 	Restarts  func(*agentv1.Restarts)
 	Connected func(connected bool)
 	// Version returns the versions of the agent and of its Envoy. Required.
@@ -101,11 +103,11 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer of the metrics. Required.
 	Registerer prometheus.Registerer
-	// Loop is told of each message that is handled. Default: none.
+	// Loop monitors the handling of each message. Default: none.
 	Loop *heartbeat.Loop
 }
 
-// Session is the session with the control plane, opened again whenever it breaks. It is safe for concurrent use.
+// Session is the session with the control plane, reopened whenever it breaks. It is safe for concurrent use.
 type Session struct {
 	o Options
 
@@ -117,12 +119,12 @@ type Session struct {
 	recorded    chan struct{}                // closed when the control plane has recorded the drain
 	setRecorded func()                       // closes recorded
 
-	count int64 // of the sessions that Run has begun
-	moved bool  // the last session ended since the control plane has asked for another one; for Run
+	count int64 // sessions that Run has begun
+	moved bool  // the control plane ended the last session by asking for another; for Run
 
 	connected prometheus.Gauge
 	sessions  prometheus.Counter
-	// Of what is unknown: messages, features, and messages with fields.
+	// Counts of messages of unknown types, of unknown features, and of messages with unknown fields.
 	unknown, unknownFeatures, unknownFields prometheus.Counter
 }
 
@@ -136,19 +138,22 @@ func New(o Options) *Session {
 		drain:    make(chan struct{}),
 		recorded: make(chan struct{}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "sonde_dpagent_session_connected", Help: "1 while the control plane knows this agent.",
+			Name: "sonde_dpagent_session_connected", Help: "1 while a session with the control plane is open.",
 		}),
 		sessions: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonde_dpagent_session_opened_total", Help: "Sessions that the control plane welcomed.",
+			Name: "sonde_dpagent_session_opened_total", Help: "Sessions that the control plane accepted.",
 		}),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonde_dpagent_session_unknown_messages_total", Help: "Messages of the control plane that this agent is too old for.",
+			Name: "sonde_dpagent_session_unknown_messages_total",
+			Help: "Messages of the control plane of a type unknown to this agent version.",
 		}),
 		unknownFeatures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonde_dpagent_session_unknown_features_total", Help: "Features that the control plane has named when a session began, and this agent does not know.",
+			Name: "sonde_dpagent_session_unknown_features_total",
+			Help: "Features announced by the control plane at the beginning of a session and unknown to this agent version.",
 		}),
 		unknownFields: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sonde_dpagent_session_unknown_fields_total", Help: "Messages of the control plane with fields that this agent does not know, and ignored.",
+			Name: "sonde_dpagent_session_unknown_fields_total",
+			Help: "Messages of the control plane with unknown fields, which are ignored.",
 		}),
 	}
 	s.startDrain = sync.OnceFunc(func() { close(s.drain) })
@@ -163,15 +168,15 @@ func (s *Session) Changed() { s.changed.Set() }
 // Upgraded makes the session report the versions. It returns at once.
 func (s *Session) Upgraded() { s.upgraded.Set() }
 
-// Drain tells the control plane that the proxy drains, now and in each later Hello, and waits until the control plane has
-// recorded it or ctx ends.
+// Drain reports to the control plane that the proxy drains, now and in each later Hello. It waits until the control
+// plane has recorded the drain or ctx ends.
 func (s *Session) Drain(ctx context.Context) error {
 	s.startDrain()
 	select {
 	case <-s.recorded:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("tell the control plane of the drain: %w", ctx.Err())
+		return fmt.Errorf("report drain to the control plane: %w", ctx.Err())
 	}
 }
 
@@ -210,14 +215,15 @@ func (s *Session) Run(ctx context.Context) error {
 		case codes.AlreadyExists:
 			s.o.Refused(err)
 		}
-		report.Failed(ctx, slog.LevelWarn, "session with the control plane ended, Envoy keeps its configuration", err)
+		report.Failed(ctx, slog.LevelWarn, "session with the control plane ended, envoy keeps its configuration", err)
 		if err := run.Sleep(ctx, backoff.Next()); err != nil {
 			return err
 		}
 	}
 }
 
-// runStream runs one stream until it breaks, and returns why. moves says that it has ended in order, since the control plane has asked for that.
+// runStream runs one stream until it breaks, and returns why. moves means that the stream ended because the control
+// plane asked for another session.
 func (s *Session) runStream(
 	ctx context.Context, stream agentv1.AgentService_SessionClient, goAway <-chan struct{}, welcomed func(),
 ) (moves bool, err error) {
@@ -241,7 +247,7 @@ func (s *Session) runStream(
 			welcomed()
 			select {
 			case features <- has:
-			default: // it is welcomed twice
+			default: // the control plane sent Welcome twice
 			}
 		})
 	}()
@@ -254,10 +260,11 @@ func (s *Session) runStream(
 	}
 }
 
-// report sends what is due until the stream breaks or the control plane asks for another one, and returns why it has ended. drain is closed when the drain
-// begins, nil if Hello has said so.
+// report sends due reports until the stream breaks or the control plane asks for another session, and returns why it
+// ended. drain is closed when the drain begins, and nil if Hello has already reported it.
 func (s *Session) report(
-	ctx context.Context, stream agentv1.AgentService_SessionClient, goAway, drain <-chan struct{}, received <-chan error, features <-chan []string,
+	ctx context.Context, stream agentv1.AgentService_SessionClient, goAway, drain <-chan struct{}, received <-chan error,
+	features <-chan []string,
 ) error {
 	reporters := reporters{due: make(chan *Report), drain: drain}
 	defer reporters.group.Wait()
@@ -270,7 +277,7 @@ func (s *Session) report(
 			return err
 		case <-goAway:
 			_ = stream.CloseSend() // if the stream is broken, receive returns why
-			return <-received      // what was sent has arrived then
+			return <-received      // by then, everything sent has arrived
 		case <-s.changed:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.inUse()}}
 		case <-s.upgraded:
@@ -329,7 +336,7 @@ func outboundsError(m *agentv1.Outbounds) error {
 	return errors.New(m.GetReason())
 }
 
-// streamError returns why the stream broke: after a failed Send only Recv tells.
+// streamError returns why the stream broke: after a failed Send only Recv returns the reason.
 func streamError(stream agentv1.AgentService_SessionClient, err error) error {
 	if errors.Is(err, io.EOF) {
 		_, err = stream.Recv()
@@ -350,10 +357,10 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 	}
 }
 
-// countUnknown counts what a control plane of a later version says beside what is known.
+// countUnknown counts unknown parts of a message, which a newer control plane may send.
 func (s *Session) countUnknown(message *agentv1.ControlMessage) {
 	if message.GetMessage() == nil {
-		return // counted as a message
+		return // the whole message is counted
 	}
 	if agentv1.HasUnknownFields(message) {
 		s.unknownFields.Inc()
@@ -401,7 +408,7 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	}
 }
 
-// logOpen logs that a session is open. One that has moved is no news.
+// logOpen logs that a session is open, at a lower level if it replaces a session at the control plane's request.
 func (s *Session) logOpen(m *agentv1.Welcome) {
 	level := slog.LevelInfo
 	if s.moved {
@@ -413,19 +420,19 @@ func (s *Session) logOpen(m *agentv1.Welcome) {
 func (s *Session) trust(b *agentv1.Bundle) {
 	err := s.o.Identity.Trust(b)
 	if errors.Is(err, identity.ErrOlderBundle) {
-		s.o.Logger.Warn("bundle of a control plane that has not heard of the last change not used", "err", err)
+		s.o.Logger.Warn("ignoring bundle of a control plane replica that has missed the last change", "err", err)
 		return
 	}
 	if err != nil {
-		s.o.Logger.Error("trust bundle update failed, the old bundle stays in use", "err", err)
-		s.o.Renew() // the answer has a certificate and a bundle that match
+		s.o.Logger.Error("failed to update trust bundle, keeping the old one", "err", err)
+		s.o.Renew() // the response will have a matching certificate and bundle
 		return
 	}
-	s.o.Logger.Info("trust bundle updated", "bundle", b.GetId())
+	s.o.Logger.Info("updated trust bundle", "bundle", b.GetId())
 	s.Changed()
 }
 
-// forget takes back what a control plane has said, if the one that answers now is too old to say it.
+// forget resets the state from messages that the current control plane is too old to send.
 func (s *Session) forget(features []string) {
 	if !slices.Contains(features, agentv1.FeatureInbounds) {
 		s.o.Inbounds(nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
 
-// stream has messages of a control plane, and then ends.
+// stream receives the given messages of a control plane, and then ends.
 type stream struct {
 	agentv1.AgentService_SessionClient
 	messages []*agentv1.ControlMessage
@@ -39,7 +39,7 @@ func drainState(d *agentv1.DrainState) *agentv1.ControlMessage {
 	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainState{DrainState: d}}
 }
 
-// newSession returns a session of which only the drain matters.
+// newSession returns a session for tests of the drain.
 func newSession(drain func(mesh.Drain), loop *heartbeat.Loop) *Session {
 	return New(Options{
 		Inbounds: func(error) {}, Endpoints: func(error) {}, Outbounds: func(error) {}, Probes: func(*agentv1.Probes) {}, ServiceProbes: func(*agentv1.ServiceProbes) {}, Drain: drain, Loop: loop,
@@ -54,7 +54,7 @@ func TestDrainStates(t *testing.T) {
 		messages []*agentv1.ControlMessage
 		want     []mesh.Drain
 	}{
-		"nothing is said, and the last state holds": {[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState)}, nil},
+		"without a message, the last state stays": {[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState)}, nil},
 		"a state": {
 			[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState), drainState(all)},
 			[]mesh.Drain{{Terminating: true, Node: "a", Administrator: "b", ServesOn: "c"}},
@@ -63,16 +63,16 @@ func TestDrainStates(t *testing.T) {
 			[]*agentv1.ControlMessage{welcome("other", agentv1.FeatureDrainState), drainState(&agentv1.DrainState{Node: "a"}), drainState(&agentv1.DrainState{})},
 			[]mesh.Drain{{Node: "a"}, {}},
 		},
-		"a message of nothing":          {[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState), drainState(nil)}, []mesh.Drain{{}}},
-		"one that could take back none": {[]*agentv1.ControlMessage{welcome("inbounds")}, []mesh.Drain{{}}},
-		"a message that is not known":   {[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState), {}}, nil},
-		"a state before the welcome":    {[]*agentv1.ControlMessage{drainState(all)}, []mesh.Drain{{Terminating: true, Node: "a", Administrator: "b", ServesOn: "c"}}},
+		"a message of nothing":         {[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState), drainState(nil)}, []mesh.Drain{{}}},
+		"one that could withdraw none": {[]*agentv1.ControlMessage{welcome("inbounds")}, []mesh.Drain{{}}},
+		"an unknown message":           {[]*agentv1.ControlMessage{welcome(agentv1.FeatureDrainState), {}}, nil},
+		"a state before the welcome":   {[]*agentv1.ControlMessage{drainState(all)}, []mesh.Drain{{Terminating: true, Node: "a", Administrator: "b", ServesOn: "c"}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got []mesh.Drain
 			s := newSession(func(d mesh.Drain) { got = append(got, d) }, nil)
-			_ = s.receive(&stream{messages: tc.messages}, func([]string) {}) // it says that the stream has ended
+			_ = s.receive(&stream{messages: tc.messages}, func([]string) {}) // it returns the end of the stream
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("told (-want +got):\n%s", diff)
 			}
@@ -80,7 +80,7 @@ func TestDrainStates(t *testing.T) {
 	}
 }
 
-// TestStuckMessage has a message handled for too long, which is what the loop is watched for: a session that waits is fine.
+// TestStuckMessage handles a message for too long, which the loop must detect. A waiting session is not stuck.
 func TestStuckMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 30 * time.Second
@@ -93,7 +93,7 @@ func TestStuckMessage(t *testing.T) {
 		}()
 		<-time.After(limit + time.Second)
 		if err := loop.Check(); err == nil {
-			t.Error("nobody sees that the session is stuck")
+			t.Error("the stuck session is not detected")
 		}
 		close(release)
 		<-done
@@ -112,9 +112,9 @@ func TestEndpoints(t *testing.T) {
 		messages []*agentv1.ControlMessage
 		want     []string
 	}{
-		"nothing is said, and the last state holds": {[]*agentv1.ControlMessage{welcome(agentv1.FeatureEndpoints)}, nil},
-		"not ready, then ready":                     {[]*agentv1.ControlMessage{welcome(agentv1.FeatureEndpoints), endpoints(false, "why"), endpoints(true, "")}, []string{"why", "ready"}},
-		"a control plane that never says it":        {[]*agentv1.ControlMessage{welcome("inbounds")}, []string{"ready"}},
+		"without a message, the last state stays": {[]*agentv1.ControlMessage{welcome(agentv1.FeatureEndpoints)}, nil},
+		"not ready, then ready":                   {[]*agentv1.ControlMessage{welcome(agentv1.FeatureEndpoints), endpoints(false, "why"), endpoints(true, "")}, []string{"why", "ready"}},
+		"a control plane that never reports it":   {[]*agentv1.ControlMessage{welcome("inbounds")}, []string{"ready"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestEndpoints(t *testing.T) {
 				}
 				got = append(got, err.Error())
 			}
-			_ = s.receive(&stream{messages: tc.messages}, func([]string) {}) // it says that the stream has ended
+			_ = s.receive(&stream{messages: tc.messages}, func([]string) {}) // it returns the end of the stream
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("told (-want +got):\n%s", diff)
 			}
@@ -134,26 +134,26 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestOutboundsOfAnOlderControlPlane are taken to be accepted: it never says it.
+// TestOutboundsOfAnOlderControlPlane checks that outbounds count as accepted if the control plane never reports them.
 func TestOutboundsOfAnOlderControlPlane(t *testing.T) {
 	for name, tc := range map[string]struct {
 		features []string
 		told     int
 	}{
-		"it says them":       {[]string{agentv1.FeatureOutbounds}, 0},
-		"it never says them": {nil, 1},
+		"it reports them":       {[]string{agentv1.FeatureOutbounds}, 0},
+		"it never reports them": {nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			told := 0
 			s := newSession(func(mesh.Drain) {}, nil)
 			s.o.Outbounds = func(err error) {
 				if told++; err != nil {
-					t.Errorf("told %v", err)
+					t.Errorf("reported %v", err)
 				}
 			}
 			_ = s.receive(&stream{messages: []*agentv1.ControlMessage{welcome(tc.features...)}}, func([]string) {}) // as above
 			if told != tc.told {
-				t.Errorf("told %d times, want %d", told, tc.told)
+				t.Errorf("reported %d times, want %d", told, tc.told)
 			}
 		})
 	}

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// maxBytes limits the file. Tokens are much shorter.
+	// maxBytes limits the size of the file. Tokens are much shorter.
 	maxBytes = 64 << 10
-	// checkEvery is how often Watch reads the file: an operator may replace it.
+	// checkEvery is how often Watch reads the file, since an operator may replace it.
 	checkEvery = time.Minute
-	// repeatAfter is how long a warning is not repeated.
+	// repeatAfter is the minimum time before the same warning is repeated.
 	repeatAfter = 24 * time.Hour
 )
 
-// File is a file with a token. The token is checked by the control plane alone: what is read of it here is only shown.
+// File is a file with a token. The agent reads only its validity; the control plane verifies the token.
 type File struct {
 	path   string
 	logger *slog.Logger
@@ -33,10 +33,10 @@ type File struct {
 	loop   *heartbeat.Loop
 }
 
-// New returns the file at path. It is not read yet. The loop, which may be nil, is told of each look that Watch takes.
+// New returns the file at path, without reading it. The loop monitors each check of Watch; it may be nil.
 func New(path string, logger *slog.Logger, registerer prometheus.Registerer, loop *heartbeat.Loop) *File {
 	f := &File{path: path, logger: logger, loop: loop, expiry: prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "sonde_dpagent_token_not_after_seconds", Help: "Unix time at which the token expires, 0 if it is not known.",
+		Name: "sonde_dpagent_token_not_after_seconds", Help: "Unix time at which the token expires, 0 if unknown.",
 	})}
 	registerer.MustRegister(f.expiry)
 	return f
@@ -48,7 +48,7 @@ func (f *File) Read() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read token: %w", err)
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // opened for reading
 	data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
 	if err != nil {
 		return "", fmt.Errorf("read token: %w", err)
@@ -59,7 +59,7 @@ func (f *File) Read() (string, error) {
 	return string(bytes.TrimSpace(data)), nil
 }
 
-// Expires returns when the token in the file expires. It does not check whether the control plane would take it.
+// Expires returns when the token in the file expires. It does not check whether the control plane would accept it.
 func (f *File) Expires() (time.Time, error) {
 	l, err := f.validity()
 	return l.expires, err
@@ -72,12 +72,12 @@ func (f *File) validity() (validity, error) {
 	}
 	l, err := parse(text)
 	if err != nil {
-		return validity{}, fmt.Errorf("read end of token in %s: %w", f.path, err)
+		return validity{}, fmt.Errorf("read expiry of token in %s: %w", f.path, err)
 	}
 	return l, nil
 }
 
-// Watch keeps the metric up to date, and warns of a token that expires soon or has expired, until ctx ends.
+// Watch updates the metric, and warns if the token expires soon or has expired, until ctx ends.
 func (f *File) Watch(ctx context.Context) {
 	var said warning
 	var at time.Time
@@ -97,7 +97,7 @@ func (f *File) Watch(ctx context.Context) {
 	}
 }
 
-// warning is what operators should know of a token. The zero value is nothing.
+// warning is a warning about a token. The zero value means no warning.
 type warning struct {
 	message string
 	expires time.Time
@@ -107,9 +107,10 @@ type warning struct {
 func warn(l validity, err error, now time.Time) warning {
 	switch {
 	case err != nil:
-		return warning{message: "end of the dataplane token is not known", err: err.Error()}
+		return warning{message: "failed to find out when the dataplane token expires", err: err.Error()}
 	case !now.Before(l.expires):
-		return warning{message: "dataplane token has expired, this proxy can only join with its certificate", expires: l.expires}
+		return warning{message: "dataplane token has expired, this proxy can only join with its certificate",
+			expires: l.expires}
 	case l.endsSoon(now):
 		return warning{message: "dataplane token expires soon, put a new one into its file", expires: l.expires}
 	}

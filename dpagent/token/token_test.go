@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 )
 
-// jwt returns a token with these claims and a signature that nobody checks.
+// jwt returns a token with these claims and an unchecked signature.
 func jwt(claims string) string {
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2VjcmV0"
 }
@@ -33,13 +33,13 @@ func TestParse(t *testing.T) {
 		"no iat":             {jwt(`{"exp":2000000000,"aud":["a"]}`), validity{expires: time.Unix(2e9, 0).UTC()}, ""},
 		"iat after exp":      {jwt(`{"exp":1,"iat":2}`), validity{expires: time.Unix(1, 0).UTC()}, ""},
 		"fraction":           {jwt(`{"exp":2000000000.9}`), validity{expires: time.Unix(2e9, 0).UTC()}, ""},
-		"empty":              {"", validity{}, "it is empty"},
+		"empty":              {"", validity{}, "token is empty"},
 		"no JWT":             {"secret", validity{}, "1 parts, not 3"},
 		"no base64":          {"secret.secret!.secret", validity{}, "not base64url"},
 		"no JSON":            {jwt(`secret`), validity{}, "not JSON"},
 		"exp is text":        {jwt(`{"exp":"secret"}`), validity{}, "not numbers"},
-		"no exp":             {jwt(`{"iat":1900000000}`), validity{}, "exp: is missing"},
-		"exp past year 9999": {jwt(`{"exp":1e300}`), validity{}, "exp: is missing, or no time"},
+		"no exp":             {jwt(`{"iat":1900000000}`), validity{}, "exp: missing"},
+		"exp past year 9999": {jwt(`{"exp":1e300}`), validity{}, "exp: missing or invalid"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestReadRefusesWhatIsNoToken(t *testing.T) {
 	}
 }
 
-// TestWatch lets a token come to its end and be replaced, in virtual time.
+// TestWatch lets a token expire and be replaced, in virtual time.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &logtest.Buffer{}
@@ -98,13 +98,13 @@ func TestWatch(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// after passes time and compares what was logged since the last call, and the metric.
+		// after lets time pass, and compares the log lines since the last call, and the metric.
 		after := func(d time.Duration, want string, expires time.Time) {
 			t.Helper()
 			<-time.After(d)
 			synctest.Wait()
 			if got := log.Take(); want == "" && got != "" || !strings.Contains(got, want) || strings.Count(got, "\n") > 1 {
-				t.Errorf("it logs %q, want one line with %q", got, want)
+				t.Errorf("logged %q, want one line with %q", got, want)
 			}
 			metric := 0.
 			if !expires.IsZero() {
@@ -137,6 +137,6 @@ func TestWatch(t *testing.T) {
 		write(token)
 		after(2*time.Minute, "", end)
 		write("secret")
-		after(2*time.Minute, "it is no JWT", time.Time{})
+		after(2*time.Minute, "token is not a JWT", time.Time{})
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/filelock"
 )
 
-// Names of files in the directory, besides those of the sidecar's contract (api/mesh).
+// Names of files in the directory, besides the files of the sidecar's contract (api/mesh).
 const (
 	Bootstrap = "bootstrap.json"
 
@@ -27,7 +27,7 @@ const (
 
 // Dir is an open work directory. Close it when Envoy has ended.
 type Dir struct {
-	// Path of the directory, absolute.
+	// Path of the directory; it is absolute.
 	Path string
 
 	handle *os.File
@@ -36,8 +36,9 @@ type Dir struct {
 	disk   disk.Disk
 }
 
-// Open opens the directory at path, and creates it if it does not exist. An empty path means a new directory under $TMPDIR, which
-// Close removes. It is an error if others may enter the directory, since it holds secrets, or if another agent has it open.
+// Open opens the directory at path, and creates it if it does not exist. If path is empty, it creates a new directory
+// under $TMPDIR, which Close removes. It returns an error if other users may enter the directory, since it holds
+// secrets, or if another agent uses it.
 func Open(path string) (*Dir, error) {
 	d := &Dir{Path: path, disk: disk.New()}
 	if path == "" {
@@ -54,7 +55,8 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
-// Attach opens the directory of an agent that runs, for another program of the same user: it creates, changes and locks nothing.
+// Attach opens the directory of a running agent, for another program of the same user. It creates, changes and locks
+// nothing.
 func Attach(path string) (*Dir, error) {
 	handle, err := os.Open(path)
 	if err != nil {
@@ -64,15 +66,15 @@ func Attach(path string) (*Dir, error) {
 }
 
 const (
-	// prefix of the names of directories that Open creates under $TMPDIR.
+	// prefix begins the names of the directories that Open creates under $TMPDIR.
 	prefix = "sonde-dp-"
-	// staleAfter is longer than an agent takes from creating its directory to locking it.
+	// staleAfter is longer than an agent takes between creating its directory and locking it.
 	staleAfter = time.Minute
 )
 
-// removeStale removes directories in tmp whose agents were killed: a guard may start an agent again and again.
+// removeStale removes directories in tmp whose agents were killed, since a guard may restart an agent many times.
 func removeStale(tmp string) {
-	locks, _ := filepath.Glob(filepath.Join(tmp, prefix+"*", lock)) // the pattern is right
+	locks, _ := filepath.Glob(filepath.Join(tmp, prefix+"*", lock)) // the pattern is valid
 	for _, path := range locks {
 		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 		if err != nil {
@@ -80,7 +82,7 @@ func removeStale(tmp string) {
 		}
 		info, err := f.Stat()
 		if err == nil && time.Since(info.ModTime()) > staleAfter && filelock.Lock(f) == nil {
-			_ = os.RemoveAll(filepath.Dir(path)) // the next agent tries again
+			_ = os.RemoveAll(filepath.Dir(path)) // the next agent retries
 		}
 		_ = f.Close() // nothing was written
 	}
@@ -117,7 +119,8 @@ func (d *Dir) open() error {
 	return d.Remove(mesh.SocketAgent, mesh.SocketRecords)
 }
 
-// Remove removes files that may be there. A socket that a killed process has left behind looks like a live one until a client connects.
+// Remove removes files, which may not exist. A socket left behind by a killed process looks alive until a client
+// connects.
 func (d *Dir) Remove(names ...string) error {
 	return d.disk.Do(func() error {
 		for _, name := range names {
@@ -146,25 +149,26 @@ func (d *Dir) Close() error {
 // File returns the path of a file in the directory.
 func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
 
-// Socket returns the address of a Unix socket in the directory. It leads through /proc/self/fd, since the path of a socket may
-// have at most 107 bytes and that of the directory may be longer. It is valid in this process only.
+// Socket returns the address of a Unix socket in the directory. The address uses /proc/self/fd, since a socket's path
+// may have at most 107 bytes and the directory's may be longer. It is valid in this process only.
 func (d *Dir) Socket(name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: filepath.Join("/proc/self/fd", strconv.Itoa(int(d.handle.Fd())), name)}
 }
 
-// FileEnding is there from when the pod begins to end: its preStop hook writes it, long before a native sidecar is told to end.
+// FileEnding exists once the pod is being deleted: its preStop hook writes it, long before a native sidecar gets a
+// signal to end.
 const FileEnding = "ending"
 
-// Has says whether there is a file.
+// Has reports whether a file exists.
 func (d *Dir) Has(name string) bool {
 	_, err := os.Stat(d.File(name))
 	return err == nil
 }
 
-// maxFile limits what Read reads, in bytes. The agent's own files are much shorter.
+// maxFile limits the size of a file that Read reads, in bytes. The agent's own files are much shorter.
 const maxFile = 4 << 20
 
-// Read returns the content of a file. The error wraps fs.ErrNotExist if there is none.
+// Read returns the content of a file. The error wraps fs.ErrNotExist if it does not exist.
 func (d *Dir) Read(name string) ([]byte, error) {
 	data, err := disk.Ask(d.disk, func() ([]byte, error) { return read(d.File(name)) })
 	if err != nil {
@@ -178,13 +182,13 @@ func read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // opened for reading
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	if len(data) > maxFile {
-		return nil, fmt.Errorf("read %s: it has more than %d bytes", path, maxFile)
+		return nil, fmt.Errorf("read %s: more than %d bytes", path, maxFile)
 	}
 	return data, nil
 }

@@ -56,7 +56,7 @@ func TestDirectoryHasOneAgent(t *testing.T) {
 }
 
 func TestWriteReplacesWholeFiles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // in which no disk is too slow
+	synctest.Test(t, func(t *testing.T) { // in virtual time, so that no disk is too slow
 		d, err := workdir.Open(filepath.Join(t.TempDir(), "work"))
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ func TestWriteReplacesWholeFiles(t *testing.T) {
 		}
 		entries, err := os.ReadDir(filepath.Dir(d.File(mesh.FileIdentity)))
 		if err != nil || len(entries) != 1 {
-			t.Errorf("entries = %v, %v, want the file alone", entries, err)
+			t.Errorf("entries = %v, %v, want only the file", entries, err)
 		}
 		if info, err := os.Stat(d.File(mesh.FileIdentity)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("mode = %v, %v, want 0600", info, err)
@@ -80,7 +80,7 @@ func TestWriteReplacesWholeFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(d.Path); err != nil {
-			t.Errorf("a directory that was given is gone: %v", err)
+			t.Errorf("the given directory was removed: %v", err)
 		}
 	})
 }

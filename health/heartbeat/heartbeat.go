@@ -1,5 +1,5 @@
-// Package heartbeat is a watchdog for loops. A loop says when it begins to work and when it waits again: one that waits is idle and fine,
-// and one that works on a single turn for longer than its limit is stuck.
+// Package heartbeat is a watchdog for loops. A loop marks when it begins to work and when it waits again. A waiting
+// loop is fine; a loop that works on one turn for longer than its limit is stuck.
 package heartbeat
 
 import (
@@ -8,20 +8,19 @@ import (
 	"time"
 )
 
-// Loop is one goroutine that does one thing after another. Its methods may be called on nil, and then do nothing: a loop need not be
-// watched.
+// Loop is a goroutine that works in turns. Its methods do nothing on a nil Loop, which is not monitored.
 type Loop struct {
 	name  string
 	limit time.Duration
 
 	mu   sync.Mutex
-	beat time.Time // of the turn that goes on; zero while the loop waits
+	beat time.Time // last beat of the current turn; zero while the loop waits
 }
 
-// New returns a loop that waits. A turn, or what is between two beats of it, may take up to the limit.
+// New returns a waiting loop. A turn may take up to the limit from its beginning, or between two beats.
 func New(name string, limit time.Duration) *Loop { return &Loop{name: name, limit: limit} }
 
-// Begin says that a turn begins. End, or the next Begin, ends it.
+// Begin begins a turn, and ends the previous one.
 func (l *Loop) Begin() {
 	if l == nil {
 		return
@@ -31,7 +30,7 @@ func (l *Loop) Begin() {
 	l.beat = time.Now()
 }
 
-// Beat says that the turn makes progress, so that a long one is not taken for a stuck one.
+// Beat marks progress, so that a long turn does not count as stuck.
 func (l *Loop) Beat() {
 	if l == nil {
 		return
@@ -43,7 +42,7 @@ func (l *Loop) Beat() {
 	}
 }
 
-// End says that the turn is over, and that the loop waits for the next one.
+// End ends the turn: the loop waits for the next turn.
 func (l *Loop) End() {
 	if l == nil {
 		return
@@ -53,7 +52,7 @@ func (l *Loop) End() {
 	l.beat = time.Time{}
 }
 
-// StuckError says that a loop has not beaten for longer than its limit.
+// StuckError means that a loop has not beaten for longer than its limit.
 type StuckError struct {
 	Loop  string
 	Since time.Time // its last beat
@@ -62,10 +61,11 @@ type StuckError struct {
 
 // Error implements error.
 func (s *StuckError) Error() string {
-	return fmt.Sprintf("loop %q has made no progress since %s, its limit is %s", s.Loop, s.Since.UTC().Format(time.RFC3339), s.Limit)
+	return fmt.Sprintf("loop %q has made no progress since %s, limit %s",
+		s.Loop, s.Since.UTC().Format(time.RFC3339), s.Limit)
 }
 
-// Check returns a *StuckError if the loop is stuck, and else nil.
+// Check returns a *StuckError if the loop is stuck, otherwise nil.
 func (l *Loop) Check() error {
 	l.mu.Lock()
 	beat := l.beat

@@ -50,7 +50,7 @@ func TestStuckError(t *testing.T) {
 		}
 		l.End()
 		if err := l.Check(); err != nil {
-			t.Errorf("the loop turns again: %v", err)
+			t.Errorf("the loop works again: %v", err)
 		}
 	})
 }

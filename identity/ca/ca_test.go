@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What is made is valid for clocks that are behind: a CA and the control plane's own certificates for a day.
+// New certificates are valid for slow clocks, a CA and the control plane's own certificates for clocks slow by a day.
 func TestNotBefore(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	c, err := New(&x509.Certificate{}, now, 365*24*time.Hour)

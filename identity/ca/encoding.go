@@ -16,11 +16,11 @@ const (
 	pemKey         = "PRIVATE KEY"
 )
 
-// NewKey makes a key as all keys of the control plane are: ECDSA on P-256.
+// NewKey creates a key of the control plane's only type: ECDSA on P-256.
 func NewKey() *ecdsa.PrivateKey {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		panic(err) // neither the curve nor the source of randomness can fail
+		panic(err) // the curve is supported, and the source of randomness never fails
 	}
 	return key
 }
@@ -29,7 +29,7 @@ func NewKey() *ecdsa.PrivateKey {
 func EncodeKey(key *ecdsa.PrivateKey) []byte {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		panic(err) // it has every key that NewKey makes and DecodeKey accepts
+		panic(err) // every key from NewKey and DecodeKey can be encoded
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der})
 }
@@ -38,15 +38,15 @@ func EncodeKey(key *ecdsa.PrivateKey) []byte {
 func DecodeKey(data []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != pemKey {
-		return nil, errors.New("read key: it is not a PEM block \"" + pemKey + "\"")
+		return nil, errors.New("read key: must be a PEM block \"" + pemKey + "\"")
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, errors.New("read key: it is not PKCS #8")
+		return nil, errors.New("read key: must be PKCS #8")
 	}
 	ec, ok := key.(*ecdsa.PrivateKey)
 	if !ok || ec.Curve != elliptic.P256() {
-		return nil, errors.New("read key: it is not an ECDSA key on P-256")
+		return nil, errors.New("read key: must be an ECDSA key on P-256")
 	}
 	return ec, nil
 }

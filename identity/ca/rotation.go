@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// ErrNoRotation says that no rotation is in progress.
+// ErrNoRotation means that no rotation is in progress.
 var ErrNoRotation = errors.New("no rotation in progress")
 
-// Progress is how far a process is with the rotation of CAs.
+// Progress is this process's progress in a rotation of CAs.
 type Progress struct {
 	// Step is StepNone if no rotation is in progress.
 	Step Step
-	// Trusted is the ID of the CAs that clients are to trust, Epoch their epoch. Signing is the ID of the one that
-	// signs.
+	// Trusted is the ID of the trusted CAs, Epoch their epoch. Signing is the ID of the CA that signs.
 	Trusted string
 	Epoch   int64
 	Signing string
-	// Forced says that the rotation does not wait for silent clients.
+	// Forced means that the rotation does not wait for disconnected clients.
 	Forced bool
 	// Since is Kept.Since.
 	Since time.Time
@@ -31,7 +30,7 @@ func (k *Kept) Progress() Progress {
 	return Progress{Step: k.Step(), Trusted: k.ID(), Epoch: k.Epoch, Signing: k.Signing.ID, Forced: forced, Since: k.Since}
 }
 
-// Start starts a rotation to the CA that create makes. It does nothing if one is in progress.
+// Start starts a rotation to the CA that create returns. It does nothing during a rotation.
 func (s *Shared[S]) Start(ctx context.Context, create func() (*CA, error)) error {
 	_, err := s.Change(ctx, func(now S) (none S, err error) {
 		set := now.kept().Set
@@ -47,7 +46,7 @@ func (s *Shared[S]) Start(ctx context.Context, create func() (*CA, error)) error
 	return err
 }
 
-// Force makes the rotation in progress not wait for silent clients, in this step and the following ones.
+// Force makes the current rotation not wait for disconnected clients, in this step and the following ones.
 func (s *Shared[S]) Force(ctx context.Context) error {
 	return s.Order(ctx, func(now S) (none S) {
 		if set := now.kept().Set; !set.Rotation.Forced {
@@ -57,7 +56,7 @@ func (s *Shared[S]) Force(ctx context.Context) error {
 	})
 }
 
-// Order stores and uses the state that decide makes of the one with a rotation in progress; nil for no change.
+// Order stores and uses the state that decide returns during a rotation; nil means no change.
 func (s *Shared[S]) Order(ctx context.Context, decide func(now S) S) error {
 	_, err := s.Change(ctx, func(now S) (none S, err error) {
 		if now.kept().Rotation == nil {
@@ -68,9 +67,11 @@ func (s *Shared[S]) Order(ctx context.Context, decide func(now S) S) error {
 	return err
 }
 
-// Advance goes on to the step after the one of from if done returns true, and returns whether it did: not if that step is
-// over, since the caller has decided on it alone. begin may change the state of the next step; nil for no change.
-func (s *Shared[S]) Advance(ctx context.Context, from Progress, done func(now S) bool, begin func(next S)) (bool, error) {
+// Advance begins the step after from if done returns true, and reports whether it did. It does nothing if from is not
+// the current step. begin may change the state of the next step; nil means no change.
+func (s *Shared[S]) Advance(
+	ctx context.Context, from Progress, done func(now S) bool, begin func(next S),
+) (bool, error) {
 	return s.Change(ctx, func(now S) (none S, err error) {
 		set := now.kept().Set
 		if set.Rotation == nil || set.Step() != from.Step || set.Epoch != from.Epoch || !done(now) {

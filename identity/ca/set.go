@@ -6,42 +6,43 @@ import (
 	"time"
 )
 
-// Step of a rotation. It is complete when all who verify certificates of the CAs have done it.
+// Step of a rotation. It is complete when all verifiers have performed it.
 type Step string
 
-// The steps, in order. During each of them, all that have done the step before trust each other.
+// The steps, in order. In each step, all clients that have completed the previous step trust each other.
 const (
 	// StepNone means that no rotation is in progress.
 	StepNone Step = ""
-	// StepTrustBoth has the old and the new CA trusted. The old one signs.
+	// StepTrustBoth means that both CAs are trusted, and the old one signs.
 	StepTrustBoth Step = "trust both"
-	// StepRenewLeaves has the new one sign.
+	// StepRenewLeaves means that the new CA signs.
 	StepRenewLeaves Step = "renew leaves"
-	// StepTrustNew has the new one trusted alone.
+	// StepTrustNew means that only the new CA is trusted.
 	StepTrustNew Step = "trust new"
 )
 
-// Rotation is a rotation in progress, as it is in the storage.
+// Rotation is a rotation in progress, as stored.
 type Rotation struct {
 	Step    Step      `json:"step"`
 	Started time.Time `json:"started"`
-	// Forced says that it does not wait for clients that are silent.
+	// Forced means that it does not wait for disconnected clients.
 	Forced bool `json:"forced,omitempty"`
 }
 
-// Set is the CAs that are trusted, one of which signs, and the rotation that replaces it. It is immutable.
+// Set has the trusted CAs, one of which signs, and the rotation that replaces this one. It is immutable.
 type Set struct {
-	// CAs that are trusted, the oldest first; only those that may still sign have a key.
+	// CAs are trusted, the oldest first. Only CAs that may still sign have a key.
 	CAs []*CA
-	// Signing is one of them.
+	// Signing is one of CAs.
 	Signing *CA
-	// Rotation is nil while none is in progress.
+	// Rotation is nil without a rotation.
 	Rotation *Rotation
-	// Epoch grows with each change of the CAs: it is at least the Unix time of the change, which is more than those of CAs that were lost.
+	// Epoch grows with each change of the CAs. It is at least the Unix time of the change, so that it exceeds the
+	// epochs of lost CAs.
 	Epoch int64
 }
 
-// NewSet returns the set of one CA, with the epoch of that time.
+// NewSet returns a set with one CA, and the time as its epoch.
 func NewSet(only *CA, at time.Time) *Set {
 	return &Set{CAs: []*CA{only}, Signing: only, Epoch: at.Unix()}
 }
@@ -69,7 +70,7 @@ func (s *Set) Start(next *CA, now time.Time) *Set {
 	return s.with([]*CA{s.Signing, next}, s.Signing, &Rotation{Step: StepTrustBoth, Started: now}, now)
 }
 
-// Force returns the set whose rotation, which has to be in progress, does not wait for clients that are silent.
+// Force returns the set with a rotation that does not wait for disconnected clients. A rotation must be in progress.
 func (s *Set) Force() *Set {
 	forced, r := *s, *s.Rotation
 	r.Forced = true
@@ -77,7 +78,7 @@ func (s *Set) Force() *Set {
 	return &forced
 }
 
-// Next returns the set of the next step of the rotation, which has to be in progress.
+// Next returns the set of the next step of the rotation, which must be in progress.
 func (s *Set) Next(now time.Time) *Set {
 	last := len(s.CAs) - 1
 	newest, r := s.CAs[last], *s.Rotation
@@ -86,7 +87,7 @@ func (s *Set) Next(now time.Time) *Set {
 		r.Step = StepRenewLeaves
 		trusted := slices.Clone(s.CAs)
 		for i, old := range trusted[:last] {
-			trusted[i] = old.WithoutKey() // it no longer signs
+			trusted[i] = old.WithoutKey() // the old CA no longer signs
 		}
 		return s.with(trusted, newest, &r, now)
 	case StepRenewLeaves:
@@ -97,7 +98,7 @@ func (s *Set) Next(now time.Time) *Set {
 	}
 }
 
-// with returns the set of other CAs, of which one signs, and what is in progress then. Others have a higher epoch.
+// with returns a set with other CAs, one of which signs, and a higher epoch. r is the rotation in progress.
 func (s *Set) with(cas []*CA, signing *CA, r *Rotation, now time.Time) *Set {
 	next := &Set{CAs: cas, Signing: signing, Rotation: r, Epoch: s.Epoch}
 	if next.ID() != s.ID() {

@@ -6,19 +6,19 @@ import (
 	"slices"
 )
 
-// maxEpoch leaves room to grow.
+// maxEpoch leaves room for later epochs.
 const maxEpoch = 1 << 53
 
-// SetFile is a Set in the storage. It is one file, so that each step of a rotation is one atomic write.
+// SetFile is a stored Set. It is one file, so that each step of a rotation is one atomic write.
 type SetFile struct {
 	Signing string `json:"signing"`
-	// Epoch of the set; the first releases did not write it.
+	// Epoch of the set. The first releases did not write it.
 	Epoch    *int64    `json:"epoch,omitempty"`
 	CAs      []Entry   `json:"cas"`
 	Rotation *Rotation `json:"rotation,omitempty"`
 }
 
-// Entry is a CA in the storage.
+// Entry is a stored CA.
 type Entry struct {
 	ID          string `json:"id"`
 	Certificate string `json:"certificate"`
@@ -26,7 +26,7 @@ type Entry struct {
 	Key string `json:"key,omitempty"`
 }
 
-// File returns the set as it is in the storage.
+// File returns the set in its stored form.
 func (s *Set) File() SetFile {
 	f := SetFile{Signing: s.Signing.ID, Epoch: &s.Epoch, Rotation: s.Rotation}
 	for _, c := range s.CAs {
@@ -70,15 +70,16 @@ func (f SetFile) checkRotation() error {
 	switch f.Rotation.Step {
 	case StepTrustBoth, StepRenewLeaves, StepTrustNew:
 	default:
-		return fmt.Errorf("rotation.step: %.64q: must be %q, %q or %q", f.Rotation.Step, StepTrustBoth, StepRenewLeaves, StepTrustNew)
+		return fmt.Errorf("rotation.step: %.64q: must be %q, %q or %q",
+			f.Rotation.Step, StepTrustBoth, StepRenewLeaves, StepTrustNew)
 	}
 	if newest := f.CAs[len(f.CAs)-1]; f.Rotation.Step == StepTrustBoth && newest.Key == "" {
-		return errors.New("cas: the key of the last one is missing, which is to sign in the next step")
+		return errors.New("cas: the last CA must have a key: it signs in the next step")
 	}
 	return nil
 }
 
-// epoch returns the epoch of the file. That of the first releases is when its newest CA was made.
+// epoch returns the epoch of the file, or for files of the first releases the creation time of the newest CA.
 func (f SetFile) epoch(cas []*CA) (int64, error) {
 	if f.Epoch == nil {
 		var newest int64

@@ -14,51 +14,50 @@ import (
 	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
-// maxConflicts is how often a change is decided anew after another process was faster.
+// maxConflicts limits the attempts at a change if other processes write first.
 const maxConflicts = 5
 
-// State is a Set and what else its secret has. It embeds a Kept, and is immutable.
+// State is a Set with the other contents of its secret. It embeds a Kept, and is immutable.
 type State[S any] interface {
 	comparable
 	// With returns the state with another Set.
 	With(set *Set) S
-	// Encode returns what Shared.Decode reads.
+	// Encode encodes the state for Shared.Decode.
 	Encode() ([]byte, error)
 	kept() *Kept
 }
 
-// Kept is the part of a State that is the same for all CAs. A Shared sets all but Set.
+// Kept is the part of a State common to all CAs. A Shared sets all fields except Set.
 type Kept struct {
 	*Set
-	// Since is when this process began to use this epoch and step.
+	// Since is the time at which this process began to use this epoch and step.
 	Since   time.Time
 	version string
 }
 
 func (k *Kept) kept() *Kept { return k }
 
-// Shared is a State in a secret that processes share. Each change is one compare-and-swap, decided anew after a
-// conflict. The exported fields must be set before Open, and not changed.
+// Shared is a State in a secret that several processes share. Each change is one compare-and-swap, and is decided again
+// after a conflict. Set the exported fields before Open, and do not change them later.
 type Shared[S State[S]] struct {
 	Storage secret.Shared
 	// Name of the secret.
 	Name string
 	// Decode reads a state. Its errors must not contain keys.
 	Decode func(data []byte) (S, error)
-	// Used is called when another state is in use. It must not call methods of the Shared that change or hold it.
+	// Used is called after a change of the state in use. It must not call methods of the Shared that change or hold it.
 	Used func(ctx context.Context, before, now S)
 	Now  func() time.Time
 
-	// current is what the storage has. Handshakes read it without a lock.
+	// current is the stored state. Handshakes read it without a lock.
 	current atomic.Pointer[S]
-	// step is locked from the decision on a change until the change is in use, which includes the write to the storage.
+	// step is locked from the decision about a change until the change is in use, including the write to the storage.
 	step sync.RWMutex
-	// taken says that Open or Change has taken over what another process wrote, since Follow last returned true. It is
-	// guarded by step.
+	// taken means that Open or Change has loaded another process's write since Follow last returned true. step guards it.
 	taken bool
 }
 
-// Open reads the state. If there is none it stores what create returns, unless another process is faster; created says
+// Open reads the state. If none exists, it stores the result of create, unless another process is faster; created says
 // whether it did. Without create the error wraps fs.ErrNotExist.
 func (s *Shared[S]) Open(ctx context.Context, create func() (S, error)) (created bool, err error) {
 	now, err := s.read(ctx)
@@ -75,7 +74,7 @@ func (s *Shared[S]) Open(ctx context.Context, create func() (S, error)) (created
 	return created, err
 }
 
-// create stores what create returns. The error wraps fs.ErrExist if another process was faster.
+// create stores the result of create. The error wraps fs.ErrExist if another process was faster.
 func (s *Shared[S]) create(ctx context.Context, create func() (S, error)) (S, error) {
 	first, err := create()
 	if err != nil {
@@ -94,19 +93,19 @@ func (s *Shared[S]) create(ctx context.Context, create func() (S, error)) (S, er
 // Current returns the state in use.
 func (s *Shared[S]) Current() S { return *s.current.Load() }
 
-// Hold returns the state in use, which does not change before release is called.
+// Hold returns the state in use, and prevents changes until release is called.
 func (s *Shared[S]) Hold() (now S, release func()) {
 	s.step.RLock()
 	return s.Current(), s.step.RUnlock
 }
 
-// Register registers the metrics. meshName is empty for the serving CA. Without a registerer it does nothing.
+// Register registers the metrics. meshName is empty for the serving CA. It does nothing if the registerer is nil.
 func (s *Shared[S]) Register(registerer prometheus.Registerer, meshName string) error {
 	return register(registerer, meshName, s.Now, func() *Set { return s.Current().kept().Set })
 }
 
-// Follow takes over what another process may have written, and returns whether that was another state. It also returns
-// true once after Open or Change has taken one over: only who follows tells others.
+// Follow loads a change by another process, and reports whether there was one. It also returns true once after Open or
+// Change has loaded one, since only the caller of Follow notifies others.
 func (s *Shared[S]) Follow(ctx context.Context) (bool, error) {
 	for {
 		before := s.Current()
@@ -120,8 +119,8 @@ func (s *Shared[S]) Follow(ctx context.Context) (bool, error) {
 	}
 }
 
-// replace uses a state that was read without the lock. It is not done if the state before it was replaced meanwhile,
-// which may be newer.
+// replace uses a state that was read without the lock, unless the current state has changed since, perhaps to a newer
+// one.
 func (s *Shared[S]) replace(ctx context.Context, before, now S) (followed, done bool) {
 	s.step.Lock()
 	defer s.step.Unlock()
@@ -133,8 +132,8 @@ func (s *Shared[S]) replace(ctx context.Context, before, now S) (followed, done 
 	return followed, true
 }
 
-// Change stores and uses the state that decide makes of the current one, and returns whether it did. decide returns nil
-// for no change. It is called again after a conflict.
+// Change stores and uses the state that decide returns, and reports whether it did. decide returns nil for no change.
+// Change calls it again after a conflict.
 func (s *Shared[S]) Change(ctx context.Context, decide func(now S) (S, error)) (bool, error) {
 	s.step.Lock()
 	defer s.step.Unlock()
@@ -157,7 +156,7 @@ func (s *Shared[S]) Change(ctx context.Context, decide func(now S) (S, error)) (
 		}
 		s.take(ctx, next)
 	}
-	return false, fmt.Errorf("change %s: %d other writers were faster: %w", s.Name, maxConflicts, secret.ErrConflict)
+	return false, fmt.Errorf("change %s: %d conflicts with other writers: %w", s.Name, maxConflicts, secret.ErrConflict)
 }
 
 func (s *Shared[S]) update(ctx context.Context, next S, version string) error {
@@ -168,7 +167,7 @@ func (s *Shared[S]) update(ctx context.Context, next S, version string) error {
 	return err
 }
 
-// take uses what was read, if it is another state. step is locked.
+// take uses a state from the storage if it differs. The caller holds step.
 func (s *Shared[S]) take(ctx context.Context, now S) {
 	if now.kept().version != s.Current().kept().version {
 		s.put(ctx, now)
@@ -176,7 +175,7 @@ func (s *Shared[S]) take(ctx context.Context, now S) {
 	}
 }
 
-// put makes a state that is in the storage the current one. step is locked, except by Open, before others have s.
+// put uses a stored state. The caller holds step, except Open, since no one else has s yet.
 func (s *Shared[S]) put(ctx context.Context, now S) {
 	k := now.kept()
 	k.Since = s.Now()
@@ -205,19 +204,19 @@ func (s *Shared[S]) read(ctx context.Context) (S, error) {
 	return now, nil
 }
 
-// newer returns what is in the storage, unless it was removed, or is older than what is in use: a restored backup would
-// take CAs from the clients that trust them.
+// newer returns the stored state, or an error if it was removed or is older than the one in use: a restored backup
+// would remove CAs that clients need.
 func (s *Shared[S]) newer(ctx context.Context, before S) (S, error) {
 	now, err := s.read(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
-		return now, fmt.Errorf("it was removed, and is still used here: %w", err)
+		return now, fmt.Errorf("it was removed from the storage, but remains in use: %w", err)
 	}
 	if err != nil {
 		return now, err
 	}
 	if is, used := now.kept().Epoch, before.kept().Epoch; is < used {
 		return now, fmt.Errorf("read %s: epoch: %d: must be at least %d, the epoch in use; "+
-			"to use a CA that was restored, restart the control plane and rotate the CA", s.Name, is, used)
+			"to use a restored CA, restart the control plane and rotate the CA", s.Name, is, used)
 	}
 	return now, nil
 }

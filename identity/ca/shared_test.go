@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// plain is a state with a word beside the CAs.
+// plain is a state with a word in addition to the CAs.
 type plain struct {
 	Kept
 	word string
@@ -38,7 +38,7 @@ func decodePlain(data []byte) (*plain, error) {
 	return &plain{Kept{Set: set}, f.Word}, err
 }
 
-// process has a Shared, and counts what it has used after its first state.
+// process has a Shared, and counts the states after the first one.
 type process struct {
 	*Shared[*plain]
 	now  time.Time
@@ -73,7 +73,7 @@ func opened(t *testing.T, storage secret.Shared) *process {
 	return p
 }
 
-// say changes the word alone.
+// say only changes the word.
 func (p *process) say(ctx context.Context, word string) (bool, error) {
 	return p.Change(ctx, func(now *plain) (*plain, error) {
 		if now.word == word {
@@ -99,7 +99,7 @@ func TestOpen(t *testing.T) {
 		return p.create()
 	})
 	if err != nil || created || p.Current().ID() != other.Current().ID() {
-		t.Errorf("Open() = %v, %v, with CAs %s, want those of the other process, %s", created, err, p.Current().ID(), other.Current().ID())
+		t.Errorf("Open() = %v, %v, with CAs %s, want the other process's, %s", created, err, p.Current().ID(), other.Current().ID())
 	}
 	storage.Fail = func(string) error { return errors.New("disk full") }
 	storage.Put("ca.json", nil)
@@ -122,7 +122,7 @@ func (r *readOnce) Read(ctx context.Context, name string) ([]byte, string, error
 	return r.Memory.Read(ctx, name)
 }
 
-// TestOpenSaysWhatItHasCreated has a storage that fails after that: who opens again would not know of it.
+// TestOpenSaysWhatItHasCreated has a storage that fails after the creation, which a second Open could not detect.
 func TestOpenSaysWhatItHasCreated(t *testing.T) {
 	storage := &readOnce{Memory: &secrettest.Memory{}}
 	p := newProcess(storage)
@@ -135,11 +135,12 @@ func TestOpenSaysWhatItHasCreated(t *testing.T) {
 	}
 }
 
-// TestChange has the storage changed behind the process's back before it says "next".
+// TestChange changes the storage before the process writes "next".
 func TestChange(t *testing.T) {
 	tests := map[string]struct {
 		before func(t *testing.T, storage *secrettest.Memory, other *process)
-		// changed is what Change returns, used how many states were used, word the one in use then, wrong what the error says.
+		// changed is the result of Change, used the number of used states, word the one in use afterwards, wrong part of the
+		// error.
 		changed bool
 		used    int
 		word    string
@@ -214,18 +215,18 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	follow(p, false)
-	follow(other, true) // it has read what p has created
+	follow(other, true) // it has read p's state
 	follow(other, false)
 	if _, err := other.say(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
 	follow(p, true)
 	follow(p, false)
-	follow(other, false) // it has written it
+	follow(other, false) // it has written the state
 	if p.used != 1 || p.Current().word != "other" {
 		t.Errorf("%d states were used, and the word is %q, want 1 and other", p.used, p.Current().word)
 	}
-	// After the conflict p writes, and does not.
+	// After the conflict, p decides again.
 	for theirs, mine := range map[string]string{"theirs": "mine", "same": "same"} {
 		if _, err := other.say(t.Context(), theirs); err != nil {
 			t.Fatal(err)
@@ -237,12 +238,12 @@ func TestFollow(t *testing.T) {
 		follow(p, false)
 	}
 	storage.Put("ca.json", nil)
-	if _, err := p.Follow(t.Context()); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "it was removed, and is still used here") {
+	if _, err := p.Follow(t.Context()); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "it was removed from the storage, but remains in use") {
 		t.Errorf("Follow() = %v after it was removed", err)
 	}
 }
 
-// TestSteps goes through a rotation, and looks at what is stored and since when each step counts.
+// TestSteps performs a rotation, and checks the storage and the start of each step.
 func TestSteps(t *testing.T) {
 	storage := &secrettest.Memory{}
 	p := opened(t, storage)
@@ -250,7 +251,7 @@ func TestSteps(t *testing.T) {
 		t.Errorf("Force() = %v, want ErrNoRotation", err)
 	}
 	begun := p.now
-	var from Progress // before the act
+	var from Progress // before the action
 	advance := func(done bool) error {
 		begin := func(next *plain) { next.word = string(next.Step()) }
 		advanced, err := p.Advance(t.Context(), from, func(*plain) bool { return done }, begin)
@@ -270,7 +271,7 @@ func TestSteps(t *testing.T) {
 		want   Step
 		forced bool
 		begins bool
-		// certificates and keys that are stored then.
+		// stored certificates and keys.
 		certificates, keys int
 	}{
 		{"advance without a rotation", func() error { return advance(true) }, StepNone, false, false, 1, 1},

@@ -7,23 +7,23 @@ import (
 	"sync/atomic"
 )
 
-// Aged reports whether the connection of a call has reached its age, so that the server has asked the client to open another one. It is for a
-// server with these ServerOptions.
+// Aged reports whether the connection of a call has reached its maximum age, so that the server has asked the client to
+// reconnect. It needs a server with these ServerOptions.
 func Aged(ctx context.Context) bool {
 	info, ok := infoFromContext(ctx)
 	return ok && info.conn.aged.Load()
 }
 
-// watchedConn is what gRPC writes to. It finds out that the connection has reached its age: gRPC tells the client alone.
+// watchedConn watches gRPC's writes, to detect that the connection has reached its age: gRPC notifies only the client.
 type watchedConn struct {
 	net.Conn
-	frames frames // for the goroutine that writes
+	frames frames // only used by the goroutine that writes
 	aged   *atomic.Bool
 }
 
 // Write implements net.Conn.
 func (w *watchedConn) Write(b []byte) (int, error) {
-	if w.frames.aged(b) { // before the client knows, which may end its calls at once
+	if w.frames.aged(b) { // before the client gets it and ends its calls
 		w.aged.Store(true)
 	}
 	return w.Conn.Write(b)
@@ -41,14 +41,15 @@ const (
 	agedFrame    = frameHeader + goAwayFields + len(maxAge)
 )
 
-// frames follows the HTTP/2 frames that a server writes. The zero value is before the first.
+// frames parses the HTTP/2 frames that a server writes. The zero value is ready to use.
 type frames struct {
-	head [agedFrame]byte // what is needed of the frame that has begun
-	have int             // bytes of head that are there
+	head [agedFrame]byte // the needed part of the current frame
+	have int             // bytes of head so far
 	skip int             // bytes before the next frame
 }
 
-// aged takes the next bytes, whatever they end in, and returns whether they complete the GOAWAY of a connection that has reached its age.
+// aged parses the next bytes, which may end within a frame, and reports whether they complete the GOAWAY of an aged
+// connection.
 func (f *frames) aged(b []byte) bool {
 	found := false
 	for len(b) > 0 {
@@ -68,10 +69,10 @@ func (f *frames) aged(b []byte) bool {
 	return found
 }
 
-// length returns how many bytes follow the header.
+// length returns the number of bytes after the header.
 func (f *frames) length() int { return int(binary.BigEndian.Uint32(f.head[:4]) >> 8) }
 
-// need returns how many bytes of the frame are needed: as far as its header is known, that, and all of a frame that may be the one.
+// need returns the number of needed bytes: the header, or the complete frame if it may be the GOAWAY.
 func (f *frames) need() int {
 	if f.have >= frameHeader && f.head[3] == frameGoAway && f.length() == goAwayFields+len(maxAge) {
 		return agedFrame

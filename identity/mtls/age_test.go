@@ -21,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// aged returns how many connections are counted as such.
+// aged returns the number of counted aged connections.
 func (s *served) aged() float64 {
 	s.t.Helper()
 	families, err := s.registry.Gather()
@@ -37,10 +37,10 @@ func (s *served) aged() float64 {
 	return 0
 }
 
-// TestAgedConnectionsAreCounted has connections end by their age, and others as the last of them does, which are not counted.
+// TestAgedConnectionsAreCounted shows that connections are counted that end by their age, and no others.
 func TestAgedConnectionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		aged := make(chan bool, 10) // of the streams that have ended
+		aged := make(chan bool, 10) // errors of the ended streams
 		s := serve(t, limits{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Second, MaxConnectionAgeGrace: 100 * time.Millisecond}),
 			grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 				defer func() { aged <- Aged(stream.Context()) }()
@@ -60,7 +60,8 @@ func TestAgedConnectionsAreCounted(t *testing.T) {
 	})
 }
 
-// TestOtherConnectionsAreNotCounted has one connection end before its certificate does, and one with the GOAWAY of a server that stops.
+// TestOtherConnectionsAreNotCounted closes one connection before its certificate expires, and one with the GOAWAY of a
+// stopping server.
 func TestOtherConnectionsAreNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, limits{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Hour}))
@@ -79,7 +80,7 @@ func TestOtherConnectionsAreNotCounted(t *testing.T) {
 	})
 }
 
-// wholeFrames returns the frames that are complete, and how many of them are GOAWAYs for the age.
+// wholeFrames returns the complete frames, and the number of GOAWAYs for age among them.
 func wholeFrames(written []byte) (whole []byte, aged int) {
 	at := 0
 	for len(written)-at >= frameHeader {
@@ -96,7 +97,7 @@ func wholeFrames(written []byte) (whole []byte, aged int) {
 	return written[:at], aged
 }
 
-// FuzzFrames writes HTTP/2 frames in pieces of one size. The GOAWAYs that are found are those of the whole.
+// FuzzFrames writes HTTP/2 frames in pieces of one size. The result must be the same as for the whole.
 func FuzzFrames(f *testing.F) {
 	add := func(piece uint8, write func(*http2.Framer) error) {
 		var b bytes.Buffer
@@ -139,7 +140,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// watchUntilEnd opens a stream, and closes the connection when that has ended.
+// watchUntilEnd opens a stream, and closes the connection after its end.
 func watchUntilEnd(ctx context.Context, conn *grpc.ClientConn) {
 	stream, err := healthv1.NewHealthClient(conn).Watch(ctx, &healthv1.HealthCheckRequest{})
 	for err == nil {
@@ -148,7 +149,8 @@ func watchUntilEnd(ctx context.Context, conn *grpc.ClientConn) {
 	_ = conn.Close()
 }
 
-// TestConnectionsSpread has all clients on one of two servers, as after a restart of the other. They spread again as their connections age.
+// TestConnectionsSpread begins with all clients on one of two servers, as after a restart of the other. They spread
+// again as their connections age.
 func TestConnectionsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, otherAddress = 20, "10.1.0.3:5678"
@@ -181,7 +183,7 @@ func TestConnectionsSpread(t *testing.T) {
 				}
 			})
 		}
-		running.Go(func() { // which no other reader wants
+		running.Go(func() { // no other goroutine reads it
 			for {
 				select {
 				case <-s.callers:

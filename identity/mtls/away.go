@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// closeSoonAfter is how long a client may still read an answer.
+// closeSoonAfter is the time for a client to read a response.
 const closeSoonAfter = 100 * time.Millisecond
 
-// closeSoon closes a connection on which a call was refused, since the client's next one would come here again.
+// closeSoon closes a connection after a rejected call, since the client would send its next call to the same replica.
 func (c *Credentials) closeSoon(g *guardedConn) {
 	time.AfterFunc(closeSoonAfter, func() { c.closeAway(g) })
 }
@@ -19,15 +19,15 @@ func (c *Credentials) closeAway(g *guardedConn) {
 	}
 }
 
-// CloseAll closes the connections on which calls can be made. Clients connect again, and to another server if Options.Serves refuses their calls
-// here and what they connect to has others.
+// CloseAll closes the connections that can make calls. Clients reconnect, to another server if Options.Serves rejects
+// their calls here and their address has others.
 func (c *Credentials) CloseAll() {
 	for _, g := range c.settled.all() {
 		c.closeAway(g)
 	}
 }
 
-// connections are those that have ended their handshake, and are open.
+// connections are open connections after their handshake.
 type connections struct {
 	mu   sync.Mutex
 	open map[*guardedConn]struct{}

@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// TestServerThatServesNoCalls refuses calls for a while: the client reads why, and then its connection ends. Those that are open end at once.
+// TestServerThatServesNoCalls temporarily rejects calls: the client gets the reason, and then its connection is closed.
+// Open connections are closed at once.
 func TestServerThatServesNoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, limits{})

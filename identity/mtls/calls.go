@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// authInfo is the result of the handshake.
+// authInfo is the result of a handshake.
 type authInfo struct {
 	credentials.TLSInfo
 	peer *identity.Peer // nil without a client certificate
@@ -25,8 +25,8 @@ type authInfo struct {
 
 var errUnauthenticated = errors.New("the caller has no client certificate")
 
-// PeerFromContext returns the proxy that makes a call, on a server with these ServerOptions. It returns an error if the caller
-// has no client certificate.
+// PeerFromContext returns the proxy that makes a call, on a server with these ServerOptions. It returns an error if the
+// caller has no client certificate.
 func PeerFromContext(ctx context.Context) (identity.Peer, error) {
 	info, ok := infoFromContext(ctx)
 	if !ok || info.peer == nil {
@@ -44,7 +44,8 @@ func infoFromContext(ctx context.Context) (authInfo, bool) {
 	return info, ok
 }
 
-// arrive charges each call to its connection, also those that are reset at once. It is called by the goroutine that reads, which then waits.
+// arrive charges each call to its connection, including calls that are reset at once. The reading goroutine calls it,
+// and then waits.
 func arrive(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	if info, ok := infoFromContext(ctx); ok {
 		info.conn.charge(callCost)
@@ -52,9 +53,11 @@ func arrive(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	return ctx, nil
 }
 
-// unary and stream have the connection of a call count as busy, and refuse calls for which a certificate is needed: a stream that waits
-// for its first message would else keep a place from an agent that joins.
-func (c *Credentials) unary(ctx context.Context, request any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+// unary and stream mark the connection of a call as busy, and reject calls that need a certificate. Otherwise a stream
+// without a certificate could keep a place that an agent needs to join.
+func (c *Credentials) unary(
+	ctx context.Context, request any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+) (any, error) {
 	begin := time.Now()
 	info, end, err := c.begin(ctx, call.FullMethod)
 	if err != nil {
@@ -62,13 +65,15 @@ func (c *Credentials) unary(ctx context.Context, request any, call *grpc.UnarySe
 	}
 	defer end()
 	response, err := next(ctx, request)
-	if err == nil && info.peer == nil { // it has joined
+	if err == nil && info.peer == nil { // the agent has joined
 		c.unauthenticated.Took(begin.Sub(info.conn.settled))
 	}
 	return response, err
 }
 
-func (c *Credentials) stream(srv any, stream grpc.ServerStream, call *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (c *Credentials) stream(
+	srv any, stream grpc.ServerStream, call *grpc.StreamServerInfo, next grpc.StreamHandler,
+) error {
 	_, end, err := c.begin(stream.Context(), call.FullMethod)
 	if err != nil {
 		return err
@@ -88,7 +93,8 @@ func (c *Credentials) begin(ctx context.Context, method string) (info authInfo, 
 		return authInfo{}, nil, status.Error(codes.Unavailable, err.Error())
 	}
 	if info.peer == nil && !slices.Contains(c.o.Joins, method) {
-		c.o.Logger.WarnContext(ctx, "call without a certificate refused", "peer", info.conn.RemoteAddr().String(), "method", method)
+		c.o.Logger.WarnContext(ctx, "rejected a call without a certificate", "peer", info.conn.RemoteAddr().String(),
+			"method", method)
 		return authInfo{}, nil, status.Error(codes.Unauthenticated, errUnauthenticated.Error())
 	}
 	return info, info.conn.place.Begin(), nil

@@ -13,14 +13,14 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// connLife returns how long a connection may last whose certificate is valid for left: 80 to 90 % of that, at random, so
-// that proxies whose certificates were issued together do not reconnect together. By then they have a new certificate,
-// which they get after two thirds of the validity of the old one.
+// connLife returns the lifetime of a connection whose certificate is valid for left: a random 80 to 90 % of left, so
+// that proxies with certificates of the same time do not reconnect at the same time. By then they have a new
+// certificate, since they renew after two thirds of the validity.
 func connLife(left time.Duration) time.Duration {
-	return time.Duration(float64(left) * (0.8 + 0.1*rand.Float64())) //nolint:gosec // it spreads load and guards nothing
+	return time.Duration(float64(left) * (0.8 + 0.1*rand.Float64())) //nolint:gosec // jitter, not a secret
 }
 
-// place is a *connlimit.Place of any source.
+// place is a *connlimit.Place for any type of source.
 type place interface {
 	Busy()
 	Idle()
@@ -28,25 +28,26 @@ type place interface {
 	Leave()
 }
 
-// guardedConn is a connection with limits: on its life, on the bytes read or on how fast they are, and with a place that it may lose.
+// guardedConn is a connection with limits on its lifetime and on the bytes read or their rate. It holds a place, which
+// it may lose.
 type guardedConn struct {
 	net.Conn
-	hello   []byte        // read already; for the goroutine that reads
-	turn    place         // during the handshake, idle while a read waits for the client; for the goroutine that reads
-	longest time.Duration // that a read has waited in the handshake; for the goroutine that reads
-	budget  atomic.Int64  // bytes that may still be read, unless there is a pace
+	hello   []byte        // already read; only for the reading goroutine
+	turn    place         // place in the handshake, idle while a read waits; only for the reading goroutine
+	longest time.Duration // longest read in the handshake; only for the reading goroutine
+	budget  atomic.Int64  // remaining bytes, unused with a pace
 	pace    *rate.Limiter
 
 	ended chan struct{} // closed with the connection
-	aged  atomic.Bool   // it has reached its age
+	aged  atomic.Bool   // the connection has reached its age
 
 	mu      sync.Mutex
 	closed  bool
-	place   place // after the handshake
+	place   place // set after the handshake
 	timer   *time.Timer
 	cleanup func()
 
-	settled time.Time // when the handshake ended
+	settled time.Time // end of the handshake
 }
 
 func newGuardedConn(raw net.Conn) *guardedConn {
@@ -54,7 +55,7 @@ func newGuardedConn(raw net.Conn) *guardedConn {
 }
 
 var (
-	errTooMany = errors.New("too many connections, and this one has waited for too long")
+	errTooMany = errors.New("too many connections, and this one was idle too long")
 	errTooLong = errors.New("too many bytes on a connection without a client certificate")
 )
 
@@ -75,10 +76,10 @@ func (g *guardedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// longestPause is how long a connection is not read at most: meanwhile it does not notice that its time is over.
+// longestPause bounds a pause in reading, during which the connection does not detect that it was closed.
 const longestPause = time.Second
 
-// charge returns how long the next bytes are not read.
+// charge returns the pause before the next read.
 func (g *guardedConn) charge(n int) time.Duration {
 	if g.pace != nil {
 		return g.pace.ReserveN(time.Now(), n).Delay()
@@ -104,19 +105,19 @@ func (g *guardedConn) read(b []byte) (int, error) {
 	return n, err
 }
 
-// settle ends the handshake: the connection has this place from now on, and with a pace reads at that instead of having a budget. cleanup
-// is called when it is closed, by either side. settle is called at most once.
+// settle ends the handshake: the connection gets this place and, with a pace, a rate limit instead of a budget. settle
+// calls cleanup when either side closes the connection. Call settle at most once.
 func (g *guardedConn) settle(p place, pace *rate.Limiter, cleanup func()) {
 	g.mu.Lock()
 	g.pace, g.place, g.cleanup, g.settled = pace, p, cleanup, time.Now()
 	closed := g.closed
 	g.mu.Unlock()
-	if closed { // it has lost its place at once
+	if closed { // it has already lost its place
 		g.leave()
 	}
 }
 
-// closeAfter closes the connection after d, and calls expired if it is still open then. It is called at most once.
+// closeAfter closes the connection after d, and calls expired if it was still open. Call it at most once.
 func (g *guardedConn) closeAfter(d time.Duration, expired func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -130,7 +131,7 @@ func (g *guardedConn) closeAfter(d time.Duration, expired func()) {
 		if open {
 			expired()
 		}
-		_ = g.Close() // the reader gets the error
+		_ = g.Close() // the reading goroutine gets the error
 	})
 }
 
@@ -159,7 +160,7 @@ func (g *guardedConn) leave() {
 	g.cleanup()
 }
 
-// paces has the pace at which the connections of each proxy are read.
+// paces limits the read rate of each proxy's connections.
 type paces struct {
 	l limits
 
@@ -193,7 +194,7 @@ func (p *paces) leave(id mesh.ID) {
 	}
 }
 
-// forgetLater keeps a pace until it has the whole burst again: a client that connects again has no other.
+// forgetLater keeps a pace until its burst is full again: a client that reconnects gets the same one.
 func (p *paces) forgetLater(id mesh.ID, one *pace) {
 	refill := float64(p.l.identifiedBurst) / float64(p.l.identifiedRate)
 	time.AfterFunc(time.Duration(refill*float64(time.Second)), func() {

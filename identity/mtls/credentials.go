@@ -1,8 +1,9 @@
-// Package mtls has the credentials of the gRPC server for agents and ADS. It says which proxy calls, shares the server among its
-// clients, and ends each connection before the certificate of its client does.
+// Package mtls provides the credentials of the gRPC server for agents and ADS. They identify the calling proxy, share
+// the server among its clients, and end each connection before its client certificate expires.
 package mtls
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -22,8 +23,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
-// Verifier says which proxy the certificates of a client identify, and why they are refused. The handshake has verified the key of
-// the first. *identity.Authority implements it.
+// Verifier returns the proxy that client certificates identify, or an error. The handshake has verified the key of the
+// first certificate. *identity.Authority implements it.
 type Verifier interface {
 	Verify(chain []*x509.Certificate) (identity.Peer, error)
 }
@@ -34,28 +35,28 @@ type Options struct {
 	TLS *tls.Config
 	// Verifier of client certificates. Required.
 	Verifier Verifier
-	// Joins has the full names of the methods that a client may call without a certificate. Default: none.
+	// Joins are the full names of methods that need no client certificate. Default: none.
 	Joins []string
-	// Serves returns why no calls are served for now, nil if they are. Default: they are.
+	// Serves returns why calls are rejected for now, nil if they are served. Default: always nil.
 	Serves func() error
-	// Logger, default none.
+	// Logger. Default: no logging.
 	Logger *slog.Logger
-	// Registerer of the metrics, default none.
+	// Registerer of the metrics. Default: no metrics.
 	Registerer prometheus.Registerer
-	// Memory is how many bytes the process may use, which limits how many connections there may be without a certificate. Default 512 MiB.
+	// Memory limit of the process in bytes, which limits the connections without a certificate. Default 512 MiB.
 	Memory uint64
-	// Places limits connections beside the memory, such as by file descriptors. Default: it does not.
+	// Places sets additional limits of connections, for example by file descriptors. Default: none.
 	Places Places
-	// Now is the clock of certificates. Default time.Now.
+	// Now is the clock for certificates. Default time.Now.
 	Now func() time.Time
 }
 
-// Places are how many connections there may be in each room of Credentials, 0 for no other limit than that of memory.
+// Places limits the connections in each room of Credentials; 0 means that only memory limits them.
 type Places struct{ Arrivals, Joins, Proxies int }
 
-// Credentials are TLS credentials. A connection goes through up to three rooms, each with places of its own, which its sources share
-// (package connlimit): arrivals until it has sent its ClientHello and it is its turn, handshakes during the rest of the handshake, and
-// then either unauthenticated, without a certificate, until it has joined, or identified, among those of the same proxy.
+// Credentials are TLS credentials. A connection goes through up to three rooms, each with its own places, which sources
+// share (package connlimit): arrivals until its ClientHello has arrived and its turn has come, handshakes for the rest
+// of the handshake, and then unauthenticated until it has joined, or identified among the connections of its proxy.
 type Credentials struct {
 	credentials.TransportCredentials
 	o       Options
@@ -77,9 +78,7 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 	if o.TLS == nil || o.Verifier == nil {
 		return nil, errors.New("mtls: Options.TLS and Options.Verifier are required")
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -101,7 +100,8 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 		limits:               l,
 		metrics:              m,
 		arrivals:             connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.arrivals}),
-		handshakes:           connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.handshakes, Patience: l.patience, MaxPatience: l.maxPatience}),
+		handshakes: connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: l.handshakes, Patience: l.patience,
+			MaxPatience: l.maxPatience}),
 		unauthenticated: connlimit.NewPlaces[netip.Prefix](connlimit.Options{
 			Total: l.unauthenticated, Patience: l.patience, MaxPatience: l.maxPatience,
 		}),
@@ -113,7 +113,8 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 	}, nil
 }
 
-// ServerOptions returns the options of a gRPC server with these credentials. There PeerFromContext returns the caller.
+// ServerOptions returns the options of a gRPC server with these credentials, on which PeerFromContext returns the
+// caller.
 func (c *Credentials) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(c), grpc.ConnectionTimeout(c.limits.total()), grpc.InTapHandle(arrive),
@@ -121,7 +122,8 @@ func (c *Credentials) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Close ends all connections without a certificate, and those in their handshake: a gRPC server that stops would wait for them.
+// Close ends all connections without a certificate or still in their handshake: a stopping gRPC server would wait for
+// them.
 func (c *Credentials) Close() {
 	c.arrivals.Close()
 	c.handshakes.Close()
@@ -141,7 +143,7 @@ func (c *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 	return conn, auth, nil
 }
 
-// entrant is a connection that is not authenticated yet.
+// entrant is an unauthenticated connection.
 type entrant struct {
 	c      *Credentials
 	raw    net.Conn
@@ -150,13 +152,13 @@ type entrant struct {
 	cancel func()
 }
 
-// drop ends the connection, which has lost its place.
+// drop closes the connection, which has lost its place.
 func (e *entrant) drop() {
 	e.cancel()
 	_ = e.raw.Close()
 }
 
-// reason returns why a connection was closed, as a label of the metric. A closed one has lost its place.
+// reason returns why a connection was closed, as a label value. A closed connection has lost its place.
 func (e *entrant) reason(err error) string {
 	if errors.Is(err, errTooMany) || errors.Is(err, net.ErrClosed) {
 		return closedLimit
@@ -164,7 +166,7 @@ func (e *entrant) reason(err error) string {
 	return closedHandshake
 }
 
-// enter goes through the rooms. A connection that waits for its turn keeps its place among the arrivals.
+// enter moves a connection through the rooms. While it waits for its turn, it keeps its place among the arrivals.
 func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	defer e.cancel()
@@ -204,13 +206,14 @@ func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil { // of the first bytes of HTTP/2; gRPC clears it
+	// deadline for the first bytes of HTTP/2; gRPC clears it
+	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil {
 		return nil, nil, errors.Join(err, g.Close())
 	}
 	return conn, auth, nil
 }
 
-// handshake makes the TLS handshake. The client is verified in it, so that the client learns that it is refused.
+// handshake performs the TLS handshake with client verification, so that a rejected client gets the error.
 func (e *entrant) handshake(g *guardedConn) (net.Conn, authInfo, error) {
 	auth := authInfo{conn: g}
 	config := e.c.o.TLS.Clone() // each connection has its own peer
@@ -220,7 +223,7 @@ func (e *entrant) handshake(g *guardedConn) (net.Conn, authInfo, error) {
 		}
 		p, err := e.c.o.Verifier.Verify(s.PeerCertificates)
 		if err != nil {
-			e.c.o.Logger.Warn("client certificate refused", "peer", e.raw.RemoteAddr().String(), "err", err)
+			e.c.o.Logger.Warn("rejected client certificate", "peer", e.raw.RemoteAddr().String(), "err", err)
 			return err
 		}
 		auth.peer = &p
@@ -234,18 +237,20 @@ func (e *entrant) handshake(g *guardedConn) (net.Conn, authInfo, error) {
 	return &watchedConn{Conn: conn, aged: &g.aged}, auth, nil
 }
 
-// identified takes a place among the connections of a proxy. If there is none for any proxy, one that has a call is not cut off for another.
+// identified takes a place among the connections of a proxy. If no place is free, it never evicts a connection with a
+// call.
 func (e *entrant) identified(g *guardedConn, p *identity.Peer) error {
 	counter := e.c.metrics.closed
 	place, ok := e.c.identified.Await(e.ctx, e.c.limits.waitTimeout, p.ID(), func() {
 		counter.WithLabelValues(closedIdentity).Inc()
 		_ = g.Close()
 	})
-	if !ok && e.ctx.Err() != nil { // it has left, or the server ends
+	if !ok && e.ctx.Err() != nil { // the client has disconnected, or the server stops
 		return errTooMany
 	}
 	if !ok {
-		e.c.o.Logger.Warn("rejected a proxy, the limit of open files allows no more connections", "peer", e.raw.RemoteAddr().String(), "limit", e.c.limits.proxies)
+		e.c.o.Logger.Warn("rejected a proxy, the limit of open files allows no more connections",
+			"peer", e.raw.RemoteAddr().String(), "limit", e.c.limits.proxies)
 		return errTooMany
 	}
 	place.Idle()
@@ -262,7 +267,7 @@ func (e *entrant) identified(g *guardedConn, p *identity.Peer) error {
 	return nil
 }
 
-// joins awaits a place among the connections without a certificate.
+// joins waits for a place among the connections without a certificate.
 func (e *entrant) joins(g *guardedConn) error {
 	place, ok := e.c.unauthenticated.Await(context.Background(), e.c.limits.waitTimeout, e.source, func() {
 		e.c.metrics.closed.WithLabelValues(closedLimit).Inc()

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// hello returns what a client sends first.
+// hello returns the first bytes of a client.
 func hello(t testing.TB) []byte {
 	t.Helper()
 	client, server := net.Pipe()
@@ -35,26 +35,27 @@ func hello(t testing.TB) []byte {
 	return first
 }
 
-// hold opens connections that send this and then nothing, and holds them until the test ends.
+// hold opens connections that send this and then nothing, for the duration of the test.
 func (s *served) hold(n int, first []byte) (held []net.Conn) {
 	s.t.Helper()
 	for range n {
 		c := s.raw()
-		_, _ = c.Write(first) // it may be closed already
+		_, _ = c.Write(first) // the server may have closed it
 		held = append(held, c)
 	}
 	return held
 }
 
-// holdTLS is hold for connections that have no certificate, and do not go on after the handshake.
+// holdTLS is hold for connections without a certificate that stop after the handshake.
 func (s *served) holdTLS(n int) {
 	s.t.Helper()
 	for range n {
-		_, _ = s.handshake(s.tls()) // others may have taken its place
+		_, _ = s.handshake(s.tls()) // another connection may have its place
 	}
 }
 
-// TestHeldConnectionsKeepNobodyOut holds more connections of each kind than there are places, at the address of those who have a question.
+// TestHeldConnectionsKeepNobodyOut holds more connections of each kind than places, from the same address as legitimate
+// clients.
 func TestHeldConnectionsKeepNobodyOut(t *testing.T) {
 	for name, hold := range map[string]func(s *served, started []byte){
 		"silent":                    func(s *served, _ []byte) { s.hold(50, nil) },
@@ -93,7 +94,7 @@ func TestHeldConnectionsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// TestWaitingEnds has others keep the only place of each kind.
+// TestWaitingEnds has other connections that keep the only place of each kind.
 func TestWaitingEnds(t *testing.T) {
 	for name, hold := range map[string]func(s *served){
 		"handshakes":      func(s *served) { s.hold(2, hello(s.t)) },
@@ -129,7 +130,7 @@ func TestCallsWithoutACertificate(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfOneProxy opens more connections than one proxy may have: those with a call stay for as long as there are others.
+// TestConnectionsOfOneProxy opens more connections than one proxy may have: connections with a call are evicted last.
 func TestConnectionsOfOneProxy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, limits{identified: 3})
@@ -149,12 +150,12 @@ func TestConnectionsOfOneProxy(t *testing.T) {
 			s.watch(s.tls(pair))
 			s.caller()
 		}
-		<-called // all have a call: the oldest
+		<-called // all have a call: evict the oldest
 		s.goesOn("a newer connection", newest)
 	})
 }
 
-// TestProxiesBeyondTheLimit has a proxy with all places of proxies: it keeps them, and may replace its own.
+// TestProxiesBeyondTheLimit has a proxy with all places of proxies: it keeps them, and can replace its own.
 func TestProxiesBeyondTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, limits{identified: 2, proxies: 2, waitTimeout: 10 * time.Second})
@@ -248,7 +249,7 @@ func TestPaceOfOneProxy(t *testing.T) {
 	})
 }
 
-// TestCallsOfOneProxy makes more calls than a proxy may: it waits, and no other does.
+// TestCallsOfOneProxy sends more calls than a proxy may: only this proxy waits.
 func TestCallsOfOneProxy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls = 10

@@ -14,8 +14,8 @@ const (
 	maxRecord       = 16 << 10
 )
 
-// readHello reads the first record, a client's hello. What is read of another protocol, or is not good, is returned as well: the handshake
-// tells the client. Nothing is kept for a client but what it has sent.
+// readHello reads the first record, the ClientHello. It also returns other protocols and invalid input, since the
+// handshake reports them to the client. It allocates only for received bytes.
 func readHello(from io.Reader) ([]byte, error) {
 	var hello bytes.Buffer
 	if _, err := io.CopyN(&hello, from, recordHeader); err != nil {
@@ -34,7 +34,7 @@ func readHello(from io.Reader) ([]byte, error) {
 
 func helloError(err error) error {
 	if errors.Is(err, io.EOF) {
-		return io.EOF // gRPC knows it as one that was only looking
+		return io.EOF // gRPC treats this error as a port check
 	}
-	return fmt.Errorf("read the client's hello: %w", err)
+	return fmt.Errorf("read ClientHello: %w", err)
 }

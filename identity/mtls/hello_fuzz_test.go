@@ -10,11 +10,12 @@ import (
 	"testing/iotest"
 )
 
-// FuzzReadHello reads what a client sends first, at once and byte by byte. Nothing is lost or added, and no more is read than one record.
+// FuzzReadHello reads a client's first bytes, at once and byte by byte. readHello returns exactly these bytes, and
+// reads at most one record.
 func FuzzReadHello(f *testing.F) {
 	client, server := net.Pipe()
 	go func() {
-		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(context.Background()) // it has no server
+		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(context.Background()) // returns an error without a server
 	}()
 	hello, err := readHello(server)
 	if err != nil {

@@ -17,11 +17,11 @@ const (
 )
 
 type metrics struct {
-	// unauthenticated connections that are open, including those in their handshake.
+	// unauthenticated counts open connections, including those in their handshake.
 	unauthenticated prometheus.Gauge
 	// closed connections, by reason.
 	closed *prometheus.CounterVec
-	// aged connections that have ended.
+	// aged counts ended connections that had reached their age.
 	aged prometheus.Counter
 }
 
@@ -29,17 +29,17 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		unauthenticated: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sonde_identity_unauthenticated_connections",
-			Help: "Open connections of agents and proxies without a client certificate, those in their handshake included.",
+			Help: "Open connections of agents and proxies without a client certificate, including those in their handshake.",
 		}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_identity_connections_closed_total",
-			Help: "Connections of agents and proxies closed by the control plane, by reason: limit (no place, or others needed it: no " +
-				"certificate, or not yet, or more proxies than the limit of open files allows), handshake, unauthenticated (over their time without a certificate), expiring (their certificate " +
-				"ends soon), identity (more of one proxy than it may have), away (this replica serves no proxies for now, another does).",
+			Help: "Connections of agents and proxies closed by the control plane, by reason: limit (no place, or evicted for another connection: no " +
+				"certificate, or handshake in progress, or more proxies than the limit of open files allows), handshake, unauthenticated (too long without a certificate), expiring (the certificate " +
+				"expires soon), identity (too many of one proxy), away (this replica temporarily serves no proxies, another one does).",
 		}, []string{"reason"}),
 		aged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_connections_aged_total",
-			Help: "Connections of agents and proxies that have ended after --connection-age, when they were asked to connect again.",
+			Help: "Connections of agents and proxies that ended because they had reached --connection-age.",
 		}),
 	}
 	if registerer == nil {

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const serverAddress = "10.1.0.1:5678"
 
-// served is a gRPC server with credentials. A Watch lasts as long as its connection.
+// served is a gRPC server with credentials. Its Watch calls last as long as the connection.
 type served struct {
 	t           *testing.T
 	serving     *serving.Certificate
@@ -43,7 +43,7 @@ type served struct {
 	registry    *prometheus.Registry
 	credentials *Credentials
 	callers     chan identity.Peer // of each stream
-	away        atomic.Bool        // it serves no calls
+	away        atomic.Bool        // rejects all calls
 	stop        func()             // waits for the clients
 }
 
@@ -61,7 +61,7 @@ func newAuthority(t *testing.T) (*store.State, *identity.Authority) {
 	return state, a
 }
 
-// newServed has the credentials, and no server.
+// newServed returns a served with credentials, but without a server.
 func newServed(t *testing.T, l limits) *served {
 	t.Helper()
 	s := &served{t: t, network: virtual.NewNetwork(), registry: prometheus.NewRegistry(), callers: make(chan identity.Peer, 100)}
@@ -138,7 +138,7 @@ func (s *served) raw() net.Conn {
 	return c
 }
 
-// handshake connects with TLS, and makes no call. The server may still refuse the certificate.
+// handshake connects with TLS, without a call. The server may still reject the certificate.
 func (s *served) handshake(config *tls.Config) (*tls.Conn, error) {
 	s.t.Helper()
 	c := tls.Client(s.raw(), config)
@@ -161,7 +161,7 @@ func (s *served) clientOf(address string, config *tls.Config) *grpc.ClientConn {
 	return conn
 }
 
-// check makes a call over a connection of its own.
+// check makes a call over its own connection.
 func (s *served) check(config *tls.Config, r *healthv1.HealthCheckRequest) error {
 	s.t.Helper()
 	conn := s.client(config)
@@ -170,7 +170,7 @@ func (s *served) check(config *tls.Config, r *healthv1.HealthCheckRequest) error
 	return err
 }
 
-// ended is when and why a stream ended.
+// ended is the time and error of a stream's end.
 type ended struct {
 	at  time.Time
 	err error
@@ -219,7 +219,7 @@ func (s *served) closed(reason string) float64 {
 	return 0
 }
 
-// counts checks how many connections are counted with a reason by now.
+// counts checks the current number of connections with a reason.
 func (s *served) counts(reason string, want float64) {
 	s.t.Helper()
 	synctest.Wait()
@@ -244,7 +244,7 @@ func (s *served) certificate(validity time.Duration) (tls.Certificate, identity.
 	return issue(s.t, s.authority, "default", validity)
 }
 
-// issue makes the certificate of web-1 in a mesh.
+// issue creates the certificate of web-1 in a mesh.
 func issue(t *testing.T, a *identity.Authority, meshName string, validity time.Duration) (tls.Certificate, identity.Certificate) {
 	t.Helper()
 	if err := a.Ensure(t.Context(), meshName, 0); err != nil {
@@ -262,7 +262,8 @@ func issue(t *testing.T, a *identity.Authority, meshName string, validity time.D
 	return tls.Certificate{Certificate: c.Chain, PrivateKey: key}, c
 }
 
-// pipe connects a client with this certificate, and returns who it is for the server, and when and why the server ends the connection.
+// pipe connects a client with this certificate, and returns the server's peer, and the time and reason of the
+// connection's end.
 func (s *served) pipe(pair tls.Certificate) (identity.Peer, <-chan ended) {
 	s.t.Helper()
 	raw, server := net.Pipe()
@@ -281,7 +282,7 @@ func (s *served) pipe(pair tls.Certificate) (identity.Peer, <-chan ended) {
 		_ = conn.Close()
 		reading.Wait()
 	})
-	if err := server.SetDeadline(time.Time{}); err != nil { // as gRPC does
+	if err := server.SetDeadline(time.Time{}); err != nil { // like gRPC
 		s.t.Fatal(err)
 	}
 	return *auth.(authInfo).peer, end

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestStorm connects many more clients at once from one address than there are places, with and without a certificate, and each is slow: all are
-// served in turn, and none is refused.
+// TestStorm connects many more slow clients at once from one address than places, with and without a certificate: all
+// are served in turn, and none is rejected.
 func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, handshakes, takes = 150, 10, 400 * time.Millisecond

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// retryEvery is how often a secret is read again that could not be used. An API server that is away tells of no further change.
+// retryEvery is the interval of retries for an unusable secret. An unreachable API server reports no further change.
 const retryEvery = 10 * time.Second
 
-// Follow calls take for each secret that another process may have changed, one at a time, and again while take fails. It calls
-// failed after each change, and for a retry if the error is another one. It returns nil when ctx ends.
+// Follow calls take for each secret that another process may have changed, one at a time, and retries while take fails.
+// It calls failed after each change, and after a retry with a different error. It returns nil when ctx ends.
 func Follow(ctx context.Context, s Shared, take func(name string) error, failed func(name string, err error)) error {
 	f := follower{take: take, failed: failed, errors: map[string]string{}}
 	var retrying sync.WaitGroup
@@ -22,16 +22,16 @@ func Follow(ctx context.Context, s Shared, take func(name string) error, failed 
 	return s.Watch(ctx, func(name string) { f.try(ctx, name, "") })
 }
 
-// follower has the errors of secrets that could not be used.
+// follower keeps the errors of unusable secrets.
 type follower struct {
 	take   func(name string) error
 	failed func(name string, err error)
 
-	mu     sync.Mutex // held while take is called
+	mu     sync.Mutex // held during calls of take
 	errors map[string]string
 }
 
-// try takes a secret. The error known is not told.
+// try calls take for a secret. It does not report an error equal to known.
 func (f *follower) try(ctx context.Context, name, known string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,50 +21,51 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Names of the files in a directory of Files, as cert-manager and Secrets of type kubernetes.io/tls have them.
+// Names of the files in the directory, as in cert-manager's and kubernetes.io/tls Secrets.
 const (
 	fileCertificate = "tls.crt"
 	fileKey         = "tls.key"
 	fileCA          = "ca.crt"
 )
 
-// reread is how often the files are read. Kubelets renew those of a Secret about once a minute.
+// reread is the interval at which the files are read. Kubelets update a Secret's files about once a minute.
 const reread = 10 * time.Second
 
 // FilesOptions are the options of Files.
 type FilesOptions struct {
-	// Directory with tls.crt, the certificate and those between it and the CA, tls.key, and ca.crt. Required.
+	// Directory with tls.crt (the certificate and any intermediates), tls.key, and ca.crt. Required.
 	Directory string
-	// NeedCA says that there has to be a ca.crt: clients learn the CA from it alone.
+	// NeedCA requires ca.crt, because clients have no other source of the CA.
 	NeedCA bool
-	// Name that the certificate has to be for. Required.
+	// Name for which the certificate must be valid. Required.
 	Name string
 	// Logger. Required.
 	Logger *slog.Logger
-	// Registerer of the metrics, default none.
+	// Registerer of the metrics. Default: no metrics.
 	Registerer prometheus.Registerer
 	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
 }
 
-// Files is a serving certificate that another program keeps in a directory, and renews there. It may be used from any goroutine.
+// Files is a serving certificate that another program keeps and renews in a directory. It may be used from any
+// goroutine.
 type Files struct {
 	o       FilesOptions
 	changed run.Signal
 	current atomic.Pointer[content]
-	problem string // the last one that was logged, for Run alone
+	problem string // last logged problem; only for Run
 }
 
-// content is what the files of a directory have at one time.
+// content is the content of the files.
 type content struct {
 	certificate *tls.Certificate
-	ca          []byte // PEM; nil if there is no such file
-	// texts of the files, to find changes.
+	ca          []byte // PEM; nil if the file is missing
+	// texts of the files, to detect changes.
 	texts [3][]byte
 }
 
-// OpenFiles reads the files. A certificate that has expired is used, with an error in the log: what else the process does is not to
-// depend on who renews it. The error names the file.
+// OpenFiles reads the files. It uses an expired certificate and logs an error, since the rest of the process must work
+// without its renewal. The error names the file.
 func OpenFiles(o FilesOptions) (*Files, error) {
 	f := &Files{o: o, changed: run.NewSignal()}
 	c, err := f.read()
@@ -75,7 +76,7 @@ func OpenFiles(o FilesOptions) (*Files, error) {
 	return f, f.registerExpiry()
 }
 
-// registerExpiry registers the metrics of how long the certificate is still valid, and was made for.
+// registerExpiry registers the metrics of the certificate's remaining and total validity.
 func (f *Files) registerExpiry() error {
 	if f.o.Registerer == nil {
 		return nil
@@ -83,11 +84,11 @@ func (f *Files) registerExpiry() error {
 	leaf := func() *x509.Certificate { return f.current.Load().certificate.Leaf }
 	expiry := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_webhook_certificate_expiry_seconds",
-		Help: "Seconds until the certificate of the webhook expires that is read from files.",
+		Help: "Seconds until the webhook's certificate from files expires.",
 	}, func() float64 { return time.Until(leaf().NotAfter).Seconds() })
 	validity := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_webhook_certificate_validity_seconds",
-		Help: "Seconds for which that certificate was made, from its notBefore to its notAfter.",
+		Help: "Total validity of the webhook's certificate from files in seconds, from notBefore to notAfter.",
 	}, func() float64 { return leaf().NotAfter.Sub(leaf().NotBefore).Seconds() })
 	for _, c := range []prometheus.Collector{expiry, validity} {
 		if err := f.o.Registerer.Register(c); err != nil {
@@ -97,7 +98,8 @@ func (f *Files) registerExpiry() error {
 	return nil
 }
 
-// Run reads the files again and again until ctx ends, and then returns nil. What is wrong is logged; the last good certificate stays.
+// Run rereads the files until ctx ends, and then returns nil. It logs problems, and keeps using the last valid
+// certificate.
 func (f *Files) Run(ctx context.Context) error {
 	for range run.Every(ctx, reread) {
 		f.o.Loop.Begin()
@@ -112,7 +114,8 @@ func (f *Files) reload(ctx context.Context) {
 	now, err := f.read()
 	if err == nil && !equal(now.texts, before.texts) {
 		f.current.Store(now)
-		f.o.Logger.InfoContext(ctx, "certificate of the webhook read", "directory", f.o.Directory, "expires", now.certificate.Leaf.NotAfter)
+		f.o.Logger.InfoContext(ctx, "loaded webhook certificate", "directory", f.o.Directory,
+			"expires", now.certificate.Leaf.NotAfter)
 		f.changed.Set()
 	}
 	if err == nil {
@@ -123,7 +126,7 @@ func (f *Files) reload(ctx context.Context) {
 		problem = err.Error()
 	}
 	if problem != "" && problem != f.problem {
-		f.o.Logger.ErrorContext(ctx, "certificate of the webhook not valid, the one in use stays", "err", err)
+		f.o.Logger.ErrorContext(ctx, "invalid webhook certificate, keeping the one in use", "err", err)
 	}
 	f.problem = problem
 }
@@ -132,8 +135,8 @@ func equal(a, b [3][]byte) bool {
 	return bytes.Equal(a[0], b[0]) && bytes.Equal(a[1], b[1]) && bytes.Equal(a[2], b[2])
 }
 
-// read returns the files' content, if it is good. Kubelets replace all files of a Secret at once, but not between two reads: those of
-// two versions do not match, and the next time they do.
+// read returns the files' content, if valid. Kubelets replace all files of a Secret at once, possibly between two
+// reads. Mixed files do not match, and the next read corrects this.
 func (f *Files) read() (*content, error) {
 	c := &content{}
 	for i, name := range []string{fileCertificate, fileKey, fileCA} {
@@ -154,19 +157,19 @@ func (f *Files) read() (*content, error) {
 	return c, nil
 }
 
-// verify checks the certificate as an API server does that has the CA.
+// verify checks the certificate like an API server with the CA.
 func (c *content) verify(name string) error {
 	return Verify(c.certificate, Bundle{Name: fileCA, PEM: c.ca}, name, time.Now())
 }
 
-// Bundle is the CAs of a client that verifies certificates. Name is what errors call it.
+// Bundle has the CAs with which a client verifies. Name is for errors.
 type Bundle struct {
 	Name string
 	PEM  []byte
 }
 
-// Verify checks a certificate, with its Leaf, as a client does that has those CAs and asks for that name. If the bundle is nil, the CA is
-// another program's, and only the rest is checked.
+// Verify checks a certificate, with its Leaf, like a client that has these CAs and connects to this name. A nil bundle
+// means that another program has the CA, so Verify checks only the certificate itself.
 func Verify(certificate *tls.Certificate, cas Bundle, name string, now time.Time) error {
 	leaf := certificate.Leaf
 	if err := leaf.VerifyHostname(name); err != nil {
@@ -185,13 +188,13 @@ func Verify(certificate *tls.Certificate, cas Bundle, name string, now time.Time
 	for _, der := range certificate.Certificate[1:] {
 		between, err := x509.ParseCertificate(der)
 		if err != nil {
-			return fmt.Errorf("certificate between it and the CA: %w", err)
+			return fmt.Errorf("intermediate certificate: %w", err)
 		}
 		o.Intermediates.AddCert(between)
 	}
 	_, err := leaf.Verify(o)
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
-		err = expired(invalid.Cert) // without the time now, with which it would be another problem each time
+		err = expired(invalid.Cert) // omits the current time, with which each error would differ
 	}
 	if err != nil {
 		return fmt.Errorf("%s does not verify it: %w", cas.Name, err)
@@ -199,7 +202,7 @@ func Verify(certificate *tls.Certificate, cas Bundle, name string, now time.Time
 	return nil
 }
 
-// errExpired says that it is not the time of a certificate.
+// errExpired means that a certificate is expired or not yet valid.
 var errExpired = errors.New("not valid now")
 
 func expired(c *x509.Certificate) error {
@@ -207,16 +210,16 @@ func expired(c *x509.Certificate) error {
 		c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339))
 }
 
-// CA returns the content of ca.crt, nil if there is no such file.
+// CA returns the content of ca.crt, nil if the file is missing.
 func (f *Files) CA() []byte { return f.current.Load().ca }
 
 // Changed receives after the files have changed.
 func (f *Files) Changed() <-chan struct{} { return f.changed }
 
-// TLS returns a configuration with the certificate, which asks clients for none.
+// TLS returns a configuration with the certificate, without client certificates.
 func (f *Files) TLS() *tls.Config {
 	return &tls.Config{
-		MinVersion:     tls.VersionTLS12, // as API servers may need
+		MinVersion:     tls.VersionTLS12, // some API servers need TLS 1.2
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.current.Load().certificate, nil },
 	}
 }

@@ -21,7 +21,8 @@ import (
 
 const webhookName = "sonde-cp.sonde-system.svc"
 
-// pair returns tls.crt, tls.key and ca.crt of a new CA. The certificate is for a name, from a time on for an hour.
+// pair returns tls.crt, tls.key and ca.crt of a new CA. The certificate is for a name, and valid for an hour from a
+// time.
 func pair(t *testing.T, name string, from time.Time) [3][]byte {
 	t.Helper()
 	authority, err := ca.New(&x509.Certificate{Subject: ca.Subject("test")}, from, 24*time.Hour)
@@ -37,7 +38,7 @@ func pair(t *testing.T, name string, from time.Time) [3][]byte {
 	return [3][]byte{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw}), ca.EncodeKey(key), bundle}
 }
 
-// swap puts files into a directory as a kubelet does: those of one version, by a link that is replaced.
+// swap writes files into a directory like a kubelet: it replaces the link to the version's files.
 func swap(t *testing.T, directory string, files [3][]byte) {
 	t.Helper()
 	version, err := os.MkdirTemp(directory, "..version") //nolint:usetesting // it has to be there
@@ -51,7 +52,7 @@ func swap(t *testing.T, directory string, files [3][]byte) {
 		if err := os.WriteFile(filepath.Join(version, file), files[i], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_ = os.Symlink(filepath.Join("..data", file), filepath.Join(directory, file)) // there since the first version
+		_ = os.Symlink(filepath.Join("..data", file), filepath.Join(directory, file)) // exists since the first version
 	}
 	next := filepath.Join(directory, "..next")
 	if err := os.Symlink(filepath.Base(version), next); err != nil {
@@ -77,7 +78,7 @@ func TestOpenFilesNamesWhatIsWrong(t *testing.T) {
 		"no key":                   {[3][]byte{good[0], nil, good[2]}, "tls.key: no such file", false},
 		"another key":              {[3][]byte{good[0], other[1], good[2]}, "private key does not match public key", false},
 		"another CA":               {[3][]byte{good[0], good[1], other[2]}, "ca.crt does not verify it", false},
-		"a CA that is none":        {[3][]byte{good[0], good[1], []byte("x")}, "ca.crt has no certificate", false},
+		"an invalid CA":            {[3][]byte{good[0], good[1], []byte("x")}, "ca.crt has no certificate", false},
 		"a certificate of another": {pair(t, "web.shop.svc", now), "not " + webhookName, false},
 		"no PEM":                   {[3][]byte{[]byte("x"), good[1], good[2]}, "failed to find any PEM data", false},
 	}
@@ -103,7 +104,7 @@ func errorsOf(log *logtest.Buffer) (errs []string) {
 	return errs
 }
 
-// checkExpired checks the metrics about a certificate that has just expired.
+// checkExpired checks the metrics of a certificate that has just expired.
 func checkExpired(t *testing.T, metrics prometheus.Gatherer, leaf *x509.Certificate) {
 	t.Helper()
 	all, err := metrics.Gather()
@@ -130,7 +131,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx) }()
-		// after passes some time, and checks which CA there is, and which errors were logged.
+		// after waits, and checks the CA and the logged errors.
 		after := func(pause time.Duration, want [3][]byte, problems ...string) {
 			t.Helper()
 			<-time.After(pause)
@@ -152,7 +153,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 		select {
 		case <-f.Changed():
 		default:
-			t.Error("nobody was told of the change")
+			t.Error("the change was not announced")
 		}
 
 		swap(t, directory, [3][]byte{second[0], first[1], second[2]})

@@ -14,16 +14,16 @@ const certificateValidity = 30 * 24 * time.Hour
 
 // ownLeaf is a certificate of the control plane itself.
 type ownLeaf struct {
-	of       *Certificate // has the CA that signs
+	of       *Certificate // state with the CA that signs
 	template x509.Certificate
 
 	mu     sync.Mutex
 	leaf   *tls.Certificate
-	signer string // ID of the CA of leaf
+	signer string // ID of the CA that signed leaf
 	renew  renewal
 }
 
-// get returns the certificate, and makes a new one after two thirds of the validity of the old one, and when another CA
+// get returns the certificate. It creates a new one after two thirds of the old one's validity, or when another CA
 // signs.
 func (l *ownLeaf) get() (*tls.Certificate, error) {
 	l.mu.Lock()
@@ -35,16 +35,15 @@ func (l *ownLeaf) get() (*tls.Certificate, error) {
 	key, template := ca.NewKey(), l.template
 	leaf, err := signing.SignOwn(&template, key.Public(), now, certificateValidity)
 	if err != nil {
-		return nil, fmt.Errorf("make certificate of %s: %w", template.Subject.CommonName, err)
+		return nil, fmt.Errorf("create certificate of %s: %w", template.Subject.CommonName, err)
 	}
 	l.leaf = &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
 	l.signer, l.renew = signing.ID, renewalOf(leaf, now)
 	return l.leaf, nil
 }
 
-// renewal is when two thirds of the validity that a certificate had when it was made are over: on the wall clock, as
-// its NotAfter, since the monotonic one stands still while a machine sleeps, and on the monotonic clock, since the
-// other may be set back.
+// renewal is the time after two thirds of a certificate's validity: on the wall clock, since the monotonic clock stops
+// while a machine sleeps, and on the monotonic clock, since the wall clock may be set back.
 type renewal struct{ wall, monotonic time.Time }
 
 func renewalOf(leaf *x509.Certificate, now time.Time) renewal {

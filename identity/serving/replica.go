@@ -12,17 +12,18 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// replicaPath begins the path of the SPIFFE ID of a replica of the control plane, which its name ends. No proxy has such a certificate: it is
-// signed by the serving CA, and not by that of a mesh.
+// replicaPath is the prefix of a replica's SPIFFE path, before the replica's name. Proxies cannot get such a
+// certificate: the serving CA signs it, not a mesh's CA.
 const replicaPath = "/control-plane/replica/"
 
-// Replica has the certificate with which a replica of the control plane serves and calls the others. Its key is only in memory.
+// Replica holds the certificate with which a replica of the control plane serves and calls other replicas. Its key is
+// only in memory.
 type Replica struct {
 	leaf        *ownLeaf
 	trustDomain string
 }
 
-// Replica returns that of the replica of a name, in a trust domain. Both must be valid in a URI.
+// Replica returns the Replica with a name in a trust domain. Both must be valid in a URI.
 func (c *Certificate) Replica(trustDomain, name string) *Replica {
 	return &Replica{trustDomain: trustDomain, leaf: &ownLeaf{of: c, template: x509.Certificate{
 		Subject:     ca.Subject("replica " + name),
@@ -32,21 +33,21 @@ func (c *Certificate) Replica(trustDomain, name string) *Replica {
 	}}}
 }
 
-// Server returns a configuration that accepts callers which are replicas.
+// Server returns a configuration that accepts only replicas.
 func (r *Replica) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion:       tls.VersionTLS13,
-		ClientAuth:       tls.RequireAnyClientCert, // VerifyConnection verifies it
+		ClientAuth:       tls.RequireAnyClientCert, // VerifyConnection verifies the certificate
 		GetCertificate:   func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return r.leaf.get() },
 		VerifyConnection: r.verify,
 	}
 }
 
-// Client returns a configuration that calls replicas alone.
+// Client returns a configuration for calling replicas only.
 func (r *Replica) Client() *tls.Config {
 	return &tls.Config{
 		MinVersion:           tls.VersionTLS13,
-		InsecureSkipVerify:   true, //nolint:gosec // VerifyConnection verifies it: a replica has no DNS name, and the CA may change
+		InsecureSkipVerify:   true, //nolint:gosec // VerifyConnection verifies: a replica has no DNS name, and the CA may change
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return r.leaf.get() },
 		VerifyConnection:     r.verify,
 	}
@@ -57,27 +58,29 @@ func (r *Replica) verify(state tls.ConnectionState) error {
 	return err
 }
 
-// NameOf returns the name of the replica at the other end of a connection. The error says why its certificate is none of a replica.
+// NameOf returns the name of the replica at the other end of a connection, or an error if its certificate is not a
+// replica's.
 func (r *Replica) NameOf(state tls.ConnectionState) (string, error) {
 	if len(state.PeerCertificates) == 0 {
 		return "", errors.New("it has no certificate")
 	}
 	leaf, roots := state.PeerCertificates[0], x509.NewCertPool()
-	now := ca.TimeFor(r.leaf.of.o.Now(), leaf) // one of an earlier release has a NotBefore of its own
+	now := ca.TimeFor(r.leaf.of.o.Now(), leaf) // certificates of earlier releases have their own NotBefore
 	for _, trusted := range r.leaf.of.shared.Current().CAs {
 		roots.AddCert(trusted.Cert)
 		if bytes.Equal(trusted.Cert.RawSubject, leaf.RawIssuer) {
 			now = ca.TimeFor(now, trusted.Cert)
 		}
 	}
-	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} { // a serving certificate has but one
+	// a serving certificate has only one URI
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
 		if err != nil {
-			return "", fmt.Errorf("its certificate is none of a replica: %w", err)
+			return "", fmt.Errorf("its certificate is not a replica's: %w", err)
 		}
 	}
 	if len(leaf.URIs) != 1 || leaf.URIs[0].Scheme != "spiffe" {
-		return "", errors.New("its certificate is none of a replica: it has no SPIFFE ID")
+		return "", errors.New("its certificate is not a replica's: it has no SPIFFE ID")
 	}
 	id := leaf.URIs[0]
 	name, isReplica := strings.CutPrefix(id.Path, replicaPath)

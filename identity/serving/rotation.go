@@ -7,17 +7,17 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// maxMissed limits the proxies that are kept as missed.
+// maxMissed limits the missed proxies that are stored.
 const maxMissed = 1000
 
 // Rotation is the progress of the rotation of the serving CA.
 type Rotation struct {
 	ca.Progress
-	// Proceed says that it does not stop before the new CA signs.
+	// Proceed means that the rotation does not stop before the new CA signs.
 	Proceed bool
 	// Missed are the IDs of proxies that may not trust the CA that signs, sorted.
 	Missed []string
-	// CopiesErr is why the copies for clients in the storage could not be written when that was last tried.
+	// CopiesErr is the error of the last attempt to write the copies for clients to the storage.
 	CopiesErr error
 }
 
@@ -31,7 +31,7 @@ func (c *Certificate) Rotation() Rotation {
 	return r
 }
 
-// StartRotation makes a new CA, and starts to replace the old one. It does nothing if a rotation is in progress.
+// StartRotation creates a CA, and starts to replace the old one. It does nothing during a rotation.
 func (c *Certificate) StartRotation(ctx context.Context) error {
 	return c.after(ctx, c.shared.Start(ctx, c.newCA))
 }
@@ -41,7 +41,7 @@ func (c *Certificate) ForceRotation(ctx context.Context) error {
 	return c.after(ctx, c.shared.Force(ctx))
 }
 
-// ProceedRotation makes the current rotation go on when all proxies trust both CAs.
+// ProceedRotation lets the current rotation continue when all proxies trust both CAs.
 func (c *Certificate) ProceedRotation(ctx context.Context) error {
 	return c.after(ctx, c.shared.Order(ctx, func(s *state) *state {
 		if s.Proceed {
@@ -53,22 +53,23 @@ func (c *Certificate) ProceedRotation(ctx context.Context) error {
 	}))
 }
 
-// AdvanceRotation goes on to the step after the one of r, which all have done but these proxies, and returns whether it did: not if r is no
-// longer the current rotation, or the copies are not written.
+// AdvanceRotation begins the step after r's, which all proxies except these have completed, and reports whether it did.
+// It does nothing if r is no longer the current rotation, or if the copies are not written.
 func (c *Certificate) AdvanceRotation(ctx context.Context, r Rotation, missed []string) (bool, error) {
-	advanced, err := c.shared.Advance(ctx, r.Progress, func(s *state) bool { return c.copied.Load() == s }, func(next *state) {
-		if next.Step() == ca.StepRenewLeaves {
-			next.Missed = missed[:min(len(missed), maxMissed)]
-		}
-	})
+	advanced, err := c.shared.Advance(ctx, r.Progress, func(s *state) bool { return c.copied.Load() == s },
+		func(next *state) {
+			if next.Step() == ca.StepRenewLeaves {
+				next.Missed = missed[:min(len(missed), maxMissed)]
+			}
+		})
 	if advanced && r.Step == ca.StepTrustBoth && len(missed) > maxMissed {
-		c.o.Logger.WarnContext(ctx, "not all proxies are kept that may not trust the new serving CA",
+		c.o.Logger.WarnContext(ctx, "too many proxies missed the new serving CA, not all are stored",
 			"all", len(missed), "kept", maxMissed)
 	}
 	return advanced, c.after(ctx, err)
 }
 
-// Forget forgets that a rotation has missed these proxies: they have come back, or are gone.
+// Forget drops missed proxies, which have reconnected or no longer exist.
 func (c *Certificate) Forget(ctx context.Context, proxies []string) error {
 	_, err := c.shared.Change(ctx, func(s *state) (*state, error) {
 		next := s.With(s.Set)

@@ -33,7 +33,7 @@ func parse(t *testing.T, certificate []byte) *x509.Certificate {
 	return c
 }
 
-// verifies reports whether a client that has these CAs accepts what c shows.
+// verifies reports whether a client with these CAs accepts c's certificate.
 func verifies(t *testing.T, c *Certificate, cas []byte) bool {
 	t.Helper()
 	shown, err := c.TLS().GetCertificate(&tls.ClientHelloInfo{})
@@ -57,22 +57,22 @@ func start(t *testing.T, c *Certificate) {
 	}
 }
 
-// count returns how many certificates and keys there are.
+// count returns the numbers of certificates and keys.
 func count(data []byte) (certificates, keys int) {
 	return bytes.Count(data, []byte("BEGIN CERTIFICATE")), bytes.Count(data, []byte("BEGIN PRIVATE KEY"))
 }
 
-// watched is a certificate whose rotation is looked at from all sides.
+// watched is a certificate with clients of all phases of its rotation.
 type watched struct {
 	*testing.T
 	*Certificate
 	storage *secrettest.Memory
 	changed <-chan struct{}
-	// CAs of clients: those before the rotation, and once they are known those in it, and those after it.
+	// CAs of clients before, during and after the rotation, as far as known.
 	old, both, alone []byte
 }
 
-// told checks whether there was a change of the trusted CAs.
+// told checks whether a change of the trusted CAs was notified.
 func (w *watched) told(want bool) {
 	w.Helper()
 	select {
@@ -87,7 +87,7 @@ func (w *watched) told(want bool) {
 	}
 }
 
-// is checks a step: who connects, and how many certificates and keys the storage has.
+// is checks a step: the clients that can connect, and the number of stored certificates and keys.
 func (w *watched) is(step ca.Step, trustsOld, trustsNew bool, certificates, keys int) {
 	w.Helper()
 	if got := w.Rotation(); got.Step != step || got.CopiesErr != nil {
@@ -240,7 +240,7 @@ func TestProcessesFollowEachOther(t *testing.T) {
 		synctest.Wait()
 		start(t, a)
 		synctest.Wait()
-		start(t, b) // it has heard of it, and continues
+		start(t, b) // the operator's confirmation is stored, so the rotation continues
 		for range 3 {
 			from := b.Rotation()
 			if advanced, err := b.AdvanceRotation(t.Context(), from, nil); err != nil || !advanced {
@@ -257,7 +257,7 @@ func TestProcessesFollowEachOther(t *testing.T) {
 				t.Error("a client of one does not accept the other")
 			}
 		}
-		// What clients read is put right if another program has changed it.
+		// Copies for clients are restored if another program has changed them.
 		want := storage.Get(caName)
 		if _, err := storage.Update(t.Context(), caName, []byte("x"), versionOf(storage, caName)); err != nil {
 			t.Fatal(err)
@@ -299,7 +299,7 @@ func TestOrdersNeedARotation(t *testing.T) {
 	}
 }
 
-// TestProceedIsOfOneRotation has a storage that says it without a rotation.
+// TestProceedIsOfOneRotation has a storage with Proceed but without a rotation.
 func TestProceedIsOfOneRotation(t *testing.T) {
 	storage := &secrettest.Memory{}
 	open(t, Options{Storage: storage})
@@ -311,7 +311,7 @@ func TestProceedIsOfOneRotation(t *testing.T) {
 	}
 }
 
-// TestCopiesAreWrittenLater has a disk that is full when a step begins.
+// TestCopiesAreWrittenLater has a full disk at the begin of a step.
 func TestCopiesAreWrittenLater(t *testing.T) {
 	storage := &secrettest.Memory{}
 	c := open(t, Options{Storage: storage})
@@ -353,7 +353,7 @@ func TestCopiesAreWrittenLater(t *testing.T) {
 	}
 }
 
-// TestErrorWaitsForNoCopies has the copies be written meanwhile: it would wait for itself.
+// TestErrorWaitsForNoCopies reads the error during a write of the copies: waiting would be a deadlock.
 func TestErrorWaitsForNoCopies(t *testing.T) {
 	c := open(t, Options{Storage: &secrettest.Memory{}})
 	c.copying.Lock()

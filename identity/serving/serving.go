@@ -3,6 +3,7 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -28,11 +29,11 @@ const caValidity = 10 * 365 * 24 * time.Hour
 type Options struct {
 	// Storage is required.
 	Storage secret.Shared
-	// Names are DNS names of the certificate besides mesh.ServingName, such as that of the control plane's Service.
+	// Names are DNS names of the certificate besides mesh.ServingName, such as the control plane's Service.
 	Names []string
-	// Logger, default none.
+	// Logger. Default: no logging.
 	Logger *slog.Logger
-	// Registerer of the metrics, default none.
+	// Registerer of the metrics. Default: no metrics.
 	Registerer prometheus.Registerer
 	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
@@ -44,8 +45,8 @@ type Options struct {
 type Certificate struct {
 	o      Options
 	shared *ca.Shared[*state]
-	// copied is what the copies in the storage were last written of, nil if that failed, and copiesErr why it did.
-	// copying is held to write them.
+	// copied is the state whose copies were last written, nil if the write failed with copiesErr. copying is held during
+	// writes.
 	copying   sync.Mutex
 	copied    atomic.Pointer[state]
 	copiesErr atomic.Pointer[error]
@@ -56,14 +57,12 @@ type Certificate struct {
 	changed []run.Signal
 }
 
-// Open opens the serving CA in the storage, or makes one, and makes a certificate. Run has to be called.
+// Open opens or creates the serving CA in the storage, and creates a certificate. The caller must call Run.
 func Open(ctx context.Context, o Options) (*Certificate, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	c := &Certificate{o: o}
 	c.shared = &ca.Shared[*state]{Storage: o.Storage, Name: stateName, Decode: decodeState, Used: c.used, Now: o.Now}
 	if _, err := c.shared.Open(ctx, func() (*state, error) { return c.create(ctx) }); err != nil {
@@ -85,17 +84,16 @@ func Open(ctx context.Context, o Options) (*Certificate, error) {
 	return c, c.shared.Register(o.Registerer, "")
 }
 
-// Signing returns the CA that signs. The certificate is valid from when that is.
+// Signing returns the CA that signs. The certificate is valid from the start of its validity.
 func (c *Certificate) Signing() *x509.Certificate { return c.shared.Current().Signing.Cert }
 
-// CA returns the certificates of all CAs against which clients verify the control plane, PEM: during a rotation there
-// are two.
+// CA returns the PEM certificates of all CAs with which clients verify the control plane, two during a rotation.
 func (c *Certificate) CA() []byte { return c.shared.Current().pem() }
 
-// Trusted returns what CA does as agents get it.
+// Trusted returns the same CAs as a bundle for agents.
 func (c *Certificate) Trusted() identity.Bundle { return identity.BundleOf(c.shared.Current().Set) }
 
-// Changed returns a channel that receives after CA has changed, or which of them signs, or the step of a rotation.
+// Changed returns a channel that receives after a change of CA, of the signing CA, or of the step of a rotation.
 func (c *Certificate) Changed() <-chan struct{} {
 	changed := run.NewSignal()
 	c.mu.Lock()
@@ -104,7 +102,7 @@ func (c *Certificate) Changed() <-chan struct{} {
 	return changed
 }
 
-// TLS returns a configuration with the certificate, which asks clients for none.
+// TLS returns a configuration with the certificate, without client certificates.
 func (c *Certificate) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// earlier returns a storage as a release without rotation has left it.
+// earlier returns the storage of a release without rotation.
 func earlier(t *testing.T) *secrettest.Memory {
 	t.Helper()
 	m := &secrettest.Memory{}
@@ -108,7 +108,7 @@ func TestBrokenStateOfAnEarlierReleaseIsNamed(t *testing.T) {
 		"CA that is no PEM":  {caName, []byte("x"), caName},
 		"key that is no PEM": {keyName, []byte("secret"), keyName},
 		"key that is empty":  {keyName, []byte{}, keyName},
-		"key of another CA":  {keyName, other.Get(keyName), "do not belong together"},
+		"key of another CA":  {keyName, other.Get(keyName), "do not match"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -141,8 +141,8 @@ func TestCAIsMeasured(t *testing.T) {
 	}
 }
 
-// A clock that is set back does not put off the renewal beyond what a client with the right time accepts. That the wall clock alone is enough, as after a
-// sleep, is above.
+// A clock that is set back does not delay the renewal until clients with the right time reject the certificate. The
+// test above shows that the wall clock alone is enough, as after a sleep.
 func TestRenewalAfterClockIsSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ahead := 240 * time.Hour

@@ -10,10 +10,10 @@ import (
 	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
-// maxConflicts is how often a copy is written anew after another process was faster.
+// maxConflicts limits the attempts to write a copy that other processes change.
 const maxConflicts = 5
 
-// Run follows what other processes do to the serving CA until ctx ends, and then returns nil.
+// Run follows changes by other processes to the serving CA until ctx ends, and then returns nil.
 func (c *Certificate) Run(ctx context.Context) error {
 	return secret.Follow(ctx, c.o.Storage, func(name string) error {
 		if name != stateName && name != caName && name != keyName {
@@ -22,10 +22,12 @@ func (c *Certificate) Run(ctx context.Context) error {
 		c.o.Loop.Begin()
 		defer c.o.Loop.End()
 		return c.follow(ctx)
-	}, func(_ string, err error) { c.o.Logger.ErrorContext(ctx, "serving CA in storage not used", "err", err) })
+	}, func(_ string, err error) {
+		c.o.Logger.ErrorContext(ctx, "failed to load serving CA from storage, keeping the one in memory", "err", err)
+	})
 }
 
-// follow takes over what another process may have written, and writes copies that it may have changed.
+// follow loads changes by another process, and rewrites copies that it may have changed.
 func (c *Certificate) follow(ctx context.Context) error {
 	if _, err := c.shared.Follow(ctx); err != nil {
 		return err
@@ -35,7 +37,7 @@ func (c *Certificate) follow(ctx context.Context) error {
 	return c.writeCopies(ctx)
 }
 
-// used tells who waits for a change of the state. The first state is not a change.
+// used notifies waiters of a changed state. The first state is not a change.
 func (c *Certificate) used(ctx context.Context, _, s *state) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,10 +47,10 @@ func (c *Certificate) used(ctx context.Context, _, s *state) {
 	c.o.Logger.InfoContext(ctx, "serving CA rotation", "step", s.Step(), "trusted", s.ID(), "ca", s.Signing.ID)
 }
 
-// CatchUp writes the copies that could not be written before. It has to be called from time to time.
+// CatchUp writes copies whose last write failed. Call it periodically.
 func (c *Certificate) CatchUp(ctx context.Context) error { return c.after(ctx, nil) }
 
-// after writes the copies after a change that did not fail, also those that could not be written before.
+// after writes the copies after a successful change, including copies whose last write failed.
 func (c *Certificate) after(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -61,8 +63,8 @@ func (c *Certificate) after(ctx context.Context, err error) error {
 	return c.writeCopies(ctx)
 }
 
-// writeCopies writes the copies of the current state that differ. A process that lags writes them again once it has
-// followed. copying is held.
+// writeCopies writes the copies that differ from the current state. A process with an old state rewrites them after it
+// has loaded the new state. The caller holds copying.
 func (c *Certificate) writeCopies(ctx context.Context) error {
 	s := c.shared.Current()
 	_, key := s.Signing.Encode()

@@ -14,22 +14,22 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// Names in the storage: the CAs with their keys, and copies of what clients trust, the CA that signs first, and of its key. Operators give the
-// certificates to agents and sondectl by --ca-cert-file. The first releases had nothing but the copies, and can go on with them.
+// Names in the storage: the CAs with their keys, and copies of the certificates that clients trust (the signing CA
+// first) and of the signing key. Operators give the certificates to agents and sondectl by --ca-cert-file. The first
+// releases stored only the copies, and still work with them.
 const (
 	stateName = "serving-ca.json"
 	caName    = "serving-ca.crt"
 	keyName   = "serving-ca.key"
 )
 
-// state is what the serving CA is at one time. It is immutable.
+// state is the state of the serving CA. It is immutable.
 type state struct {
 	ca.Kept
 	rest
 }
 
-// With implements ca.State. A new rotation forgets what was of another one: the proxies that it missed have had their
-// time.
+// With implements ca.State. A new rotation drops the previous one's state, including its missed proxies.
 func (s *state) With(set *ca.Set) *state {
 	next := &state{Kept: ca.Kept{Set: set}, rest: s.rest}
 	switch {
@@ -41,15 +41,17 @@ func (s *state) With(set *ca.Set) *state {
 	return next
 }
 
-// rest is what is kept beside the CAs.
+// rest is stored with the CAs.
 type rest struct {
-	// Proceed says that the rotation goes on when all proxies trust both CAs: the operator has replaced files with the old one alone.
+	// Proceed means that the rotation continues when all proxies trust both CAs: the operator has replaced files with only
+	// the old CA.
 	Proceed bool `json:"proceed,omitempty"`
-	// Missed are the IDs of proxies that the rotation did not wait for when the new CA began to sign, sorted: they may not trust it.
+	// Missed are the sorted IDs of proxies that the rotation did not wait for when the new CA began to sign: they may
+	// not trust it.
 	Missed []string `json:"missed,omitempty"`
 }
 
-// stateFile is a state in the storage.
+// stateFile is a stored state.
 type stateFile struct {
 	ca.SetFile
 	rest
@@ -79,11 +81,11 @@ func (s *state) Encode() ([]byte, error) {
 // decodeState is the reverse of state.Encode. Its errors name the field, and never contain keys.
 func decodeState(data []byte) (*state, error) {
 	var f stateFile
-	if err := json.Unmarshal(data, &f); err != nil { // its error may quote a key
+	if err := json.Unmarshal(data, &f); err != nil { // the decoder's error may quote a key
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return nil, fmt.Errorf("%s: a %s is not what was written", wrong.Field, wrong.Value)
+			return nil, fmt.Errorf("%s: invalid %s", wrong.Field, wrong.Value)
 		}
-		return nil, fmt.Errorf("its %d bytes are not JSON, so not what was written: restore it from a backup", len(data))
+		return nil, fmt.Errorf("its %d bytes are not JSON: restore it from a backup", len(data))
 	}
 	set, err := f.Set()
 	if err != nil {
@@ -97,7 +99,7 @@ func decodeState(data []byte) (*state, error) {
 	return &state{Kept: ca.Kept{Set: set}, rest: f.rest}, nil
 }
 
-// create returns the state of a storage that has none: what an earlier release has left there, or a new CA.
+// create returns the state for an empty storage: the CA of an earlier release, or a new one.
 func (c *Certificate) create(ctx context.Context) (*state, error) {
 	if set, err := c.earlier(ctx); set != nil || err != nil {
 		return &state{Kept: ca.Kept{Set: set}}, err
@@ -109,7 +111,7 @@ func (c *Certificate) create(ctx context.Context) (*state, error) {
 	return &state{Kept: ca.Kept{Set: ca.NewSet(only, c.o.Now())}}, nil
 }
 
-// earlier returns the CA that a release without stateName has kept, nil if there is none.
+// earlier returns the CA stored by a release without stateName, nil without one.
 func (c *Certificate) earlier(ctx context.Context) (*ca.Set, error) {
 	certificate, _, err := c.o.Storage.Read(ctx, caName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +122,7 @@ func (c *Certificate) earlier(ctx context.Context) (*ca.Set, error) {
 	}
 	key, _, err := c.o.Storage.Read(ctx, keyName)
 	if err != nil {
-		return nil, fmt.Errorf("read %s (to make both anew, remove %s): %w", keyName, caName, err)
+		return nil, fmt.Errorf("read %s (to create both again, remove %s): %w", keyName, caName, err)
 	}
 	authority, err := ca.Parse(certificate, key)
 	if err == nil && !authority.CanSign() {
@@ -136,7 +138,7 @@ func (c *Certificate) newCA() (*ca.CA, error) {
 	return ca.New(&x509.Certificate{Subject: ca.Subject("Sonde control plane CA")}, c.o.Now(), caValidity)
 }
 
-// signingFirst returns the CAs as the first releases need them: they read the first one.
+// signingFirst returns the CAs in the order that the first releases need: they read only the first.
 func (s *state) signingFirst() []*ca.CA {
 	others := slices.DeleteFunc(slices.Clone(s.CAs), func(c *ca.CA) bool { return c == s.Signing })
 	return append([]*ca.CA{s.Signing}, others...)

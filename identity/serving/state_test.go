@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// bent returns a state with something changed.
+// bent returns a changed state.
 func bent(t *testing.T, data []byte, bend func(map[string]any)) []byte {
 	t.Helper()
 	var f map[string]any
@@ -38,10 +38,10 @@ func TestBrokenStateIsNamed(t *testing.T) {
 		"epoch 0":             {field("epoch", 0), "epoch: 0: must be from 1 to 9007199254740992"},
 		"epoch -1":            {field("epoch", -1), "epoch: -1: must be from 1"},
 		"epoch too large":     {field("epoch", 1<<60), "epoch: 1152921504606846976: must be"},
-		"epoch no number":     {field("epoch", "now"), "epoch: a string is not what was written"},
+		"epoch no number":     {field("epoch", "now"), "epoch: invalid string"},
 		"no CAs":              {field("cas", nil), `signing: "`},
 		"signed by no CA":     {field("signing", "x"), `signing: "x": must be the ID of one of cas`},
-		"CA no PEM":           {func(f map[string]any) { first(f)["certificate"] = "x" }, "cas[0]: read certificate: it is not a PEM block"},
+		"CA no PEM":           {func(f map[string]any) { first(f)["certificate"] = "x" }, "cas[0]: read certificate: must be a PEM block"},
 		"key missing":         {func(f map[string]any) { delete(first(f), "key") }, "cas[0].key: the key of the CA that signs is missing"},
 		"key no PEM":          {func(f map[string]any) { first(f)["key"] = "secret" }, "cas[0]: read key"},
 		"unknown step":        {field("rotation", map[string]any{"step": "x"}), `rotation.step: "x": must be "trust both"`},
@@ -56,7 +56,7 @@ func TestBrokenStateIsNamed(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "read serving-ca.json: ") || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("Open() = %v, want %q", err, tc.want)
 			}
-			// A process that runs goes on with what it has.
+			// A running process keeps its state.
 			if err := c.follow(t.Context()); err == nil || !strings.Contains(err.Error(), tc.want) || !verifies(t, c, c.CA()) {
 				t.Errorf("follow() = %v, want %q", err, tc.want)
 			}
@@ -87,7 +87,7 @@ func TestOlderStateIsNotUsed(t *testing.T) {
 		t.Error("the backup is used")
 	}
 	storage.Put(stateName, nil)
-	if err := c.follow(t.Context()); err == nil || !strings.Contains(err.Error(), "it was removed, and is still used here") {
+	if err := c.follow(t.Context()); err == nil || !strings.Contains(err.Error(), "it was removed from the storage, but remains in use") {
 		t.Errorf("follow() = %v", err)
 	}
 }

@@ -1,4 +1,5 @@
-// Package token has the tokens of the control plane: dataplane tokens, with which agents join, and the token of the admin API.
+// Package token implements the tokens of the control plane: dataplane tokens, with which agents join, and the token of
+// the admin API.
 package token
 
 import (
@@ -22,17 +23,17 @@ import (
 
 const (
 	keyFile = "dataplane-token.key"
-	// issuer of tokens with which agents join.
+	// issuer is the issuer claim of tokens with which agents join.
 	issuer = "sonde-cp"
-	// maxSize is how long a token may be that is read, in bytes; our own have about 500.
+	// maxSize limits a token in bytes. Tokens from Issue have about 500.
 	maxSize = 4096
 	// maxValidity is the longest validity of a token.
 	maxValidity = 10 * 365 * 24 * time.Hour
-	// algorithm is the only one that is accepted, whatever the header of a token says.
+	// algorithm is the only accepted algorithm; the token's header does not select it.
 	algorithm = jose.ES256
 )
 
-// errInvalid says that a token is malformed, signed with another key, expired.
+// errInvalid means that a token is malformed, expired, or signed with another key.
 var errInvalid = errors.New("invalid token")
 
 // Options of an Issuer.
@@ -43,15 +44,15 @@ type Options struct {
 	Now func() time.Time
 }
 
-// claims are the private claims of the JWT. The workload is a name: no token can identify a path but /workload/<name>, or without a
-// name that of the Dataplane itself, /dataplane/<name>.
+// claims are the private claims of the JWT. Workload is a name, so the path is /workload/<name> or, without a workload,
+// the Dataplane's own /dataplane/<name>.
 type claims struct {
 	Mesh      string `json:"mesh"`
 	Dataplane string `json:"dataplane"`
 	Workload  string `json:"workload,omitempty"`
 }
 
-// path returns the SPIFFE path that the claims name.
+// path returns the SPIFFE path of the claims.
 func (c *claims) path() string {
 	if c.Workload == "" {
 		return mesh.DataplanePath(c.Dataplane)
@@ -59,15 +60,15 @@ func (c *claims) path() string {
 	return mesh.WorkloadPath(c.Workload)
 }
 
-// Issuer signs dataplane tokens, and checks them. It may be used from any goroutine.
+// Issuer signs and checks dataplane tokens. It may be used from any goroutine.
 type Issuer struct {
 	key    *ecdsa.PrivateKey
-	id     string // kid of the key
+	id     string // kid is the key ID
 	signer jose.Signer
 	now    func() time.Time
 }
 
-// Open returns the issuer whose key is in the storage. It makes a key if there is none.
+// Open returns the issuer with the key in the storage. It creates a missing key.
 func Open(ctx context.Context, o Options) (*Issuer, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -91,15 +92,17 @@ func Open(ctx context.Context, o Options) (*Issuer, error) {
 }
 
 func openKey(ctx context.Context, storage secret.Store) (*ecdsa.PrivateKey, error) {
-	data, err := secret.ReadOrCreate(ctx, storage, keyFile, func() ([]byte, error) { return ca.EncodeKey(ca.NewKey()), nil })
+	data, err := secret.ReadOrCreate(ctx, storage, keyFile, func() ([]byte, error) {
+		return ca.EncodeKey(ca.NewKey()), nil
+	})
 	if err != nil {
 		return nil, err
 	}
 	return ca.DecodeKey(data)
 }
 
-// Issue signs a dataplane token with that validity, from a second to ten years. The path must be that of a workload or of the Dataplane
-// itself, without an instance: pods have tokens of their service account.
+// Issue signs a dataplane token with a validity from one second to ten years. The path must be a workload's or the
+// Dataplane's own, without an instance: pods use tokens of their service account instead.
 func (i *Issuer) Issue(s identity.Subject, validity time.Duration) (signed string, expires time.Time, err error) {
 	if err := s.Validate(); err != nil {
 		return "", time.Time{}, err
@@ -133,7 +136,7 @@ func (i *Issuer) Issue(s identity.Subject, validity time.Duration) (signed strin
 	return signed, expiry.Time(), nil
 }
 
-// Authenticate returns the subject of a token. The error says which claim is wrong, and never contains the token.
+// Authenticate returns the subject of a token. The error names the invalid claim, and never contains the token.
 func (i *Issuer) Authenticate(_ context.Context, token string) (identity.Subject, error) {
 	s, err := i.verify(token)
 	if err != nil {
@@ -142,7 +145,7 @@ func (i *Issuer) Authenticate(_ context.Context, token string) (identity.Subject
 	return s, nil
 }
 
-// Signed reports whether a token says that this issuer has signed it, which Authenticate checks.
+// Signed reports whether a token claims to be from this issuer; Authenticate verifies that.
 func (i *Issuer) Signed(token string) bool {
 	if len(token) > maxSize {
 		return false
@@ -161,19 +164,19 @@ func (i *Issuer) verify(token string) (identity.Subject, error) {
 		return identity.Subject{}, errors.New("it is empty")
 	}
 	if len(token) > maxSize {
-		return identity.Subject{}, fmt.Errorf("it has %d bytes, at most %d are read", len(token), maxSize)
+		return identity.Subject{}, fmt.Errorf("it has %d bytes: must have at most %d", len(token), maxSize)
 	}
 	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{algorithm})
 	if err != nil {
-		return identity.Subject{}, fmt.Errorf("it is no JWT signed with %s", algorithm)
+		return identity.Subject{}, fmt.Errorf("it is not a JWT signed with %s", algorithm)
 	}
 	if !i.names(parsed) {
-		return identity.Subject{}, errors.New("kid: it was signed with another key than this control plane's")
+		return identity.Subject{}, errors.New("kid: signed with a key of another control plane")
 	}
 	var standard jwt.Claims
 	var own claims
 	if err := parsed.Claims(i.key.Public(), &standard, &own); err != nil {
-		return identity.Subject{}, errors.New("its signature or its claims are not valid")
+		return identity.Subject{}, errors.New("its signature or its claims are invalid")
 	}
 	if err := i.checkClaims(standard); err != nil {
 		return identity.Subject{}, err
@@ -193,7 +196,7 @@ func (i *Issuer) checkClaims(c jwt.Claims) error {
 	case !now.Before(c.Expiry.Time()):
 		return fmt.Errorf("exp: expired at %s, %s ago", c.Expiry.Time().UTC().Format(time.RFC3339),
 			now.Sub(c.Expiry.Time()).Round(time.Second))
-	case c.IssuedAt == nil: // one in the future is no reason: this key has signed it, so the clock is behind
+	case c.IssuedAt == nil: // accept a future time: this key has signed it, so the local clock is slow
 		return errors.New("iat: missing")
 	}
 	return nil

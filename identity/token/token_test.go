@@ -20,7 +20,7 @@ import (
 
 var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// open opens the storage as a starting control plane does, at the time now.
+// open opens the storage like a starting control plane, at the time now.
 func open(t testing.TB, storage *secrettest.Memory) *Issuer {
 	t.Helper()
 	i, err := Open(t.Context(), Options{Storage: storage, Now: func() time.Time { return now }})
@@ -32,7 +32,7 @@ func open(t testing.TB, storage *secrettest.Memory) *Issuer {
 
 var web = identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web"}
 
-// A token without a workload is for the Dataplane itself, and for no other one.
+// A token without a workload is only for the Dataplane itself.
 func TestTokenOfADataplaneWithoutWorkload(t *testing.T) {
 	a := open(t, &secrettest.Memory{})
 	alone := identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/dataplane/web-1"}
@@ -65,7 +65,7 @@ func TestToken(t *testing.T) {
 	if diff := cmp.Diff(web, got); diff != "" {
 		t.Error(diff)
 	}
-	a.now = func() time.Time { return now.Add(-2 * time.Hour) } // set back since
+	a.now = func() time.Time { return now.Add(-2 * time.Hour) } // the clock was set back
 	if _, err := a.Authenticate(t.Context(), token); err != nil {
 		t.Errorf("a token that was made before the clock was set back is refused: %v", err)
 	}
@@ -114,11 +114,11 @@ func TestTokenIsRefused(t *testing.T) {
 		token, want string
 	}{
 		"empty":              {token: "", want: "empty"},
-		"garbage":            {token: "garbage", want: "no JWT signed with ES256"},
+		"garbage":            {token: "garbage", want: "not a JWT signed with ES256"},
 		"too long":           {token: strings.Repeat("a", maxSize+1), want: "at most"},
-		"alg none":           {token: "eyJhbGciOiJub25lIn0." + parts[1] + ".", want: "no JWT signed with ES256"},
-		"HMAC by public key": {token: sign(signer(jose.HS256, []byte(strings.Repeat("k", 64))), nil), want: "no JWT signed with ES256"},
-		"RSA":                {token: sign(signer(jose.RS256, rsaKey), nil), want: "no JWT signed with ES256"},
+		"alg none":           {token: "eyJhbGciOiJub25lIn0." + parts[1] + ".", want: "not a JWT signed with ES256"},
+		"HMAC by public key": {token: sign(signer(jose.HS256, []byte(strings.Repeat("k", 64))), nil), want: "not a JWT signed with ES256"},
+		"RSA":                {token: sign(signer(jose.RS256, rsaKey), nil), want: "not a JWT signed with ES256"},
 		"of another plane":   {token: sign(stranger.signer, nil), want: "kid"},
 		"stolen kid":         {token: sign(signer(jose.ES256, ca.NewKey()), nil), want: "signature"},
 		"claims swapped":     {token: parts[0] + "." + strings.Split(mine(func(c *jwt.Claims) { c.ID = "2" }), ".")[1] + "." + parts[2], want: "signature"},
@@ -146,7 +146,7 @@ func TestTokenIsRefused(t *testing.T) {
 	}
 }
 
-// The claims are those of earlier releases. Whatever the name of the workload is, the path is below /workload.
+// The claims are from earlier releases. The path is always below /workload, for any workload.
 func TestClaimsNameAWorkload(t *testing.T) {
 	a := open(t, &secrettest.Memory{})
 	for workload, path := range map[string]string{"web": "/workload/web", "/ns/shop/sa/web": "/workload//ns/shop/sa/web", "../ns/x": "/workload/../ns/x"} {
@@ -274,7 +274,7 @@ func FuzzAuthenticate(f *testing.F) {
 			}
 			return
 		}
-		// The encoding of the signature is not unique, but that of the signed part is.
+		// The encoding of the signature is not unique, but the encoding of the signed part is.
 		if !strings.HasPrefix(token, parts[0]+"."+parts[1]+".") {
 			t.Errorf("a token that was not issued is taken: %q as %+v", token, got)
 		}

@@ -1,4 +1,4 @@
-// Package buildinfo says which version of Sonde a program is, in one form for all of them.
+// Package buildinfo describes the version of a program, in one form for all programs of Sonde.
 package buildinfo
 
 import (
@@ -14,22 +14,22 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// unknown is what the Go build has not recorded, as in a build outside of the repository.
+// unknown replaces values that the Go build has not recorded, as in a build outside the repository.
 const unknown = "unknown"
 
-// Info is what a program is.
+// Info describes a program.
 type Info struct {
-	// Program is its name, such as sonde-cp.
+	// Program is the program's name, such as sonde-cp.
 	Program string `json:"program"`
 	// Version of the module, such as v0.3.0.
 	Version string `json:"version"`
-	// Commit is the revision of the repository; "-modified" at its end says that there were other changes.
+	// Commit is the revision of the repository; the suffix "-modified" means uncommitted changes.
 	Commit string `json:"commit"`
 	// SupportedEnvoys names the versions of Envoy that Sonde is tested with.
 	SupportedEnvoys string `json:"supportedEnvoys"`
 }
 
-// Of returns what the Go build has recorded of this program.
+// Of returns what the Go build has recorded about this program.
 func Of(program string) Info {
 	build, _ := debug.ReadBuildInfo()
 	return of(program, build)
@@ -54,12 +54,12 @@ func of(program string, build *debug.BuildInfo) Info {
 	return i
 }
 
-// String returns the human-readable form, without the end of the last line.
+// String returns the human-readable form, without a final newline.
 func (i Info) String() string {
 	return i.Program + " version " + i.afterVersion()
 }
 
-// afterVersion is String without what cobra puts before a version.
+// afterVersion is String without the prefix that cobra adds by itself.
 func (i Info) afterVersion() string {
 	return fmt.Sprintf("%s\ncommit: %s\nsupported Envoys: %s", i.Version, i.Commit, i.SupportedEnvoys)
 }
@@ -74,10 +74,11 @@ func Metric() prometheus.Collector {
 	return m
 }
 
-// Add gives a program the flag --version and the command version.
+// Add adds the flag --version and the command version to a program.
 func Add(root *cobra.Command) {
 	info := Of(root.Name())
-	root.Version = info.afterVersion() // not by a template: with text/template the linker keeps every exported method, 3 MiB of an agent
+	// not a template: with text/template the linker keeps every exported method, which adds 3 MiB to an agent
+	root.Version = info.afterVersion()
 	var output string
 	cmd := &cobra.Command{
 		Use:     "version",
@@ -86,9 +87,10 @@ func Add(root *cobra.Command) {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return write(cmd.OutOrStdout(), info, output) },
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "how to write it: text or json")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag is there
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "output format: text or json")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"},
+		cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag exists
 	}
 	root.AddCommand(cmd)
 }

@@ -1,4 +1,4 @@
-// Package cgroup finds out how much memory a program may use, and how many processors.
+// Package cgroup reads how much memory and how many processors a program may use.
 package cgroup
 
 import (
@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	// unlimited is more bytes than any machine has. Version 1 of cgroups says "no limit" by a number above it.
+	// unlimited is more bytes than any machine has. Cgroups version 1 uses a larger number for "no limit".
 	unlimited = 1 << 60
-	// noLimit is what version 2 says.
+	// noLimit means "no limit" in version 2.
 	noLimit = "max"
 )
 
-// controller is what limits the use of one resource.
+// controller is a cgroup controller, which limits the use of one resource.
 type controller struct {
 	name string
-	// file1 and file2 are the files with the limit, in the versions of cgroups.
+	// file1 and file2 are the files with the limit, in cgroups version 1 and 2.
 	file1, file2 string
 }
 
-// file has the limit of a cgroup. There may be none: the root of a hierarchy has no such file.
+// file has the limit of a cgroup. It may not exist, since the root of a hierarchy has no limit.
 type file struct {
 	path string
 	v2   bool
 }
 
-// read returns what is in a file, "" if it does not exist.
+// read returns the content of a file, "" if it does not exist.
 func read(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !os.IsNotExist(err) {
@@ -37,7 +37,7 @@ func read(path string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// files returns those of the cgroup of this process, and of those above it that can be seen.
+// files returns the files of this process's cgroup and of its visible ancestors.
 func (c controller) files(root string) ([]file, error) {
 	own, err := c.ownPaths(root)
 	if err != nil {
@@ -68,8 +68,8 @@ func (c controller) files(root string) ([]file, error) {
 	return files, nil
 }
 
-// ownPaths returns the path of the cgroup of this process in the hierarchies that the controller may be in: that of version 2, and its own of
-// version 1 (cgroups(7), /proc/pid/cgroup).
+// ownPaths returns the path of this process's cgroup in each hierarchy that may have the controller: the one of version
+// 2, and the controller's own of version 1 (cgroups(7), /proc/pid/cgroup).
 func (c controller) ownPaths(root string) (map[bool]string, error) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -95,7 +95,7 @@ type mount struct {
 	v2       bool
 }
 
-// parseMount parses a line of proc_pid_mountinfo(5). It returns false for what the controller cannot be in.
+// parseMount parses a line of proc_pid_mountinfo(5). It returns false if the mount cannot have the controller.
 func (c controller) parseMount(line string) (mount, bool) {
 	before, after, _ := strings.Cut(line, " - ")
 	fields, super := strings.Fields(before), strings.Fields(after)
@@ -106,8 +106,8 @@ func (c controller) parseMount(line string) (mount, bool) {
 	return m, m.v2 || super[0] == "cgroup" && has(super[2], c.name)
 }
 
-// directories returns those from the cgroup with that path up to the mount. In a container without a namespace of cgroups the path is that
-// on the host, and where it is not below the mount's root, the mount is the container's own cgroup.
+// directories returns the directories from the cgroup at path up to the mount. In a container without a cgroup
+// namespace the path is the host's; if it is not below the mount's root, the mount is the container's own cgroup.
 func (m mount) directories(root, path string) []string {
 	below, ok := strings.CutPrefix(path, strings.TrimSuffix(m.root, "/"))
 	if !ok || below != "" && below[0] != '/' {
@@ -121,5 +121,5 @@ func (m mount) directories(root, path string) []string {
 	return dirs
 }
 
-// has reports whether a list that is separated by commas has an element.
+// has reports whether a comma-separated list has an element.
 func has(list, element string) bool { return strings.Contains(","+list+",", ","+element+",") }

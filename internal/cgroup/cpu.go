@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// cpuController has the files of both versions with the quota. That of version 2 has the period, too.
+// cpuController has the quota files of both versions. The file of version 2 includes the period.
 var cpuController = controller{name: "cpu", file1: "cpu.cfs_quota_us", file2: "cpu.max"}
 
 // filePeriod1 has the period of version 1, in the directory of the quota.
 const filePeriod1 = "cpu.cfs_period_us"
 
-// CPUs returns how many processors this process may use at once, together with all others of its cgroup, rounded up: the lowest quota of its
-// cgroup and those above it, in version 1 or 2. It returns 0 if none has a quota.
+// CPUs returns how many processors this process may use together with its cgroup, rounded up. It is the lowest quota of
+// the cgroup and its ancestors, in version 1 or 2, or 0 without a quota.
 func CPUs() (int, error) { return cpus("/") }
 
-// cpus is CPUs in a file system below root.
+// cpus is CPUs for a file system below root.
 func cpus(root string) (int, error) {
 	files, err := cpuController.files(root)
 	if err != nil {
@@ -36,8 +36,8 @@ func cpus(root string) (int, error) {
 	return least, nil
 }
 
-// quotaIn returns the quota of a cgroup in periods, rounded up, 0 where there is none
-// (kernel: admin-guide/cgroup-v2, cpu.max; scheduler/sched-bwc).
+// quotaIn returns the quota of a cgroup in processors, rounded up, or 0 without a quota (kernel: admin-guide/cgroup-v2,
+// cpu.max; scheduler/sched-bwc).
 func quotaIn(f file) (int, error) {
 	text, err := read(f.path)
 	if err != nil || text == "" {
@@ -55,7 +55,7 @@ func quotaIn(f file) (int, error) {
 	q, err := strconv.ParseUint(quota, 10, 62)
 	p, periodErr := strconv.ParseUint(period, 10, 62)
 	if err != nil || periodErr != nil || q == 0 || p == 0 {
-		return 0, fmt.Errorf("%s says %q of %q, want microseconds of a period, or %s", f.path, quota, period, noLimit)
+		return 0, fmt.Errorf("%s has %q of %q, want microseconds of a period, or %s", f.path, quota, period, noLimit)
 	}
 	return int((q + p - 1) / p), nil
 }

@@ -13,7 +13,7 @@ const (
 	mount2   = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
 	mount1   = "35 24 0:30 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
 	mountCPU = "36 24 0:31 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
-	// mountPod is what a container sees of version 1 that has no namespace of cgroups.
+	// mountPod is the mount of version 1 in a container without a cgroup namespace.
 	mountPod = "35 24 0:30 /kubepods/pod1/c1 /sys/fs/cgroup/memory ro,relatime - cgroup cgroup rw,memory\n"
 )
 
@@ -34,7 +34,7 @@ func TestMemory(t *testing.T) {
 			files: map[string]string{"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": mount2, "sys/fs/cgroup/memory.max": "max\n"},
 			want:  machine,
 		},
-		"version 2, a limit above that of the machine": {
+		"version 2, a limit above the machine's memory": {
 			files: map[string]string{"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": mount2, "sys/fs/cgroup/memory.max": "1048577\n"},
 			want:  machine,
 		},
@@ -101,9 +101,9 @@ func TestMemoryErrors(t *testing.T) {
 		want  string
 	}{
 		"a machine without memory": {files: map[string]string{"proc/meminfo": "MemFree: 5 kB\n"}, want: "no MemTotal"},
-		"a limit that is none": {
+		"an invalid limit": {
 			files: map[string]string{"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": mount2, "sys/fs/cgroup/memory.max": "much\n"},
-			want:  `says "much", want a number of bytes or max`,
+			want:  `has "much", want a number of bytes or max`,
 		},
 		"no mounts": {files: map[string]string{"proc/self/cgroup": "0::/\n"}, want: "find the mounts"},
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// TestRequestsEndWithTheirConnection has a caller lose its place while its request waits. It has sent a byte more than the request, after
-// which http.Server does not look at the connection any more.
+// TestRequestsEndWithTheirConnection evicts the connection of a waiting request. The caller has sent one byte more than
+// the request, after which http.Server no longer watches the connection.
 func TestRequestsEndWithTheirConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := connlimit.New(1)
@@ -36,7 +36,7 @@ func TestRequestsEndWithTheirConnection(t *testing.T) {
 		stopped := make(chan struct{})
 		go func() {
 			defer close(stopped)
-			_ = server.Serve(limiter.Listener(inner)) // until it is closed
+			_ = server.Serve(limiter.Listener(inner)) // until inner is closed
 		}()
 		t.Cleanup(func() {
 			_ = server.Close()
@@ -61,7 +61,7 @@ func TestRequestsEndWithTheirConnection(t *testing.T) {
 		if path := <-ended; path != "/first" || waits.Err() != nil {
 			t.Errorf("%s has ended, and the second request: %v", path, waits.Err())
 		}
-		_ = second.Close() // which the server notices
+		_ = second.Close() // the server notices this
 		if path := <-ended; path != "/second" {
 			t.Errorf("%s has ended", path)
 		}

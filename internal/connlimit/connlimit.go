@@ -1,6 +1,7 @@
-// Package connlimit shares the places of a server among its clients, by source. At the limit a new connection takes the place of another:
-// if it had to wait, a client that opens connections and sends no request would keep all others out. The source with the most connections
-// loses first, and of its connections the one that has been idle for longest. Sources with few are as good as each other.
+// Package connlimit shares the places of a server among its clients, by source. At the limit a new connection evicts
+// another one. If it had to wait instead, a client that opens connections and sends no request would lock all others
+// out. The source with the most connections loses one first, and of its connections the one idle for longest. Sources
+// with few connections count as equal.
 package connlimit
 
 import (
@@ -13,18 +14,19 @@ import (
 	"time"
 )
 
-// Source returns the source that a caller counts for: its IPv4 address, or the /64 of its IPv6 address, all of which one host may own.
+// Source returns the source that a caller counts for: its IPv4 address, or the /64 network of its IPv6 address, which a
+// single host may own.
 func Source(ip netip.Addr) netip.Prefix {
 	ip = ip.Unmap().WithZone("")
 	bits := ip.BitLen()
 	if ip.Is6() {
 		bits = 64
 	}
-	source, _ := ip.Prefix(bits) // fails for the zero Addr, which is a source as well
+	source, _ := ip.Prefix(bits) // the zero Addr yields an invalid prefix, which is a source, too
 	return source
 }
 
-// SourceOf returns the Source of a connection from an address. All Unix sockets are one, the zero Prefix.
+// SourceOf returns the Source of a connection's remote address. All Unix sockets are one source, the zero Prefix.
 func SourceOf(address net.Addr) netip.Prefix {
 	if tcp, ok := address.(*net.TCPAddr); ok {
 		return Source(tcp.AddrPort().Addr())
@@ -32,8 +34,8 @@ func SourceOf(address net.Addr) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// acceptPatience is how long a caller may take to ask before it makes room: a flood from many addresses would else close a connection in which the question has
-// just arrived.
+// acceptPatience is how long a caller may take to send its request before it can be evicted. Otherwise a flood from
+// many addresses would close connections whose requests have just arrived.
 const acceptPatience = 20 * time.Millisecond
 
 // Limiter limits the connections of one server. Its methods may be called concurrently.
@@ -47,9 +49,10 @@ func New(limit int) *Limiter {
 	return &Limiter{places: NewPlaces[netip.Prefix](Options{Total: limit, Patience: acceptPatience})}
 }
 
-// Pace limits how fast connections are read, for servers for which reading is work, as with HTTP/2: a client that sends frames without requests would
-// else take a processor. All sources that send share these bytes a second equally. The first few KiB of a connection are free, so that a
-// request does not wait for others of the same source. It must be called before Listener.
+// Pace limits how fast connections are read, for servers on which reading is costly, as with HTTP/2: otherwise a client
+// that sends frames without requests would take a processor. All sending sources share these bytes per second equally.
+// The first few KiB of a connection are free, so that a request does not wait for others of the same source. Call Pace
+// before Listener.
 func (l *Limiter) Pace(bytesPerSecond int) *Limiter {
 	l.pace = newPace(bytesPerSecond)
 	return l
@@ -61,8 +64,8 @@ type conn struct {
 	place  *Place[netip.Prefix]
 	pace   *pace // nil if there is no limit
 	source netip.Prefix
-	free   int             // bytes that are not charged; for the goroutine that reads
-	ctx    context.Context //nolint:containedctx // it ends with the connection
+	free   int             // remaining bytes that are not charged; only for the reading goroutine
+	ctx    context.Context //nolint:containedctx // ends with the connection
 	cancel context.CancelFunc
 }
 
@@ -92,7 +95,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetLinger is that of a TCP connection.
+// SetLinger calls SetLinger of the connection, if it has that method, as a net.TCPConn does.
 func (c *conn) SetLinger(seconds int) error {
 	tcp, ok := c.Conn.(interface{ SetLinger(seconds int) error })
 	if !ok {
@@ -101,8 +104,8 @@ func (c *conn) SetLinger(seconds int) error {
 	return tcp.SetLinger(seconds)
 }
 
-// ConnState is a hook for http.Server, which needs it to prefer connections that ask nothing where one is to be closed. A connection of
-// HTTP/2 is active while it has a stream.
+// ConnState is a hook for http.Server, which makes connections without a request close first. An HTTP/2 connection is
+// active while it has a stream.
 func (l *Limiter) ConnState(nc net.Conn, state http.ConnState) {
 	if t, ok := nc.(*tls.Conn); ok {
 		nc = t.NetConn()
@@ -120,8 +123,8 @@ func (l *Limiter) ConnState(nc net.Conn, state http.ConnState) {
 	}
 }
 
-// ConnContext is a hook for http.Server: what requests of a connection wait for ends with it. By itself the server does not notice that a connection was closed
-// which has sent more than its request.
+// ConnContext is a hook for http.Server, which ends waiting requests with their connection. The server itself does not
+// notice a closed connection with unread data after the request.
 func (l *Limiter) ConnContext(ctx context.Context, nc net.Conn) context.Context {
 	if t, ok := nc.(*tls.Conn); ok {
 		nc = t.NetConn()
@@ -135,7 +138,7 @@ func (l *Limiter) ConnContext(ctx context.Context, nc net.Conn) context.Context 
 	return ctx
 }
 
-// Begin has a connection that a Listener has accepted count as active until end is called, for servers without such a hook.
+// Begin makes a connection from a Listener count as active until end is called, for servers without such hooks.
 func Begin(nc net.Conn) (end func()) {
 	c, ok := nc.(*conn)
 	if !ok {
@@ -144,7 +147,7 @@ func Begin(nc net.Conn) (end func()) {
 	return c.place.Begin()
 }
 
-// Listener returns a listener that counts the connections which l accepts.
+// Listener returns a listener that counts the connections that inner accepts.
 func (l *Limiter) Listener(inner net.Listener) net.Listener { return limited{inner, l} }
 
 type limited struct {
@@ -159,11 +162,13 @@ func (l limited) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	source := SourceOf(nc.RemoteAddr())
-	time.Sleep(l.owner.places.Ripens()) //nolint:forbidigo // for a moment, whatever happens
+	time.Sleep(l.owner.places.Ripens()) //nolint:forbidigo // bounded
 	ctx, cancel := context.WithCancel(context.Background())
 	place := l.owner.places.Take(source, func() { // the server notices, and calls Close
 		cancel()
 		_ = nc.Close()
 	})
-	return &conn{Conn: nc, place: place, pace: l.owner.pace, source: source, free: freeBytes, ctx: ctx, cancel: cancel}, nil
+	return &conn{
+		Conn: nc, place: place, pace: l.owner.pace, source: source, free: freeBytes, ctx: ctx, cancel: cancel,
+	}, nil
 }

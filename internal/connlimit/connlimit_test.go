@@ -28,7 +28,7 @@ func (c *caller) Close() error {
 	return nil
 }
 
-// callers is a listener that has them all in its backlog.
+// callers is a listener with all callers in its backlog.
 type callers struct {
 	net.Listener
 	backlog []*caller
@@ -47,9 +47,9 @@ func TestWhoMakesRoom(t *testing.T) {
 	}
 	const greedy, other = "10.0.0.1", "10.0.0.2"
 	for name, tc := range map[string]struct {
-		sources []string // of the callers, one more than there may be
+		sources []string // sources of the callers, one more than the limit
 		changes []change // before the last one
-		want    int      // whose connection is closed
+		want    int      // index of the closed connection
 	}{
 		"the oldest":                       {sources: []string{greedy, greedy, greedy, greedy}, want: 0},
 		"of the source with most":          {sources: []string{other, greedy, greedy, other}, want: 1},
@@ -122,7 +122,7 @@ func TestCloseMakesRoom(t *testing.T) {
 	}
 }
 
-// TestBegin has connections count as active by their calls, several at once.
+// TestBegin makes connections active by their calls, several at once.
 func TestBegin(t *testing.T) {
 	source := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}
 	backlog := []*caller{{source: source}, {source: source}, {source: source}, {source: source}}
@@ -137,10 +137,10 @@ func TestBegin(t *testing.T) {
 	first := accept()
 	ends := []func(){connlimit.Begin(first), connlimit.Begin(first)}
 	ends[0]()
-	accept() // and is closed for the next
+	accept() // the next caller evicts it
 	accept()
 	ends[1]()
-	connlimit.Begin(backlog[0])() // no connection of the listener
+	connlimit.Begin(backlog[0])() // not a connection of the listener
 	accept()
 	got := []int{backlog[0].closed, backlog[1].closed, backlog[2].closed, backlog[3].closed}
 	if diff := cmp.Diff([]int{0, 1, 1, 0}, got); diff != "" {
@@ -148,7 +148,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestWhoHasJustComeMayAsk fills a server with those that have just come: the next one waits until the oldest has had the time to ask.
+// TestWhoHasJustComeMayAsk fills a server with new connections: the next one waits until the oldest had time to send
+// its request.
 func TestWhoHasJustComeMayAsk(t *testing.T) {
 	for name, tc := range map[string]struct {
 		active bool

@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	// freeBytes of each connection are not charged: a few requests.
+	// freeBytes of each connection are not charged. They suffice for a few requests.
 	freeBytes = 8 << 10
-	// burstTime is how much of the pace all sources together may use at once.
+	// burstTime is the time whose share of the pace all sources together may use at once.
 	burstTime = 250 * time.Millisecond
-	// leastBurst is what each may have at once, in bytes, however many there are.
+	// leastBurst is the minimum burst of each source, in bytes, however many sources there are.
 	leastBurst = 8 << 10
-	// longestPause is how long a connection is not read at most.
+	// longestPause bounds a pause in reading a connection.
 	longestPause = time.Second
-	// debtTime is for how long a source that has sent too much is known.
+	// debtTime is how long a source that has sent too much is remembered.
 	debtTime = 10 * time.Second
 )
 
-// pace limits how fast connections are read: all together at most so many bytes a second, of which each source that has sent something
-// just now gets the same part.
+// pace limits how fast connections are read: at most perSecond bytes per second in total, which the sources that have
+// recently sent data share equally.
 type pace struct {
 	perSecond float64
 
@@ -29,7 +29,7 @@ type pace struct {
 	swept   time.Time
 }
 
-// allowance is how many bytes a source may still send at that time, less than none if it has sent too many.
+// allowance is how many bytes a source may still send. It is negative if the source has sent too many.
 type allowance struct {
 	bytes float64
 	at    time.Time
@@ -39,7 +39,7 @@ func newPace(bytesPerSecond int) *pace {
 	return &pace{perSecond: float64(bytesPerSecond), sources: map[netip.Prefix]*allowance{}, swept: time.Now()}
 }
 
-// charge returns how long a source that has sent n bytes is not read.
+// charge returns how long to stop reading from a source that has sent n bytes.
 func (p *pace) charge(source netip.Prefix, n int) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,18 +61,18 @@ func (p *pace) charge(source netip.Prefix, n int) time.Duration {
 	return min(time.Duration(-a.bytes/p.share()*float64(time.Second)), longestPause)
 }
 
-// share is how many bytes a second each source may send.
+// share is how many bytes per second each source may send.
 func (p *pace) share() float64 { return p.perSecond / float64(len(p.sources)) }
 
 // burst is how many bytes each source may send at once.
 func (p *pace) burst() float64 { return max(p.share()*burstTime.Seconds(), leastBurst) }
 
-// at is what a source may send now.
+// at returns how many bytes a source may send now.
 func (p *pace) at(a *allowance, now time.Time) float64 {
 	return a.bytes + now.Sub(a.at).Seconds()*p.share()
 }
 
-// sweep forgets sources that owe nothing, or have sent nothing for long: they have no part of the pace.
+// sweep drops sources that owe nothing or have not sent for long, which then have no share of the pace.
 func (p *pace) sweep(now time.Time) {
 	p.swept = now
 	for source, a := range p.sources {

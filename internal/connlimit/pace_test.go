@@ -32,7 +32,7 @@ func TestPace(t *testing.T) {
 			return p.charge(prefix(1), perSecond/16)
 		}, time.Second / 8},
 		"no longer than a second": {func(p *pace) time.Duration { return p.charge(prefix(1), 100*perSecond) }, longestPause},
-		"another one waits for nobody": {func(p *pace) time.Duration {
+		"another one need not wait": {func(p *pace) time.Duration {
 			p.charge(prefix(1), 100*perSecond)
 			return p.charge(prefix(2), leastBurst)
 		}, 0},

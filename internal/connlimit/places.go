@@ -11,18 +11,18 @@ import (
 
 // Options of Places. The zero value has no limits.
 type Options struct {
-	// Total is how many places there are for all sources. Default: no limit.
+	// Total is the number of places for all sources. Default: no limit.
 	Total int
-	// Each is how many places one source may have. Default: no limit but Total.
+	// Each is the maximum number of places of one source. Default: only Total limits them.
 	Each int
-	// Patience is how long the peer of a connection is waited for while another connection waits for a place in Await: four times as long
-	// as good peers have taken lately, see Took, but at least Patience and at most MaxPatience. Peers that are slow since all
-	// come at once are no attackers. Defaults 0, and Patience.
+	// Patience is how long a connection may be idle while another one waits for a place in Await: four times as long as
+	// good peers have recently taken (see Took), but at least Patience and at most MaxPatience. Peers that are slow
+	// because all connect at once are not attackers. Defaults 0, and Patience.
 	Patience, MaxPatience time.Duration
 }
 
-// Places are shared by connections of sources, such as addresses or identities. A place is idle while the server waits for the peer,
-// and busy while the peer waits for the server. Its methods may be called concurrently.
+// Places are shared by connections of sources, such as addresses or identities. A place is idle while the server waits
+// for the peer, and busy while the peer waits for the server. Its methods may be called concurrently.
 type Places[S comparable] struct {
 	o Options
 
@@ -30,47 +30,48 @@ type Places[S comparable] struct {
 	taken   int
 	sources map[S]*share[S]
 	ranking ranking[S]
-	slowest time.Duration // of the good peers lately, at the time slowAt
+	slowest time.Duration // duration of recent good peers, at the time slowAt
 	slowAt  time.Time
-	waiting *list.List        // of *wait[S], the newest first
-	oldest  bool              // whether the oldest comes next
-	last    func(S) time.Time // see ByTurns; nil if no turn is known
+	waiting *list.List        // *wait[S], the newest first
+	oldest  bool              // whether the oldest waiter is next
+	last    func(S) time.Time // see ByTurns; nil if turns are unknown
 	ripens  *time.Timer
 	closed  bool
 }
 
-// NewPlaces returns places that are all free.
+// NewPlaces returns free places.
 func NewPlaces[S comparable](o Options) *Places[S] {
 	o.MaxPatience = max(o.MaxPatience, o.Patience)
 	return &Places[S]{o: o, slowest: o.Patience, slowAt: time.Now(), sources: map[S]*share[S]{}, waiting: list.New()}
 }
 
-// ByTurns has places go to the source that waits in Await whose last turn was longest ago, among those with the fewest places. last returns when that was: the zero
-// time if it is not known, which in turn comes before and after all that are known, and one in the future if the source is to come last. It must not call Places.
-// ByTurns must be called before Await.
+// ByTurns gives places to the waiting source whose last turn was longest ago, among those with the fewest places. last
+// returns the time of that turn. The zero time means unknown: such a source alternately comes before and after all
+// known ones. A time in the future puts the source last. last must not call Places. Call ByTurns before Await.
 func (p *Places[S]) ByTurns(last func(source S) time.Time) *Places[S] {
 	p.last = last
 	return p
 }
 
-// Place is one place that is taken. Its methods may be called concurrently, and do nothing once it is lost.
+// Place is a taken place. Its methods may be called concurrently, and do nothing once it is lost.
 type Place[S comparable] struct {
 	owner *Places[S]
 	lost  func()
 
-	share   *share[S]     // nil once it is lost or left
+	share   *share[S]     // nil once the place is lost or left
 	element *list.Element // in one of the lists of share
 	busy    bool
 	since   time.Time
 	calls   int // see Begin
 }
 
-// Take takes a place at once, which is idle. Where none is free, another connection loses its place: of the source with the most places, or of all
-// sources where none has more than Total/128, an idle one, else a busy one; of these the one that is so for longest. lost is called if that happens
-// to this one, once and from any goroutine: it has to end the connection, and must not wait.
+// Take takes a place at once, which is idle. If no place is free, another connection loses its place: a connection of
+// the source with the most places, or of any source if none has more than Total/128. Idle connections lose before busy
+// ones, and the longest idle or busy first. lost is called once, from any goroutine, if this connection loses its
+// place: it must end the connection, and must not wait.
 func (p *Places[S]) Take(source S, lost func()) *Place[S] { return p.take(source, lost, false) }
 
-// TakeBusy is Take of a place that is busy from the first moment on.
+// TakeBusy is Take for a place that is busy from the start.
 func (p *Places[S]) TakeBusy(source S, lost func()) *Place[S] { return p.take(source, lost, true) }
 
 func (p *Places[S]) take(source S, lost func(), busy bool) *Place[S] {
@@ -91,7 +92,7 @@ func (p *Places[S]) take(source S, lost func(), busy bool) *Place[S] {
 	return place
 }
 
-// Ripens returns how long to wait before Take, so that the one that makes room has been idle for Options.Patience.
+// Ripens returns how long to wait before Take, so that the evicted connection has been idle for Options.Patience.
 func (p *Places[S]) Ripens() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,10 +105,10 @@ func (p *Places[S]) Ripens() time.Duration {
 	return 0
 }
 
-// Await takes a place, which is busy, as soon as one is free, or another connection has been idle for too long, see Options.Patience, and loses its own. Of
-// those that wait, those of the source with the fewest places come first, and of these in turn the newest, whose peer is still there in a
-// flood, and the oldest. It returns false after timeout, if ctx ends, and once the places are closed. A source that has Options.Each gets the place of its own
-// least useful connection at once.
+// Await waits for a place and takes it, busy. It gets a free place, or the place of a connection that has been idle for
+// too long (see Options.Patience). Sources with the fewest places come first, and among these alternately the newest
+// waiter, whose peer still waits in a flood, and the oldest. Await returns false after timeout, if ctx ends, and once
+// the places are closed. A source with Options.Each places at once gets the place of its own least useful connection.
 func (p *Places[S]) Await(ctx context.Context, timeout time.Duration, source S, lost func()) (*Place[S], bool) {
 	if ctx.Err() != nil {
 		return nil, false
@@ -137,8 +138,8 @@ func (p *Places[S]) Await(ctx context.Context, timeout time.Duration, source S, 
 	p.waiting.Remove(element)
 	p.mu.Unlock()
 	select {
-	case place := <-w.granted: // meanwhile
-		if place != nil && ctx.Err() != nil { // nobody is there to use it
+	case place := <-w.granted: // granted meanwhile
+		if place != nil && ctx.Err() != nil { // the caller no longer needs it
 			place.Leave()
 			return nil, false
 		}
@@ -148,7 +149,7 @@ func (p *Places[S]) Await(ctx context.Context, timeout time.Duration, source S, 
 	}
 }
 
-// Took says how long a peer was waited for that has turned out to be good.
+// Took records how long a good peer took.
 func (p *Places[S]) Took(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,23 +159,23 @@ func (p *Places[S]) Took(d time.Duration) {
 }
 
 const (
-	// patienceFactor is how many times as long as good peers have taken others may take.
+	// patienceFactor is how many times longer than recent good peers other peers may take.
 	patienceFactor = 4
-	// halfLife is how soon half of what slow peers have taken is forgotten.
+	// halfLife is the time after which half of the slowness of past peers is forgotten.
 	halfLife = 2 * time.Second
 )
 
-// recent returns how slow good peers have been lately. It needs mu.
+// recent returns how long good peers have recently taken. The caller holds mu.
 func (p *Places[S]) recent() time.Duration {
 	return time.Duration(float64(p.slowest) * math.Exp2(-float64(time.Since(p.slowAt))/float64(halfLife)))
 }
 
-// patience needs mu.
+// patience returns the current patience. The caller holds mu.
 func (p *Places[S]) patience() time.Duration {
 	return min(max(patienceFactor*p.recent(), p.o.Patience), p.o.MaxPatience)
 }
 
-// Close has all places lost, also those that are taken from now on, and ends each Await.
+// Close takes away all places, including those taken later, and ends each Await.
 func (p *Places[S]) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -187,16 +188,18 @@ func (p *Places[S]) Close() {
 	end(victims)
 }
 
-// Busy says that the peer waits for the server.
+// Busy marks the place busy: the peer waits for the server.
 func (p *Place[S]) Busy() { p.change(0, func() bool { return true }) }
 
-// Idle says that the server waits for the peer, from now on.
+// Idle marks the place idle: the server waits for the peer from now on.
 func (p *Place[S]) Idle() { p.IdleFor(0) }
 
-// IdleFor is Idle for a peer that was waited for that long before: one that lets itself be waited for again and again is as slow as one that does at once.
+// IdleFor is Idle for a peer for which the server has already waited this long: a peer that pauses again and again is
+// as slow as a peer that pauses once.
 func (p *Place[S]) IdleFor(d time.Duration) { p.change(d, func() bool { return false }) }
 
-// Begin begins a call. The place is busy until end is called, and idle again once no call goes on. end must be called once.
+// Begin begins a call. The place is busy until end is called, and idle when no call is in progress. The caller must
+// call end once.
 func (p *Place[S]) Begin() (end func()) {
 	count := func(n int) func() bool {
 		return func() bool {
@@ -208,7 +211,7 @@ func (p *Place[S]) Begin() (end func()) {
 	return func() { p.change(0, count(-1)) }
 }
 
-// change makes the place busy or idle for some time already, as next says, which is called with the owner's mu.
+// change marks the place busy, or idle since already, as next returns. It calls next with the owner's mu held.
 func (p *Place[S]) change(already time.Duration, next func() (busy bool)) {
 	o := p.owner
 	o.mu.Lock()
@@ -222,7 +225,7 @@ func (p *Place[S]) change(already time.Duration, next func() (busy bool)) {
 	heap.Fix(&o.ranking, s.at)
 	var victims []*Place[S]
 	if !busy {
-		victims = o.grant() // waiters have to be woken when this one is ripe
+		victims = o.grant() // so that waiters wake when this place is ripe
 	}
 	o.mu.Unlock()
 	end(victims)
@@ -249,7 +252,7 @@ type wait[S comparable] struct {
 
 func (p *Places[S]) full() bool { return p.o.Total > 0 && p.taken >= p.o.Total }
 
-// grant gives places to those that wait, and returns those that lose theirs for it. It needs mu.
+// grant gives places to waiting connections, and returns the places taken away for them. The caller holds mu.
 func (p *Places[S]) grant() (victims []*Place[S]) {
 	for p.waiting.Len() > 0 {
 		if p.closed {
@@ -271,8 +274,9 @@ func (p *Places[S]) grant() (victims []*Place[S]) {
 	return victims
 }
 
-// ripest returns who loses its place to one that waits: of those that have been idle for longer than patience one of the source with the
-// most, the longest. If there is none, it returns the one that will be so first, nil if all are busy. It needs mu.
+// ripest returns the place to take away for a waiting connection: among places idle for longer than patience, the
+// longest idle of the source with the most places. If no place is ripe, it returns the next to become ripe, or nil if
+// all are busy. The caller holds mu.
 func (p *Places[S]) ripest() (victim *Place[S], ripe bool) {
 	limit := time.Now().Add(-p.patience())
 	for _, s := range p.ranking {
@@ -298,10 +302,10 @@ func (p *Places[S]) ripest() (victim *Place[S], ripe bool) {
 	return victim, ripe
 }
 
-// wakeFor calls grant once a place is ripe. It needs mu.
+// wakeFor calls grant when next is ripe. The caller holds mu.
 func (p *Places[S]) wakeFor(next *Place[S]) {
 	if next == nil {
-		return // one that becomes idle or leaves calls grant
+		return // grant is called when a place becomes idle or is left
 	}
 	d := max(time.Until(next.since.Add(p.patience())), time.Millisecond)
 	if p.ripens != nil {
@@ -316,7 +320,7 @@ func (p *Places[S]) wakeFor(next *Place[S]) {
 	})
 }
 
-// nextWaiting returns the one that comes next. It needs mu.
+// nextWaiting returns the waiting connection to serve next. The caller holds mu.
 func (p *Places[S]) nextWaiting() *list.Element {
 	best, next := p.waiting.Front(), (*list.Element).Next
 	if p.oldest {
@@ -332,7 +336,7 @@ func (p *Places[S]) nextWaiting() *list.Element {
 	return best
 }
 
-// claim is what decides whose turn is next.
+// claim orders waiting connections.
 type claim struct {
 	taken int
 	last  time.Time
@@ -342,7 +346,7 @@ func (c claim) before(o claim) bool {
 	return c.taken < o.taken || c.taken == o.taken && c.last.Before(o.last)
 }
 
-// claimOf needs mu.
+// claimOf returns the claim of a waiting connection. The caller holds mu.
 func (p *Places[S]) claimOf(waiting *list.Element) (c claim) {
 	source := waiting.Value.(*wait[S]).source
 	if s := p.sources[source]; s != nil {
@@ -352,12 +356,12 @@ func (p *Places[S]) claimOf(waiting *list.Element) (c claim) {
 		return c
 	}
 	if c.last = p.last(source); c.last.IsZero() && p.oldest {
-		c.last = time.Now() // after all turns that have been
+		c.last = time.Now() // later than all past turns
 	}
 	return c
 }
 
-// add adds a place. It needs mu.
+// add adds a place. The caller holds mu.
 func (p *Places[S]) add(source S, lost func(), busy bool) *Place[S] {
 	s := p.sources[source]
 	if s == nil {
@@ -372,7 +376,7 @@ func (p *Places[S]) add(source S, lost func(), busy bool) *Place[S] {
 	return place
 }
 
-// remove frees a place, and returns it. It needs mu.
+// remove frees a place, and returns it. The caller holds mu.
 func (p *Places[S]) remove(place *Place[S]) *Place[S] {
 	s := place.share
 	s.list(place.busy).Remove(place.element)
@@ -387,7 +391,7 @@ func (p *Places[S]) remove(place *Place[S]) *Place[S] {
 	return place
 }
 
-// end ends connections that have lost their places. It needs no mu, which they take.
+// end ends connections that have lost their places. The caller must not hold mu, which they take.
 func end[S comparable](victims []*Place[S]) {
 	for _, v := range victims {
 		v.lost()

@@ -14,7 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// room is Places whose connections have names. Its fields are of the test's goroutine, but for what lost and granted get.
+// room is Places whose connections have names. Only the test's goroutine uses its fields, except those that lost and
+// granted write.
 type room struct {
 	places *connlimit.Places[string]
 	taken  map[string]*connlimit.Place[string]
@@ -25,7 +26,7 @@ func newRoom(o connlimit.Options) *room {
 	return &room{connlimit.NewPlaces[string](o), map[string]*connlimit.Place[string]{}, make(chan string, 1000)}
 }
 
-// take takes a place for a connection such as "a1", of source "a", a second after the one before.
+// take takes places for connections such as "a1", of source "a", one second apart.
 func (r *room) take(names ...string) {
 	for _, name := range names {
 		<-time.After(time.Second)
@@ -33,7 +34,7 @@ func (r *room) take(names ...string) {
 	}
 }
 
-// flood takes busy places, each for a source of its own.
+// flood takes busy places, each for another source.
 func (r *room) flood(n int) {
 	for i := range n {
 		r.places.TakeBusy(fmt.Sprint("flood", i), func() { r.events <- fmt.Sprint("flood", i, " lost") })
@@ -71,7 +72,7 @@ func (r *room) idle(names ...string) {
 	}
 }
 
-// happened returns the events so far, sorted.
+// happened returns the sorted events so far.
 func (r *room) happened() []string {
 	synctest.Wait()
 	all := []string{}
@@ -217,7 +218,7 @@ func TestPlaces(t *testing.T) {
 				<-time.After(9 * time.Second)
 			}, []string{},
 		},
-		"first those of the source with the most": {
+		"first the source with the most": {
 			connlimit.Options{Total: 4, Patience: 2 * time.Second}, func(r *room) {
 				r.take("b1", "a1", "a2", "a3")
 				<-time.After(time.Minute)
@@ -251,7 +252,7 @@ func TestPlaces(t *testing.T) {
 		},
 		"slow good peers make it patient": {
 			connlimit.Options{Total: 1, Patience: time.Second, MaxPatience: 10 * time.Second}, func(r *room) {
-				<-time.After(time.Minute) // the start is forgotten
+				<-time.After(time.Minute) // the initial patience is over
 				r.take("a1")
 				r.places.Took(4 * time.Second)
 				r.await(time.Minute, "b1")
@@ -308,7 +309,7 @@ func TestPlaces(t *testing.T) {
 				<-time.After(2 * time.Second)
 			}, []string{"b1 lost", "c1 true"},
 		},
-		"who has given up gets none": {
+		"one that has given up gets none": {
 			connlimit.Options{Total: 1}, func(r *room) {
 				r.take("a1")
 				r.busy("a1")
@@ -335,12 +336,13 @@ func TestPlaces(t *testing.T) {
 			if diff := cmp.Diff(tc.want, r.happened()); diff != "" {
 				t.Errorf("what happened (-want +got):\n%s", diff)
 			}
-			r.places.Close() // nobody waits any more
+			r.places.Close() // end the waits
 		})
 	}
 }
 
-// TestTurns frees one place after the other for sources that wait: a and b had turns, a before b, c and d are not known, and z comes last.
+// TestTurns frees one place after the other for waiting sources: a and b had turns, a before b; c and d are unknown,
+// and z comes last.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

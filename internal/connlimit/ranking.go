@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// share is what one source has of the places.
+// share is one source's share of the places.
 type share[S comparable] struct {
 	source        S
 	few           int       // see fewOf
-	idle, working list.List // of *Place, those that are so for longest first
-	at            int       // in the ranking
+	idle, working list.List // of *Place, longest first
+	at            int       // index in the ranking
 }
 
 func (s *share[S]) taken() int { return s.idle.Len() + s.working.Len() }
 
-// fewOf returns up to how many places count as one: where a source with two loses before many with one each, a host that asks for two things at once
-// is cut off in the midst of an answer by a flood from many addresses.
+// fewOf returns up to how many places count as one. If a source with two places lost one before many sources with one
+// each, a flood from many addresses would interrupt a response to a host that makes two requests at once.
 func fewOf(total int) int { return max(1, total/128) }
 
-// counts returns what the source counts for where one is to lose a place, 0 if it has none.
+// counts returns the rank of the source for losing a place, 0 if it has no place.
 func (s *share[S]) counts() int {
 	if n := s.taken(); n == 0 || n > s.few {
 		return n
@@ -34,7 +34,7 @@ func (s *share[S]) list(busy bool) *list.List {
 	return &s.idle
 }
 
-// push adds a place that has been busy or idle since then, in its order.
+// push adds a place that has been busy or idle since a time, in its order.
 func (s *share[S]) push(p *Place[S], busy bool, since time.Time) {
 	p.busy, p.since = busy, since
 	all := s.list(busy)
@@ -49,7 +49,7 @@ func (s *share[S]) push(p *Place[S], busy bool, since time.Time) {
 	}
 }
 
-// leastUseful returns an idle place, else a busy one, of these the one that is so for longest.
+// leastUseful returns the place that has been idle for longest, or else the one that has been busy for longest.
 func (s *share[S]) leastUseful() *Place[S] {
 	front := s.idle.Front()
 	if front == nil {
@@ -58,7 +58,8 @@ func (s *share[S]) leastUseful() *Place[S] {
 	return front.Value.(*Place[S])
 }
 
-// ranking is a heap of sources: first the one that counts most, and of those that count as much the one whose place is the least useful.
+// ranking is a heap of sources: the source with the highest count is first, and among equals the one with the least
+// useful place.
 type ranking[S comparable] []*share[S]
 
 func (r ranking[S]) Len() int { return len(r) }

@@ -1,18 +1,18 @@
-// Package cut shortens texts of others, for logs, answers and objects.
+// Package cut shortens external texts for logs, responses and objects.
 package cut
 
 import "strings"
 
-// Text returns the first bytes of a text, most of them at most, as valid UTF-8: what is not becomes "?".
+// Text returns at most the first most bytes of a text as valid UTF-8: invalid bytes become "?".
 func Text(s string, most int) string {
 	s = strings.ToValidUTF8(s, "?")
-	return strings.ToValidUTF8(s[:min(len(s), most)], "") // which may cut a character
+	return strings.ToValidUTF8(s[:min(len(s), most)], "") // the cut may split a character
 }
 
-// mark ends what is not all of a text.
+// mark ends a shortened text.
 const mark = "…"
 
-// Marked is Text, which ends with a mark if something was cut off. The mark counts.
+// Marked is Text with a mark at the end if something was cut off. The mark counts towards most.
 func Marked(s string, most int) string {
 	if len(s) <= most {
 		return Text(s, most)

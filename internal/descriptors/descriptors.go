@@ -1,5 +1,5 @@
-// Package descriptors shares the file descriptors of a process among its uses. Without shares, the clients of one port would take those of all
-// other ports, of files, and of the connections that the process opens itself.
+// Package descriptors shares the file descriptors of a process among its uses. Without shares, the clients of one port
+// could take the descriptors of all other ports, of files, and of outgoing connections.
 package descriptors
 
 import (
@@ -11,20 +11,20 @@ import (
 	"syscall"
 )
 
-// Use is one thing for which a process opens descriptors, such as the connections of a port.
+// Use is one use of descriptors, such as the connections of a port.
 type Use struct {
 	Name string
-	// Least is how many it needs. Of what is left, each use gets a part that is proportional to its Least.
+	// Least is how many descriptors the use needs. The rest is shared in proportion to Least.
 	Least int
-	// Most is how many it has a use for. Default: no limit.
+	// Most is how many descriptors the use can use. Default: no limit.
 	Most int
 }
 
-// Shares says how many descriptors each use may open, by its name.
+// Shares maps the name of each use to its number of descriptors.
 type Shares map[string]int
 
-// Limit returns how many descriptors this process may open: RLIMIT_NOFILE. Go has raised the soft limit to the hard one before main, and
-// starts other programs with the one that it has found (package os).
+// Limit returns how many descriptors this process may open: RLIMIT_NOFILE. Go raises the soft limit to the hard limit
+// before main, and starts other programs with the original one (package os).
 func Limit() (int, error) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -33,17 +33,18 @@ func Limit() (int, error) {
 	return int(min(limit.Cur, math.MaxInt32)), nil
 }
 
-// Share shares limit descriptors. The error says how many are needed, if there are fewer.
+// Share divides limit descriptors among the uses. If there are too few, the error names the required number.
 func Share(limit int, uses ...Use) (Shares, error) {
 	least := 0
 	for _, u := range uses {
 		least += u.Least
 	}
 	if limit < least {
-		return nil, fmt.Errorf("open files (RLIMIT_NOFILE, ulimit -Hn): %d: must be at least %d: %s", limit, least, needs(uses))
+		return nil, fmt.Errorf("open files (RLIMIT_NOFILE, ulimit -Hn): %d: must be at least %d: %s",
+			limit, least, needs(uses))
 	}
 	shares, open := Shares{}, slices.Clone(uses)
-	for full := true; full; { // those that have enough leave more to the others
+	for full := true; full; { // uses at their Most leave more to the others
 		full = false
 		open = slices.DeleteFunc(open, func(u Use) bool {
 			if u.Most == 0 || u.Most > part(u.Least, limit, least) {
@@ -60,7 +61,7 @@ func Share(limit int, uses ...Use) (Shares, error) {
 	return shares, nil
 }
 
-// part returns n of all that are to have limit together.
+// part returns n's share of limit, out of all.
 func part(n, limit, all int) int { return int(int64(n) * int64(limit) / int64(all)) }
 
 func needs(uses []Use) string {
@@ -71,11 +72,11 @@ func needs(uses []Use) string {
 	return strings.Join(all, ", ")
 }
 
-// Warn logs the shares if uses have fewer than they have a use for.
+// Warn logs the shares if uses get fewer descriptors than they could use.
 func (s Shares) Warn(log *slog.Logger, limit int, uses ...Use) {
 	var accepted []any
 	low := false
-	factor := 1 // how many times its Least each use gets where all have enough
+	factor := 1 // the multiple of its Least that each use gets with enough descriptors
 	for _, u := range uses {
 		factor = max(factor, (u.Most+u.Least-1)/u.Least)
 		low = low || s[u.Name] < u.Most
@@ -93,5 +94,6 @@ func (s Shares) Warn(log *slog.Logger, limit int, uses ...Use) {
 		}
 		enough += u.Most
 	}
-	log.Warn("limit of open files is low, ports accept fewer connections", "limit", limit, "recommended", enough, slog.Group("shares", accepted...))
+	log.Warn("limit of open files is low, ports accept fewer connections",
+		"limit", limit, "recommended", enough, slog.Group("shares", accepted...))
 }

@@ -1,4 +1,5 @@
-// Package disk asks a disk that may not answer: a file system that is frozen, or one of a network that has gone.
+// Package disk bounds operations on a disk that may hang: a frozen file system, or a network file system whose server
+// is unreachable.
 package disk
 
 import (
@@ -7,22 +8,23 @@ import (
 	"time"
 )
 
-// Timeout is how long a disk is waited for.
+// Timeout bounds a disk operation.
 const Timeout = 5 * time.Second
 
-// ErrNoAnswer says that a disk does not answer.
+// ErrNoAnswer means that a disk does not answer.
 var ErrNoAnswer = errors.New("no answer from the disk")
 
 var errTimeout = fmt.Errorf("%w within %s", ErrNoAnswer, Timeout)
 
-// Disk is asked one thing at a time, so that one that does not answer holds one goroutine and its thread. It may be used from any goroutine.
+// Disk runs one operation at a time, so that a hanging operation holds only one goroutine and its thread. Any goroutine
+// may use it.
 type Disk struct{ turn chan struct{} }
 
 // New returns a disk.
 func New() Disk { return Disk{make(chan struct{}, 1)} }
 
-// Ask calls op, which asks the disk, and returns what it returns. After Timeout, also while others ask, it returns ErrNoAnswer: op may still be carried
-// out.
+// Ask runs op, a disk operation, and returns its result. After Timeout, including the wait for other operations, it
+// returns ErrNoAnswer; op may still run or complete.
 func Ask[T any](d Disk, op func() (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -50,7 +52,7 @@ func Ask[T any](d Disk, op func() (T, error)) (T, error) {
 	}
 }
 
-// Do is Ask for what returns an error alone.
+// Do is Ask for an operation that only returns an error.
 func (d Disk) Do(op func() error) error {
 	_, err := Ask(d, func() (struct{}, error) { return struct{}{}, op() })
 	return err

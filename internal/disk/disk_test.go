@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A disk that does not answer holds each caller for Timeout, and carries out one thing when it answers again.
+// A disk that does not answer holds each caller for Timeout, and performs one operation when it answers again.
 func TestDiskThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stuck, done := disk.New(), make(chan struct{}), 0

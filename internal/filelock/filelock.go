@@ -8,12 +8,12 @@ import (
 	"syscall"
 )
 
-// ErrHeld says that another process holds the lock.
+// ErrHeld means that another process holds the lock.
 var ErrHeld = errors.New("the lock is held")
 
-// Lock locks a file, without waiting. The lock lasts until the file is closed or the process ends, however it ends. The file
-// must be open for writing, which NFS needs. The error is ErrHeld if another process, or another file of this one, has the
-// lock.
+// Lock locks a file, without waiting. The lock lasts until the file is closed or the process ends in any way. The file
+// must be open for writing, which NFS requires. The error is ErrHeld if another process, or another open file of this
+// process, has the lock.
 func Lock(f *os.File) error {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	switch {
@@ -25,8 +25,9 @@ func Lock(f *os.File) error {
 	return nil
 }
 
-// LockDirectory is Lock of an open directory: unlike a file in it, it cannot be removed and made again for a second holder. A file system that locks
-// no directories, such as NFS, is no error: there a lock file holds alone.
+// LockDirectory is Lock for an open directory. Unlike a file in it, the directory cannot be removed and recreated for a
+// second holder. It returns no error on a file system that cannot lock directories, such as NFS; then only the lock
+// file protects.
 func LockDirectory(directory *os.File) error {
 	err := Lock(directory)
 	for _, unsupported := range []error{syscall.EBADF, syscall.ENOTSUP, syscall.ENOLCK, syscall.EINVAL} {

@@ -1,4 +1,5 @@
-// Package grpcconn has credentials of gRPC servers that keep the connection of each call, so that one with a call does not make room for others.
+// Package grpcconn provides credentials of gRPC servers that remember the connection of each call, so that a connection
+// with a call is not evicted.
 package grpcconn
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
-// handshakes are credentials that keep the connection.
+// handshakes are credentials that remember the connection.
 type handshakes struct {
 	credentials.TransportCredentials
 	failed func(client net.Addr, err error)
@@ -24,8 +25,10 @@ type accepted struct {
 	conn net.Conn
 }
 
-// Credentials returns those of TLS that keep the connection. failed is told of handshakes that fail.
-func Credentials(tls credentials.TransportCredentials, failed func(client net.Addr, err error)) credentials.TransportCredentials {
+// Credentials returns TLS credentials that remember the connection. failed is called for failed handshakes.
+func Credentials(
+	tls credentials.TransportCredentials, failed func(client net.Addr, err error),
+) credentials.TransportCredentials {
 	return handshakes{tls, failed}
 }
 
@@ -44,7 +47,7 @@ func (h handshakes) Clone() credentials.TransportCredentials {
 	return handshakes{h.TransportCredentials.Clone(), h.failed}
 }
 
-// Begin has the connection of a call make room for no other, until end is called.
+// Begin protects the connection of a call from eviction until end is called.
 func Begin(ctx context.Context) (end func()) {
 	if of, ok := acceptedOf(ctx); ok {
 		return connlimit.Begin(of.conn)
@@ -60,7 +63,7 @@ func Source(ctx context.Context) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// TLS returns what the handshake of a call's connection has found.
+// TLS returns the result of the TLS handshake of a call's connection.
 func TLS(ctx context.Context) (credentials.TLSInfo, bool) {
 	of, ok := acceptedOf(ctx)
 	return of.TLSInfo, ok

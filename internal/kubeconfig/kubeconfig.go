@@ -1,4 +1,4 @@
-// Package kubeconfig says what is wrong with a kubeconfig, in terms of its fields.
+// Package kubeconfig explains errors of a kubeconfig in terms of its fields.
 package kubeconfig
 
 import (
@@ -14,13 +14,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Explain returns err, which client-go has returned for these files, or where a file has a value of a wrong type in its place the errors that
-// name its field. A value of a user, which may be a secret, is not quoted.
+// Explain returns err, which client-go returned for these files. If a file has a value of the wrong type, it returns
+// errors that name the fields instead. It does not quote values of users, which may be secret.
 func Explain(err error, files ...string) error {
 	for _, file := range files {
 		text, readErr := os.ReadFile(file)
 		if readErr != nil {
-			continue // err says it
+			continue // err already reports this
 		}
 		body, yamlErr := yaml.YAMLToJSON(text)
 		if yamlErr != nil {

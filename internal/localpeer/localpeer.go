@@ -1,4 +1,4 @@
-// Package localpeer finds out whether a caller at an address of this host is a program of this host, or of this pod.
+// Package localpeer tells whether a caller from an address of this host is a program of this host or pod.
 package localpeer
 
 import (
@@ -17,12 +17,14 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Is says whether a caller is a program of this host, or pod, that calls one of its own addresses other than the loopback one.
+// Is reports whether a caller is a program of this host or pod that calls one of its own addresses other than the
+// loopback address.
 //
-// Equal addresses do not show that: with SNAT a caller from elsewhere may come from the address that it calls, and so do all that the Envoy of
-// this host passes on where connections to this port are redirected to it. So the kernel is asked whose socket the other end is. There must be
-// one in this network namespace, and not that of an Envoy, which runs as mesh.SidecarUser, or as this program does, and never as root where
-// connections are redirected (dpagent/redirect).
+// Equal addresses do not prove this. With SNAT a remote caller may come from the address that it calls. So may
+// everything that this host's Envoy forwards, if connections to this port are redirected to it. So Is queries the
+// kernel for the owner of the socket at the other end. The socket must be in this network namespace. It must not belong
+// to Envoy, which runs as mesh.SidecarUser or as this program's user, but never as root where connections are
+// redirected (dpagent/redirect).
 func Is(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {
@@ -40,7 +42,7 @@ func Is(r *http.Request) bool {
 // diagnosisTimeout is far longer than the kernel takes to answer.
 const diagnosisTimeout = time.Second
 
-// socketID is struct inet_diag_sockid of linux/inet_diag.h. Ports are in the order of the network.
+// socketID is struct inet_diag_sockid of linux/inet_diag.h. Ports are in network byte order.
 type socketID struct {
 	SourcePort, DestinationPort [2]byte
 	Source, Destination         [16]byte
@@ -66,11 +68,12 @@ type socketAnswer struct {
 // established is TCP_ESTABLISHED of linux/tcp_states.h.
 const established = 1
 
-var errNoOwner = errors.New("no program has this socket")
+var errNoOwner = errors.New("no program owns this socket")
 
-// ownerOf returns the user of the socket from which a connection of this network namespace comes.
+// ownerOf returns the user that owns the socket of a connection from this network namespace.
 func ownerOf(from, to netip.AddrPort) (uint32, error) {
-	request := socketRequest{Family: unix.AF_INET, Protocol: unix.IPPROTO_TCP, States: 1 << established, ID: socketID{Cookie: [2]uint32{^uint32(0), ^uint32(0)}}}
+	request := socketRequest{Family: unix.AF_INET, Protocol: unix.IPPROTO_TCP, States: 1 << established,
+		ID: socketID{Cookie: [2]uint32{^uint32(0), ^uint32(0)}}}
 	if from.Addr().Is6() {
 		request.Family = unix.AF_INET6
 	}
@@ -86,11 +89,12 @@ func ownerOf(from, to netip.AddrPort) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close() //nolint:errcheck // it has answered
+	defer conn.Close() //nolint:errcheck // the response has been read
 	if err := conn.SetDeadline(time.Now().Add(diagnosisTimeout)); err != nil {
 		return 0, err
 	}
-	messages, err := conn.Execute(netlink.Message{Header: netlink.Header{Type: unix.SOCK_DIAG_BY_FAMILY, Flags: netlink.Request}, Data: body})
+	messages, err := conn.Execute(netlink.Message{Header: netlink.Header{Type: unix.SOCK_DIAG_BY_FAMILY,
+		Flags: netlink.Request}, Data: body})
 	if err != nil {
 		return 0, err
 	}
@@ -99,7 +103,8 @@ func ownerOf(from, to netip.AddrPort) (uint32, error) {
 		if err := binary.Read(bytes.NewReader(m.Data), binary.NativeEndian, &answer); err != nil {
 			return 0, err
 		}
-		if answer.State == established && answer.Inode != 0 { // else the program has closed it, and its user is not known any more
+		// otherwise the program has closed the socket, and its user is unknown
+		if answer.State == established && answer.Inode != 0 {
 			return answer.User, nil
 		}
 	}

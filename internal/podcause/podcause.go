@@ -1,4 +1,5 @@
-// Package podcause puts into words what keeps a pod out of the mesh or from its traffic: events of the control plane and sondectl why say the same.
+// Package podcause describes why a pod is out of the mesh or gets no traffic, in the same words for events of the
+// control plane and for sondectl why.
 package podcause
 
 import (
@@ -15,41 +16,49 @@ const (
 	JoinRefused      = "JoinRefused"
 	JoinWaiting      = "JoinWaiting"
 	ListenerRefused  = "ListenerRefused"
+	CallsRefused     = "CallsRefused"
 	ProbeFailed      = "ProbeFailed"
 	RestartGranted   = "RestartGranted"
 	RestartHeld      = "RestartHeld"
+	RestartUnheld    = "RestartUnheld"
 	Draining         = "Draining"
 	BeyondBounds     = "BeyondBounds"
 )
 
-// NotCounted begins what is said of an object that has no place in its namespace's share of the memory.
+// NotCounted begins the message about an object that is ignored because its namespace has used up its share of the
+// memory.
 const NotCounted = "does not count: "
 
-// Refused says that an agent may not join.
-func Refused(reason string) string { return "its agent may not join: " + reason }
+// Refused means that an agent may not join.
+func Refused(reason string) string { return "its agent cannot join: " + reason }
 
-// Waits says that an agent asks to join, and cannot yet.
+// Waits means that an agent asks to join, but cannot yet.
 func Waits(reason string) string { return "its agent cannot join yet: " + reason }
 
-// Listener says that Envoy has refused a listener, such as inbound:capture.
+// Listener means that Envoy has refused a listener, such as inbound:capture.
 func Listener(name, reason string) string {
 	return fmt.Sprintf("its Envoy refuses listener %s: %s", name, reason)
 }
 
-// Drains says that a pod should get no new traffic.
+// Calls means that Envoy refuses calls that would succeed without Envoy.
+func Calls(what string) string {
+	return "its Envoy refuses calls that would succeed without Envoy: " + what
+}
+
+// Drains means that a pod should get no new traffic.
 func Drains(why string) string { return "it drains: " + why }
 
-// Held says that the liveness probe of a container, or of several, fails, and no restart is granted.
+// Held means that the liveness probe of one or several containers fails, and no restart is granted.
 func Held(containers, why string) string {
 	return fmt.Sprintf("the liveness probe of container %s fails, and it may not restart: %s", containers, why)
 }
 
-// Failure is a probe or hook that fails. Verdict is a word of the agent, "" or "failure" for one that counts.
+// Failure is a failing probe or hook. Verdict is the agent's verdict; "" and "failure" mean a failure that counts.
 type Failure struct {
 	Probe, Verdict, Reason string
 }
 
-// String returns the failure in the kubelet's words.
+// String returns the failure in the kubelet's wording.
 func (f Failure) String() string {
 	what := "probe"
 	if mesh.ProbeType(f.Probe).IsHook() {
@@ -58,7 +67,7 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s %s %s: %s", title(f.Probe), what, verb(f.Verdict), f.Reason)
 }
 
-// verb says what a verdict means, in the kubelet's words.
+// verb returns a verdict in the kubelet's wording.
 func verb(verdict string) string {
 	switch verdict {
 	case "errored":
@@ -77,7 +86,8 @@ func title(word string) string {
 	return strings.ToUpper(word[:1]) + word[1:]
 }
 
-// FailureReason returns the reason of a note that Failure has made, or that the kubelet has written in the same form, and false for any other.
+// FailureReason returns the reason in a note made by Failure, or by the kubelet in the same form, and false for any
+// other note.
 func FailureReason(probe, note string) (string, bool) {
 	return strings.CutPrefix(note, Failure{Probe: probe}.String())
 }

@@ -33,8 +33,8 @@ func TestFailureReason(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got, is := podcause.FailureReason(tc.probe, tc.note); is != tc.is || is && got != tc.want {
-				t.Errorf("FailureReason() = %q, %v, want %q, %v", got, is, tc.want, tc.is)
+			if got, ok := podcause.FailureReason(tc.probe, tc.note); ok != tc.is || ok && got != tc.want {
+				t.Errorf("FailureReason() = %q, %v, want %q, %v", got, ok, tc.want, tc.is)
 			}
 		})
 	}

@@ -1,4 +1,5 @@
-// Package reach is what clients of the control plane share: its address as operators write it, and why it could not be reached.
+// Package reach is for clients of the control plane: it parses the address as operators write it, and explains why the
+// control plane could not be reached.
 package reach
 
 import (
@@ -11,16 +12,16 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Service is what a client wants of the control plane, each at a port of its own.
+// Service is a service of the control plane, each at its own port.
 type Service struct {
-	// Name is what it is called in errors.
+	// Name is used in errors.
 	Name string
-	// Port is the default, and Flag the flag of sonde-cp for another one.
+	// Port is the default port. Flag is the flag of sonde-cp that changes it.
 	Port int
 	Flag string
 }
 
-// The services. Clients ask for the first two.
+// The services. Clients use the first two.
 var (
 	Agents  = Service{"agents and ADS", mesh.PortAgents, "--agents-port"}
 	Admin   = Service{"the admin API", mesh.PortAdmin, "--admin-port"}
@@ -28,7 +29,7 @@ var (
 	Webhook = Service{"the admission webhook", mesh.PortWebhook, "--webhook-port"}
 )
 
-// Usual returns the service that is at a port by default, nil for other ports.
+// Usual returns the service with a default port, nil for other ports.
 func Usual(port string) *Service {
 	for _, s := range []*Service{&Agents, &Admin, &Health, &Webhook} {
 		if strconv.Itoa(s.Port) == port {
@@ -38,8 +39,8 @@ func Usual(port string) *Service {
 	return nil
 }
 
-// Address returns the host:port of an address as operators write it, also with https:// before it and a slash behind it. The error says what is
-// allowed.
+// Address returns the host:port of an address as operators write it, optionally with https:// before it and a slash
+// after it. The error tells what is allowed.
 func (s Service) Address(text string) (string, error) {
 	scheme, address, hasScheme := strings.Cut(text, "://")
 	switch {
@@ -65,14 +66,14 @@ func (s Service) allowed() error {
 	return errors.New("must be host:port, with a port from 1 to 65535: " + s.where())
 }
 
-// WrongPort says that a port is that of another service.
+// WrongPort returns an error text for a port that belongs to another service.
 func (s Service) WrongPort(other Service) string {
 	return fmt.Sprintf("it is the control plane's port for %s: %s", other.Name, s.where())
 }
 
-// where says where the service is.
+// where describes the port of the service.
 func (s Service) where() string {
-	return fmt.Sprintf("%s has port %d, or that of %s of sonde-cp", s.short(), s.Port, s.Flag)
+	return fmt.Sprintf("%s has port %d, or the one set by %s of sonde-cp", s.short(), s.Port, s.Flag)
 }
 
 func (s Service) short() string {
@@ -82,7 +83,7 @@ func (s Service) short() string {
 	return s.Name
 }
 
-// AddressFlag is the value of a flag that is an address of the service.
+// AddressFlag is the value of a flag with an address of the service.
 type AddressFlag struct {
 	Service Service
 	To      *string

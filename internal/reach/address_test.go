@@ -3,8 +3,8 @@ package reach
 import "testing"
 
 func TestAddress(t *testing.T) {
-	const agents, admin = "must be host:port, with a port from 1 to 65535: the one for agents and ADS has port 5678, or that of --agents-port of sonde-cp",
-		"must be host:port, with a port from 1 to 65535: the admin API has port 5681, or that of --admin-port of sonde-cp"
+	const agents, admin = "must be host:port, with a port from 1 to 65535: the one for agents and ADS has port 5678, or the one set by --agents-port of sonde-cp",
+		"must be host:port, with a port from 1 to 65535: the admin API has port 5681, or the one set by --admin-port of sonde-cp"
 	tests := map[string]struct {
 		service   Service
 		text      string
@@ -50,7 +50,7 @@ func TestAddress(t *testing.T) {
 }
 
 func TestWrongPort(t *testing.T) {
-	want := "it is the control plane's port for health and metrics: the admin API has port 5681, or that of --admin-port of sonde-cp"
+	want := "it is the control plane's port for health and metrics: the admin API has port 5681, or the one set by --admin-port of sonde-cp"
 	if got := Admin.WrongPort(Health); got != want {
 		t.Errorf("WrongPort() = %q, want %q", got, want)
 	}

@@ -15,25 +15,25 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// lookupTimeout is how long it may take to find out that a name does not resolve.
+// lookupTimeout bounds the check of whether a name resolves.
 const lookupTimeout = 2 * time.Second
 
-// Kind is a class of errors that a client may want to tell apart.
+// Kind is a class of errors that a client may want to distinguish.
 type Kind int
 
 // The kinds.
 const (
-	// Other is what the control plane answered.
+	// Other is an error that the control plane itself returned.
 	Other Kind = iota
-	// Unreachable says that no server answered.
+	// Unreachable means that no server answered.
 	Unreachable
-	// Mistrusted says that who answered is not the control plane that the client trusts.
+	// Mistrusted means that the server is not the control plane that the client trusts.
 	Mistrusted
-	// WrongPort says that it is another port of the control plane.
+	// WrongPort means that the address has another port of the control plane.
 	WrongPort
 )
 
-// Error is why a call failed, in words. status.Code returns its code.
+// Error is the human-readable failure of a call. status.Code returns its code.
 type Error struct {
 	Kind Kind
 
@@ -45,19 +45,19 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.text }
 
-// Unwrap returns what broke below gRPC, nil if nothing did.
+// Unwrap returns the failure below gRPC, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
 // GRPCStatus returns the status.
 func (e *Error) GRPCStatus() *status.Status { return e.status }
 
-// Watch remembers why the connections of a client failed, of which gRPC only returns a text for developers. It is safe for
+// Watch remembers why the connections of a client failed, since gRPC returns only a text for developers. It is safe for
 // concurrent use.
 type Watch struct {
-	// Service that the client wants, and the Address where it asks.
+	// Service is the service that the client needs, and Address is the address that it calls.
 	Service Service
 	Address string
-	// CA is where the CAs are that the client trusts, in errors. Default --ca-cert-file.
+	// CA names the source of the trusted CAs in errors. Default --ca-cert-file.
 	CA string
 
 	mu              sync.Mutex
@@ -65,21 +65,21 @@ type Watch struct {
 	dialed          bool
 }
 
-// Dialed notes the result of connecting.
+// Dialed records the result of connecting.
 func (w *Watch) Dialed(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dial, w.handshake, w.dialed = err, nil, true
 }
 
-// Handshaken notes the result of a TLS handshake.
+// Handshaken records the result of a TLS handshake.
 func (w *Watch) Handshaken(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.handshake = err
 }
 
-// Explain returns the error of a call in words, an *Error if it has a gRPC status, which wrapping errors may have added to.
+// Explain returns a human-readable error of a call: an *Error if err has a gRPC status, possibly wrapped.
 func (w *Watch) Explain(err error) error {
 	s, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -107,7 +107,8 @@ func (w *Watch) Explain(err error) error {
 	return e
 }
 
-// lookup returns why the host of an address does not resolve, nil if it does: the resolver of gRPC only says that there is no address.
+// lookup returns why the host of an address does not resolve, or nil: gRPC's resolver only reports that there is no
+// address.
 func lookup(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -128,11 +129,13 @@ func (w *Watch) explainDial(err error) string {
 
 func (w *Watch) explainHandshake(err error) (Kind, string) {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return WrongPort, fmt.Sprintf("%s does not speak TLS, as the control plane's port for %s: %s", w.Address, Health.Name, w.Service.where())
+		return WrongPort, fmt.Sprintf("%s does not speak TLS, as the control plane's port for %s: %s",
+			w.Address, Health.Name, w.Service.where())
 	}
 	if verification, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		text := fmt.Sprintf("the control plane at %s is not the one that %s names: %v", w.Address, cmp.Or(w.CA, "--ca-cert-file"), verification.Err)
-		// The webhook may have the certificate of another CA.
+		text := fmt.Sprintf("the control plane at %s is not the one that %s names: %v",
+			w.Address, cmp.Or(w.CA, "--ca-cert-file"), verification.Err)
+		// The webhook's certificate may be from another CA.
 		if _, port, _ := net.SplitHostPort(w.Address); Usual(port) != nil && *Usual(port) != w.Service {
 			text += fmt.Sprintf("; %s is usually the port for %s: %s", port, Usual(port).Name, w.Service.where())
 		}
@@ -141,7 +144,8 @@ func (w *Watch) explainHandshake(err error) (Kind, string) {
 	return Unreachable, fmt.Sprintf("no TLS connection to the control plane at %s: %s", w.Address, Words(err))
 }
 
-// explainUnimplemented says what answers calls with that: another gRPC server of the control plane, or a server of HTTP.
+// explainUnimplemented finds out which server answered with Unimplemented: another gRPC server of the control plane, or
+// an HTTP server.
 func (w *Watch) explainUnimplemented(s *status.Status) (Kind, string) {
 	found := Agents
 	switch {

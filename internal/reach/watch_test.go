@@ -20,7 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// ask calls a method of a service that nobody has, over TLS, and returns what it is told.
+// ask calls a method of an unknown service, over TLS, and returns the explained error.
 func ask(t *testing.T, n *virtual.Network, service Service, address string, roots *x509.CertPool) error {
 	t.Helper()
 	watch := &Watch{Service: service, Address: address}
@@ -63,10 +63,10 @@ func (w watched) Clone() credentials.TransportCredentials {
 
 const serverName = "example.com"
 
-// The servers of the control plane: plain HTTP as for health, HTTP over TLS as the webhook, and gRPC as the others.
+// The servers of the control plane: plain HTTP for health, HTTP over TLS for the webhook, and gRPC for the others.
 const healthAt, webhookAt, grpcAt = "10.0.0.1:1001", "10.0.0.1:1002", "10.0.0.1:1003"
 
-// start starts them, and returns what trusts them.
+// start starts the servers, and returns the roots that trust them.
 func start(t *testing.T, n *virtual.Network) (roots *x509.CertPool) {
 	t.Helper()
 	secured, roots := certificate.Server(t, serverName)
@@ -78,7 +78,7 @@ func start(t *testing.T, n *virtual.Network) (roots *x509.CertPool) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = serve(l) // it says that it was closed
+			_ = serve(l) // returns an error when closed
 		}()
 		t.Cleanup(func() { stop(); <-ended })
 	}
@@ -91,9 +91,9 @@ func start(t *testing.T, n *virtual.Network) (roots *x509.CertPool) {
 	return roots
 }
 
-// TestExplain shows what is said of each port that is not the one that a client wants, and of addresses at which there is nobody.
+// TestExplain checks the errors for each wrong port of the control plane, and for addresses without a server.
 func TestExplain(t *testing.T) {
-	const agents, admin = "the one for agents and ADS has port 5678, or that of --agents-port of sonde-cp", "the admin API has port 5681, or that of --admin-port of sonde-cp"
+	const agents, admin = "the one for agents and ADS has port 5678, or the one set by --agents-port of sonde-cp", "the admin API has port 5681, or the one set by --admin-port of sonde-cp"
 	tests := map[string]struct {
 		service Service
 		address string
@@ -108,7 +108,7 @@ func TestExplain(t *testing.T) {
 		"sondectl: health":  {Admin, healthAt, true, WrongPort, "AT does not speak TLS, as the control plane's port for health and metrics: " + admin},
 		"sondectl: webhook": {Admin, webhookAt, true, WrongPort, "AT is the control plane's port for the admission webhook: " + admin},
 		"another CA":        {Admin, grpcAt, false, Mistrusted, "the control plane at AT is not the one that --ca-cert-file names: x509: certificate signed by unknown authority"},
-		"nobody there":      {Admin, "10.0.0.1:1", true, Unreachable, "no control plane at AT: dial tcp 10.0.0.1:1: connect: connection refused"},
+		"no server":         {Admin, "10.0.0.1:1", true, Unreachable, "no control plane at AT: dial tcp 10.0.0.1:1: connect: connection refused"},
 	}
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
@@ -142,18 +142,18 @@ func TestANameWithoutAddress(t *testing.T) {
 	}
 }
 
-// TestTheWebhookOfAnotherCA shows that the number of a port helps where its certificate says nothing.
+// TestTheWebhookOfAnotherCA checks that the port number is used if the certificate does not identify the webhook.
 func TestTheWebhookOfAnotherCA(t *testing.T) {
 	w := &Watch{Service: Agents, Address: "cp:5443"}
 	w.Handshaken(&tls.CertificateVerificationError{Err: errors.New("unknown authority")})
 	want := "the control plane at cp:5443 is not the one that --ca-cert-file names: unknown authority; " +
-		"5443 is usually the port for the admission webhook: the one for agents and ADS has port 5678, or that of --agents-port of sonde-cp"
+		"5443 is usually the port for the admission webhook: the one for agents and ADS has port 5678, or the one set by --agents-port of sonde-cp"
 	if got := w.Explain(status.Error(codes.Unavailable, "x")); got.Error() != want {
 		t.Errorf("Explain() = %q, want %q", got, want)
 	}
 }
 
-// TestTheCodeStays shows that clients can still tell errors apart by their codes.
+// TestTheCodeStays checks that clients can still distinguish errors by their codes.
 func TestTheCodeStays(t *testing.T) {
 	w := &Watch{Service: Agents, Address: "cp:5678"}
 	tests := map[string]struct {

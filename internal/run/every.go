@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Every is for a loop that turns at once, and then each d until ctx ends.
+// Every yields at once, and then every d until ctx ends.
 func Every(ctx context.Context, d time.Duration) func(yield func() bool) { return EveryOr(ctx, d, nil) }
 
-// EveryOr is Every for a loop that turns when wake is set, too.
+// EveryOr is Every that also yields when wake is set.
 func EveryOr(ctx context.Context, d time.Duration, wake <-chan struct{}) func(yield func() bool) {
 	return func(yield func() bool) {
 		ticker := time.NewTicker(d)
@@ -24,7 +24,7 @@ func EveryOr(ctx context.Context, d time.Duration, wake <-chan struct{}) func(yi
 	}
 }
 
-// Ticks is for a loop that turns after d, and then each d until ctx ends.
+// Ticks yields after d, and then every d until ctx ends.
 func Ticks(ctx context.Context, d time.Duration) func(yield func() bool) {
 	return func(yield func() bool) {
 		first := true

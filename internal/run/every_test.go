@@ -34,7 +34,7 @@ func TestLoopsTurn(t *testing.T) {
 					turns = append(turns, int(time.Since(began)/time.Second))
 				}
 				if !slices.Equal(turns, tc.want) {
-					t.Errorf("the loop turns after %v s, want %v", turns, tc.want)
+					t.Errorf("the loop iterates after %v s, want %v", turns, tc.want)
 				}
 				if ended := time.Since(began); ended != 25*time.Second {
 					t.Errorf("the loop ends after %s, want with the context", ended)

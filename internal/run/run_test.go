@@ -18,7 +18,7 @@ func TestSleepEndsWithContext(t *testing.T) {
 			t.Errorf("Sleep() error = %v, want nil", err)
 		}
 		if err := run.Sleep(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Sleep() error = %v, want that of the context", err)
+			t.Errorf("Sleep() error = %v, want the context's", err)
 		}
 	})
 }

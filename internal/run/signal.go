@@ -1,7 +1,7 @@
-// Package run has loops, and what they wait for.
+// Package run provides loops, and signals and times that they wait for.
 package run
 
-// Signal wakes a loop. Signals that are set before the loop receives are one.
+// Signal wakes a loop. Signals set before the loop receives are merged.
 type Signal chan struct{}
 
 // NewSignal returns a Signal that is not set.
@@ -11,6 +11,6 @@ func NewSignal() Signal { return make(Signal, 1) }
 func (s Signal) Set() {
 	select {
 	case s <- struct{}{}:
-	default: // it is set already
+	default: // already set
 	}
 }

@@ -29,7 +29,7 @@ func (c *Choice[T]) Set(s string) error {
 	return nil
 }
 
-// Words returns the values that are allowed.
+// Words returns the allowed values.
 func (c *Choice[T]) Words() []string {
 	words := make([]string, len(c.Among))
 	for i, word := range c.Among {
@@ -44,7 +44,7 @@ func (c *Choice[T]) Add(cmd *cobra.Command, name, short, usage string) {
 	Must(cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.Words(), cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// Must panics on an error that only a mistake in this program can cause.
+// Must panics on an error that only a programming mistake can cause.
 func Must(err error) {
 	if err != nil {
 		panic(err)

@@ -16,11 +16,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxFile is the size of a configuration file, in bytes.
+// maxFile limits a configuration file, in bytes.
 const maxFile = 1 << 20
 
-// ReadFile sets from a YAML file all flags that are not set yet, and returns where the value of each of them stands. An unknown key, one
-// that occurs twice, or a value that its flag does not accept is an error that names the line. keys are Options.Keys.
+// ReadFile sets all unset flags from a YAML file, and returns the place of each value. It returns an error that names
+// the line for an unknown or duplicate key, or a value that its flag does not accept. keys are Options.Keys.
 func ReadFile(path string, flags *pflag.FlagSet, keys Keys) (Places, error) {
 	document, err := readYAML(path)
 	if err != nil || document == nil {
@@ -36,13 +36,13 @@ func ReadFile(path string, flags *pflag.FlagSet, keys Keys) (Places, error) {
 	return f.names, errors.Join(f.errs...)
 }
 
-// readYAML returns the one document of a file, nil if there is none.
+// readYAML returns the single document of a file, nil if it is empty.
 func readYAML(path string) (*yaml.Node, error) {
 	r, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read --config: %w", err)
 	}
-	defer r.Close() //nolint:errcheck // it was only read
+	defer r.Close() //nolint:errcheck // opened for reading
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("read --config: %w", err)
@@ -54,7 +54,7 @@ func readYAML(path string) (*yaml.Node, error) {
 	var first, second yaml.Node
 	if err := decoder.Decode(&first); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, nil //nolint:nilnil // a file without content is one without settings
+			return nil, nil //nolint:nilnil // an empty file has no settings
 		}
 		return nil, fmt.Errorf("read --config %s: %w", path, err)
 	}
@@ -64,15 +64,15 @@ func readYAML(path string) (*yaml.Node, error) {
 	return first.Content[0], nil
 }
 
-// noMapping is FieldError.Allowed of what should be a mapping.
+// noMapping is FieldError.Allowed for values other than mappings.
 const noMapping = "must be keys with values"
 
-// file is a file that is being read.
+// file is a file being read.
 type file struct {
 	path  string
 	flags map[string]*pflag.Flag // by key
 	names Places
-	lines map[string]int // of the keys so far
+	lines map[string]int // line of each key so far
 	errs  []error
 }
 
@@ -88,8 +88,8 @@ func (f *file) refuse(at *yaml.Node, key, allowed string) {
 	f.errs = append(f.errs, &mesh.FieldError{Field: f.place(at, key), Allowed: allowed})
 }
 
-// readMapping reads keys and values, such as those behind "runtime.kubernetes.". An alias is refused, since it could refer to the mapping
-// that it is in.
+// readMapping reads keys and values, such as those below "runtime.kubernetes.". It rejects an alias, which could refer
+// to the mapping that contains it.
 func (f *file) readMapping(node *yaml.Node, prefix string) {
 	if node.Kind != yaml.MappingNode {
 		f.refuse(node, strings.TrimSuffix(prefix, "."), noMapping)
@@ -99,7 +99,7 @@ func (f *file) readMapping(node *yaml.Node, prefix string) {
 		name, value := pair[0], pair[1]
 		key := prefix + name.Value
 		if line, twice := f.lines[key]; twice {
-			f.refuse(name, key, "is on line "+strconv.Itoa(line)+" already")
+			f.refuse(name, key, "is already on line "+strconv.Itoa(line))
 			continue
 		}
 		f.lines[key] = name.Line
@@ -114,7 +114,8 @@ func (f *file) readMapping(node *yaml.Node, prefix string) {
 		case flag == nil:
 			f.refuse(name, key, mesh.UnknownField(name.Value, f.known(prefix)))
 			if near, _ := mesh.Nearest(name.Value, f.known(prefix)); f.flags[prefix+near] != nil {
-				f.names["--"+f.flags[prefix+near].Name] = Place{Name: f.place(name, key)} // it is not missing
+				// do not also report the flag as missing: its key is only misspelt
+				f.names["--"+f.flags[prefix+near].Name] = Place{Name: f.place(name, key)}
 			}
 		case !flag.Changed:
 			f.names["--"+flag.Name] = Place{f.place(name, key), isBare(value)}
@@ -125,7 +126,7 @@ func (f *file) readMapping(node *yaml.Node, prefix string) {
 
 func (f *file) isPrefix(prefix string) bool { return len(f.known(prefix)) > 0 }
 
-// known returns the names that may stand in the mapping behind prefix, sorted.
+// known returns the names allowed in the mapping at prefix, sorted.
 func (f *file) known(prefix string) []string {
 	var names []string
 	for key := range f.flags {
@@ -164,7 +165,7 @@ func (f *file) set(flag *pflag.Flag, at *yaml.Node, key string, value *yaml.Node
 		return
 	}
 	text := value.Value
-	if is := false; target.Type() == "bool" && value.Style == 0 && value.Decode(&is) == nil { // YAML has more words for it
+	if is := false; target.Type() == "bool" && value.Style == 0 && value.Decode(&is) == nil { // e.g. "yes" in YAML
 		text = strconv.FormatBool(is)
 	}
 	if err := target.Set(text); err != nil {
@@ -174,15 +175,15 @@ func (f *file) set(flag *pflag.Flag, at *yaml.Node, key string, value *yaml.Node
 	}
 }
 
-// isBare says whether a value is a number, true or false: no text.
+// isBare reports whether a value is a number, true or false, rather than text.
 func isBare(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float" || n.ShortTag() == "!!bool")
 }
 
 func notText(n *yaml.Node) bool { return n.Kind != yaml.ScalarNode || n.Tag != "!!str" }
 
-// Keys has the keys of flags that are not at the top of the file: what stands before Key, such as "runtime.kubernetes.", or the whole key, without a dot
-// at its end, such as "guardedLiveness.mode".
+// Keys maps flags that are not at the top of the file to a prefix such as "runtime.kubernetes.", or to the whole key
+// without a final dot, such as "guardedLiveness.mode".
 type Keys map[string]string
 
 // Of returns the key of a flag.
@@ -193,7 +194,7 @@ func (k Keys) Of(flag string) string {
 	return k[flag] + Key(flag)
 }
 
-// Key returns the key of a flag that is at the top of the file: stateDir for state-dir.
+// Key returns the key of a flag at the top of the file: stateDir for state-dir.
 func Key(flag string) string {
 	parts := strings.Split(flag, "-")
 	for i, part := range parts[1:] {

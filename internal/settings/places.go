@@ -6,16 +6,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Place is where the value of a flag stands, and whether that is no text there: a number, true or false.
+// Place is the source of a flag's value. It also tells whether the value there is a number, true or false, rather than
+// text.
 type Place struct {
 	Name string
 	Bare bool
 }
 
-// Places has the places of flags, by their names with two dashes.
+// Places maps flags, by their names with two dashes, to the places of their values.
 type Places map[string]Place
 
-// Rename returns err with the places of the flags that it names, as mesh.RenameFields does.
+// Rename returns err with flags replaced by their places, as mesh.RenameFields does.
 func (p Places) Rename(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// replacedBy begins the annotations of a program for Options.Replaced.
+// replacedBy is the prefix of a program's annotations with Options.Replaced.
 const replacedBy = "replaced:"
 
 func addReplaced(root *cobra.Command, replaced map[string]string) {
@@ -20,13 +20,13 @@ func addReplaced(root *cobra.Command, replaced map[string]string) {
 
 // misnamed returns an error if args begin with a command that cmd does not have.
 func misnamed(cmd *cobra.Command, args []string) error {
-	if cmd.RunE != nil { // they may be its arguments
+	if cmd.RunE != nil { // args may be its arguments
 		return replacedCommand(cmd, args)
 	}
 	return knows(cmd, args)
 }
 
-// replacedCommand returns an error that says what to write instead of the command that args begin with, nil if that is not known.
+// replacedCommand returns an error with the command to use instead of the one that args begin with, or nil.
 func replacedCommand(cmd *cobra.Command, args []string) error {
 	for n := len(args); n > 0; n-- {
 		words := strings.Join(args[:n], " ")
@@ -37,7 +37,7 @@ func replacedCommand(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// replacedFlag returns what to write instead of a flag, with its dashes, of a command; "" if that is not known.
+// replacedFlag returns what to use instead of a flag of a command, which has its dashes, or "".
 func replacedFlag(cmd *cobra.Command, flag string) string {
 	if instead := cmd.Root().Annotations[replacedBy+strings.TrimSpace(pathBelow(cmd)+" "+flag)]; instead != "" {
 		return instead

@@ -1,5 +1,5 @@
-// Package settings is the command line of all programs. Environment variables and a configuration file set flags, too; all values that do not
-// parse are reported at once, with where each of them stands; and wrong usage has an exit code of its own.
+// Package settings handles the command line of all programs. Environment variables and a configuration file also set
+// flags. All invalid values are reported at once, with the place of each, and wrong usage has its own exit code.
 package settings
 
 import (
@@ -14,37 +14,39 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// flagConfig is the flag that names the file, where a program has one.
+// flagConfig names the configuration file, if a program has one.
 const flagConfig = "config"
 
 // Options of Install.
 type Options struct {
 	// Prefix of the variables, such as SONDE_CP_: --state-dir is then SONDE_CP_STATE_DIR. Required.
 	Prefix string
-	// Variables returns the flags of a command that variables set. Default all.
+	// Variables returns the flags of a command that environment variables set. Default: all.
 	Variables func(*cobra.Command) *pflag.FlagSet
-	// File says that the flag --config of a command is the name of a file with its flags as keys.
+	// File means that the flag --config of a command names a file that has flags as keys.
 	File bool
-	// Keys has the keys of flags that are not at the top of the file. Default none.
+	// Keys has the keys of flags that are not at the top of the file. Default: none.
 	Keys Keys
-	// Replaced says what to write instead of commands and flags that users of another product try, by the command below the program and the
-	// flag, such as "apply", "run --dataplane-file", "run -d", or "--config-file" for any command. Default none.
+	// Replaced has what to use instead of commands and flags of another product. Its keys are the command below the
+	// program and the flag, such as "apply", "run --dataplane-file", "run -d", or "--config-file" for any command.
+	// Default: none.
 	Replaced map[string]string
-	// Unknown is told of variables with the prefix that are none of the program's, each with the one that may be meant. Required.
+	// Unknown is called with the unknown variables that have the prefix, each with a suggestion if possible. Required.
 	Unknown func(cmd *cobra.Command, variables []string)
 }
 
-// settings is where the values of a program's flags come from.
+// settings records the sources of a program's flag values.
 type settings struct {
 	o     Options
 	errs  []error
-	known map[string]bool // the variables
-	names Places          // where the values of flags stand that are not on the command line
+	known map[string]bool // known variables
+	names Places          // places of values from outside the command line
 }
 
-// Install makes a program, to which all commands and flags have been added, read its settings before it runs a command. A flag takes
-// precedence over its variable, and that over the file. A FieldError of a command that names a flag, with its two dashes, then names the
-// place of its value if that is not the command line, and is a UsageError unless it has a cause.
+// Install makes a program, to which all commands and flags have been added, read its settings before it runs a command.
+// A flag takes precedence over its variable, which takes precedence over the file. If a FieldError of a command names a
+// flag, with its two dashes, and the value is from a variable or the file, the error then names that place. It becomes
+// a UsageError unless it has a cause.
 func Install(root *cobra.Command, o Options) {
 	if o.Variables == nil {
 		o.Variables = (*cobra.Command).Flags
@@ -53,13 +55,13 @@ func Install(root *cobra.Command, o Options) {
 	addReplaced(root, o.Replaced)
 	s.add(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if wrong := misnamed(cmd, cmd.Flags().Args()); wrong != nil { // no flag of a command that does not exist is known
+		if wrong := misnamed(cmd, cmd.Flags().Args()); wrong != nil { // an unknown command has no flags
 			return errors.Join(append(s.errs, wrong)...)
 		}
 		if missing, ok := errors.AsType[*pflag.NotExistError](err); ok {
 			err = unknownFlag(cmd, missing, err)
 		}
-		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok { // of a flag of cobra's
+		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok { // the value of one of cobra's own flags
 			f := invalid.GetFlag()
 			err = fieldError("--"+f.Name, f.Value, invalid.GetValue(), invalid.Unwrap())
 		}
@@ -68,7 +70,7 @@ func Install(root *cobra.Command, o Options) {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		s.readVariables(o.Variables(cmd))
 		if cmd.Name() == cobra.ShellCompRequestCmd || cmd.Name() == cobra.ShellCompNoDescRequestCmd {
-			return nil // a shell asks for completions: mistakes are no answer
+			return nil // a shell requests completions: errors would not help
 		}
 		if f := cmd.Flags().Lookup(flagConfig); o.File && f != nil && f.Value.String() != "" {
 			names, err := ReadFile(f.Value.String(), cmd.Flags(), o.Keys)
@@ -82,7 +84,7 @@ func Install(root *cobra.Command, o Options) {
 	}
 }
 
-// missing returns an error for each required flag that nothing has set, not even under a misspelt key.
+// missing returns an error for each required flag that is not set, not even under a misspelt key.
 func (s *settings) missing(flags *pflag.FlagSet) []error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -93,7 +95,8 @@ func (s *settings) missing(flags *pflag.FlagSet) []error {
 	return errs
 }
 
-// unknownFlag says what replaces a flag, or which of the known ones may be meant. err is what is wrong with any other short flag.
+// unknownFlag returns an error with the replacement of a flag, or with a suggestion. err is the error for other short
+// flags.
 func unknownFlag(cmd *cobra.Command, missing *pflag.NotExistError, err error) error {
 	const is = "is an unknown flag"
 	name, dashes := missing.GetSpecifiedName(), "--"
@@ -119,7 +122,7 @@ func unknownFlag(cmd *cobra.Command, missing *pflag.NotExistError, err error) er
 	return &mesh.FieldError{Field: dashes + name, Allowed: allowed}
 }
 
-// add has the values of all flags of a command, and of those below it, checked later.
+// add defers value checks for all flags of a command and its subcommands.
 func (s *settings) add(cmd *cobra.Command) {
 	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) {
@@ -151,14 +154,14 @@ func (s *settings) add(cmd *cobra.Command) {
 	}
 }
 
-// Variable returns the variable of a flag.
+// Variable returns the environment variable of a flag.
 func Variable(prefix string, f *pflag.Flag) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 }
 
 func (s *settings) variable(f *pflag.Flag) string { return Variable(s.o.Prefix, f) }
 
-// readVariables sets the flags that the command line has not set. An empty variable counts, as an empty flag does.
+// readVariables sets the flags that the command line has not set. An empty variable sets an empty value.
 func (s *settings) readVariables(flags *pflag.FlagSet) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		variable := s.variable(f)

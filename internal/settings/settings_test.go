@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// program is one with a flag of each type.
+// program is a program with a flag of each type.
 type program struct {
 	Name   string
 	Delay  time.Duration
@@ -26,15 +26,15 @@ type program struct {
 
 	config  string
 	unknown []string
-	fail    error // of its command
+	fail    error // error of its command
 }
 
-// run runs the program with a file, if there is any text, and returns what its command saw.
+// run runs the program, with a file unless text is empty, and sets p to the values that its command got.
 func (p *program) run(t *testing.T, text string, args ...string) error {
 	t.Helper()
 	cmd := &cobra.Command{Use: "thing", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return p.fail }}
 	f := cmd.Flags()
-	f.StringVar(&p.Name, "full-name", "nobody", "")
+	f.StringVar(&p.Name, "full-name", "no-name", "")
 	f.DurationVar(&p.Delay, "delay", 0, "")
 	f.Uint16Var(&p.Port, "port", 80, "")
 	f.BoolVar(&p.Shout, "shout", true, "")
@@ -58,7 +58,7 @@ func (p *program) run(t *testing.T, text string, args ...string) error {
 }
 
 func TestPrecedence(t *testing.T) {
-	defaults := program{Name: "nobody", Port: 80, Shout: true, Number: 1}
+	defaults := program{Name: "no-name", Port: 80, Shout: true, Number: 1}
 	with := func(change func(*program)) program {
 		p := defaults
 		change(&p)
@@ -113,11 +113,11 @@ func TestTheFileIsNamedByAVariable(t *testing.T) {
 	t.Setenv("THING_CONFIG", path)
 	var p program
 	if err := p.run(t, ""); err != nil || p.Port != 81 {
-		t.Errorf("port = %d, %v, want that of the file", p.Port, err)
+		t.Errorf("port = %d, %v, want the file's", p.Port, err)
 	}
 }
 
-// TestMistakes shows what a user reads. FILE stands for the path of the file.
+// TestMistakes checks the errors that a user gets. FILE stands for the path of the file.
 func TestMistakes(t *testing.T) {
 	keys := "deep, delay, fullName, logLevel, port, shout, taints"
 	tests := map[string]struct {
@@ -148,7 +148,7 @@ func TestMistakes(t *testing.T) {
 		"unknown key below":                      {file: "deep:\n  down:\n    numbre: 1\n", want: []string{"FILE, line 3: deep.down.numbre: is an unknown field: did you mean number?"}},
 		"a key at another place":                 {file: "number: 1\n", want: []string{"FILE, line 1: number: is an unknown field: known here are " + keys}},
 		"not a flag of the file":                 {file: "config: x\n", want: []string{"FILE, line 1: config: is an unknown field: known here are " + keys}},
-		"the same key again":                     {file: "port: 1\nshout: true\nport: 2\n", want: []string{"FILE, line 3: port: is on line 1 already"}},
+		"the same key again":                     {file: "port: 1\nshout: true\nport: 2\n", want: []string{"FILE, line 3: port: is already on line 1"}},
 		"nothing for a key":                      {file: "port:\n", want: []string{"FILE, line 1: port: must be one value, as --port"}},
 		"a list":                                 {file: "port: [1]\n", want: []string{"FILE, line 1: port: must be one value, as --port"}},
 		"keys for a value":                       {file: "taints: {a: b}\n", want: []string{"FILE, line 1: taints: must be one value, as --taints, or a list of texts"}},
@@ -185,7 +185,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// What a kubelet sets for the Services thing, thing-web and thing-2 is no mistake, and what only looks like it is one.
+// Variables that a kubelet sets for the Services thing, thing-web and thing-2 are not reported; similar ones are.
 func TestUnknownVariables(t *testing.T) {
 	for name, value := range map[string]string{
 		"THING_PRT": "secret", "THING_HELP": "1", "THING_PORT": "1", "OTHER_THING_X": "1", "THING_FULL_NAM": "secret",

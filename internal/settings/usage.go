@@ -15,11 +15,11 @@ import (
 // Exit codes of all programs.
 const (
 	ExitFailed = 1
-	// ExitUsage is also that of a Go program that panics: nothing may conclude from it that a start in vain is not worth another one.
+	// ExitUsage is also the exit code of a Go program that panics, so it does not prove that a restart is useless.
 	ExitUsage = 2
 )
 
-// UsageError is a mistake in a command line, or in a variable or configuration file that stands for a part of it.
+// UsageError is a mistake in a command line, or in a variable or configuration file that replaces a part of it.
 type UsageError struct{ Err error }
 
 // Usagef returns a UsageError.
@@ -42,7 +42,7 @@ func ExitCode(err error) int {
 	return ExitFailed
 }
 
-// Main runs a program as Execute does, writes on its stderr what is wrong, and returns its exit code.
+// Main runs a program as Execute does, writes errors to its stderr, and returns its exit code.
 func Main(ctx context.Context, root *cobra.Command) int {
 	_, err := Execute(ctx, root)
 	if err != nil {
@@ -51,15 +51,15 @@ func Main(ctx context.Context, root *cobra.Command) int {
 	return ExitCode(err)
 }
 
-// Execute runs a program to which Install was applied, once, and returns the command that was called. An error from before that command began
-// is a UsageError.
+// Execute runs a program to which Install was applied, once, and returns the command that was called. An error from
+// before the command started is a UsageError.
 func Execute(ctx context.Context, root *cobra.Command) (*cobra.Command, error) {
 	refuseUnknown(root)
 	began := false
 	onRun(root, func() { began = true })
 	var wrong error
 	help := root.HelpFunc()
-	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { // also called for a command that only has commands below it
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { // also called for a command that only has subcommands
 		if wrong = called(cmd); wrong == nil {
 			help(cmd, args)
 		}
@@ -86,7 +86,7 @@ func onRun(cmd *cobra.Command, tell func()) {
 	}
 }
 
-// refusesFlag reports whether err says that the value of a flag is not allowed, and not only that it could not be used, as a port that is taken.
+// refusesFlag reports whether err means that a flag's value is invalid, rather than unusable, such as a port in use.
 func refusesFlag(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return slices.ContainsFunc(joined.Unwrap(), refusesFlag)
@@ -95,10 +95,11 @@ func refusesFlag(err error) bool {
 	return ok && field.Err == nil && strings.HasPrefix(field.Field, "--")
 }
 
-// refuseUnknown has Execute, and the command help, refuse commands that there are not. By itself cobra prints the help, and succeeds.
+// refuseUnknown makes Execute and the help command reject unknown commands. By default cobra prints the help, and
+// succeeds.
 func refuseUnknown(root *cobra.Command) {
 	if root.RunE == nil {
-		root.Args = cobra.ArbitraryArgs // cobra's own refusal has several lines
+		root.Args = cobra.ArbitraryArgs // cobra's own error has several lines
 	}
 	root.InitDefaultHelpCmd()
 	for _, cmd := range root.Commands() {
@@ -109,7 +110,7 @@ func refuseUnknown(root *cobra.Command) {
 					return err
 				}
 				if len(rest) > 0 && !found.HasAvailableSubCommands() {
-					return Usagef("%q: there is no command below %s", rest[0], found.CommandPath())
+					return Usagef("%q: unknown command below %s", rest[0], found.CommandPath())
 				}
 				return knows(found, rest)
 			}
@@ -117,16 +118,16 @@ func refuseUnknown(root *cobra.Command) {
 	}
 }
 
-// called returns what is wrong with the command line if all that is left to do is to print the help of cmd.
+// called returns an error for a command line that would only print the help of cmd.
 func called(cmd *cobra.Command) error {
-	asked := cmd.Flags().Changed("help") || !cmd.Flags().Parsed() // by the command help
+	asked := cmd.Flags().Changed("help") || !cmd.Flags().Parsed() // requested by the help command
 	if args := cmd.Flags().Args(); len(args) > 0 || asked || !cmd.HasParent() {
 		return knows(cmd, args)
 	}
 	return Usagef("a command is missing: %s", strings.Join(below(cmd), ", "))
 }
 
-// knows returns an error if args, which stand behind cmd, begin with the name of a command that it has not.
+// knows returns an error if args after cmd begin with an unknown command.
 func knows(cmd *cobra.Command, args []string) error {
 	if wrong := replacedCommand(cmd, args); wrong != nil {
 		return wrong

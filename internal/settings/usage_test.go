@@ -32,7 +32,7 @@ func newProgram(fail error) *cobra.Command {
 	return root
 }
 
-// A misspelt key is told, and not that a required flag is missing.
+// A misspelt key is reported, instead of a missing required flag.
 func TestMisspeltKeyOfARequiredFlag(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "program.yaml")
 	if err := os.WriteFile(path, []byte("naem: x\n"), 0o600); err != nil {
@@ -60,7 +60,7 @@ func TestUsage(t *testing.T) {
 		env  map[string]string
 		fail error
 		code int
-		want string // what is on stderr, or how it begins
+		want string // prefix of stderr
 	}{
 		"nothing":                           {},
 		"help":                              {args: "help work"},
@@ -80,7 +80,7 @@ func TestUsage(t *testing.T) {
 		"no command below":                  {args: "work", code: 2, want: "program: a command is missing: thing\n"},
 		"help of an unknown command":        {args: "help nosuch", code: 2, want: "program: command \"nosuch\" not found"},
 		"help of an unknown command below":  {args: "help work nosuch", code: 2, want: "program: command \"nosuch\" not found: must be one of thing\n"},
-		"help of more than a command":       {args: "help work thing nosuch", code: 2, want: "program: \"nosuch\": there is no command below program work thing\n"},
+		"help of more than a command":       {args: "help work thing nosuch", code: 2, want: "program: \"nosuch\": unknown command below program work thing\n"},
 		"completion of an unknown shell":    {args: "completion tcsh", code: 2, want: "program: command \"tcsh\" not found: did you mean bash, zsh, fish?\n"},
 		"completion of no shell":            {args: "completion", code: 2, want: "program: a command is missing: bash, fish, powershell, zsh\n"},
 		"unknown flag":                      {args: "work thing --name=x --prt=1", code: 2, want: "program: --prt: is an unknown flag: did you mean --port?\n"},

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// lateValue is the value of a flag that tells of what does not parse later: pflag would end at the first one.
+// lateValue is the value of a flag that reports parse errors later, since pflag would stop at the first error.
 type lateValue struct {
 	pflag.Value
 	name string
@@ -26,7 +26,7 @@ type lateSlice struct {
 
 func late(f *pflag.Flag, errs *[]error) pflag.Value {
 	if f.DefValue == "[]" || f.DefValue == "0s" {
-		f.DefValue = "" // pflag leaves them out of the help by the type of the value, which it cannot see any more
+		f.DefValue = "" // pflag no longer sees the type, by which it omits zero values from the help
 	}
 	v := lateValue{Value: f.Value, name: "--" + f.Name, errs: errs}
 	if list, ok := f.Value.(pflag.SliceValue); ok {
@@ -45,7 +45,7 @@ func (l lateValue) Set(text string) error {
 
 func isLate(v pflag.Value) bool { return original(v) != v }
 
-// original returns the value without what late has added.
+// original returns the value without the wrapper of late.
 func original(v pflag.Value) pflag.Value {
 	switch v := v.(type) {
 	case lateValue:
@@ -56,7 +56,7 @@ func original(v pflag.Value) pflag.Value {
 	return v
 }
 
-// allowed has what is allowed for flags of pflag's types, whose own errors are those of package strconv.
+// allowed has the allowed values of pflag's types, whose own errors come from package strconv.
 var allowed = map[string]string{
 	"bool":     "must be true or false",
 	"duration": "must be a duration such as 30s, 5m or 1h30m",
@@ -73,7 +73,7 @@ func fieldError(field string, v pflag.Value, text string, err error) *mesh.Field
 	return e
 }
 
-// level is the value of a flag for the level of a log.
+// level is the value of a flag for a log level.
 type level struct{ at *slog.Level }
 
 var errLevel = errors.New("must be debug, info, warn or error")
@@ -81,6 +81,11 @@ var errLevel = errors.New("must be debug, info, warn or error")
 // LevelVar adds the flag --log-level.
 func LevelVar(flags *pflag.FlagSet, at *slog.Level, usage string) {
 	flags.Var(level{at}, "log-level", cmp.Or(usage, "`LEVEL`: debug, info, warn or error"))
+}
+
+// LogFormatVar adds the flag --log-format.
+func LogFormatVar(flags *pflag.FlagSet, at pflag.Value) {
+	flags.Var(at, "log-format", "`FORMAT`: text or json (default: text if stderr is a terminal, else json)")
 }
 
 // Set implements pflag.Value.
@@ -91,7 +96,7 @@ func (l level) Set(text string) error {
 	return nil
 }
 
-// String implements pflag.Value. What LevelVar adds has a level; pflag compares with the zero value.
+// String implements pflag.Value. pflag also calls it on the zero value, which has no level.
 func (l level) String() string {
 	if l.at == nil {
 		return ""

@@ -10,8 +10,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// ofService matches what a kubelet adds to the name of a Service, each with the form of its value. All pods of a namespace get these variables, also
-// for a Service whose name begins like the program's: for sonde-cp-webhook, SONDE_CP_WEBHOOK_PORT is tcp://10.96.0.7:443.
+// ofService matches the suffixes that a kubelet appends to the name of a Service, and the form of each value. All pods
+// of a namespace get these variables, even for a Service whose name begins like the program's: for sonde-cp-webhook,
+// SONDE_CP_WEBHOOK_PORT is tcp://10.96.0.7:443.
 // Source: kubernetes pkg/kubelet/envvars/envvars.go.
 var ofService = []struct{ name, value *regexp.Regexp }{
 	{regexp.MustCompile(`_SERVICE_HOST$`), address},
@@ -28,12 +29,13 @@ var (
 	link    = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
-// ofKubernetes says whether a variable that would set a flag is one of a Service.
+// ofKubernetes reports whether a variable that would set a flag belongs to a Service.
 func ofKubernetes(variable, value string) bool {
 	return strings.HasSuffix(variable, "_PORT") && link.MatchString(value)
 }
 
-// fromService says whether a kubelet has set a variable. It always sets the address of the same Service, too.
+// fromService reports whether a kubelet has set a variable. The kubelet always sets the address of the same Service,
+// too.
 func fromService(variable, value string) bool {
 	for _, of := range ofService {
 		at := of.name.FindStringIndex(variable)
@@ -47,7 +49,8 @@ func fromService(variable, value string) bool {
 	return false
 }
 
-// unknown returns the variables with the prefix that are none of the program's, each with the one that may be meant. Values may be secrets.
+// unknown returns the names of unknown variables with the prefix, each with a suggestion if possible. Their values may
+// be secret.
 func (s *settings) unknown() []string {
 	var known, unknown []string
 	for variable := range s.known {

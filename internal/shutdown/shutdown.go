@@ -1,4 +1,4 @@
-// Package shutdown knows the signals that ask a program to end in an orderly way.
+// Package shutdown lists the signals that make a program shut down in an orderly way.
 package shutdown
 
 import (
@@ -7,8 +7,9 @@ import (
 	"syscall"
 )
 
-// Signals returns SIGINT, SIGTERM, and SIGHUP, which a closed terminal sends. SIGHUP is left out if it is ignored, as nohup
-// does for programs that shall outlive their terminal: to listen for it would undo that. Call it before listening.
+// Signals returns SIGINT, SIGTERM, and SIGHUP, which a closed terminal sends. It leaves out SIGHUP if that is ignored,
+// as by nohup for programs that should outlive their terminal, since listening for it would undo that. Call it before
+// listening.
 func Signals() []os.Signal {
 	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestSignals(t *testing.T) {
-	// The test may itself have been started with nohup: a listener ends that.
+	// The test itself may run under nohup: a listener ends the ignoring of SIGHUP.
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGHUP)
 	defer signal.Stop(heard)

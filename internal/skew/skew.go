@@ -1,5 +1,6 @@
-// Package skew says whether an agent and a control plane are of versions that are supported together (decision 059): an agent may be one minor version older
-// than its control plane. A newer one is there while a control plane is rolled back.
+// Package skew decides whether the versions of an agent and a control plane are supported together (decision 059). An
+// agent may be one minor version older than its control plane. A newer agent occurs while a control plane is rolled
+// back.
 package skew
 
 import (
@@ -10,22 +11,22 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// Skew is how the version of an agent relates to that of its control plane.
+// Skew is the relation of an agent's version to its control plane's.
 type Skew int
 
-// Unknown is that of builds without a version, such as "(devel)", of which nothing is said.
+// Unknown applies to builds without a version, such as "(devel)".
 const (
 	Unknown Skew = iota
 	Supported
-	// TooOld: more than one minor version older.
+	// TooOld means more than one minor version older.
 	TooOld
-	// TooNew: of a newer minor version.
+	// TooNew means a newer minor version.
 	TooNew
 )
 
-// Of compares two versions as internal/buildinfo has them. Only major and minor count: v0.3.1 and v0.3.0 are the same, and so is what Go calls a build after
-// v0.3.0, v0.3.1-0.20261127000000-0123456789ab. A build before the first tag, v0.0.0-…, is of v0.0. The version after the last one of a major version is .0 of
-// the next.
+// Of compares two versions in the form of internal/buildinfo. Only major and minor count: v0.3.1 and v0.3.0 are equal,
+// and so is v0.3.1-0.20261127000000-0123456789ab, Go's name for a build after v0.3.0. A build before the first tag,
+// v0.0.0-…, has version v0.0. The version after the last one of a major version is .0 of the next.
 func Of(agent, controlPlane string) Skew {
 	a, ok := parse(agent)
 	c, known := parse(controlPlane)
@@ -41,11 +42,11 @@ func Of(agent, controlPlane string) Skew {
 	}
 }
 
-// Problem says in words what is wrong, "" if nothing is, or nothing can be said.
+// Problem describes the problem; "" if the versions are supported together or unknown.
 func Problem(agent, controlPlane string) string {
 	switch Of(agent, controlPlane) {
 	case TooOld:
-		return fmt.Sprintf("agent %s is more than one minor version older than the control plane, %s: restart its workload, which brings the agent of now", agent, controlPlane)
+		return fmt.Sprintf("agent %s is more than one minor version older than the control plane, %s: restart its workload to get the current agent", agent, controlPlane)
 	case TooNew:
 		return fmt.Sprintf("agent %s is newer than the control plane, %s: upgrade the control plane, or after a rollback restart the workload", agent, controlPlane)
 	default:

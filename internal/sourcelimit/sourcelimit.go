@@ -1,4 +1,4 @@
-// Package sourcelimit limits how often the callers of a server do something, each source for itself.
+// Package sourcelimit limits the rate of an action by callers of a server, for each source separately.
 package sourcelimit
 
 import (
@@ -8,8 +8,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limiters is how many limiters all sources share, so that their number does not matter for memory. Which of them share one cannot be told from
-// outside.
+// limiters is how many limiters all sources share, so that memory does not depend on the number of sources. Outsiders
+// cannot find out which sources share a limiter.
 const limiters = 1024
 
 // Limiter limits the rate of each source. Its methods may be called concurrently.
@@ -18,7 +18,7 @@ type Limiter struct {
 	all  [limiters]*rate.Limiter
 }
 
-// New returns a Limiter which allows a burst, and then so many per second.
+// New returns a Limiter that allows a burst, and then perSecond actions per second.
 func New(perSecond rate.Limit, burst int) *Limiter {
 	l := &Limiter{seed: maphash.MakeSeed()}
 	for i := range l.all {
@@ -27,7 +27,7 @@ func New(perSecond rate.Limit, burst int) *Limiter {
 	return l
 }
 
-// Allow reports whether a source, which connlimit.Source returns, may do it once more now.
+// Allow reports whether a source, from connlimit.Source, may act now.
 func (l *Limiter) Allow(source netip.Prefix) bool {
 	return l.all[maphash.Comparable(l.seed, source)%limiters].Allow()
 }

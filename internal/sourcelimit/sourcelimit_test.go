@@ -28,7 +28,7 @@ func TestEachSourceHasItsOwnRate(t *testing.T) {
 				others++
 			}
 		}
-		if others < 90 { // a few share a limiter, with the first or with each other
+		if others < 90 { // a few sources share a limiter
 			t.Errorf("%d of 100 other sources are allowed, want nearly all", others)
 		}
 		time.Sleep(2 * time.Second)

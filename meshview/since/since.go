@@ -1,4 +1,4 @@
-// Package since keeps since when inbounds, outbounds and services are as they are.
+// Package since tracks how long inbounds, outbounds and services have been in their current state.
 package since
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Times are since when inbounds, outbounds and services are as they are, as this replica has seen it. What was so in its first view is older than the
-// replica, and not known.
+// Times has how long inbounds, outbounds and services have been in their current state, as seen by this replica. What
+// was already so in its first view is unknown.
 type Times struct {
 	mu        sync.Mutex
 	inbounds  map[portOf]time.Time
@@ -25,33 +25,33 @@ type portOf struct {
 	at    netip.AddrPort
 }
 
-// New returns Times that are not known.
+// New returns Times that know nothing yet.
 func New() *Times {
 	return &Times{inbounds: map[portOf]time.Time{}, outbounds: map[portOf]time.Time{}, without: map[mesh.ID]time.Time{}}
 }
 
-// Inbound returns since when the health of an inbound is what it is, a zero time if that is not known.
+// Inbound returns since when the health of an inbound has been the same, a zero time if unknown.
 func (s *Times) Inbound(proxy mesh.ID, at netip.AddrPort) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inbounds[portOf{proxy, at}]
 }
 
-// Outbound returns since when Envoy has accepted the listener of an outbound, or has not, as Inbound.
+// Outbound returns since when Envoy has accepted the listener of an outbound, or not, like Inbound.
 func (s *Times) Outbound(proxy mesh.ID, at netip.AddrPort) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.outbounds[portOf{proxy, at}]
 }
 
-// Without returns since when no endpoint of a service gets traffic, as Inbound.
+// Without returns since when no endpoint of a service has got traffic, like Inbound.
 func (s *Times) Without(service mesh.ID) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.without[service]
 }
 
-// Follow takes over a change of the view. It costs what has changed.
+// Follow applies a change of the view. Its cost is proportional to the change.
 func (s *Times) Follow(c meshview.Change, now time.Time) {
 	if c.Before == nil {
 		return
@@ -80,15 +80,15 @@ func (s *Times) Follow(c meshview.Change, now time.Time) {
 	}
 }
 
-// note notes what has changed of a proxy.
+// note records the changes of a proxy.
 func note[T comparable](since map[portOf]time.Time, proxy mesh.ID, before, after map[netip.AddrPort]T, now time.Time) {
 	for at := range before {
-		if _, is := after[at]; !is {
+		if _, ok := after[at]; !ok {
 			delete(since, portOf{proxy, at})
 		}
 	}
-	for at, is := range after {
-		if was, had := before[at]; !had || was != is {
+	for at, ok := range after {
+		if was, had := before[at]; !had || was != ok {
 			since[portOf{proxy, at}] = now
 		}
 	}

@@ -27,11 +27,11 @@ func TestSince(t *testing.T) {
 	}
 	expect := func(what string, inbound, outbound, without time.Time) {
 		t.Helper()
-		for name, is := range map[string][2]time.Time{
+		for name, ok := range map[string][2]time.Time{
 			"inbound": {s.Inbound(proxy, in), inbound}, "outbound": {s.Outbound(proxy, out), outbound}, "service": {s.Without(service), without},
 		} {
-			if !is[0].Equal(is[1]) {
-				t.Errorf("%s: the %s is so since %s, want %s", what, name, is[0], is[1])
+			if !ok[0].Equal(ok[1]) {
+				t.Errorf("%s: the %s is so since %s, want %s", what, name, ok[0], ok[1])
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func TestSince(t *testing.T) {
 	joined.Joined = false
 	step(&joined)
 	down := now
-	expect("it is not ready any more", down, refused, down)
+	expect("it is no longer ready", down, refused, down)
 	joined.OutboundsKnown = false
 	step(&joined)
 	expect("the outbound alone has changed", down, now, down)

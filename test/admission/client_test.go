@@ -17,12 +17,13 @@ import (
 	webhookclient "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/testing/certificate"
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// newClient starts a server with TLS in a bubble, and returns the API server's client for it.
+// newClient starts a TLS server in a bubble, and returns the API server's client for it.
 func newClient(t *testing.T, o webhook.ServerOptions) *rest.RESTClient {
 	t.Helper()
 	const address = "10.0.0.1:5682"
@@ -66,7 +67,7 @@ func newClient(t *testing.T, o webhook.ServerOptions) *rest.RESTClient {
 	return client
 }
 
-// The API server's client asks again within its timeout while the control plane does not know a namespace yet.
+// The API server's client retries within its timeout while the control plane has not read a namespace yet.
 func TestClientOfTheAPIServerAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
@@ -78,7 +79,7 @@ func TestClientOfTheAPIServerAsksAgain(t *testing.T) {
 				return webhook.Namespace{Name: name, Labels: map[string]string{ownKey: "enabled"}}, nil
 			},
 			Meshes:     func(context.Context, string) ([]string, error) { return []string{"default"}, nil },
-			Strict:     func(string) bool { return false },
+			Mode:       func(string) mesh.MTLSMode { return "" },
 			InUse:      func(string) (int, error) { return 0, nil },
 			PodExists:  func(string, string) (bool, error) { return false, nil },
 			ServiceIPs: func(string, string) ([]string, error) { return nil, nil },

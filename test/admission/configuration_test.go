@@ -25,7 +25,7 @@ const (
 	mirror  = "kubernetes.io/config.mirror"
 )
 
-// configurations returns what the chart installs where Kuma's label is read, and where it is not.
+// configurations returns the chart's webhook configurations, with and without Kuma's labels.
 func configurations(t *testing.T) (all []admissionregistration.MutatingWebhookConfiguration) {
 	t.Helper()
 	for _, kumaLabels := range []string{"true", "false"} {
@@ -78,7 +78,7 @@ func (e entry) matches(t *testing.T, ns *webhook.Namespace, pod *corev1.Pod) boo
 	return result.Matches
 }
 
-// choices returns all ways to set some keys to values, "" for none.
+// choices returns all ways to set some keys to values; "" means unset.
 func choices(keys []string, values ...string) []map[string]string {
 	all := []map[string]string{nil}
 	for _, key := range keys {
@@ -100,7 +100,7 @@ func choices(keys []string, values ...string) []map[string]string {
 	return all
 }
 
-// The API server calls the webhook for a pod if, and only if, the pod is injected or is refused for a wrong value.
+// The API server calls the webhook for a pod if, and only if, the webhook injects or rejects the pod.
 func TestConfigurationIsSelect(t *testing.T) {
 	values := []string{"", "enabled", "true", "disabled", "false", "wrong"}
 	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
@@ -139,13 +139,13 @@ func TestConfigurationIsSelect(t *testing.T) {
 	}
 }
 
-// The API server calls no webhook for a pod in which no sidecar can work, whoever asks for one, so that an outage of the control plane does not keep it
-// from being made.
+// The API server calls no webhook for a pod that cannot have a sidecar, even if it requests one, so that the pod can
+// be created during an outage of the control plane.
 func TestConfigurationLeavesUnsupportedPodsOut(t *testing.T) {
 	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	specs := map[string]corev1.PodSpec{
 		"none":                          {},
-		"the network of the node":       {HostNetwork: true},
+		"the host network":              {HostNetwork: true},
 		"Windows":                       {OS: &corev1.PodOS{Name: corev1.Windows}},
 		"Linux":                         {OS: &corev1.PodOS{Name: corev1.Linux}},
 		"nodes with Windows":            {NodeSelector: map[string]string{corev1.LabelOSStable: "windows"}},

@@ -23,16 +23,23 @@ import (
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-// conditionPolicy returns the validations of the policy that holds the control plane to one condition of pods, as the first API server with policies reads them.
+// conditionPolicy returns the validations of the policy that limits the control plane to one condition of pods, as
+// the first API server with policies reads them.
 func conditionPolicy(t *testing.T) cel.ConditionEvaluator {
 	t.Helper()
-	manifests, err := chart.Render(t.Context())
+	return policyOf(t, "sonde-liveness-held")
+}
+
+// policyOf returns the validations of a policy of the chart.
+func policyOf(t *testing.T, name string, flags ...string) cel.ConditionEvaluator {
+	t.Helper()
+	manifests, err := chart.Render(t.Context(), flags...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var policy admissionregistration.ValidatingAdmissionPolicy
 	for _, m := range manifests {
-		if m.Kind == "ValidatingAdmissionPolicy" && m.Name == "sonde-liveness-held" {
+		if m.Kind == "ValidatingAdmissionPolicy" && m.Name == name {
 			if err := m.Decode(&policy); err != nil {
 				t.Fatal(err)
 			}
@@ -48,16 +55,22 @@ func conditionPolicy(t *testing.T) cel.ConditionEvaluator {
 	return cel.NewConditionCompiler(environment.MustBaseEnvSet(version.MajorMinor(1, 30))).CompileCondition(conditions, cel.OptionalVariableDeclarations{}, environment.StoredExpressions)
 }
 
-// allows returns "" if a policy allows to make one object of another, else why not.
+// allows returns "" if a policy allows the update between two objects, else the reason.
 func allows(t *testing.T, policy cel.ConditionEvaluator, from, to map[string]any) string {
 	t.Helper()
-	kind, resource := corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithResource("pods")
+	return allowsRequest(t, policy, "Pod", "pods", from, to, &admissionv1.AdmissionRequest{})
+}
+
+// allowsRequest is allows for an object of another kind, and a request.
+func allowsRequest(t *testing.T, policy cel.ConditionEvaluator, ofKind, ofResource string, from, to map[string]any, request *admissionv1.AdmissionRequest) string {
+	t.Helper()
+	kind, resource := corev1.SchemeGroupVersion.WithKind(ofKind), corev1.SchemeGroupVersion.WithResource(ofResource)
 	was, is := &unstructured.Unstructured{Object: from}, &unstructured.Unstructured{Object: to}
 	attributes := &admission.VersionedAttributes{
 		Attributes:    admission.NewAttributesRecord(is, was, kind, "shop", "web", resource, "status", admission.Update, nil, false, nil),
 		VersionedKind: kind, VersionedObject: admission.NewLazyObject(is), VersionedOldObject: admission.NewLazyObject(was),
 	}
-	results, _, err := policy.ForInput(t.Context(), attributes, &admissionv1.AdmissionRequest{}, cel.OptionalVariableBindings{}, nil, celconfig.RuntimeCELCostBudget)
+	results, _, err := policy.ForInput(t.Context(), attributes, request, cel.OptionalVariableBindings{}, nil, celconfig.RuntimeCELCostBudget)
 	if err != nil {
 		return err.Error()
 	}
@@ -72,7 +85,7 @@ func allows(t *testing.T, policy cel.ConditionEvaluator, from, to map[string]any
 	return ""
 }
 
-// fill sets a value and all in it to what is not the zero value.
+// fill sets a value and all its parts to non-zero values.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
@@ -109,7 +122,7 @@ func fill(v reflect.Value) {
 	}
 }
 
-// fillText sets a struct that is a text or a number in JSON, such as a time, and returns whether it is one.
+// fillText sets a struct that is a string or number in JSON, such as a time, and returns whether it is one.
 func fillText(v reflect.Value) bool {
 	if !v.CanAddr() {
 		return false
@@ -118,7 +131,7 @@ func fillText(v reflect.Value) bool {
 	return ok && (unmarshaler.UnmarshalJSON([]byte(`"2026-01-02T03:04:05Z"`)) == nil || unmarshaler.UnmarshalJSON([]byte(`"7"`)) == nil)
 }
 
-// filled returns an object with all fields of a type set, as an API server has it.
+// filled returns an object of a type with all fields set, as JSON of an API server.
 func filled[T any](t *testing.T) map[string]any {
 	t.Helper()
 	var all T
@@ -130,7 +143,8 @@ func filled[T any](t *testing.T) map[string]any {
 	return object
 }
 
-// The control plane may change its condition, and no other field of metadata and status that pods have, or that a later Kubernetes gives them.
+// The control plane may change its condition, and no other field of a pod's metadata and status, including fields of
+// later Kubernetes versions.
 func TestConditionPolicyClosesEachField(t *testing.T) {
 	policy := conditionPolicy(t)
 	of := func(status, metadata map[string]any) map[string]any {
@@ -158,9 +172,9 @@ func TestConditionPolicyClosesEachField(t *testing.T) {
 		}
 	}
 	for key := range with(status, "fieldOfALaterRelease", "x") {
-		want := "nothing of the status of pods but a condition"
+		want := "may only change a condition in the status of pods"
 		if key == "conditions" {
-			want = "no condition but sonde.dev/LivenessHeld"
+			want = "may only change the condition sonde.dev/LivenessHeld"
 		}
 		refused("status."+key+" is added", want, of(without(status, key), metadata), of(with(status, key, status[key]), metadata))
 		refused("status."+key+" is removed", want, of(with(status, key, status[key]), metadata), of(without(status, key), metadata))
@@ -172,7 +186,7 @@ func TestConditionPolicyClosesEachField(t *testing.T) {
 		if key == "managedFields" { // the API server writes it
 			continue
 		}
-		const want = "may change no metadata of pods"
+		const want = "must not change the metadata of pods"
 		refused("metadata."+key+" is added", want, of(status, without(metadata, key)), of(status, with(metadata, key, metadata[key])))
 		refused("metadata."+key+" is removed", want, of(status, with(metadata, key, metadata[key])), of(status, without(metadata, key)))
 		refused("metadata."+key+" is changed", want, whole, of(status, with(metadata, key, "other")))
@@ -193,7 +207,7 @@ func TestConditionPolicyClosesEachField(t *testing.T) {
 	}
 }
 
-// A pod with very many containers costs the API server less than the policy may.
+// A pod with very many containers does not exceed the API server's cost limit of a policy.
 func TestConditionPolicyOfALargePod(t *testing.T) {
 	policy := conditionPolicy(t)
 	status := filled[corev1.PodStatus](t)

@@ -10,9 +10,9 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Catalog is shared by many clients. It has names and versions as numbers, and knows which endpoints a cluster and which
-// routes a listener refers to. So each version of a resource is decoded once, however many clients get it. It only
-// grows. It is safe for concurrent use.
+// Catalog is shared by many clients. It stores names and versions as numbers, and knows which endpoints a cluster
+// refers to and which routes a listener refers to. So each version of a resource is decoded only once, for any number
+// of clients. It only grows. It is safe for concurrent use.
 type Catalog struct {
 	mu       sync.RWMutex
 	names    numbers
@@ -31,7 +31,7 @@ type refKey struct {
 	name, version uint32
 }
 
-// Numbers that stand for no version: asked for and not answered yet, and known not to exist.
+// Numbers that are not versions: requested and not answered yet, and known not to exist.
 const (
 	unanswered uint32 = iota
 	absent
@@ -103,7 +103,7 @@ func (c *Catalog) references(kind int, name, version uint32, body []byte) ([]uin
 	return refs, nil
 }
 
-// known is references for a version that was decoded before.
+// known is like references, for a version that was decoded before.
 func (c *Catalog) known(kind int, name, version uint32) []uint32 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

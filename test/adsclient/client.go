@@ -1,6 +1,6 @@
-// Package adsclient is a delta ADS client without Envoy. It is so small that one process can hold thousands of clients
-// beside the server that is measured: each has one goroutine, and no resource is decoded twice. What one Envoy does with what it is
-// sent is envoysim, over gRPC in test/featuretest; the tests here compare both.
+// Package adsclient is a delta ADS client without Envoy. It is so small that one process can run thousands of clients
+// beside the measured server: each has one goroutine, and no resource is decoded twice. Package envoysim simulates what
+// one Envoy does with its resources, over gRPC in test/featuretest. The tests here compare both.
 package adsclient
 
 import (
@@ -16,13 +16,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Observer is told what happens on a stream. The client calls it in its own goroutine.
+// Observer is notified of what happens on a stream. The client calls it in its own goroutine.
 type Observer interface {
 	// Connected is called after the handshake, when the first requests are sent.
 	Connected()
 	// Resource is called for each resource. The bytes are only valid during the call.
 	Resource(t resource.Type, name, version []byte)
-	// Acked is called after the ACK of the response with the last resources was sent.
+	// Acked is called after the ACK of the response that had the last resources was sent.
 	Acked()
 }
 
@@ -34,14 +34,15 @@ type Options struct {
 	TLS *tls.Config
 	// Node is the proxy's id.
 	Node string
-	// State of the proxy. The first requests of the stream say what is in it.
+	// State of the proxy. The first requests of the stream say what the proxy has.
 	State *State
 	// Observer, default none.
 	Observer Observer
 	// Received counts the bytes read from the connection. Default none.
 	Received *atomic.Int64
-	// Refuse sees each resource of a response before any of them is applied. What it returns, if not "", is the reason of a
-	// NACK, and nothing of the response is applied. The name is only valid during the call. Default: nothing is refused.
+	// Refuse is called for each resource of a response before any of them is applied. If it returns a text, the text is
+	// the reason of a NACK, and nothing of the response is applied. The name is only valid during the call. Default:
+	// nothing is refused.
 	Refuse func(t resource.Type, name []byte) string
 	// Dial connects to Address. Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
@@ -51,12 +52,12 @@ type Options struct {
 	BytesPerSecond int
 }
 
-// readBuffer of a socket, in bytes. Thousands of sockets on one machine share the kernel's memory for TCP. At its limit the
-// kernel drops and reorders packets, which a proxy on a machine of its own would not see.
+// readBuffer is the receive buffer of a socket, in bytes. Thousands of sockets on one machine share the kernel's memory
+// for TCP. At its limit the kernel drops and reorders packets, which would not happen to a proxy on its own machine.
 const readBuffer = 128 << 10
 
-// Run runs one stream. Like Envoy, it subscribes to all clusters and listeners, and to the endpoints and routes that they
-// refer to. It answers each response at once. It returns the reason why the stream ended, never nil: ctx's error if ctx
+// Run runs one stream. Like Envoy, it subscribes to all clusters and listeners, and to the endpoints and routes that
+// they refer to. It answers each response at once. It returns why the stream ended, never nil: ctx's error if ctx
 // ended.
 func Run(ctx context.Context, o Options) error {
 	if o.Dial == nil {
@@ -132,7 +133,8 @@ func (c *client) run() error {
 	}
 }
 
-// hello queues the first requests. Like Envoy after a reconnect, it names what the proxy has and what that refers to.
+// hello queues the first requests. Like Envoy after a reconnect, it names the proxy's resources and the names that they
+// refer to.
 func (c *client) hello() {
 	s := c.o.State
 	s.mu.Lock()
@@ -158,7 +160,7 @@ func (c *client) take(message []byte) error {
 	}
 	kind := slices.Index(resource.Types(), resource.Type(r.kind))
 	if kind < 0 {
-		return fmt.Errorf("response of type %q, which the client has not asked for", r.kind)
+		return fmt.Errorf("response of type %q, which the client did not request", r.kind)
 	}
 	if c.o.Refuse != nil {
 		refusal, err := c.refusal(&r, resource.Types()[kind])
@@ -201,7 +203,7 @@ func (c *client) take(message []byte) error {
 	return nil
 }
 
-// refusal shows the resources to Refuse, and returns the first reason.
+// refusal calls Refuse for the resources, and returns the first reason.
 func (c *client) refusal(r *response, t resource.Type) (first string, err error) {
 	err = r.each(func(name, _, _ []byte) error {
 		if first == "" {
@@ -212,11 +214,11 @@ func (c *client) refusal(r *response, t resource.Type) (first string, err error)
 	return first, err
 }
 
-// metered is a connection that counts the bytes read, and limits their rate if asked to.
+// metered is a connection that counts the bytes read, and optionally limits their rate.
 type metered struct {
 	net.Conn
 	received  *atomic.Int64
-	ctx       context.Context //nolint:containedctx // Read of net.Conn has none
+	ctx       context.Context //nolint:containedctx // net.Conn's Read has no context
 	perSecond int
 }
 

@@ -29,7 +29,7 @@ func start(t *testing.T) *featuretest.Feature {
 	return featuretest.Start(t, "../../feature/testdata/two-services")
 }
 
-// options are those of a client of the proxy, with its certificate.
+// options are the options of a client of the proxy, with its certificate.
 func options(t *testing.T, f *featuretest.Feature, s *State) Options {
 	t.Helper()
 	config, err := f.TLS(proxy)
@@ -47,7 +47,7 @@ func run(t *testing.T, o Options) (stop func()) {
 	go func() { ended <- Run(ctx, o) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != context.Canceled { //nolint:errorlint // it is returned as it is
+		if err := <-ended; err != context.Canceled { //nolint:errorlint // it is returned unwrapped
 			t.Errorf("Run() error = %v, want %v", err, context.Canceled)
 		}
 	})
@@ -55,7 +55,7 @@ func run(t *testing.T, o Options) (stop func()) {
 	return stop
 }
 
-// has checks that the proxy has all that the simulated Envoy has.
+// has checks that the proxy has everything that the simulated Envoy has.
 func has(t *testing.T, s *State, envoy *featuretest.Client) {
 	t.Helper()
 	envoy.Sync()
@@ -107,7 +107,7 @@ func TestReconnectSaysWhatItHas(t *testing.T) {
 		f.Put("web-1-cache.yaml")
 		has(t, s, envoy)
 		if got := count.resources.Load(); got != 4 {
-			t.Errorf("%d resources came after the proxy had said what it has, want the 4 of the new service", got)
+			t.Errorf("got %d resources after the proxy reported what it has, want the 4 of the new service", got)
 		}
 	})
 }
@@ -116,7 +116,7 @@ func TestLargeResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t)
 		many := &mesh.Service{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: "api"}}
-		for i := range 20_000 { // many times what the windows of HTTP/2 hold
+		for i := range 20_000 { // many times the size of the HTTP/2 windows
 			many.Spec.Endpoints = append(many.Spec.Endpoints, mesh.ServiceEndpoint{Address: fmt.Sprintf("10.9.%d.%d", i/250, 1+i%250), Port: 80})
 		}
 		f.Set(many)
@@ -127,7 +127,7 @@ func TestLargeResponses(t *testing.T) {
 			o.BytesPerSecond = rate
 			o.Received = new(atomic.Int64)
 			stop := run(t, o)
-			time.Sleep(time.Second) // more than it takes at that rate
+			time.Sleep(time.Second) // longer than needed at that rate
 			has(t, s, envoy)
 			if got := o.Received.Load(); got < 400_000 {
 				t.Errorf("%s: received %d bytes, want more", name, got)
@@ -145,7 +145,7 @@ func TestSilentClientDoesNotAnswer(t *testing.T) {
 		run(t, o)
 		synctest.Wait()
 		if all := f.Status(); len(all) != 1 || len(all[0].Types) == 0 || all[0].Types[0].Sent == "" || all[0].Types[0].Acked != "" {
-			t.Errorf("status %+v, want clusters that are sent, and not ACKed", all)
+			t.Errorf("status %+v, want clusters that are sent but not ACKed", all)
 		}
 	})
 }
@@ -157,7 +157,7 @@ func TestRefusalIsTheServersStatus(t *testing.T) {
 		o.Node = "default/api-1"
 		err := Run(t.Context(), o)
 		if status.Code(err) != codes.PermissionDenied || !strings.Contains(status.Convert(err).Message(), o.Node) {
-			t.Errorf("Run() error = %v, want PermissionDenied with the server's words", err)
+			t.Errorf("Run() error = %v, want PermissionDenied with the server's message", err)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestRefusedVersionIsNotApplied(t *testing.T) {
 			return slices.ContainsFunc(st.Types, func(of xds.TypeStatus) bool { return len(of.NACKs) == 1 && of.NACKs[0].Reason == "I do not like api" })
 		}
 		if all := f.Status(); !slices.ContainsFunc(all, known) {
-			t.Errorf("status %+v, want what was refused", all)
+			t.Errorf("status %+v, want the refused resource", all)
 		}
 		f.Put("web-1-cache.yaml")
 		has(t, s, envoy)

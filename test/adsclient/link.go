@@ -19,7 +19,7 @@ import (
 
 const (
 	method = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
-	// wideWindow is Envoy's: the server never has to wait for a proxy that reads.
+	// wideWindow is Envoy's window: the server never has to wait for a proxy that reads.
 	wideWindow    = 16 << 20
 	defaultWindow = 1<<16 - 1 // the default of HTTP/2
 	maxFrame      = 1 << 14
@@ -28,8 +28,8 @@ const (
 	smallMessage  = 64 << 10
 )
 
-// link is one gRPC stream on one HTTP/2 connection, without a goroutine of its own: whoever reads also writes. It is not
-// safe for concurrent use.
+// link is one gRPC stream on one HTTP/2 connection, without its own goroutine: the goroutine that reads also writes. It
+// is not safe for concurrent use.
 type link struct {
 	framer  *http2.Framer
 	out     *bufio.Writer
@@ -43,7 +43,7 @@ type link struct {
 	receivedConn, receivedStream        int64
 }
 
-// bodies holds buffers of large messages.
+// bodies has buffers for large messages.
 var bodies sync.Pool
 
 // openLink starts HTTP/2 on a connection and opens the stream.
@@ -81,7 +81,7 @@ func (l *link) send(r *request) {
 	binary.BigEndian.PutUint32(l.queue[at+1:], uint32(len(l.queue)-at-prefix))
 }
 
-// flush sends what the windows allow.
+// flush sends as much as the windows allow.
 func (l *link) flush() error {
 	for len(l.queue) > 0 {
 		n := min(int64(len(l.queue)), maxFrame, l.sendConn, l.sendStream)
@@ -101,7 +101,7 @@ func (l *link) flush() error {
 	return l.out.Flush()
 }
 
-// next returns the next message, which is valid until the next call. Before it waits, it flushes.
+// next returns the next message, which is valid until the next call. It flushes before it waits.
 func (l *link) next() ([]byte, error) {
 	for {
 		message, err := l.take()
@@ -121,7 +121,7 @@ func (l *link) next() ([]byte, error) {
 	}
 }
 
-// take returns a complete message, or nil if there is none.
+// take returns a complete message, or nil.
 func (l *link) take() ([]byte, error) {
 	if n := sizeOf(l.partial); n > 0 && len(l.partial) == n { // the last call returned it
 		if cap(l.partial) > smallMessage {
@@ -151,7 +151,7 @@ func (l *link) take() ([]byte, error) {
 	return nil, nil
 }
 
-// sizeOf returns the size of the message at the start of b, with its prefix; 0 if b is too short to tell.
+// sizeOf returns the size of the message at the start of b, including its prefix, or 0 if b is too short to know.
 func sizeOf(b []byte) int {
 	if len(b) < prefix {
 		return 0
@@ -161,7 +161,7 @@ func sizeOf(b []byte) int {
 
 func body(message []byte) ([]byte, error) {
 	if message[0] != 0 {
-		return nil, errors.New("read message: it is compressed")
+		return nil, errors.New("read message: compressed messages are not supported")
 	}
 	return message[prefix:], nil
 }
@@ -210,7 +210,7 @@ func (l *link) handle(frame http2.Frame) error {
 		return fmt.Errorf("the server reset the stream: %s", f.ErrCode)
 	case *http2.GoAwayFrame:
 		if f.ErrCode != http2.ErrCodeNo || f.LastStreamID < stream {
-			return fmt.Errorf("the server ends the connection: %s %s", f.ErrCode, f.DebugData())
+			return fmt.Errorf("the server ended the connection: %s %s", f.ErrCode, f.DebugData())
 		}
 	}
 	return nil
@@ -241,14 +241,14 @@ func (l *link) settings(f *http2.SettingsFrame) error {
 	return l.framer.WriteSettingsAck()
 }
 
-// statusOf returns the error of headers that end a stream, and nil for those that begin it.
+// statusOf returns the error of headers that end a stream, and nil for headers that begin it.
 func statusOf(f *http2.MetaHeadersFrame) error {
 	code, message := "", ""
 	for _, h := range f.Fields {
 		switch h.Name {
 		case ":status":
 			if h.Value != "200" {
-				return fmt.Errorf("the server answers with HTTP %s", h.Value)
+				return fmt.Errorf("the server answered with HTTP status %s", h.Value)
 			}
 		case "grpc-status":
 			code = h.Value

@@ -12,7 +12,7 @@ func edsCluster(name string) *clusterv3.Cluster {
 	return &clusterv3.Cluster{Name: name, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
 }
 
-// FuzzFrames cuts messages into frames of any size.
+// FuzzFrames splits messages into frames of any size.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{3, 0, 200}, []byte{1, 2, 7})
 	f.Add([]byte{255, 255, 255, 1}, []byte{250, 90})
@@ -46,7 +46,7 @@ func FuzzFrames(f *testing.F) {
 					break
 				}
 				if n == len(want) || !bytes.Equal(got, want[n]) {
-					t.Fatalf("message %d differs", n)
+					t.Fatalf("message %d is wrong", n)
 				}
 				n++
 			}

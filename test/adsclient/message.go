@@ -83,7 +83,7 @@ type response struct {
 	kind, nonce []byte
 }
 
-var errWire = errors.New("decode response: it is not protobuf")
+var errWire = errors.New("decode response: not protobuf")
 
 // fields calls yield for each length-delimited field in b.
 func fields(b []byte, yield func(field protowire.Number, value []byte) error) error {
@@ -124,7 +124,7 @@ func readResponse(message []byte) (response, error) {
 		return nil
 	})
 	if err == nil && len(r.nonce) == 0 {
-		err = fmt.Errorf("decode response of type %q: it has no nonce", r.kind)
+		err = fmt.Errorf("decode response of type %q: no nonce", r.kind)
 	}
 	return r, err
 }
@@ -146,7 +146,7 @@ func (r *response) each(put func(name, version, body []byte) error, remove func(
 	})
 }
 
-// readResource returns name and version of a Resource, and its body without the Any.
+// readResource returns the name and version of a Resource, and its body without the Any.
 func readResource(b []byte) (name, version, body []byte, err error) {
 	err = fields(b, func(field protowire.Number, value []byte) error {
 		switch field {

@@ -7,19 +7,19 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// State is what one proxy has, as numbers of a Catalog. It outlives the stream: the next stream says what is in it. Its
-// exported methods are safe for concurrent use.
+// State is what one proxy has, as numbers of a Catalog. It is kept across streams: the next stream says what the proxy
+// has. Its exported methods are safe for concurrent use.
 type State struct {
 	catalog *Catalog
 
 	mu    sync.Mutex
 	kinds [4]kindState // in the order of resource.Types
-	open  int          // number of names that were asked for and not answered yet
+	open  int          // number of names that were requested and not answered yet
 }
 
 type kindState struct {
 	answered bool
-	has      map[uint32]holding // by number of the name
+	has      map[uint32]holding // by the number of the name
 }
 
 // holding is what a proxy has for one name. users counts the clusters or listeners that refer to it.
@@ -41,7 +41,7 @@ const (
 	routes
 )
 
-// dependent returns the kind that clusters or listeners refer to, -1 for other kinds.
+// dependent returns the kind that clusters or listeners refer to, or -1 for other kinds.
 func dependent(kind int) int {
 	switch kind {
 	case clusters:
@@ -52,15 +52,16 @@ func dependent(kind int) int {
 	return -1
 }
 
-// Settled says whether clusters, listeners and each name that they refer to have been answered.
+// Settled reports whether clusters, listeners and each name that they refer to have been answered.
 func (s *State) Settled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open == 0 && s.kinds[clusters].answered && s.kinds[listeners].answered
 }
 
-// Contents returns the versions of all that the proxy has, by type and name. The version is "" for a name that clusters or
-// listeners refer to and that the proxy does not have: it is not answered yet, or the answer was that it does not exist.
+// Contents returns the versions of everything that the proxy has, by type and name. The version is "" for a name that
+// clusters or listeners refer to and that the proxy does not have: it was not answered yet, or the answer was that it
+// does not exist.
 func (s *State) Contents() map[resource.Type]map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +92,7 @@ func (s *State) Count() map[resource.Type]int {
 	return counts
 }
 
-// versions needs mu.
+// versions needs mu to be held.
 func (s *State) versions(kind int) map[string]string {
 	s.catalog.mu.RLock()
 	defer s.catalog.mu.RUnlock()
@@ -104,7 +105,7 @@ func (s *State) versions(kind int) map[string]string {
 	return versions
 }
 
-// asked returns the names that the proxy subscribes to by name. It needs mu.
+// asked returns the names that the proxy subscribes to by name. It needs mu to be held.
 func (s *State) asked(kind int) []string {
 	var list []uint32
 	for name := range s.kinds[kind].has {
@@ -114,16 +115,16 @@ func (s *State) asked(kind int) []string {
 	return s.catalog.text(list)
 }
 
-// difference is how a response changes which names the proxy subscribes to, for the dependent kind.
+// difference is how a response changes the names that the proxy subscribes to, for the dependent kind.
 type difference struct{ add, remove []uint32 }
 
-// put takes a resource. It needs mu.
+// put applies a resource. It needs mu to be held.
 func (s *State) put(kind int, name, version uint32, body []byte, d *difference) error {
 	k := &s.kinds[kind]
 	old, had := k.has[name]
 	dep := dependent(kind)
 	if dep < 0 {
-		if had { // otherwise it is not asked for any more
+		if had { // otherwise the name is no longer subscribed to
 			s.answer(old)
 			k.has[name] = holding{version: version, users: old.users}
 		}
@@ -144,7 +145,7 @@ func (s *State) put(kind int, name, version uint32, body []byte, d *difference) 
 	return nil
 }
 
-// drop records that there is no such resource. It needs mu.
+// drop records that the resource does not exist. It needs mu to be held.
 func (s *State) drop(kind int, name uint32, d *difference) {
 	k := &s.kinds[kind]
 	old, had := k.has[name]
@@ -170,7 +171,7 @@ func (s *State) refer(dep int, refs []uint32, d *difference) {
 	for _, ref := range refs {
 		h := has[ref]
 		if h.users == 0 {
-			// As in Envoy, no name is in both lists: it would end unsubscribed.
+			// Like in Envoy, no name may be in both lists: it would end up unsubscribed.
 			d.remove = slices.DeleteFunc(d.remove, func(other uint32) bool { return other == ref })
 			d.add = append(d.add, ref)
 			s.open++

@@ -1,4 +1,5 @@
-// Package anymesh draws the objects of a mesh, and the contents of broken files, for tests that change a mesh at random.
+// Package anymesh draws random objects of a mesh, and contents of broken files, for tests that change a mesh at
+// random.
 package anymesh
 
 import (
@@ -11,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Pick draws one of them.
+// Pick draws one of the values.
 func Pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
 // Weighted draws an index below n. Each has a weight.
@@ -27,14 +28,14 @@ func Weighted(r *rand.Rand, n int, weight func(i int) int) int {
 	return i
 }
 
-// Keys returns the keys of objects, sorted: the order of a map would differ each time.
+// Keys returns the keys of objects, sorted, because the order of a map differs each time.
 func Keys(objects map[mesh.Key]mesh.Object) []mesh.Key {
 	return slices.SortedFunc(maps.Keys(objects), func(a, b mesh.Key) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Mesh, b.Mesh), cmp.Compare(a.Name, b.Name))
 	})
 }
 
-// Mesh draws whether a mesh has mTLS, and in which mode.
+// Mesh draws a Mesh with or without mTLS, in any mode.
 func Mesh(r *rand.Rand, name string) *mesh.Mesh {
 	m := &mesh.Mesh{Name: name}
 	if mode := Pick(r, "", mesh.ModeStrict, mesh.ModePermissive); mode != "" {
@@ -56,7 +57,7 @@ func Service(r *rand.Rand, meta mesh.Meta, address func(i int) string) *mesh.Ser
 	return s
 }
 
-// Labels that Dataplanes and MeshServices have, and by which they are selected, and the names of inbounds.
+// Labels of Dataplanes and MeshServices, by which they are selected, and the names of inbounds.
 const (
 	labelApp  = "app"
 	labelTeam = "team"
@@ -66,7 +67,7 @@ const (
 func anyApp(r *rand.Rand) string  { return Pick(r, "web", "api", "job") }
 func anyTeam(r *rand.Rand) string { return Pick(r, "red", "blue") }
 
-// anyPort draws a port of an inbound, which MeshServices have as well.
+// anyPort draws a port of an inbound, which MeshServices also use.
 func anyPort(r *rand.Rand) uint32 { return uint32(80 + r.IntN(3)) }
 
 // MeshService draws a MeshService that selects Dataplanes by a label, by the tag of a service or by name.
@@ -91,7 +92,7 @@ func MeshService(r *rand.Rand, meta mesh.Meta, dataplane, service func() string)
 	return s
 }
 
-// outbound draws an outbound in either of Kuma's forms. What it names need not be there.
+// outbound draws an outbound in either of Kuma's forms. Its service may not exist.
 func outbound(r *rand.Rand, port uint32, service func() string) mesh.Outbound {
 	o := mesh.Outbound{Port: port}
 	switch r.IntN(4) {
@@ -121,9 +122,9 @@ func inbound(r *rand.Rand, port uint32, service func() string) mesh.Inbound {
 	return in
 }
 
-// Dataplane draws a Dataplane at an address, in either of Kuma's forms or both. It may have the workload as its label. service draws one of
-// those that its inbounds and outbounds name, which are names of MeshServices, too. It has at least one inbound: a known proxy always has
-// something.
+// Dataplane draws a Dataplane at an address, in one or both of Kuma's forms, optionally with the workload as its
+// label. service draws a service for its inbounds and outbounds, which is also the name of a MeshService. The
+// Dataplane has at least one inbound, so that its proxy always has resources.
 func Dataplane(r *rand.Rand, meta mesh.Meta, address, workload string, service func() string) *mesh.Dataplane {
 	d := &mesh.Dataplane{Meta: meta}
 	n := &d.Spec.Networking
@@ -144,7 +145,7 @@ func Dataplane(r *rand.Rand, meta mesh.Meta, address, workload string, service f
 	return d
 }
 
-// Break returns a text that the store must not accept in place of a file's text, and how it is broken. other is the text of
+// Break returns a replacement of a file's text that the store must reject, and how it is broken. other is the text of
 // another file, whose objects may then be in both.
 func Break(r *rand.Rand, text, other []byte) (broken []byte, how string) {
 	switch how = Pick(r, "empty", "cut", "field", "port", "clash", "binary"); how {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// auditPolicy has the API server log what service accounts ask for.
+// auditPolicy makes the API server log the requests of service accounts.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -22,23 +22,24 @@ rules:
 
 func (c *Cluster) auditLog() string { return filepath.Join(c.directory, "audit.log") }
 
-// Request is one that a service account has sent to the API server.
+// Request is a request of a service account to the API server.
 type Request struct {
-	// Namespace is "" for objects of the cluster, and for those of all namespaces.
+	// Namespace is "" for cluster-scoped objects, and for requests across all namespaces.
 	Namespace, Verb, Group, Resource string
-	// Name of the object, "" for several.
+	// Name of the object; "" for several.
 	Name string
-	// Allowed says that a role allows it. Role names one of these, as in ClusterRole "sonde-cp".
+	// Allowed means that a role allows the request. Role names one of these roles, as in
+	// ClusterRole "sonde-cp".
 	Allowed bool
 	Role    string
 }
 
-// String returns the request as a rule of a role has it.
+// String returns the request in the form of a role's rule.
 func (r Request) String() string {
 	return fmt.Sprintf("%s %s %q in namespace %q", r.Verb, r.Resource, r.Group, r.Namespace)
 }
 
-// Requests returns what a user has asked for, such as system:serviceaccount:shop:default.
+// Requests returns the requests of a user, such as system:serviceaccount:shop:default.
 func (c *Cluster) Requests(user string) (all []Request, err error) {
 	log, err := os.Open(c.auditLog())
 	if err != nil {
@@ -57,7 +58,7 @@ func (c *Cluster) Requests(user string) (all []Request, err error) {
 			ResponseStatus struct{ Code int }
 		}
 		if json.Unmarshal(lines.Bytes(), &e) != nil || e.User.Username != user || e.ObjectRef == nil {
-			continue // the last line may not be whole yet
+			continue // the last line may be incomplete
 		}
 		r := Request{Namespace: e.ObjectRef.Namespace, Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Name: e.ObjectRef.Name}
 		if s := e.ObjectRef.Subresource; s != "" {
@@ -67,7 +68,7 @@ func (c *Cluster) Requests(user string) (all []Request, err error) {
 		_, r.Role, _ = strings.Cut(e.Annotations["authorization.k8s.io/reason"], " of ")
 		r.Role, _, _ = strings.Cut(r.Role, " to ")
 		all = append(all, r)
-		if e.Verb == "patch" && e.ResponseStatus.Code == http.StatusCreated { // an apply of what was not there needs both rights
+		if e.Verb == "patch" && e.ResponseStatus.Code == http.StatusCreated { // an apply that creates an object needs both rights
 			r.Verb = "create"
 			all = append(all, r)
 		}

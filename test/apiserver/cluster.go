@@ -1,5 +1,5 @@
-// Package apiserver runs a real API server with its etcd, for tests of what reads and writes a cluster. There are no controllers, so tests
-// write what these would, such as EndpointSlices, and no kubelets.
+// Package apiserver runs a real API server with its etcd, for tests of programs that read and write a cluster. There
+// are no controllers and no kubelets, so tests write the objects that these would write, such as EndpointSlices.
 package apiserver
 
 import (
@@ -32,18 +32,18 @@ import (
 
 // Cluster is a running API server.
 type Cluster struct {
-	// Config reaches it as a member of system:masters.
+	// Config connects as a member of system:masters.
 	Config *rest.Config
-	// Kubeconfig is a file with the same.
+	// Kubeconfig is a file with the same configuration.
 	Kubeconfig string
 
 	directory string
 	processes []*exec.Cmd
-	release   func() error // of the addresses
+	release   func() error // releases the addresses
 }
 
-// Start starts an API server with the CustomResourceDefinitions of Sonde. It has to be called by the main goroutine, since the
-// programs end with the thread that has started them. Close ends it.
+// Start starts an API server with Sonde's CustomResourceDefinitions. The main goroutine must call it, because the
+// programs end with the thread that started them. Close ends the API server.
 func Start(ctx context.Context) (*Cluster, error) {
 	runtime.LockOSThread()
 	programs, err := binaries(ctx)
@@ -86,6 +86,8 @@ func (c *Cluster) run(ctx context.Context, programs string, addresses []string) 
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-signing-key-file="+filepath.Join(directory, "accounts.key"),
 		"--service-account-key-file="+filepath.Join(directory, "accounts.key"), "--authorization-mode=RBAC",
 		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112", "--allow-privileged",
+		// EvictionRequests are alpha.
+		"--feature-gates=EvictionRequestAPI=true", "--runtime-config=lifecycle.k8s.io/v1alpha1=true",
 		"--audit-policy-file="+filepath.Join(directory, "audit.yaml"), "--audit-log-path="+c.auditLog())); err != nil {
 		return err
 	}
@@ -100,7 +102,7 @@ func (c *Cluster) run(ctx context.Context, programs string, addresses []string) 
 	return errors.Join(c.WriteKubeconfig(c.Kubeconfig, c.Config.Host, token), c.installCRDs(ctx))
 }
 
-// binaries returns the directory with etcd and kube-apiserver, which are built if they are not in the cache.
+// binaries returns the directory with etcd and kube-apiserver, and builds them if they are not in the cache.
 func binaries(ctx context.Context) (string, error) {
 	root, err := harness.Root()
 	if err != nil {
@@ -108,7 +110,7 @@ func binaries(ctx context.Context) (string, error) {
 	}
 	cmd := exec.CommandContext(ctx, "go", "run", "./testbed", "binaries", "--only=kube-apiserver,etcd")
 	cmd.Dir, cmd.Stderr = filepath.Join(root, "tools"), os.Stderr
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile compiles it
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the Makefile
 	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("build kube-apiserver and etcd: %w", err)
@@ -122,7 +124,7 @@ func (c *Cluster) program(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts a program, whose output goes to a file of its name.
+// start starts a program, whose output goes to a file with the program's name.
 func (c *Cluster) start(cmd *exec.Cmd) error {
 	log, err := os.OpenFile(filepath.Join(c.directory, filepath.Base(cmd.Path)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -137,7 +139,7 @@ func (c *Cluster) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// logs returns the end of what the programs have said, as an error.
+// logs returns the end of the programs' logs, as an error.
 func (c *Cluster) logs() error {
 	var errs []error
 	for _, name := range []string{"etcd", "kube-apiserver"} {
@@ -150,7 +152,7 @@ func (c *Cluster) logs() error {
 	return errors.Join(errs...)
 }
 
-// writeCredentials writes a token of an administrator, which it returns, and the key of service accounts.
+// writeCredentials writes an administrator's token, which it returns, and the key of service accounts.
 func (c *Cluster) writeCredentials() (string, error) {
 	token := rand.Text()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -167,7 +169,7 @@ func (c *Cluster) writeCredentials() (string, error) {
 		os.WriteFile(filepath.Join(c.directory, "accounts.key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600))
 }
 
-// WriteKubeconfig writes a file with which a client has this token, and finds the API server there.
+// WriteKubeconfig writes a kubeconfig with this API server address and token.
 func (c *Cluster) WriteKubeconfig(path, host, token string) error {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["test"] = &clientcmdapi.Cluster{Server: host, CertificateAuthority: c.Config.CAFile}
@@ -211,7 +213,8 @@ func (c *Cluster) installCRDs(ctx context.Context) error {
 	return nil
 }
 
-// Do sends a request to the API server, and returns its answer. The error of a refusal is its text.
+// Do sends a request to the API server, and returns its response. The error of a refusal contains
+// the response.
 func (c *Cluster) Do(ctx context.Context, method, path, contentType, body string) (string, error) {
 	client, err := rest.HTTPClientFor(c.Config)
 	if err != nil {
@@ -239,7 +242,7 @@ func (c *Cluster) Do(ctx context.Context, method, path, contentType, body string
 	return string(answer), nil
 }
 
-// Close ends the programs, and removes what they have written.
+// Close ends the programs, and removes their files.
 func (c *Cluster) Close() error {
 	for _, p := range slices.Backward(c.processes) { // the API server first
 		_ = p.Process.Kill()

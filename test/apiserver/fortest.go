@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// ForTest starts an API server, which ends with the test: as its programs end with the thread that has started them, that has
-// one of its own.
+// ForTest starts an API server, which ends with the test. It runs on its own thread, because the API server's
+// programs end with the thread that started them.
 func ForTest(t *testing.T) *Cluster {
 	t.Helper()
 	type started struct {

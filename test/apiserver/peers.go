@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/controller/replicas"
 )
 
-// PeerSlice returns the EndpointSlice by which replicas of the control plane find one that runs on this machine, as the headless Service would have it.
-// Each has one of its own, since each has a port of its own here.
+// PeerSlice returns the EndpointSlice by which replicas of the control plane find a replica on this machine, as of
+// the headless Service. Each replica has its own slice, because each has its own port here.
 func PeerSlice(t testing.TB, replica string, port int32) *discoveryv1.EndpointSlice {
 	t.Helper()
 	return &discoveryv1.EndpointSlice{
@@ -25,7 +25,8 @@ func PeerSlice(t testing.TB, replica string, port int32) *discoveryv1.EndpointSl
 	}
 }
 
-// OwnAddress returns an IPv4 address of this machine that is none of loopback's: no EndpointSlice may have those, and a watchdog refuses them.
+// OwnAddress returns an IPv4 address of this machine other than loopback: EndpointSlices must not have loopback
+// addresses, and a watchdog refuses them.
 func OwnAddress(t testing.TB) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -37,6 +38,6 @@ func OwnAddress(t testing.TB) string {
 			return prefix.Addr().String()
 		}
 	}
-	t.Fatalf("this machine has no IPv4 address but those of loopback: %v", addresses)
+	t.Fatalf("this machine has only loopback IPv4 addresses: %v", addresses)
 	return ""
 }

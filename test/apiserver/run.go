@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// shards is how many API servers the tests of a package share. Their tests mostly wait, and one server's tests cannot be parallel: they
-	// write objects of the whole cluster.
+	// shards is how many API servers the tests of a package share. The tests mostly wait, and tests of one API server
+	// cannot run in parallel, because they write cluster-scoped objects.
 	shards = 4
-	// shardVariable says that a process is one of them.
+	// shardVariable marks a process as a shard.
 	shardVariable = "SONDE_TEST_SHARD"
 )
 
-// Run runs the tests of a package with an API server for all of them, in *c, and returns the exit code. Many tests are shared out among four
-// processes with an API server each.
+// Run runs the tests of a package with a common API server in *c, and returns the exit code. It distributes many
+// tests over four processes, with an API server each.
 func Run(m *testing.M, c **Cluster) int {
 	flag.Parse()
 	if os.Getenv(shardVariable) == "" {
@@ -56,7 +56,8 @@ func Run(m *testing.M, c **Cluster) int {
 	return code
 }
 
-// selected returns the tests that a -test.run names, none if it names parts of a test, or if something else is run.
+// selected returns the tests that match a -test.run, or none if it selects subtests or if benchmarks or listings
+// are requested.
 func selected(pattern string) ([]string, error) {
 	if strings.Contains(pattern, "/") || flag.Lookup("test.bench").Value.String() != "" || flag.Lookup("test.list").Value.String() != "" {
 		return nil, nil
@@ -77,7 +78,8 @@ func selected(pattern string) ([]string, error) {
 	return tests, nil
 }
 
-// runShards shares tests out among processes. What one prints comes as a whole when it ends, or line by line in a verbose run.
+// runShards distributes tests over processes. It prints a process's output when the process ends, or line by line in
+// a verbose run.
 func runShards(tests []string) int {
 	of := make([][]string, shards)
 	for i, test := range tests {
@@ -97,7 +99,7 @@ func runShards(tests []string) int {
 }
 
 func runShard(number int, tests []string, out *lines) error {
-	runtime.LockOSThread() // it ends with the thread that starts it
+	runtime.LockOSThread() // the shard ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	args := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(arg string) bool { return strings.HasPrefix(arg, "-test.testlogfile=") })
 	args = append(args, "-test.run=^("+strings.Join(tests, "|")+")$")
@@ -117,7 +119,7 @@ type lines struct {
 	to io.Writer
 }
 
-// shard keeps what a process prints until a line of it is whole, or until its end.
+// shard buffers a process's output until a line is complete, or until the process ends.
 type shard struct {
 	*lines
 	verbose bool

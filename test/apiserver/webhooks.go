@@ -12,11 +12,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-// registrations is where the configurations of webhooks and the policies of admission are.
+// registrations is the API path of webhook configurations and admission policies.
 const registrations = "/apis/admissionregistration.k8s.io/v1/"
 
-// InstallWebhooks creates the webhooks among the manifests of the chart, which call the control plane at that host:port. remove
-// deletes them.
+// InstallWebhooks creates the webhooks among the chart's manifests, which call the control plane at this host:port.
+// remove deletes them.
 func (c *Cluster) InstallWebhooks(ctx context.Context, manifests []chart.Manifest, address string) (remove func(context.Context) error, err error) {
 	return c.register(ctx, manifests, map[string]string{
 		"MutatingWebhookConfiguration": "mutatingwebhookconfigurations", "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
@@ -29,7 +29,7 @@ func (c *Cluster) InstallWebhooks(ctx context.Context, manifests []chart.Manifes
 	})
 }
 
-// InstallPolicies creates the policies of admission among the manifests of the chart. remove deletes them.
+// InstallPolicies creates the admission policies among the chart's manifests. remove deletes them.
 func (c *Cluster) InstallPolicies(ctx context.Context, manifests []chart.Manifest) (remove func(context.Context) error, err error) {
 	return c.register(ctx, manifests, map[string]string{
 		"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",

@@ -8,10 +8,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 )
 
-// virtualPort is where the agent answers probes.
+// virtualPort is the port where the agent answers probes.
 const virtualPort = 9000
 
-// serveCase is the application of a case of the fidelity test, at the pod's address and from a port on, until ctx ends.
+// serveCase serves the application of a case of the fidelity test at the pod's address, from a port on, until ctx
+// ends.
 func serveCase(ctx context.Context, name string, port int) error {
 	c, err := cases.Find(name)
 	if err != nil {

@@ -17,15 +17,16 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// control changes the application while it runs, and calls others from where it runs:
+// control changes the running application, and makes calls from its pod:
 //
-//	PUT /http?status=500                         what /healthz answers
-//	PUT /grpc?service=NAME&status=NOT_SERVING    what gRPC health answers
-//	PUT /port?name=tcp&open=false                closes the port of a protocol, or opens it again
-//	GET /counts                                  requests by their path
-//	GET /call?url=URL                            one HTTP request
-//	PUT /load?name=NAME&kind=http&target=URL     starts a load; kinds are those of newCaller
-//	GET /load?name=NAME                          its report so far
+//	PUT /http?status=500                         sets the status of /healthz
+//	PUT /grpc?service=NAME&status=NOT_SERVING    sets the status of gRPC health
+//	PUT /port?name=tcp&open=false                closes the port of a protocol, or reopens it
+//	GET /counts                                  number of requests by path
+//	GET /call?url=URL                            makes one HTTP request
+//	GET /raw?at=HOST:PORT&send=TEXT&half=true    sends a text on a connection, and returns the response
+//	PUT /load?name=NAME&kind=http&target=URL     starts a load; see newCaller for the kinds
+//	GET /load?name=NAME                          returns its report so far
 //	DELETE /load?name=NAME                       stops it
 type control struct {
 	*state
@@ -41,7 +42,7 @@ func (c *control) serve(ctx context.Context, l net.Listener) error {
 	for pattern, handle := range map[string]func(*http.Request) (any, error){
 		"PUT /http": c.putHTTP, "PUT /grpc": c.putGRPC, "PUT /port": c.putPort,
 		"GET /counts": func(*http.Request) (any, error) { return c.countsNow(), nil },
-		"GET /call":   call, "PUT /load": c.putLoad, "GET /load": c.getLoad, "DELETE /load": c.deleteLoad,
+		"GET /call":   call, "GET /raw": raw, "PUT /load": c.putLoad, "GET /load": c.getLoad, "DELETE /load": c.deleteLoad,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			answer, err := handle(r)
@@ -49,7 +50,7 @@ func (c *control) serve(ctx context.Context, l net.Listener) error {
 				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
 			}
-			_ = json.NewEncoder(w).Encode(answer) // an error means that the caller is gone
+			_ = json.NewEncoder(w).Encode(answer) // an error means that the caller has disconnected
 		})
 	}
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
@@ -64,7 +65,7 @@ func (c *control) serve(ctx context.Context, l net.Listener) error {
 func (c *control) putHTTP(r *http.Request) (any, error) {
 	status, err := strconv.Atoi(r.FormValue("status"))
 	if err != nil || status < 200 || status > 599 {
-		return nil, fmt.Errorf("status %q: it must be a number, 200 to 599", r.FormValue("status"))
+		return nil, fmt.Errorf("status %q: must be a number from 200 to 599", r.FormValue("status"))
 	}
 	c.setStatus(status)
 	return nil, nil
@@ -73,7 +74,7 @@ func (c *control) putHTTP(r *http.Request) (any, error) {
 func (c *control) putGRPC(r *http.Request) (any, error) {
 	status, known := healthpb.HealthCheckResponse_ServingStatus_value[r.FormValue("status")]
 	if !known {
-		return nil, fmt.Errorf("status %q: it must be one of gRPC health", r.FormValue("status"))
+		return nil, fmt.Errorf("status %q: must be a status of gRPC health", r.FormValue("status"))
 	}
 	c.health.SetServingStatus(r.FormValue("service"), healthpb.HealthCheckResponse_ServingStatus(status))
 	return nil, nil
@@ -82,7 +83,7 @@ func (c *control) putGRPC(r *http.Request) (any, error) {
 func (c *control) putPort(r *http.Request) (any, error) {
 	d, known := c.doors[r.FormValue("name")]
 	if !known {
-		return nil, fmt.Errorf("name %q: nothing is served under it", r.FormValue("name"))
+		return nil, fmt.Errorf("name %q: not a served port", r.FormValue("name"))
 	}
 	open, err := strconv.ParseBool(r.FormValue("open"))
 	if err != nil {
@@ -94,7 +95,7 @@ func (c *control) putPort(r *http.Request) (any, error) {
 	return nil, d.close()
 }
 
-// called is the answer of /call.
+// called is the response of /call.
 type called struct {
 	Status int         `json:"status,omitempty"`
 	Header http.Header `json:"header,omitempty"`
@@ -121,7 +122,41 @@ func call(r *http.Request) (any, error) {
 	return called{Status: answer.StatusCode, Header: answer.Header, Body: string(body)}, nil
 }
 
-// newCaller makes a caller: of HTTP over a kept connection or a new one for each call, of HTTP/2, of gRPC, or of TCP over a kept connection.
+// raw sends a text on a new connection and reads until the peer closes it. With half, it closes its sending side
+// after the first response.
+func raw(r *http.Request) (any, error) {
+	d := net.Dialer{Timeout: 10 * time.Second}
+	conn, err := d.DialContext(r.Context(), "tcp", r.FormValue("at"))
+	if err != nil {
+		return called{Error: err.Error()}, nil
+	}
+	defer func() { _ = conn.Close() }()
+	if err := errors.Join(conn.SetDeadline(time.Now().Add(10*time.Second)), writeAll(conn, r.FormValue("send"))); err != nil {
+		return called{Error: err.Error()}, nil
+	}
+	first := make([]byte, 1)
+	n, err := conn.Read(first)
+	if n == 1 && r.FormValue("half") == "true" {
+		err = conn.(*net.TCPConn).CloseWrite()
+	}
+	var rest []byte
+	if err == nil {
+		rest, err = io.ReadAll(io.LimitReader(conn, 1<<20))
+	}
+	answer := called{Body: string(first[:n]) + string(rest)}
+	if err != nil && !errors.Is(err, io.EOF) {
+		answer.Error = err.Error()
+	}
+	return answer, nil
+}
+
+func writeAll(w io.Writer, text string) error {
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// newCaller returns a caller: HTTP over a kept connection or new connections, HTTP/2, gRPC, or TCP over a kept
+// connection.
 func newCaller(kind, target string) (harness.Caller, error) {
 	switch kind {
 	case "http", "http-new", "http2":
@@ -135,10 +170,11 @@ func newCaller(kind, target string) (harness.Caller, error) {
 	case "tcp":
 		return harness.NewTCPCaller(target, true), nil
 	}
-	return nil, fmt.Errorf("kind %q: it must be http, http-new, http2, post, post-new, grpc or tcp", kind)
+	return nil, fmt.Errorf("kind %q: must be http, http-new, http2, post, post-new, grpc or tcp", kind)
 }
 
-// loadPause is the time between two calls of a load. Many loads share a small machine with a whole cluster.
+// loadPause is the pause between two calls of a load. Many loads share a small machine with a whole
+// cluster.
 const loadPause = 40 * time.Millisecond
 
 func (c *control) putLoad(r *http.Request) (any, error) {
@@ -150,7 +186,7 @@ func (c *control) putLoad(r *http.Request) (any, error) {
 	defer c.mu.Unlock()
 	name := r.FormValue("name")
 	if c.loads[name] != nil {
-		return nil, fmt.Errorf("name %q: there is such a load", name)
+		return nil, fmt.Errorf("name %q: load already exists", name)
 	}
 	c.loads[name] = harness.StartLoad(c.ctx, loadPause, caller)
 	return nil, nil
@@ -162,7 +198,7 @@ func (c *control) load(r *http.Request) (*harness.Load, error) {
 	if l := c.loads[r.FormValue("name")]; l != nil {
 		return l, nil
 	}
-	return nil, fmt.Errorf("name %q: there is no such load", r.FormValue("name"))
+	return nil, fmt.Errorf("name %q: load not found", r.FormValue("name"))
 }
 
 func (c *control) getLoad(r *http.Request) (any, error) {

@@ -31,7 +31,7 @@ func grpcServer(state *state) server {
 	}
 }
 
-// serving makes gRPC health answer SERVING for a service.
+// serving sets the gRPC health of a service to SERVING.
 func (s *state) serving(service string) {
 	s.health.SetServingStatus(service, healthpb.HealthCheckResponse_SERVING)
 }
@@ -48,7 +48,7 @@ type echoServer struct {
 	state *state
 }
 
-// UnaryCall answers with the payload of the request, and in a header with what Envoy told about the caller.
+// UnaryCall responds with the payload of the request, and with Envoy's header about the caller.
 func (s *echoServer) UnaryCall(ctx context.Context, r *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 	s.state.count("UnaryCall")
 	const peer = "x-forwarded-client-cert"

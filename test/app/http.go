@@ -11,7 +11,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// answer is the body of each good HTTP answer.
+// answer is the body of each successful HTTP response.
 type answer struct {
 	Instance string      `json:"instance"`
 	Remote   string      `json:"remote"`
@@ -20,11 +20,12 @@ type answer struct {
 	Host     string      `json:"host"`
 	URI      string      `json:"uri"`
 	Headers  http.Header `json:"headers"`
-	// Requests counts the requests to this instance, including this one.
+	// Requests is the number of requests to this instance, including this request.
 	Requests int64 `json:"requests"`
 }
 
-// httpServer serves HTTP/1, HTTP/2 without TLS, and gRPC health. Each path echoes the request; /slow?for=1s waits first.
+// httpServer serves HTTP/1, HTTP/2 without TLS, and gRPC health. Each path echoes the request; /slow?for=1s waits
+// first.
 func httpServer(state *state) server {
 	return func(ctx context.Context, l net.Listener) error {
 		var protocols http.Protocols
@@ -55,7 +56,7 @@ func handler(state *state) http.Handler {
 	echo := func(w http.ResponseWriter, r *http.Request) {
 		requests := state.count(r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer{ // an error means that the caller is gone
+		_ = json.NewEncoder(w).Encode(answer{ // an error means that the caller has disconnected
 			Instance: state.name,
 			Remote:   r.RemoteAddr,
 			Protocol: r.Proto,

@@ -1,6 +1,6 @@
-// Command app is the application that tests and the demo put behind a sidecar. It speaks each protocol of a mesh, and its
-// answers say which instance answered and what it knows of the caller. Its control port changes how it answers, and makes it a client
-// of others.
+// Command app is the application that tests and the demo run behind a sidecar. It serves each protocol of a mesh, and
+// its responses name the instance and describe the caller. Its control port changes its responses, and makes it call
+// other applications.
 package main
 
 import (
@@ -85,7 +85,7 @@ func run(ctx context.Context, args []string) error {
 			return fmt.Errorf("listen for %s: %w", protocol, err)
 		}
 	}
-	group.Go(func() error { // closed doors are no end
+	group.Go(func() error { // the application runs on with all ports closed
 		<-ctx.Done()
 		return nil
 	})
@@ -108,7 +108,7 @@ func after(parent context.Context, grace time.Duration) (context.Context, contex
 	}
 }
 
-// callOnce makes one HTTP request, and prints which instance answered.
+// callOnce makes one HTTP request, and prints which instance responded.
 func callOnce(ctx context.Context, url string) error {
 	caller := harness.NewHTTPCaller(url, false, false)
 	instance, err := caller.Call(ctx)

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/health"
 )
 
-// state is what the control port reads and changes.
+// state is the state that the control port reads and changes.
 type state struct {
 	name   string
 	health *health.Server
@@ -27,7 +27,7 @@ func newState(name string, endOfRequests time.Duration) *state {
 	return &state{name: name, endOfRequests: endOfRequests, health: health.NewServer(), status: http.StatusOK, counts: map[string]int64{}}
 }
 
-// count counts a request by its path, or by "tcp", and returns how many there were of all kinds.
+// count counts a request by its path, or by "tcp", and returns the total of all kinds.
 func (s *state) count(what string) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *state) statusNow() int {
 	return s.status
 }
 
-// door is a port that can be closed and opened again.
+// door is a port that can be closed and reopened.
 type door struct {
 	address string
 	serve   func(net.Listener)
@@ -82,7 +82,7 @@ func (d *door) open(ctx context.Context) error {
 	return nil
 }
 
-// close ends the listener and, by the server, its connections.
+// close closes the listener and, through the server, its connections.
 func (d *door) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

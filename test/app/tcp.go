@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// tcpServer sends the greeting, if there is one, before the client speaks. Then it echoes bytes until the client closes
-// its side.
+// tcpServer sends the greeting, if any, before it reads. Then it echoes bytes until the client closes its side.
 func tcpServer(state *state, greeting string) server {
 	return func(ctx context.Context, l net.Listener) error {
 		var wait sync.WaitGroup
@@ -28,7 +27,7 @@ func tcpServer(state *state, greeting string) server {
 				defer stop()
 				defer func() { _ = conn.Close() }()
 				if _, err := io.WriteString(conn, greeting); err == nil {
-					_, _ = io.Copy(conn, conn) // an error means that the client is gone
+					_, _ = io.Copy(conn, conn) // an error means that the client has disconnected
 				}
 			})
 		}

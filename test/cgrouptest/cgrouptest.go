@@ -15,13 +15,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// Group is a cgroup, of version 2 or 1, whichever has its controller here.
+// Group is a cgroup, of version 2 or 1, depending on which has its controller here.
 type Group struct {
 	Dir string
 	V2  bool
 }
 
-// New makes a cgroup with a controller, such as "memory". It is removed at the end of the test, which is skipped where none can be made.
+// New creates a cgroup with a controller, such as "memory", and removes it at the end of the test. It skips the test
+// if no cgroup can be created.
 func New(t *testing.T, controller string) *Group {
 	t.Helper()
 	root, v2, err := find(controller)
@@ -38,7 +39,7 @@ func New(t *testing.T, controller string) *Group {
 	return &Group{Dir: dir, V2: v2}
 }
 
-// find returns where cgroups with a controller can be made.
+// find returns the directory where cgroups with a controller can be created.
 func find(controller string) (root string, v2 bool, err error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -62,7 +63,7 @@ func find(controller string) (root string, v2 bool, err error) {
 			}
 		}
 	}
-	return "", false, errors.New("there is no controller " + controller + " for cgroups here")
+	return "", false, errors.New("no controller" + controller + " for cgroups here")
 }
 
 // Set writes a value into a file of the cgroup, whose name depends on the version.
@@ -75,13 +76,13 @@ func (g *Group) Set(t *testing.T, file1, file2, value string) {
 	must(t, os.WriteFile(filepath.Join(g.Dir, file), []byte(value), 0))
 }
 
-// Program returns a program that runs another one inside of the cgroup.
+// Program returns a program that runs another program in the cgroup.
 func (g *Group) Program(t *testing.T, program string) string {
 	t.Helper()
 	return g.script(t, program, "echo $$ >"+g.Dir+"/cgroup.procs")
 }
 
-// Agent returns a program that runs the agent, with its Envoy, inside of the cgroup if it is that of the proxy.
+// Agent returns a program that runs the agent and its Envoy, in the cgroup for the named proxy.
 func (g *Group) Agent(t *testing.T, agent, proxy string) string {
 	t.Helper()
 	return g.script(t, agent, `case " $* " in *" --name=`+proxy+` "*) echo $$ >`+g.Dir+"/cgroup.procs;; esac")
@@ -94,7 +95,7 @@ func (g *Group) script(t *testing.T, program, before string) string {
 	return path
 }
 
-// must ends the test if there is an error.
+// must ends the test if err is not nil.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

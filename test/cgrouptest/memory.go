@@ -11,7 +11,7 @@ import (
 // Memory limits the memory of processes.
 type Memory struct{ *Group }
 
-// NewMemory makes a cgroup with a memory limit in bytes, as New does.
+// NewMemory creates a cgroup with a memory limit in bytes, as New does.
 func NewMemory(t *testing.T, limit int64) *Memory {
 	t.Helper()
 	g := New(t, "memory")
@@ -19,7 +19,7 @@ func NewMemory(t *testing.T, limit int64) *Memory {
 	return &Memory{g}
 }
 
-// Peak is the most memory that was charged, in bytes.
+// Peak returns the peak memory of the cgroup, in bytes.
 func (m *Memory) Peak(t *testing.T) int64 {
 	t.Helper()
 	if m.V2 {
@@ -37,7 +37,7 @@ func (m *Memory) number(t *testing.T, file string) int64 {
 	return n
 }
 
-// Killed is how many processes were killed for lack of memory.
+// Killed returns how many processes were killed for lack of memory.
 func (m *Memory) Killed(t *testing.T) int {
 	t.Helper()
 	file := "memory.oom_control"

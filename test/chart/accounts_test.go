@@ -19,7 +19,7 @@ import (
 // accountRow is a row of the table of rights in SECURITY.md: account, where, verbs, resources, names, and the reason.
 var accountRow = regexp.MustCompile("(?m)^\\| (`sond\\S+` \\| [^|]+ \\| `[^|]+` \\| `[^|]+` \\| [^|]*?) ?\\| ([^|]+) \\|$")
 
-// TestAccountsInDocs compares the table of SECURITY.md with the rights that the chart gives, both ways.
+// TestAccountsInDocs compares the table of SECURITY.md with the chart's rights, both ways.
 func TestAccountsInDocs(t *testing.T) {
 	root, err := harness.Root()
 	if err != nil {
@@ -32,7 +32,7 @@ func TestAccountsInDocs(t *testing.T) {
 	documented := map[string]bool{}
 	for _, row := range accountRow.FindAllStringSubmatch(string(page), -1) {
 		if documented[row[1]] {
-			t.Errorf("SECURITY.md has it twice: %s", row[1])
+			t.Errorf("SECURITY.md has the row twice: %s", row[1])
 		}
 		documented[row[1]] = true
 	}
@@ -54,10 +54,10 @@ func TestAccountsInDocs(t *testing.T) {
 	}
 }
 
-// rightsOfAccounts returns what each account may, with all that values can switch on, as rows of the table.
+// rightsOfAccounts returns each account's rights with all optional features, as rows of the table.
 func rightsOfAccounts(t *testing.T) map[string][]string {
 	t.Helper()
-	flags := []string{withWatchdog, "--set=watchdog.gardener.enabled=true", "--set=watchdog.namespace=apart", "--set=watchdog.namespaces[0].name=listed", "--set=watchdog.namespaces[0].secrets={listed}"}
+	flags := []string{withWatchdog, "--set=watchdog.gardener.enabled=true", "--set=watchdog.namespace=apart", "--set=watchdog.namespaces[0].name=listed", "--set=watchdog.namespaces[0].secrets={listed}", "--set=cni.enabled=true"}
 	all, err := chart.Render(t.Context(), flags...)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func rightsOfAccounts(t *testing.T) map[string][]string {
 	return rights
 }
 
-// rolesOf returns the rules of the roles, by kind, namespace and name.
+// rolesOf returns the rules of roles, by kind, namespace and name.
 func rolesOf(t *testing.T, all []chart.Manifest) map[string][]rbacv1.PolicyRule {
 	t.Helper()
 	rules := map[string][]rbacv1.PolicyRule{}
@@ -113,7 +113,7 @@ func rolesOf(t *testing.T, all []chart.Manifest) map[string][]rbacv1.PolicyRule 
 	return rules
 }
 
-// rowOf returns where, verbs, resources and names of a rule.
+// rowOf returns namespace, verbs, resources and names of a rule.
 func rowOf(where, namespace string, rule rbacv1.PolicyRule) string {
 	if where == "" {
 		where = "`" + namespace + "`"

@@ -1,4 +1,4 @@
-// Package chart renders the chart of deploy/chart as Helm does, with its library, for tests.
+// Package chart renders the chart of deploy/chart as Helm does, with Helm's library, for tests.
 package chart
 
 import (
@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// Namespace is the one of the release.
+	// Namespace is the namespace of the release.
 	Namespace = "sonde-system"
-	// kubeVersion is the version of the API server that the chart is rendered for by default.
+	// kubeVersion is the default version of the API server for rendering.
 	kubeVersion = "1.34.0"
-	// releaseName is what `helm template` calls a release.
+	// releaseName is the name of a release in `helm template`.
 	releaseName = "release-name"
 )
 
@@ -37,7 +37,7 @@ type Manifest struct {
 	Kind, Name, YAML string
 }
 
-// Decode reads a manifest into a type of the API, which has to have all its fields.
+// Decode decodes a manifest into a type of the API, and rejects unknown fields.
 func (m Manifest) Decode(into any) error {
 	if err := yaml.UnmarshalStrict([]byte(m.YAML), into); err != nil {
 		return fmt.Errorf("decode %s %s: %w", m.Kind, m.Name, err)
@@ -45,20 +45,21 @@ func (m Manifest) Decode(into any) error {
 	return nil
 }
 
-// rendered is what a set of values makes of the chart.
+// rendered is the chart rendered with a set of values.
 type rendered struct{ manifests, hooks, notes string }
 
-// renderings has what was rendered, by the flags.
+// renderings has the rendered charts, by their flags.
 var renderings sync.Map
 
-// Text returns what `helm template` prints, but for empty lines, with these flags: --set, --set-string, --set-json, --values with a file, and
-// --kube-version.
+// Text returns the output of `helm template`, without empty lines, with these flags: --set, --set-string, --set-json,
+// --values with a file, and --kube-version.
 func Text(ctx context.Context, flags ...string) (string, error) {
 	r, err := render(ctx, flags)
 	return r.manifests + r.hooks, err
 }
 
-// Render returns what the chart installs with these flags, but for the CustomResourceDefinitions and its hooks.
+// Render returns the objects that the chart installs with these flags, without CustomResourceDefinitions and
+// hooks.
 func Render(ctx context.Context, flags ...string) ([]Manifest, error) {
 	r, err := render(ctx, flags)
 	if err != nil {
@@ -67,7 +68,7 @@ func Render(ctx context.Context, flags ...string) ([]Manifest, error) {
 	return split(r.manifests)
 }
 
-// Hooks returns what is there while the chart is installed or upgraded.
+// Hooks returns the objects that exist only while the chart is installed or upgraded.
 func Hooks(ctx context.Context, flags ...string) ([]Manifest, error) {
 	r, err := render(ctx, flags)
 	if err != nil {
@@ -76,7 +77,7 @@ func Hooks(ctx context.Context, flags ...string) ([]Manifest, error) {
 	return split(r.hooks)
 }
 
-// Notes returns what Helm says once the chart is installed with these flags.
+// Notes returns Helm's notes after an installation with these flags.
 func Notes(ctx context.Context, flags ...string) (string, error) {
 	r, err := render(ctx, flags)
 	return r.notes, err
@@ -97,7 +98,7 @@ func Lint(flags ...string) error {
 	return errors.Join(errs...)
 }
 
-// options are what flags set.
+// options are the values of flags.
 type options struct {
 	directory string // of the chart
 	values    map[string]any
@@ -192,7 +193,7 @@ func render(ctx context.Context, flags []string) (rendered, error) {
 	return r, nil
 }
 
-// split returns the objects of a text with several.
+// split returns the objects of a text with several YAML documents.
 func split(text string) ([]Manifest, error) {
 	var all []Manifest
 	for document := range strings.SplitSeq("\n"+text, "\n---\n") {
@@ -201,7 +202,7 @@ func split(text string) ([]Manifest, error) {
 			Metadata struct{ Name string }
 		}
 		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
-			return nil, fmt.Errorf("decode what the chart installs: %w", err)
+			return nil, fmt.Errorf("decode the objects of the chart: %w", err)
 		}
 		if head.Kind != "" {
 			all = append(all, Manifest{Kind: head.Kind, Name: head.Metadata.Name, YAML: document})

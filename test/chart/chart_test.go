@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-// only decodes the one manifest of a kind. It returns false if there is none.
+// only decodes the only manifest of a kind. It returns false without one.
 func only(t *testing.T, kind string, into any, flags ...string) bool {
 	t.Helper()
 	return find(t, func(m chart.Manifest) bool { return m.Kind == kind }, into, flags...)
@@ -28,7 +28,7 @@ func only(t *testing.T, kind string, into any, flags ...string) bool {
 func named(t *testing.T, kind, name string, into any, flags ...string) {
 	t.Helper()
 	if !find(t, func(m chart.Manifest) bool { return m.Kind == kind && m.Name == name }, into, flags...) {
-		t.Fatalf("there is no %s %s", kind, name)
+		t.Fatalf("no %s %s", kind, name)
 	}
 }
 
@@ -57,29 +57,33 @@ func TestLint(t *testing.T) {
 
 func TestWrongValuesAreNamed(t *testing.T) {
 	tests := map[string]struct{ flag, want string }{
-		"unknown value":           {"--set=imagePullPolicy=Always", "'imagePullPolicy' not allowed"},
-		"unknown image value":     {"--set=image.name=x", "'name' not allowed"},
-		"pull policy":             {"--set=image.pullPolicy=Sometimes", "/image/pullPolicy"},
-		"a text for a switch":     {"--set-string=config.injection.kumaLabels=false", "/config/injection/kumaLabels': got string, want boolean"},
-		"another store":           {"--set=config.store=dir:/x", "/config/store"},
-		"a timeout that is none":  {"--set=webhook.timeoutSeconds=31", "/webhook/timeoutSeconds': maximum: got 31, want 30"},
-		"a peer that is none":     {"--set=networkPolicy.agents[0].cidr=10.0.0.0/8", "'cidr' not allowed"},
-		"an annotation no text":   {"--set=webhook.annotations.a=1", "/webhook/annotations/a': got number, want string"},
-		"an annotation twice":     {`--set=webhook.annotations.cert-manager\.io/inject-ca-from=a/b`, "webhook.annotations: cert-manager.io/inject-ca-from: must not be set"},
-		"a CA from nowhere":       {"--set=webhook.certificate.injectCAFrom=a/b", "webhook.certificate.secretName: must be the Secret"},
-		"a quantity that is none": {"--set=config.runtime.kubernetes.injector.sidecarMemory=128MB", "/config/runtime/kubernetes/injector/sidecarMemory': '128MB' does not match pattern"},
-		"a negative quantity":     {"--set=config.runtime.kubernetes.injector.sidecarCpuLimit=-1", "/config/runtime/kubernetes/injector/sidecarCpuLimit': exclusiveMinimum: got -1, want 0"},
-		"a freeze that is none":   {"--set=config.freeze.mode=on", "/config/freeze/mode': value must be one of 'enforce', 'dryRun', 'off'"},
-		"a mode that is none":     {"--set=config.guardedLiveness.mode=on", "/config/guardedLiveness/mode': value must be one of 'enforce', 'dryRun', 'off'"},
-		"off without quotes":      {"--set-json=config.guardedLiveness.mode=false", "/config/guardedLiveness/mode': value must be one of 'enforce', 'dryRun', 'off'"},
-		"a limit below zero":      {"--set=config.guardedLiveness.perMinute=-1", "/config/guardedLiveness/perMinute': minimum: got -1, want 0"},
-		"unknown limit":           {"--set=config.guardedLiveness.perHour=1", "'perHour' not allowed"},
-		"a workload without kind": {"--set=config.guardedLiveness.blacklist.workloads={shop/web}", "/config/guardedLiveness/blacklist/workloads/0': 'shop/web' does not match pattern"},
-		"a breaker of 0":          {"--set=config.guardedLiveness.breaker.percent=0", "/config/guardedLiveness/breaker/percent': minimum: got 0, want 1"},
-		"an image of sidecars":    {"--set=config.runtime.kubernetes.injector.sidecarImage=a:1", "config.runtime.kubernetes.injector.sidecarImage: must not be set: sidecars have the image of the control plane"},
-		"what the chart sets":     {"--set=config.runtime.kubernetes.webhookCertDir=/x", "config.runtime.kubernetes.webhookCertDir: must not be set: the chart does"},
-		"no replica":              {"--set=replicas=0", "/replicas': minimum: got 0, want 1"},
-		"everybody as a text":     {"--set=networkPolicy.agents=all", "/networkPolicy/agents"},
+		"unknown value":                  {"--set=imagePullPolicy=Always", "'imagePullPolicy' not allowed"},
+		"unknown image value":            {"--set=image.name=x", "'name' not allowed"},
+		"pull policy":                    {"--set=image.pullPolicy=Sometimes", "/image/pullPolicy"},
+		"text for a switch":              {"--set-string=config.injection.kumaLabels=false", "/config/injection/kumaLabels': got string, want boolean"},
+		"another store":                  {"--set=config.store=dir:/x", "/config/store"},
+		"an invalid timeout":             {"--set=webhook.timeoutSeconds=31", "/webhook/timeoutSeconds': maximum: got 31, want 30"},
+		"an invalid peer":                {"--set=networkPolicy.agents[0].cidr=10.0.0.0/8", "'cidr' not allowed"},
+		"an annotation that is not text": {"--set=webhook.annotations.a=1", "/webhook/annotations/a': got number, want string"},
+		"an annotation twice":            {`--set=webhook.annotations.cert-manager\.io/inject-ca-from=a/b`, "webhook.annotations: cert-manager.io/inject-ca-from: must not be set"},
+		"a CA without a source":          {"--set=webhook.certificate.injectCAFrom=a/b", "webhook.certificate.secretName: must be set with webhook.certificate.injectCAFrom"},
+		"an invalid quantity":            {"--set=config.runtime.kubernetes.injector.sidecarMemory=128MB", "/config/runtime/kubernetes/injector/sidecarMemory': '128MB' does not match pattern"},
+		"a negative quantity":            {"--set=config.runtime.kubernetes.injector.sidecarCpuLimit=-1", "/config/runtime/kubernetes/injector/sidecarCpuLimit': exclusiveMinimum: got -1, want 0"},
+		"an invalid freeze mode":         {"--set=config.freeze.mode=on", "/config/freeze/mode': value must be one of 'enforce', 'dryRun', 'off'"},
+		"an invalid mode":                {"--set=config.guardedLiveness.mode=on", "/config/guardedLiveness/mode': value must be one of 'enforce', 'dryRun', 'off'"},
+		"off without quotes":             {"--set-json=config.guardedLiveness.mode=false", "/config/guardedLiveness/mode': value must be one of 'enforce', 'dryRun', 'off'"},
+		"a limit below zero":             {"--set=config.guardedLiveness.perMinute=-1", "/config/guardedLiveness/perMinute': minimum: got -1, want 0"},
+		"unknown limit":                  {"--set=config.guardedLiveness.perHour=1", "'perHour' not allowed"},
+		"a workload without kind":        {"--set=config.guardedLiveness.blacklist.workloads={shop/web}", "/config/guardedLiveness/blacklist/workloads/0': 'shop/web' does not match pattern"},
+		"a breaker of 0":                 {"--set=config.guardedLiveness.breaker.percent=0", "/config/guardedLiveness/breaker/percent': minimum: got 0, want 1"},
+		"an image of sidecars":           {"--set=config.runtime.kubernetes.injector.sidecarImage=a:1", "config.runtime.kubernetes.injector.sidecarImage: must not be set: sidecars have the image of the control plane"},
+		"what the chart sets":            {"--set=config.runtime.kubernetes.webhookCertDir=/x", "config.runtime.kubernetes.webhookCertDir: must not be set: the chart does"},
+		"pods of the CNI plugin":         {"--set=cni.pods=some", "/cni/pods': value must be one of 'all', 'namespaces'"},
+		"a relative directory":           {"--set=cni.pluginDir=bin", "/cni/pluginDir': 'bin' does not match pattern"},
+		"CNI in the config":              {"--set=config.runtime.kubernetes.injector.cni=all", "config.runtime.kubernetes.injector.cni: must not be set: set cni.enabled and cni.pods"},
+		"CNI by itself":                  {"--set=cni.enabled=true,controlPlane.enabled=false", "cni.enabled: must be false if controlPlane.enabled is false"},
+		"no replica":                     {"--set=replicas=0", "/replicas': minimum: got 0, want 1"},
+		"everybody as text":              {"--set=networkPolicy.agents=all", "/networkPolicy/agents"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +94,7 @@ func TestWrongValuesAreNamed(t *testing.T) {
 	}
 }
 
-// The control plane runs where Pod Security is restricted.
+// The control plane satisfies the Pod Security level restricted.
 func TestDeploymentIsRestricted(t *testing.T) {
 	var d appsv1.Deployment
 	only(t, "Deployment", &d, "--set=resources.limits.memory=1Gi")
@@ -113,7 +117,7 @@ func TestDeploymentIsRestricted(t *testing.T) {
 	}
 }
 
-// The kubelet asks the endpoints that are meant for it, as often as they are made for.
+// The kubelet probes the intended endpoints, at the intended interval.
 func TestProbes(t *testing.T) {
 	var d appsv1.Deployment
 	only(t, "Deployment", &d)
@@ -136,7 +140,7 @@ func TestProbes(t *testing.T) {
 
 func TestNetworkPolicy(t *testing.T) {
 	if only(t, "NetworkPolicy", &networkingv1.NetworkPolicy{}) {
-		t.Error("there is one by default")
+		t.Error("the object exists by default")
 	}
 	const on = "--set=networkPolicy.enabled=true"
 	tests := map[string]struct {
@@ -162,7 +166,7 @@ func TestNetworkPolicy(t *testing.T) {
 				got[rule.Ports[0].Port.String()+" from "+from] = true
 			}
 			want := map[string]bool{}
-			for rule := range strings.SplitSeq(tc.want+", 5682 from 1", ", ") { // replicas alone, whatever the values
+			for rule := range strings.SplitSeq(tc.want+", 5682 from 1", ", ") { // replicas are always allowed
 				want[rule] = true
 			}
 			if d := cmp.Diff(want, got); d != "" {
@@ -172,7 +176,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// Several replicas spread over zones and nodes, and no drain of nodes takes all.
+// Replicas are spread over zones and nodes, and a drain of nodes never evicts all.
 func TestReplicas(t *testing.T) {
 	for flag, want := range map[string]int32{"": 2, "--set=replicas=1": 1, "--set=replicas=3": 3} {
 		flags := strings.Fields(flag)
@@ -203,7 +207,8 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// The admissions enforcer of AKS writes into the webhook configurations that do not say otherwise, and Helm would not take that back.
+// The admissions enforcer of AKS changes webhook configurations without this annotation, and Helm would not revert
+// that.
 func TestWebhookAnnotations(t *testing.T) {
 	const enforcer = `webhook.annotations.admissions\.enforcer/disabled`
 	tests := map[string]struct {
@@ -229,7 +234,7 @@ func TestWebhookAnnotations(t *testing.T) {
 	}
 }
 
-// Where cert-manager writes the CA, the control plane does not, and may not.
+// If cert-manager writes the CA, the control plane does not, and has no right to.
 func TestWebhookCertificate(t *testing.T) {
 	const secret, inject = "--set=webhook.certificate.secretName=mine", "--set=webhook.certificate.injectCAFrom=a/b"
 	tests := map[string]struct {
@@ -268,7 +273,8 @@ func TestWebhookCertificate(t *testing.T) {
 	}
 }
 
-// How the API server calls the webhooks (decision 020). test/admission shows which pods they select.
+// How the API server calls the webhooks (decision 020). test/admission checks which pods they
+// select.
 func TestWebhooks(t *testing.T) {
 	service := func(path string) admissionregistration.WebhookClientConfig {
 		return admissionregistration.WebhookClientConfig{Service: &admissionregistration.ServiceReference{

@@ -14,8 +14,8 @@ import (
 
 var set = regexp.MustCompile("--set[ =]([\\w.]+)=([^\\s`]+)")
 
-// TestDocs renders the chart with the values that a page of the docs tells people to set. The chart takes all keys below config, so that they are
-// looked up among those of the control plane.
+// TestDocs renders the chart with the values that a page of the docs recommends. The chart accepts any key below
+// config, so the test compares these keys with the control plane's.
 func TestDocs(t *testing.T) {
 	root, err := harness.Root()
 	if err != nil {

@@ -12,14 +12,15 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files in testdata")
 
-// TestGolden renders the chart with each set of values in testdata: what differs from release to release is what an operator who upgrades should read.
+// TestGolden renders the chart with each set of values in testdata: the diff shows an operator what an upgrade
+// changes.
 func TestGolden(t *testing.T) {
 	sets, err := filepath.Glob("testdata/*.values.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(sets) < 5 {
-		t.Errorf("there are only the values %q", sets)
+		t.Errorf("only the values %q", sets)
 	}
 	for _, values := range sets {
 		name, _ := strings.CutSuffix(values, ".values.yaml")
@@ -36,6 +37,6 @@ func TestGolden(t *testing.T) {
 	}
 	golden, err := filepath.Glob("testdata/*.golden.yaml")
 	if err != nil || len(golden) != len(sets) {
-		t.Errorf("there are %q for %q: %v", golden, sets, err)
+		t.Errorf("%q for %q: %v", golden, sets, err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-// monitor is what the chart uses of a ServiceMonitor and of a PodMonitor.
+// monitor has the fields of a ServiceMonitor and a PodMonitor that the chart uses.
 type monitor struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -53,12 +53,12 @@ func TestNoMonitorsByDefault(t *testing.T) {
 	}
 	for _, m := range all {
 		if strings.HasSuffix(m.Kind, "Monitor") {
-			t.Errorf("there is %s %s, whose definition a cluster need not have", m.Kind, m.Name)
+			t.Errorf("the chart has %s %s, whose definition may be missing in a cluster", m.Kind, m.Name)
 		}
 	}
 }
 
-// The ServiceMonitor selects Services, and these ports, that are there.
+// The ServiceMonitor selects existing Services and ports.
 func TestServiceMonitor(t *testing.T) {
 	flags := []string{withWatchdog, "--set=monitoring.serviceMonitor.enabled=true", "--set=monitoring.serviceMonitor.labels.release=prometheus"}
 	var m monitor
@@ -110,7 +110,8 @@ func (l labelsOf) Get(key string) string { return l[key] }
 // Lookup implements labels.Labels.
 func (l labelsOf) Lookup(key string) (string, bool) { value, has := l[key]; return value, has }
 
-// checkSelects looks whether a Service has the pods of a Deployment, and these its port.
+// checkSelects fails the test unless a Service selects the pods of a Deployment, and these have its
+// port.
 func checkSelects(t *testing.T, s *corev1.Service, d *appsv1.Deployment) {
 	t.Helper()
 	for key, want := range s.Spec.Selector {
@@ -126,7 +127,8 @@ func checkSelects(t *testing.T, s *corev1.Service, d *appsv1.Deployment) {
 	t.Errorf("Service %s: the pods of %s have no such port", s.Name, d.Name)
 }
 
-// relabeled returns the labels of a target as Prometheus makes them, false if it drops the target.
+// relabeled returns the labels of a target after Prometheus' relabeling, or false if the target is
+// dropped.
 func relabeled(t *testing.T, rules []relabel, labels map[string]string) (map[string]string, bool) {
 	t.Helper()
 	for _, r := range rules {
@@ -169,8 +171,8 @@ func TestPodMonitor(t *testing.T) {
 	const annotation = "__meta_kubernetes_pod_annotation_sonde_dev_metrics_port"
 	const phase, name, ip = "__meta_kubernetes_pod_phase", "__meta_kubernetes_pod_container_name", "__meta_kubernetes_pod_ip"
 	tests := map[string]struct {
-		labels map[string]string // what differs from a sidecar that runs
-		want   string            // "" if there is no target
+		labels map[string]string // differences from a running sidecar
+		want   string            // "" without a target
 	}{
 		"IPv4":                {want: "10.0.0.1:5670"},
 		"IPv6":                {map[string]string{ip: "fd00::1"}, "[fd00::1]:5670"},
@@ -187,7 +189,7 @@ func TestPodMonitor(t *testing.T) {
 			labels := map[string]string{
 				phase: "Running", name: mesh.ContainerSidecar, ip: "10.0.0.1", annotation: "5670", "__meta_kubernetes_pod_label_kuma_io_mesh": "blue",
 				"__address__": "10.0.0.1:8080",                       // of a port that the container declares
-				"container":   mesh.ContainerSidecar, "pod": "web-1", // as the operator has them
+				"container":   mesh.ContainerSidecar, "pod": "web-1", // the operator's labels
 			}
 			maps.Copy(labels, tc.labels)
 			got, kept := relabeled(t, e.Relabelings, labels)

@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-// Helm says after an installation what to look at, by the label that this one reads.
+// After an installation, Helm prints a command with the label of the release.
 func TestNotes(t *testing.T) {
 	tests := map[string]struct {
 		flags []string

@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-// The rights to patch what makes pods, and the status of pods, come with the policies that hold them to one annotation, and to one condition, which test/real/kube
-// tries, or not at all.
+// The rights to patch workloads and the status of pods are only granted together with the policies that limit them to
+// one annotation and one condition. test/real/kube tests these policies.
 func TestRightsNeedTheirPolicies(t *testing.T) {
 	tests := map[string]struct {
 		policy, resource string
@@ -19,7 +19,7 @@ func TestRightsNeedTheirPolicies(t *testing.T) {
 		want             bool
 	}{
 		"retry":                                    {"sonde-retry", "jobs", nil, true},
-		"retry, the first with the API":            {"sonde-retry", "jobs", []string{"--kube-version=1.30.0"}, true},
+		"retry, first version with the API":        {"sonde-retry", "jobs", []string{"--kube-version=1.30.0"}, true},
 		"retry, without the API":                   {"sonde-retry", "jobs", []string{"--kube-version=1.29.9"}, false},
 		"retry, switched off":                      {"sonde-retry", "jobs", []string{"--set=retryAfterOutage=false"}, false},
 		"a condition":                              {"sonde-liveness-held", "pods/status", nil, true},
@@ -44,18 +44,20 @@ func TestRightsNeedTheirPolicies(t *testing.T) {
 			}
 			if tc.want && (*policy.Spec.FailurePolicy != admissionregistration.Fail || binding.Spec.PolicyName != policy.Name ||
 				!slices.Equal(binding.Spec.ValidationActions, []admissionregistration.ValidationAction{admissionregistration.Deny})) {
-				t.Errorf("policy %+v, binding %+v: want one that denies, also where it fails", policy.Spec.FailurePolicy, binding.Spec)
+				t.Errorf("policy %+v, binding %+v: want one that denies, also if it fails", policy.Spec.FailurePolicy, binding.Spec)
 			}
 		})
 	}
 }
 
-// What RBAC cannot say is said by policies, which test/real/kube tries, wherever there are any.
+// Policies limit what RBAC cannot express, if the API server supports them. test/real/kube tests
+// the policies.
 func TestPolicies(t *testing.T) {
 	const certManager = "--set=webhook.certificate.secretName=a,webhook.certificate.injectCAFrom=a/b"
 	for name, flags := range map[string]map[bool][][]string{
 		"sonde-cp-own-objects":       {true: {{certManager}}, false: {{"--set=controlPlane.enabled=false"}}},
 		"sonde-webhook-ca":           {true: {{}}, false: {{certManager}}},
+		"sonde-cni-condition":        {true: {{"--set=cni.enabled=true"}}, false: {{}}},
 		"sonde-watchdog-own-objects": {true: {{}}, false: {{"--set=watchdog.enabled=false"}}},
 		"sonde-watchdog-dependants": {true: {{}}, false: {
 			{"--set=watchdog.enabled=false"}, {"--set=watchdog.dependantsPolicy=false"}, {"--set=watchdog.dependants=null"}, {"--set=watchdog.dependants.apps=null"},
@@ -72,7 +74,7 @@ func TestPolicies(t *testing.T) {
 			hasPolicy, hasBinding := find(t, called("ValidatingAdmissionPolicy"), &policy, flags...), find(t, called("ValidatingAdmissionPolicyBinding"), &binding, flags...)
 			if hasPolicy && (*policy.Spec.FailurePolicy != admissionregistration.Fail || binding.Spec.PolicyName != policy.Name ||
 				!slices.Equal(binding.Spec.ValidationActions, []admissionregistration.ValidationAction{admissionregistration.Deny})) {
-				t.Errorf("policy %+v, binding %+v: want one that denies, also where it fails", policy.Spec.FailurePolicy, binding.Spec)
+				t.Errorf("policy %+v, binding %+v: want one that denies, also if it fails", policy.Spec.FailurePolicy, binding.Spec)
 			}
 			return hasPolicy, hasBinding
 		}

@@ -33,7 +33,7 @@ func TestProductionValues(t *testing.T) {
 	var deployment appsv1.Deployment
 	var policy networkingv1.NetworkPolicy
 	if !only(t, "Deployment", &deployment, "--values="+values) || !only(t, "NetworkPolicy", &policy, "--values="+values) {
-		t.Fatal("there is no Deployment, or no NetworkPolicy")
+		t.Fatal("no Deployment, or no NetworkPolicy")
 	}
 	limit := deployment.Spec.Template.Spec.Containers[0].Resources.Limits.Memory()
 	if *deployment.Spec.Replicas != 3 || limit.String() != "768Mi" || len(policy.Spec.Ingress) == 0 {

@@ -12,10 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestWhatIsReadAgainRestartsNothing changes each key that the control plane reads again while it runs: the pods get the file, and stay.
+// TestWhatIsReadAgainRestartsNothing changes each key that a running control plane reads again: the file changes, and
+// the pods do not restart.
 func TestWhatIsReadAgainRestartsNothing(t *testing.T) {
-	live := map[string]string{ // by key, another value than the default
-		"drainAwareHealthz": "false", "guardedLiveness.mode": "dryRun", "guardedLiveness.perMinute": "10", "guardedLiveness.perNodePerMinute": "2",
+	live := map[string]string{ // a non-default value by key
+		"drainAwareHealthz": "false", "guardedLiveness.mode": "dryRun", "guardedLiveness.hold": "warning", "guardedLiveness.perMinute": "10", "guardedLiveness.perNodePerMinute": "2",
 		"guardedLiveness.blacklist.namespaces": "{kube-system}", "guardedLiveness.blacklist.workloads": "{Deployment/shop/web}",
 		"freeze.mode": "dryRun", "guardedLiveness.blacklist.images": "{redis}", "guardedLiveness.breaker.workloads": "5", "guardedLiveness.breaker.percent": "50",
 	}
@@ -35,7 +36,7 @@ func TestWhatIsReadAgainRestartsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var keys, want []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `--.*read again when the --config file changes.*$").FindAllString(string(reference), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `--.*reloaded when the --config file changes.*$").FindAllString(string(reference), -1) {
 		keys = append(keys, strings.Trim(strings.Split(row, " | ")[2], "`"))
 	}
 	for key := range live {
@@ -44,11 +45,12 @@ func TestWhatIsReadAgainRestartsNothing(t *testing.T) {
 	slices.Sort(keys)
 	slices.Sort(want)
 	if d := cmp.Diff(want, keys); d != "" {
-		t.Errorf("keys that are read again, as here and in the reference (-here +there):\n%s", d)
+		t.Errorf("keys that are read again, here and in the reference (-here +there):\n%s", d)
 	}
 }
 
-// rendered returns the configuration file of the control plane, and the annotation by which its pods restart.
+// rendered returns the configuration file of the control plane, and the annotation whose change restarts its
+// pods.
 func rendered(t *testing.T, flags ...string) (file, template string) {
 	t.Helper()
 	var config corev1.ConfigMap

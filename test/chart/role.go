@@ -15,7 +15,7 @@ import (
 
 var documentedRole = regexp.MustCompile("(?s)```yaml\n([^`]*kind: Role\n[^`]*)```")
 
-// SondectlRole returns the Role for users of sondectl that docs/kubernetes.md has, so that tests give them what readers would.
+// SondectlRole returns the Role for users of sondectl from docs/kubernetes.md, so that tests use a reader's rights.
 func SondectlRole() (*rbacv1.Role, error) {
 	root, err := harness.Root()
 	if err != nil {

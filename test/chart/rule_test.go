@@ -14,21 +14,22 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// prometheusRule is what the Prometheus Operator reads of one. Its spec has the form of a rule file.
+// prometheusRule is a PrometheusRule as the Prometheus Operator reads it. Its spec has the form of a
+// rule file.
 type prometheusRule struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              map[string]any `json:"spec"`
 }
 
-// The PrometheusRule has the alerts as the file has them, with the templates of Prometheus as they are.
+// The PrometheusRule has the alerts of the file, with unchanged Prometheus templates.
 func TestPrometheusRule(t *testing.T) {
 	var rule prometheusRule
 	if only(t, "PrometheusRule", &rule) {
-		t.Error("there is one by default, which a cluster without the Prometheus Operator refuses")
+		t.Error("the chart has a PrometheusRule by default, which a cluster without the Prometheus Operator rejects")
 	}
 	if !only(t, "PrometheusRule", &rule, "--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.prometheusRule.labels.release=prometheus", `--set=monitoring.prometheusRule.labels.app\.kubernetes\.io/name=other`) {
-		t.Fatal("there is none")
+		t.Fatal("no PrometheusRule")
 	}
 	root, err := harness.Root()
 	if err != nil {
@@ -52,9 +53,9 @@ func TestPrometheusRule(t *testing.T) {
 
 func TestWrongValuesOfThePrometheusRuleAreNamed(t *testing.T) {
 	tests := map[string]struct{ flag, want string }{
-		"a text for the switch":   {"--set-string=monitoring.prometheusRule.enabled=true", "/monitoring/prometheusRule/enabled': got string, want boolean"},
-		"a label that is no text": {"--set=monitoring.prometheusRule.labels.a=1", "/monitoring/prometheusRule/labels/a': got number, want string"},
-		"unknown value":           {"--set=monitoring.prometheusRule.namespace=x", "'namespace' not allowed"},
+		"text for the switch":      {"--set-string=monitoring.prometheusRule.enabled=true", "/monitoring/prometheusRule/enabled': got string, want boolean"},
+		"a label that is not text": {"--set=monitoring.prometheusRule.labels.a=1", "/monitoring/prometheusRule/labels/a': got number, want string"},
+		"unknown value":            {"--set=monitoring.prometheusRule.namespace=x", "'namespace' not allowed"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

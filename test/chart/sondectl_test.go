@@ -11,7 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// sondectl may read what there is to read, and sondectl-admin do all that the admin API has a right for.
+// sondectl may read everything, and sondectl-admin may call every method for which the admin API has a
+// right.
 func TestRightsOfSondectl(t *testing.T) {
 	read, all := map[adminv1.Right]bool{}, map[adminv1.Right]bool{}
 	for _, method := range adminv1.Methods() {

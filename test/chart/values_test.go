@@ -19,7 +19,7 @@ type value struct {
 	leaf, commented bool
 }
 
-// valuesOf returns the keys of a mapping, by path. What is written in braces or brackets is one value.
+// valuesOf returns the keys of a mapping, by path. A value in braces or brackets counts as one value.
 func valuesOf(n *yaml.Node, at string, all map[string]value) {
 	for i := 0; i < len(n.Content); i += 2 {
 		key, of := n.Content[i], n.Content[i+1]
@@ -47,16 +47,17 @@ func readValues(t *testing.T, directory string) map[string]value {
 	return all
 }
 
-// schema is what is read of the schema.
+// schema is the part of the schema that the test uses.
 type schema struct {
 	Ref        string             `json:"$ref"`
 	Properties map[string]*schema `json:"properties"`
-	// Closed is false if it takes no key but those of Properties.
+	// Closed is false if the schema accepts only the keys of Properties.
 	Closed      any                `json:"additionalProperties"`
 	Definitions map[string]*schema `json:"definitions"`
 }
 
-// of returns the schema of a key, nil if it has none, and whether a schema takes all keys there.
+// of returns the schema of a key, or nil without one, and whether the schema accepts all keys
+// there.
 func (s *schema) of(key string, root *schema) (of *schema, open bool) {
 	of = s.Properties[key]
 	if of != nil && of.Ref != "" {
@@ -65,7 +66,7 @@ func (s *schema) of(key string, root *schema) (of *schema, open bool) {
 	return of, s.Closed != false
 }
 
-// keys returns all keys that the schema has, by path.
+// keys returns all keys of the schema, by path.
 func (s *schema) keys(at string, root *schema, all *[]string) {
 	for key := range s.Properties {
 		of, _ := s.of(key, root)
@@ -83,7 +84,7 @@ func TestValues(t *testing.T) {
 	directory := filepath.Join(root, "deploy", "chart")
 	values := readValues(t, directory)
 	if len(values) < 60 {
-		t.Errorf("there are only %d values", len(values))
+		t.Errorf("only %d values", len(values))
 	}
 	text, err := os.ReadFile(filepath.Join(directory, "values.schema.json"))
 	if err != nil {
@@ -109,13 +110,13 @@ func TestValues(t *testing.T) {
 		}
 	}
 	slices.Sort(missing)
-	// The first is Helm's. The chart sets the second, which may also be said.
+	// Helm owns the first key. The chart sets the second, which users may also set.
 	if d := cmp.Diff([]string{"config/store", "global"}, missing); d != "" {
 		t.Errorf("in the schema, and not in values.yaml (-want +got):\n%s", d)
 	}
 }
 
-// takes reports whether the schema has a key, or takes any there.
+// takes reports whether the schema has a key, or accepts any key there.
 func (s *schema) takes(at string) bool {
 	dir, key := path.Split(at)
 	in := s
@@ -139,7 +140,7 @@ func splitPath(at string) []string {
 	return parts
 }
 
-// inFlow reports whether a key belongs to a value that is written in braces or brackets.
+// inFlow reports whether a key belongs to a value in braces or brackets.
 func inFlow(values map[string]value, at string) bool {
 	for at = path.Dir(at); at != "."; at = path.Dir(at) {
 		if v, there := values[at]; there {
@@ -149,7 +150,7 @@ func inFlow(values map[string]value, at string) bool {
 	return false
 }
 
-// withoutComment reports whether a value needs no comment of its own: an entry of what is explained as a whole.
+// withoutComment reports whether a value needs no comment: an entry of a mapping that has one comment.
 func withoutComment(at string) bool {
 	return path.Dir(at) == "watchdog/gardener/config" || path.Dir(at) == "watchdog/dependants"
 }

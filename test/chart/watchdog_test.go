@@ -21,14 +21,14 @@ import (
 
 const withWatchdog = "--set=watchdog.enabled=true"
 
-// The watchdog is there if it is asked for, and has what it needs of its own.
+// The watchdog is installed on request, with its own objects.
 func TestWatchdog(t *testing.T) {
 	all, err := chart.Render(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if slices.ContainsFunc(all, func(m chart.Manifest) bool { return strings.Contains(m.YAML, "watchdog") }) {
-		t.Error("there is something of the watchdog by default")
+		t.Error("the chart has objects of the watchdog by default")
 	}
 	var d, controlPlane appsv1.Deployment
 	var service corev1.Service
@@ -64,7 +64,7 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// It may scale, and read Secrets, where it is told, and nowhere else.
+// The watchdog may scale, and read Secrets, only in the namespaces of the values.
 func TestRightsOfTheWatchdog(t *testing.T) {
 	flags := []string{withWatchdog, "--set=watchdog.local=false", "--set=watchdog.namespaces[0].name=a", "--set=watchdog.namespaces[0].secrets={probe}", "--set=watchdog.namespaces[1].name=b", "--set=watchdog.dependants.example\\.com={things}"}
 	all, err := chart.Render(t.Context(), flags...)
@@ -112,10 +112,11 @@ func TestRightsOfTheWatchdog(t *testing.T) {
 	}
 }
 
-// alone and own have the watchdog be installed without the control plane, and in a namespace of its own.
+// alone and own install the watchdog without the control plane, and in its own namespace.
 const alone, own = "--set=controlPlane.enabled=false", "--set=watchdog.namespace=apart"
 
-// Without the control plane nothing of it is there, and in a namespace of its own nothing of the watchdog is in another one.
+// Without the control plane, the chart has none of its objects; with its own namespace, the watchdog has no objects
+// in another one.
 func TestWatchdogAlone(t *testing.T) {
 	for _, flags := range [][]string{{own}, {own, alone}} {
 		all, err := chart.Render(t.Context(), append(flags, withWatchdog, "--set=watchdog.gardener.enabled=true", "--set=networkPolicy.enabled=true", "--set=monitoring.podMonitor.enabled=true",
@@ -142,12 +143,14 @@ func TestWatchdogAlone(t *testing.T) {
 	}
 }
 
-// isThere reports whether an object is in, or about, the namespace of the control plane. A ServiceMonitor is where the release is, for that of the watchdog.
+// isThere reports whether an object is in the control plane's namespace, or refers to it. The watchdog's
+// ServiceMonitor is in the release's namespace.
 func isThere(m chart.Manifest) bool {
 	return m.Kind != "ServiceMonitor" && strings.Contains(m.YAML, "namespace: "+chart.Namespace)
 }
 
-// In a namespace of its own it knows that one, and the control plane changes no pod of it.
+// In its own namespace, the watchdog uses that namespace, and the webhook does not change pods
+// there.
 func TestNamespaceOfTheWatchdog(t *testing.T) {
 	var d appsv1.Deployment
 	var webhooks admissionregistration.MutatingWebhookConfiguration
@@ -163,7 +166,8 @@ func TestNamespaceOfTheWatchdog(t *testing.T) {
 	}
 }
 
-// For shoots it may in all namespaces what their file needs, and no more: a Secret and dependants by name.
+// For shoots, the watchdog has the rights that their file needs in all namespaces, and no more: a Secret
+// and dependants by name.
 func TestWatchdogOfShoots(t *testing.T) {
 	flags := []string{withWatchdog, "--set=watchdog.gardener.enabled=true", "--set=watchdog.podLabels.a=b"}
 	var role rbacv1.ClusterRole

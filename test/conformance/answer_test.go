@@ -6,7 +6,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 )
 
-// TestAnswer has clients that ACK, NACK, or send what is neither.
+// TestAnswer has clients that ACK, NACK, or send something else.
 func TestAnswer(t *testing.T) {
 	play(t, map[string]scenario{
 		"an ACK twice": {steps: []step{

@@ -10,21 +10,21 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// client is one stream. It sends what a script says, and nothing by itself.
+// client is one stream. It sends only what a script says.
 type client struct {
 	s        *server
 	protocol envoysim.Protocol
 	wire     envoysim.Wire // nil before the first request
 	end      context.CancelFunc
-	// subscriptions by type, and the last response of each type that the script has received and that it has ACKed.
+	// subscriptions by type, the last response of each type that the script received, and the last one that it ACKed.
 	names       map[resource.Type]map[string]bool
 	last, acked map[resource.Type]*envoysim.Response
-	nonces      []string // of all responses that the script has received, in their order
+	nonces      []string // of all responses that the script received, in their order
 
 	reader sync.WaitGroup
 	mu     sync.Mutex
-	inbox  map[resource.Type][]*envoysim.Response // not received by the script yet
-	err    error                                  // the end of the stream
+	inbox  map[resource.Type][]*envoysim.Response // not yet received by the script
+	err    error                                  // why the stream ended
 }
 
 func (s *server) client(p envoysim.Protocol) *client {
@@ -35,7 +35,7 @@ func (s *server) client(p envoysim.Protocol) *client {
 	}
 }
 
-// send opens the stream, if this is its first request, and sends the node with it.
+// send sends a request. The first request opens the stream and includes the node.
 func (c *client) send(r *envoysim.Request) {
 	c.s.t.Helper()
 	if c.wire == nil {
@@ -51,7 +51,7 @@ func (c *client) send(r *envoysim.Request) {
 		c.s.t.Cleanup(c.close)
 	}
 	if err := c.wire.Send(r); err != nil {
-		c.s.t.Fatalf("send a request: %v", err)
+		c.s.t.Fatalf("failed to send a request: %v", err)
 	}
 }
 
@@ -74,7 +74,7 @@ func (c *client) read() {
 	}
 }
 
-// next takes the oldest response of a type, nil if there is none.
+// next removes and returns the oldest response of a type, or nil.
 func (c *client) next(t resource.Type) *envoysim.Response {
 	c.s.t.Helper()
 	c.mu.Lock()
@@ -85,14 +85,14 @@ func (c *client) next(t resource.Type) *envoysim.Response {
 	r := c.inbox[t][0]
 	c.inbox[t] = c.inbox[t][1:]
 	if r.Nonce == "" || slices.Contains(c.nonces, r.Nonce) {
-		c.s.t.Errorf("nonce %q of a response of type %s: it is empty, or was used before", r.Nonce, t.Short())
+		c.s.t.Errorf("nonce %q of a response of type %s is empty or was used before", r.Nonce, t.Short())
 	}
 	c.nonces = append(c.nonces, r.Nonce)
 	c.last[t] = r
 	return r
 }
 
-// unread returns how many responses of a type wait, and the error that has ended the stream, if any.
+// unread returns how many responses of a type are waiting, and the error that ended the stream, if any.
 func (c *client) unread(t resource.Type) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +106,7 @@ func (c *client) types() []resource.Type {
 	return slices.Sorted(maps.Keys(c.inbox))
 }
 
-// subscribe notes a change of the subscription, and returns all its names.
+// subscribe records a change of the subscription, and returns all its names.
 func (c *client) subscribe(t resource.Type, add, remove []string) []string {
 	if c.names[t] == nil {
 		c.names[t] = map[string]bool{}

@@ -11,7 +11,7 @@ import (
 // unserved is a type that Sonde does not serve.
 const unserved = resource.Type("type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret")
 
-// TestNonce has clients of the state of the world whose requests have another nonce than the last response.
+// TestNonce has state-of-the-world clients whose requests have another nonce than the last response.
 func TestNonce(t *testing.T) {
 	play(t, map[string]scenario{
 		"a stale nonce: the names are taken": {types: single, protocols: sotw, steps: []step{
@@ -29,7 +29,7 @@ func TestNonce(t *testing.T) {
 			send(withNonceOf(1, "A")),
 			have("A@2 B@2"),
 		}},
-		// The list of the second response is unanswered, and the next one waits for its ACK.
+		// The second response's list is unanswered, and the next response waits for its ACK.
 		"a stale nonce: the names of a list are taken": {types: listed, protocols: sotw, steps: []step{
 			have("A@1 B@1"),
 			subscribe("A"), accept(says{delta: "A@1"}),
@@ -63,7 +63,7 @@ func TestNonce(t *testing.T) {
 	})
 }
 
-// withNonce is a request for these names with another nonce than that of the last response.
+// withNonce is a request for these names with this nonce instead of the nonce of the last response.
 func withNonce(nonce string, names ...string) func(r *run) *envoysim.Request {
 	return func(r *run) *envoysim.Request {
 		for name := range r.client.names[r.kind] {
@@ -73,12 +73,12 @@ func withNonce(nonce string, names ...string) func(r *run) *envoysim.Request {
 	}
 }
 
-// withNonceOf is withNonce with that of the response with this index.
+// withNonceOf is withNonce with the nonce of the response with this index.
 func withNonceOf(i int, names ...string) func(r *run) *envoysim.Request {
 	return func(r *run) *envoysim.Request { return withNonce(r.client.nonces[i], names...)(r) }
 }
 
-// TestOddRequest has requests that are answered as well as they can be, and do not end the stream.
+// TestOddRequest has unusual requests that are answered as well as possible, and do not end the stream.
 func TestOddRequest(t *testing.T) {
 	play(t, map[string]scenario{
 		"a name subscribed and unsubscribed at once": {protocols: delta, steps: []step{
@@ -107,7 +107,7 @@ func TestOddRequest(t *testing.T) {
 			subscribe("", "A"), accept(says{delta: "A@1"}),
 			have("A@2"), accept(says{delta: "A@2"}),
 		}},
-		// So the public suite unsubscribes from all.
+		// The public suite unsubscribes from everything this way.
 		"an empty name instead of others, in the state of the world": {protocols: sotw, steps: []step{
 			have("A@1 B@1 C@1"),
 			subscribe("A", "B"), accept(says{delta: "A@1 B@1"}),
@@ -145,7 +145,7 @@ func TestOddRequest(t *testing.T) {
 	})
 }
 
-// withoutResources takes the next response, if there is one, and ACKs it. It must not have a resource.
+// withoutResources receives the next response, if any, and ACKs it. It must not have a resource.
 func withoutResources() step {
 	return func(r *run) {
 		r.t.Helper()
@@ -161,7 +161,7 @@ func withoutResources() step {
 	}
 }
 
-// TestRefusedIsAskedFor has clients that ask for what they have refused before.
+// TestRefusedIsAskedFor has clients that request what they refused before.
 func TestRefusedIsAskedFor(t *testing.T) {
 	play(t, map[string]scenario{
 		"the last good version is sent": {protocols: delta, steps: []step{
@@ -176,7 +176,8 @@ func TestRefusedIsAskedFor(t *testing.T) {
 			have("A@2 B@1"), refuse(says{delta: "A@2"}, "no"),
 			change([]string{"A"}, []string{"B"}), accept(says{delta: "A@1"}),
 		}},
-		// The client has dropped it, so it gets the last good version or, if the server no longer has that, the refused one.
+		// The client has dropped the resource, so it gets the last good version or, if the server no longer has that, the
+		// refused one.
 		"it is not said to be gone, after it was unsubscribed": {steps: []step{
 			have("A@1"),
 			subscribe("A"), accept(says{delta: "A@1"}),
@@ -184,13 +185,13 @@ func TestRefusedIsAskedFor(t *testing.T) {
 			unsubscribe("A"),
 			subscribe("A"), oneOf("A@1", "A@2"),
 		}},
-		// The server has never had the last good version, and the client still has it.
+		// The server has never had the last good version, but the client still has it.
 		"it is not said to be gone, on a new stream": {protocols: delta, steps: []step{
 			have("A@2"),
 			reconnect("A@1", "A"), refuse(says{delta: "A@2"}, "no"),
 			subscribe("A"), oneOf("A@2", nothing),
 		}},
-		// The client refuses the response because of B, which it does not say. A is sent again, alone, and accepted.
+		// The client refuses the response because of B, but does not say so. A is sent again alone, and accepted.
 		"a version that was accepted later is sent": {protocols: delta, steps: []step{
 			have("A@1 B@1"),
 			subscribe("A", "B"), refuse(says{delta: "A@1 B@1"}, "no"),
@@ -198,7 +199,7 @@ func TestRefusedIsAskedFor(t *testing.T) {
 			refuse(says{delta: "B@1"}, "no"),
 			subscribe("A"), accept(says{delta: "A@1"}),
 		}},
-		// Two responses with the same version are unanswered. The client refuses the first, and accepts the second.
+		// Two responses with the same version are unanswered. The client refuses the first and accepts the second.
 		"a refused version that is accepted in another response": {protocols: delta, steps: []step{
 			have("A@1"),
 			subscribe("A"), receive(says{delta: "A@1"}),
@@ -210,7 +211,7 @@ func TestRefusedIsAskedFor(t *testing.T) {
 	})
 }
 
-// oneOf takes the next response, which must be one of these.
+// oneOf receives the next response, which must be one of these.
 func oneOf(allowed ...string) step {
 	return func(r *run) {
 		r.t.Helper()
@@ -221,7 +222,7 @@ func oneOf(allowed ...string) step {
 	}
 }
 
-// nackOf and ackOf answer the response with that index.
+// nackOf and ackOf answer the response with this index.
 func nackOf(i int) func(r *run) *envoysim.Request {
 	return func(r *run) *envoysim.Request {
 		return &envoysim.Request{Names: r.client.subscribe(r.kind, nil, nil), Nonce: r.client.nonces[i], Refusal: "no"}

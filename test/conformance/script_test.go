@@ -13,16 +13,16 @@ import (
 
 // scenario is one behaviour: the steps that lead to it.
 type scenario struct {
-	// types and protocols that it is played for. Default: all.
+	// types and protocols for which the scenario is played. Default: all.
 	types     []resource.Type
 	protocols []envoysim.Protocol
 	steps     []step
 }
 
 var (
-	// listed are the types of which a SotW response has the whole list, and which have a wildcard without a name.
+	// listed are the types whose SotW responses have the whole list, and whose wildcard has no name.
 	listed = []resource.Type{resource.Cluster, resource.Listener}
-	// single are the types of which a SotW response has only what the client lacks.
+	// single are the types whose SotW responses have only what the client lacks.
 	single = []resource.Type{resource.Endpoint, resource.Route}
 
 	delta = []envoysim.Protocol{envoysim.Delta}
@@ -50,7 +50,7 @@ func play(t *testing.T, scenarios map[string]scenario) {
 	}
 }
 
-// playOne runs steps with a server and a stream of their own.
+// playOne runs steps with their own server and stream.
 func playOne(t *testing.T, p envoysim.Protocol, kind resource.Type, steps ...step) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +66,7 @@ func playOne(t *testing.T, p envoysim.Protocol, kind resource.Type, steps ...ste
 	})
 }
 
-// run is a scenario that is being played.
+// run is a scenario in progress.
 type run struct {
 	t        *testing.T
 	protocol envoysim.Protocol
@@ -77,24 +77,24 @@ type run struct {
 	versions map[string]string // version_info by type and contents
 }
 
-// settle waits until the server has nothing more to say: a minute of virtual time.
+// settle waits until the server has nothing more to send: a minute of virtual time.
 func (r *run) settle() {
 	<-time.After(time.Minute)
 	synctest.Wait()
 }
 
-// quiet checks that there is no response that the script has not received, and that the stream goes on.
+// quiet checks that the script has received every response and that the stream is still open.
 func (r *run) quiet() {
 	r.t.Helper()
 	r.settle()
 	if n, err := r.client.unread(r.kind); n > 0 {
 		r.t.Fatalf("step %d: unexpected response: %q", r.step+1, r.describe(r.client.next(r.kind)))
 	} else if err != nil {
-		r.t.Fatalf("step %d: the stream has ended: %v", r.step+1, err)
+		r.t.Fatalf("step %d: the stream ended: %v", r.step+1, err)
 	}
 }
 
-// describe returns a response in the language of scripts.
+// describe returns a response in the language of the scripts.
 func (r *run) describe(m *envoysim.Response) string {
 	if m == nil {
 		return nothing
@@ -113,7 +113,7 @@ func (r *run) describe(m *envoysim.Response) string {
 	return strings.Join(words, " ")
 }
 
-// checkVersion checks that version_info changes if and only if the contents do.
+// checkVersion checks that version_info changes exactly when the contents change.
 func (r *run) checkVersion(m *envoysim.Response, text string) {
 	r.t.Helper()
 	if r.protocol == envoysim.Delta {
@@ -121,17 +121,17 @@ func (r *run) checkVersion(m *envoysim.Response, text string) {
 	}
 	content, version := r.kind.Short()+" content "+text, r.kind.Short()+" version "+m.Version
 	if m.Version == "" {
-		r.t.Errorf("step %d: response without version_info", r.step+1)
+		r.t.Errorf("step %d: the response has no version_info", r.step+1)
 	}
 	for _, key := range []string{content, version} {
 		if before, ok := r.versions[key]; ok && before != content+version {
-			r.t.Errorf("step %d: %q has version_info %q, and before it was %q", r.step+1, text, m.Version, before)
+			r.t.Errorf("step %d: %q has version_info %q, but had %q before", r.step+1, text, m.Version, before)
 		}
 		r.versions[key] = content + version
 	}
 }
 
-// request sends a request with the names, nonce and version that a client would give.
+// request sends a request with the names, nonce and version that a client would send.
 func (r *run) request(add, remove []string, refusal string) {
 	r.t.Helper()
 	q := &envoysim.Request{Type: r.kind, Add: add, Remove: remove, Refusal: refusal}
@@ -150,7 +150,7 @@ func (r *run) answer(refusal string) {
 	r.t.Helper()
 	last := r.client.last[r.kind]
 	if last == nil {
-		r.t.Fatalf("step %d: there is no response to answer", r.step+1)
+		r.t.Fatalf("step %d: no response to answer", r.step+1)
 	}
 	if refusal == "" {
 		r.client.acked[r.kind] = last

@@ -24,12 +24,12 @@ import (
 // node is the only proxy.
 const node = "default/client"
 
-// server is an ADS server, and what the proxy should have.
+// server is an ADS server with the resources of the proxy.
 type server struct {
 	t      *testing.T
 	xds    *xds.Server
 	conn   *grpc.ClientConn
-	labels map[string]string // name@version of a script, by resource and version of the server
+	labels map[string]string // name@version in a script, by the server's resource and version
 
 	mu   sync.Mutex
 	want *resource.Set
@@ -58,7 +58,7 @@ func startServer(t *testing.T) *server {
 	return s
 }
 
-// publish makes text, for instance "A@1 B@2", all that the proxy should have of a type.
+// publish makes text, for instance "A@1 B@2", all resources of a type that the proxy should have.
 func (s *server) publish(kind resource.Type, text string) {
 	s.t.Helper()
 	put := s.resources(kind, text)
@@ -90,8 +90,8 @@ func (s *server) resources(kind resource.Type, text string) []*resource.Resource
 	return list
 }
 
-// label returns name@version of a script. An assignment without endpoints, which is sent for one that does not exist in the
-// state of the world, has no version.
+// label returns name@version as in a script. An assignment without endpoints has no version: it is sent for an
+// assignment that does not exist in the state of the world.
 func (s *server) label(name, version string) string {
 	if label := s.labels[name+" "+version]; label != "" {
 		return label

@@ -9,18 +9,19 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// step is one step of a script. A step that does something first checks that every response so far was received by a step.
+// step is one step of a script. A step that performs an action first checks that earlier steps have received every
+// response so far.
 type step func(r *run)
 
-// says is a response: "A@1 B@2 -C" for two resources and a name in removed_resources. There may be others for the
-// state of the world; each is by default the one before it.
+// says is a response: "A@1 B@2 -C" for two resources and a name in removed_resources. State-of-the-world responses may
+// differ; by default each field has the value of the field before it.
 type says struct {
 	delta string
-	// single is for the state of the world, if a response has only what the client lacks: endpoints and routes.
+	// single is for state-of-the-world responses that have only what the client lacks: endpoints and routes.
 	single string
-	// listed is for the state of the world, if a response has the whole list: clusters and listeners. Default: delta.
+	// listed is for state-of-the-world responses that have the whole list: clusters and listeners. Default: delta.
 	listed string
-	// endpoints is single, where it differs for endpoints.
+	// endpoints replaces single for endpoints, if they differ.
 	endpoints string
 }
 
@@ -41,7 +42,7 @@ func (s says) to(r *run) string {
 	return cmp.Or(s.single, s.delta)
 }
 
-// have makes these all resources of the type that the client should have.
+// have makes these resources all resources of the type that the client should have.
 func have(text string) step {
 	return func(r *run) {
 		r.t.Helper()
@@ -68,7 +69,7 @@ func unsubscribe(names ...string) step {
 	}
 }
 
-// change does both in one request.
+// change adds and removes names in one request.
 func change(add, remove []string) step {
 	return func(r *run) {
 		r.t.Helper()
@@ -77,7 +78,7 @@ func change(add, remove []string) step {
 	}
 }
 
-// send sends a request as it is, with the type of the script.
+// send sends a request unchanged, with the type of the script.
 func send(request func(r *run) *envoysim.Request) step {
 	return func(r *run) {
 		r.t.Helper()
@@ -97,7 +98,7 @@ func receive(want says) step {
 		got := r.describe(m)
 		if got != text {
 			_, err := r.client.unread(r.kind)
-			r.t.Fatalf("step %d: response %q, want %q (the stream's error: %v)", r.step+1, got, text, err)
+			r.t.Fatalf("step %d: response %q, want %q (stream error: %v)", r.step+1, got, text, err)
 		}
 		if m != nil {
 			r.checkVersion(m, got)
@@ -105,7 +106,7 @@ func receive(want says) step {
 	}
 }
 
-// accept is receive for a client that ACKs the response. There is no ACK if there must be no response.
+// accept is receive, followed by an ACK. Nothing is ACKed if no response is expected.
 func accept(want says) step {
 	return func(r *run) {
 		r.t.Helper()
@@ -116,7 +117,7 @@ func accept(want says) step {
 	}
 }
 
-// ack ACKs the last response, which may have been answered before.
+// ack ACKs the last response, which may have been answered already.
 func ack() step {
 	return func(r *run) {
 		r.t.Helper()
@@ -125,7 +126,7 @@ func ack() step {
 	}
 }
 
-// refuse is receive for a client that NACKs the response for a reason.
+// refuse is receive, followed by a NACK with a reason.
 func refuse(want says, reason string) step {
 	return func(r *run) {
 		r.t.Helper()
@@ -136,7 +137,7 @@ func refuse(want says, reason string) step {
 	}
 }
 
-// reconnect opens a new stream. The client subscribes to names; in delta it says that it has the versions in text.
+// reconnect opens a new stream. The client subscribes to names. In delta it also says that it has the versions in text.
 func reconnect(text string, names ...string) step {
 	return func(r *run) {
 		r.t.Helper()
@@ -154,7 +155,7 @@ func reconnect(text string, names ...string) step {
 	}
 }
 
-// of does a step for another type.
+// of performs a step for another type.
 func of(other resource.Type, s step) step {
 	return func(r *run) {
 		r.t.Helper()

@@ -7,7 +7,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// TestWildcard has clients that subscribe to all clusters or listeners, without a name as older clients do, or by name.
+// TestWildcard has clients that subscribe to all clusters or listeners, without a name as older clients do, or by the
+// wildcard's name.
 func TestWildcard(t *testing.T) {
 	for spelling, all := range map[string]step{"no name": subscribe(), "star": subscribe("*")} {
 		t.Run(spelling, func(t *testing.T) {
@@ -50,7 +51,7 @@ func TestWildcard(t *testing.T) {
 			have("A@1 B@2 C@1"), accept(says{delta: "B@2 C@1"}),
 			have("B@2 C@1"), accept(says{delta: "-A"}),
 		}},
-		"of routes and endpoints there is none without a name": {types: single, steps: []step{
+		"routes and endpoints need a name": {types: single, steps: []step{
 			have("A@1"),
 			subscribe(),
 			have("A@2"),

@@ -14,7 +14,7 @@ func (s *scene) loseControlPlane(ctx context.Context) ([]string, error) {
 	defer load.Stop()
 	s.machine.ControlPlane.Kill()
 	r := settle(ctx, load, 2*time.Second)
-	return []string{"for 2 s without it: " + r.String()}, none(load.Stop())
+	return []string{"2 s without it: " + r.String()}, none(load.Stop())
 }
 
 func (s *scene) regainControlPlane(ctx context.Context) ([]string, error) {
@@ -33,13 +33,13 @@ func (s *scene) regainControlPlane(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	started := time.Now()
-	s.board.Progress("waiting for the proxies to connect again")
+	s.board.Progress("waiting for the proxies to reconnect")
 	for _, p := range live {
 		if err := harness.Poll(ctx, p.Name+" to connect", p.Synced); err != nil {
 			return nil, err
 		}
 	}
-	seen := []string{fmt.Sprintf("agents and Envoys are connected again, %.1f s after it was ready", time.Since(started).Seconds())}
+	seen := []string{fmt.Sprintf("agents and Envoys reconnected %.1f s after it was ready", time.Since(started).Seconds())}
 	settle(ctx, load, 500*time.Millisecond)
 	for _, p := range live {
 		after, err := p.Received(ctx)
@@ -47,15 +47,15 @@ func (s *scene) regainControlPlane(ctx context.Context) ([]string, error) {
 			return seen, err
 		}
 		if !slices.Equal(after, before[p.Name]) {
-			return seen, fmt.Errorf("the Envoy of %s was sent something: %q, before %q", p.Name,
+			return seen, fmt.Errorf("the Envoy of %s received something: %q, before %q", p.Name,
 				without(after, before[p.Name]), without(before[p.Name], after))
 		}
 	}
 	total := load.Stop()
-	return append(seen, "their Envoys were sent nothing: all is as it was", total.String()), none(total)
+	return append(seen, "their Envoys received nothing: no configuration has changed", total.String()), none(total)
 }
 
-// without returns the lines that the other does not have.
+// without returns the lines that other does not contain.
 func without(lines, other []string) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(other, line) })
 }

@@ -29,8 +29,8 @@ func main() {
 
 func run(ctx context.Context, args []string, out *os.File) (err error) {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	keep := flags.Bool("keep", false, "run on until Ctrl-C, and print what to try")
-	envoy := flags.String("envoy", "", "Envoy to run; the other programs are up to date in bin (default: build them and get Envoy)")
+	keep := flags.Bool("keep", false, "keep running until Ctrl-C, and print commands to try")
+	envoy := flags.String("envoy", "", "path of Envoy; the other programs are then taken from bin as they are (default: build them, and find or download Envoy)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, out *os.File) (err error) {
 	for _, step := range s.steps(programs) {
 		b.Step(ctx, step.title, step.bounded)
 		if s.machine == nil || s.b == nil {
-			break // it did not start
+			break // the mesh did not start
 		}
 	}
 	if ctx.Err() != nil {
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, out *os.File) (err error) {
 	}
 	b.Foot()
 	if b.Failed > 0 {
-		return fmt.Errorf("%d of %d steps did not hold", b.Failed, b.Steps)
+		return fmt.Errorf("%d of %d steps failed", b.Failed, b.Steps)
 	}
 	if *keep {
 		return s.keep(ctx)
@@ -68,7 +68,8 @@ func run(ctx context.Context, args []string, out *os.File) (err error) {
 	return nil
 }
 
-// get returns the programs of the mesh. Those that make demo has built are not looked at again, which takes seconds.
+// get returns the programs of the mesh. It does not rebuild the programs of make demo, because checking takes
+// seconds.
 func get(ctx context.Context, b *board.Board, envoy string) (harness.Programs, error) {
 	if envoy != "" {
 		programs, err := harness.Built()
@@ -79,7 +80,7 @@ func get(ctx context.Context, b *board.Board, envoy string) (harness.Programs, e
 	return harness.Build(ctx, false)
 }
 
-// keep makes the mesh whole again, prints what to try and waits for Ctrl-C.
+// keep restores the mesh, prints hints and waits for Ctrl-C.
 func (s *scene) keep(ctx context.Context) error {
 	for _, p := range s.b[1:] {
 		s.board.Progress("starting " + p.Name + " again")
@@ -87,8 +88,12 @@ func (s *scene) keep(ctx context.Context) error {
 			return err
 		}
 	}
+	dashboard, _, err := s.machine.Dashboard(ctx)
+	if err != nil {
+		return err
+	}
 	s.board.Progress("")
-	s.board.Print(s.hints())
+	s.board.Print(s.hints(dashboard))
 	<-ctx.Done()
 	return nil
 }

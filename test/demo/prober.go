@@ -14,11 +14,12 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
-// probed is who probes. The client of the agent asks and judges as the kubelet does, which test/fidelity checks case by case. The kubelet's
-// own code takes as long to compile as all programs of the demo: it is in the build with the tag kubelet.
-const probed = "probes of b-1, asked as a kubelet asks"
+// probed names the prober. The agent's client probes and judges like the kubelet, which test/fidelity checks case by
+// case. The kubelet's own code takes as long to compile as all programs of the demo, so it is only used with the
+// build tag kubelet.
+const probed = "probes of b-1, made as the kubelet makes them"
 
-// verdicts in the words of the kubelet.
+// verdicts in the kubelet's words.
 var verdicts = map[string]verdict{"success": success, "warning": "Warning", "failure": failure, "errored": "Errored"}
 
 // ask makes one probe of a container.
@@ -38,7 +39,7 @@ func ask(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind string)
 	return finding{verdicts[o.Verdict], o.Reason}, nil
 }
 
-// meshProbe returns a probe of a pod as the client takes it. Ports must be numbers.
+// meshProbe converts a probe of a pod for the client. Ports must be numbers.
 func meshProbe(p *corev1.Probe) (mesh.Probe, error) {
 	switch {
 	case p.HTTPGet != nil:

@@ -12,7 +12,7 @@ import (
 )
 
 // probed is who probes.
-const probed = "probes of b-1, asked by the code of the kubelet " + cases.KubeletVersion
+const probed = "probes of b-1, made by the code of the kubelet " + cases.KubeletVersion
 
 // ask makes one probe of a container.
 func ask(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind string) (finding, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// TestProbesAsTheClientTakesThem has the probes of the demo as they were written, and as the injector makes them.
+// TestProbesAsTheClientTakesThem converts the probes of the demo, before and after injection.
 func TestProbesAsTheClientTakesThem(t *testing.T) {
 	written := probedPod("b-1", 8080)
 	injected, _, err := webhook.Inject(written, webhook.Options{Sidecar: webhook.Container, VirtualProbesPort: 9000})

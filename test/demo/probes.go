@@ -38,8 +38,8 @@ func probedPod(name string, port int32) *corev1.Pod {
 	}
 }
 
-// prepareProbes makes the injector rewrite a pod whose application is that of p, and gives the agent of p what kuma-sidecar
-// would have.
+// prepareProbes has the injector rewrite a pod with p's application, and gives the agent of p the environment of
+// kuma-sidecar.
 func (s *scene) prepareProbes(p *harness.Proxy) error {
 	virtual, err := s.machine.FreeAddress()
 	if err != nil {
@@ -86,12 +86,12 @@ func portNumber(address string) int32 {
 	_, text, _ := strings.Cut(address, ":")
 	port, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		panic(err) // the harness made it
+		panic(err) // the address is from the harness
 	}
 	return int32(port)
 }
 
-// verdict is the kubelet's, in its words.
+// verdict is the kubelet's verdict, in its words.
 type verdict string
 
 const (
@@ -105,7 +105,7 @@ type finding struct {
 	words   string // the reason
 }
 
-// Kinds of probes, in the order of the table, and which probe of probedPod is of that kind.
+// The kinds of probes in the order of the table, and the probe of probedPod for each kind.
 var (
 	probeKinds = []string{"httpGet", "tcpSocket", "grpc"}
 	probeOf    = []string{"readiness", "startup", "liveness"}
@@ -116,7 +116,7 @@ func probeNamed(c *corev1.Container, name string) *corev1.Probe {
 	return map[string]*corev1.Probe{"readiness": c.ReadinessProbe, "startup": c.StartupProbe, "liveness": c.LivenessProbe}[name]
 }
 
-// findings makes the probes of a pod all at once, in the order of probeKinds.
+// findings makes all probes of a pod at once, and returns the results in the order of probeKinds.
 func findings(ctx context.Context, pod *corev1.Pod) ([]finding, error) {
 	c, err := container(pod, "app")
 	if err != nil {
@@ -131,9 +131,9 @@ func findings(ctx context.Context, pod *corev1.Pod) ([]finding, error) {
 	return found, errors.Join(errs...)
 }
 
-// compareProbes asks the application itself, as without a mesh; its Envoy, which is where redirection leads the kubelet in a
-// pod whose probes were not rewritten; and the handler, as the injected pod says. What the first finds, want, the last must
-// find, too.
+// compareProbes probes the application directly, as without a mesh; its Envoy, to which the redirection would lead
+// the kubelet's original probes; and the handler, as the injected pod does. Both the first and the last must have the
+// verdict want.
 func (s *scene) compareProbes(ctx context.Context, want verdict, ofEnvoy ...verdict) (seen []string, err error) {
 	pods := []*corev1.Pod{s.written, probedPod("captured", portNumber(s.b[0].Inbound)), s.injected}
 	found, errs := make([][]finding, len(pods)), make([]error, len(pods))
@@ -145,12 +145,12 @@ func (s *scene) compareProbes(ctx context.Context, want verdict, ofEnvoy ...verd
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	const columns = "%-10s %-16s %-16s %s"
-	seen = []string{fmt.Sprintf(columns, "asked:", "without a mesh", "Envoy's port", "the handler")}
+	const columns = "%-10s %-16s %s %s"
+	seen = []string{fmt.Sprintf(columns, "asked:", "without a mesh", pad("Envoy's port"), "the handler")}
 	var amiss []error
 	for i, kind := range probeKinds {
 		direct, envoy, handler := found[0][i], found[1][i], found[2][i]
-		seen = append(seen, fmt.Sprintf(columns, kind, direct.verdict, judged(envoy, direct), judged(handler, direct)))
+		seen = append(seen, fmt.Sprintf(columns, kind, direct.verdict, s.judged(envoy, direct), s.judged(handler, direct)))
 		if direct.verdict != want || envoy.verdict != ofEnvoy[i] || handler.verdict != want {
 			amiss = append(amiss, fmt.Errorf("%s: want %s, %s, %s; reasons: %q, %q, %q",
 				kind, want, ofEnvoy[i], want, direct.words, envoy.words, handler.words))
@@ -164,12 +164,15 @@ func (s *scene) compareProbes(ctx context.Context, want verdict, ofEnvoy ...verd
 	return seen, errors.Join(amiss...)
 }
 
-// judged is a verdict, marked where it is not the true one.
-func judged(f, truth finding) string {
+// pad pads a verdict to its column.
+func pad(verdict string) string { return fmt.Sprintf("%-16s", verdict) }
+
+// judged returns a verdict, marked in red if it differs from the truth.
+func (s *scene) judged(f, truth finding) string {
 	if f.verdict != truth.verdict {
-		return string(f.verdict) + " (false)"
+		return s.board.Wrong(pad(string(f.verdict) + " (false)"))
 	}
-	return string(f.verdict)
+	return pad(string(f.verdict))
 }
 
 func (s *scene) probesUp(ctx context.Context) ([]string, error) {

@@ -13,15 +13,16 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// scene is the mesh of the demo: A, which calls, three replicas of B, and C, which has no sidecar.
+// scene is the mesh of the demo: A, which makes calls, three replicas of B, and C, which has no
+// sidecar.
 type scene struct {
 	board   *board.Board
 	machine *harness.Machine
 	a       *harness.Proxy
 	b       []*harness.Proxy
-	c       string // where C listens
+	c       string // address of C
 
-	// written is b-1 as a pod, whose probes ask the application; injected is what the injector makes of it, and its probes ask
+	// written is b-1 as a pod whose probes use the application; injected is the injector's result, whose probes use
 	// the agent, at virtual.
 	written, injected *corev1.Pod
 	virtual           string
@@ -33,7 +34,7 @@ type step struct {
 	do    func(context.Context) ([]string, error)
 }
 
-// stepLimit bounds a step, on a machine that does much else.
+// stepLimit is the timeout of a step, on a busy machine.
 const stepLimit = 2 * time.Minute
 
 func (s step) bounded(ctx context.Context) ([]string, error) {
@@ -49,17 +50,17 @@ func (s *scene) steps(programs harness.Programs) []step {
 		{"A calls B", s.call},
 		{"the same call without a certificate", s.withoutCertificate},
 		{"a service without a sidecar, C, is called", s.withoutSidecar},
-		{probed + ": its application is fine", s.probesUp},
-		{probed + ": its application is gone", s.probesClosed},
-		{"b-3 is stopped by SIGTERM", s.terminate},
+		{probed + ": its application runs", s.probesUp},
+		{probed + ": its application has stopped", s.probesClosed},
+		{"b-3 is terminated by SIGTERM", s.terminate},
 		{"b-2: agent, Envoy, application killed with -9", s.kill},
 		{"a broken file in the store", s.brokenFile},
 		{"the control plane is killed with -9", s.loseControlPlane},
-		{"the control plane comes back", s.regainControlPlane},
+		{"the control plane restarts", s.regainControlPlane},
 	}
 }
 
-// drainTime of the proxies: long enough to see that a drain ends before it.
+// drainTime of the proxies: long enough to see that a drain ends earlier.
 const drainTime = 10 * time.Second
 
 func (s *scene) start(ctx context.Context, programs harness.Programs) ([]string, error) {
@@ -125,7 +126,7 @@ func (s *scene) waitEndpoints(ctx context.Context, want ...*harness.Proxy) error
 			return err
 		}
 		if len(got) != len(want) {
-			return fmt.Errorf("it has %d, want %d", len(got), len(want))
+			return fmt.Errorf("envoy has %d, want %d", len(got), len(want))
 		}
 		for _, p := range want {
 			if _, ok := got[p.Inbound]; !ok {
@@ -136,21 +137,21 @@ func (s *scene) waitEndpoints(ctx context.Context, want ...*harness.Proxy) error
 	})
 }
 
-// waitDisconnected waits until the Envoy of A knows that its connections to a dead replica of B are no more.
+// waitDisconnected waits until the Envoy of A has closed its connections to a dead replica of B.
 func (s *scene) waitDisconnected(ctx context.Context, dead *harness.Proxy) error {
 	return harness.Poll(ctx, "the end of A's connections to "+dead.Name, func(ctx context.Context) error {
 		endpoints, err := s.a.Endpoints(ctx, "b")
 		if n := endpoints[dead.Inbound].Connections; err == nil && n > 0 {
-			err = fmt.Errorf("it has %d", n)
+			err = fmt.Errorf("envoy has %d", n)
 		}
 		return err
 	})
 }
 
-// url is how A reaches a service: at its own Envoy.
+// url is the address of a service for A: at A's own Envoy.
 func (s *scene) url(service string) string { return "http://" + s.a.Outbounds[service] + "/" }
 
-// load calls B as A does, some callers with a new connection for each call and some with one that they keep.
+// load calls B from A, over new connections and over kept connections.
 func (s *scene) load(ctx context.Context) *harness.Load {
 	var callers []harness.Caller
 	for _, keep := range []bool{false, false, true, true} {
@@ -159,7 +160,7 @@ func (s *scene) load(ctx context.Context) *harness.Load {
 	return harness.StartLoad(ctx, 5*time.Millisecond, callers...)
 }
 
-// settle lets a load go on for a while, and returns what it saw in that time alone.
+// settle continues a load for a while, and returns the calls of that time.
 func settle(ctx context.Context, load *harness.Load, length time.Duration) harness.Report {
 	before := load.Report()
 	select {
@@ -178,15 +179,15 @@ func settle(ctx context.Context, load *harness.Load, length time.Duration) harne
 	return after
 }
 
-// none is an error if a call failed, or if nothing was called.
+// none returns an error if a call failed, or if there was no call.
 func none(r harness.Report) error {
 	if r.Failed > 0 || r.Calls == 0 {
-		return fmt.Errorf("want calls, and none that fails: %s", r)
+		return fmt.Errorf("want calls, none of which fails: %s", r)
 	}
 	return nil
 }
 
-// restart starts a replica of which everything was ended.
+// restart restarts a replica of which all processes were ended.
 func (s *scene) restart(ctx context.Context, p *harness.Proxy) error {
 	if p.App.Running() {
 		p.App.Kill()
@@ -207,17 +208,21 @@ func (s *scene) close() error {
 	return s.machine.Close()
 }
 
-// hints says what to try while the mesh runs on.
-func (s *scene) hints() string {
+// hints lists what a user can try while the mesh runs.
+func (s *scene) hints(dashboard string) string {
 	ctl := "bin/sondectl"
 	flags := strings.Join(s.machine.CtlFlags(), " ")
 	return fmt.Sprintf(`
-The mesh runs on, whole again, until Ctrl-C. Try:
+The mesh is complete again, and runs until Ctrl-C. Look at it, and kill %[13]d, the application of b-1:
 
-  curl %[1]s                              # as A: B answers, and shows who A is
+  %[12]s
+
+Try:
+
+  curl %[1]s                              # as A: B responds, and shows the identity of A
   curl %[2]s                              # as A: C, which has no sidecar
   curl http://%[3]s/                            # B without a certificate: refused
-  curl -i http://%[10]s/tcp/%[11]d                 # a probe of B, as the kubelet asks the agent: 200
+  curl -i http://%[10]s/tcp/%[11]d                 # a probe of B, as the kubelet sends it to the agent: 200
 
   flags='%[4]s'
   %[5]s status $flags                                    # is anything wrong?
@@ -226,10 +231,10 @@ The mesh runs on, whole again, until Ctrl-C. Try:
   %[5]s inspect dataplane a-1 --type clusters $flags
   %[5]s rotate ca $flags
 
-  ls %[6]s                                    # the store: change a file and see
+  ls %[6]s                                    # the store: change a file, and watch the effect
   ls %[7]s                                     # the log of every process
   curl http://%[8]s/metrics                     # of the control plane
   curl --unix-socket %[9]s http://envoy/clusters   # the Envoy of A
 `, s.url("b"), s.url("c"), s.b[0].Inbound, flags, ctl, s.machine.StoreDir(), filepath.Join(s.machine.Dir, "logs"), s.machine.Health,
-		filepath.Join(s.a.Dir(), "admin.sock"), s.virtual, portNumber(s.b[0].AppAddress))
+		filepath.Join(s.a.Dir(), "admin.sock"), s.virtual, portNumber(s.b[0].AppAddress), dashboard, s.b[0].App.PID())
 }

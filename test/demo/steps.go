@@ -22,7 +22,8 @@ const (
 	identityB = "spiffe://default.sonde.internal/workload/b"
 )
 
-// peers reads the header by which Envoy tells an application who called over mTLS, and as whom it answered.
+// peers returns the caller and the called identity from the header with which Envoy passes a call over
+// mTLS.
 func peers(answer harness.Answer) (caller, called string) {
 	for part := range strings.SplitSeq(answer.Headers.Get("X-Forwarded-Client-Cert"), ";") {
 		key, value, _ := strings.Cut(part, "=")
@@ -51,7 +52,7 @@ func (s *scene) call(ctx context.Context) ([]string, error) {
 		instances[answer.Instance]++
 	}
 	seen := []string{
-		"30 calls, all good, by " + counts(instances),
+		"30 successful calls, to " + counts(instances),
 		"mTLS; B sees its peer  " + identityA,
 		"            and answers as   " + identityB,
 	}
@@ -88,12 +89,12 @@ func (s *scene) withoutCertificate(ctx context.Context) ([]string, error) {
 	return append(seen, "TLS without a certificate is refused: "+why), nil
 }
 
-// handshake opens a TLS connection without a certificate and waits for a byte: with TLS 1.3 a client learns only then that
-// it was refused.
+// handshake opens a TLS connection without a certificate and waits for a byte: with TLS 1.3, a client sees only then
+// that it was refused.
 func handshake(ctx context.Context, at string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	// whom it speaks to does not matter: the server is to refuse
+	// the server's identity does not matter: it must refuse
 	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"sonde", "http/1.1"}}}
 	conn, err := dialer.DialContext(ctx, "tcp", at)
 	if err != nil {
@@ -108,16 +109,16 @@ func handshake(ctx context.Context, at string) error {
 	return err
 }
 
-// refusal says how a connection was refused. Anything else, silence too, is an error.
+// refusal returns how a connection was refused. Any other end, or none, is an error.
 func refusal(err error) (string, error) {
 	remote, isRemote := errors.AsType[*net.OpError](err)
 	_, isAnswer := errors.AsType[*harness.StatusError](err)
 	timeout, isNet := errors.AsType[net.Error](err)
 	switch {
 	case err == nil || isAnswer:
-		return "", errors.New("it was answered")
+		return "", errors.New("the request was answered")
 	case isNet && timeout.Timeout():
-		return "", errors.New("it was neither answered nor refused")
+		return "", errors.New("neither a response nor a refusal")
 	case isRemote && remote.Op == "remote error": // a TLS alert
 		return remote.Err.Error(), nil
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
@@ -134,9 +135,9 @@ func (s *scene) withoutSidecar(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	if from, _ := peers(answer); from != "" || answer.Instance != "c-1" {
-		return nil, fmt.Errorf("%s answers, and sees %q as its caller", answer.Instance, from)
+		return nil, fmt.Errorf("%s responds, and sees %q as its caller", answer.Instance, from)
 	}
-	return []string{answer.Instance + " answers, in plain text, in the same STRICT mesh"}, nil
+	return []string{answer.Instance + " responds in plain text, in the same STRICT mesh"}, nil
 }
 
 func (s *scene) terminate(ctx context.Context) ([]string, error) {
@@ -160,7 +161,7 @@ func (s *scene) terminate(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	seen := []string{
-		fmt.Sprintf("its endpoint was gone from the Envoy of A after %d ms", after.Milliseconds()),
+		fmt.Sprintf("the Envoy of A removed its endpoint after %d ms", after.Milliseconds()),
 		fmt.Sprintf("its agent and Envoy ended after %.1f s", time.Since(started).Seconds()),
 	}
 	r := settle(ctx, load, 300*time.Millisecond)
@@ -168,7 +169,7 @@ func (s *scene) terminate(ctx context.Context) ([]string, error) {
 	seen = append(seen, total.String()+", now by "+counts(r.Instances))
 	switch {
 	case after > 2*time.Second:
-		return seen, errors.New("the endpoint did not go at once")
+		return seen, errors.New("the endpoint was not removed at once")
 	case r.Instances[leaving.Name] > 0:
 		return seen, fmt.Errorf("%s is still called", leaving.Name)
 	}
@@ -177,7 +178,8 @@ func (s *scene) terminate(ctx context.Context) ([]string, error) {
 
 func (s *scene) kill(ctx context.Context) ([]string, error) {
 	dead := s.b[1]
-	// A request on its way to an application that dies may fail: nobody knows what became of it, so it is not sent again.
+	// A request in flight to an application that dies may fail: its outcome is unknown, so Envoy does not retry
+	// it.
 	err := errors.Join(dead.KillAll(ctx), s.waitDisconnected(ctx, dead))
 	if err != nil {
 		return nil, err
@@ -186,10 +188,10 @@ func (s *scene) kill(ctx context.Context) ([]string, error) {
 	defer load.Stop()
 	started := time.Now()
 	s.board.Progress("waiting for outlier detection")
-	err = harness.Poll(ctx, "the Envoy of A to take out "+dead.Name, func(ctx context.Context) error {
+	err = harness.Poll(ctx, "the Envoy of A to eject "+dead.Name, func(ctx context.Context) error {
 		endpoints, err := s.a.Endpoints(ctx, "b")
 		if err == nil && !endpoints[dead.Inbound].Ejected {
-			err = errors.New("it has not")
+			err = errors.New("not ejected")
 		}
 		return err
 	})
@@ -198,8 +200,8 @@ func (s *scene) kill(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	seen := []string{
-		fmt.Sprintf("outlier detection took it out %d ms after the first call", after.Milliseconds()),
-		fmt.Sprintf("until then: %s (tried again elsewhere)", meanwhile),
+		fmt.Sprintf("outlier detection ejected it %d ms after the first call", after.Milliseconds()),
+		fmt.Sprintf("until then: %s (retried on other replicas)", meanwhile),
 	}
 	r := settle(ctx, load, time.Second)
 	seen = append(seen, fmt.Sprintf("since then: %s, by %s", r, counts(r.Instances)))
@@ -223,7 +225,7 @@ func (s *scene) brokenFile(ctx context.Context) ([]string, error) {
 			return fmt.Errorf("b-1 is lost: %s", stdout)
 		}
 		if problem = strings.TrimSpace(stderr); !strings.Contains(problem, file) {
-			return fmt.Errorf("it says %q", problem)
+			return fmt.Errorf("it prints %q", problem)
 		}
 		return nil
 	})
@@ -232,7 +234,7 @@ func (s *scene) brokenFile(ctx context.Context) ([]string, error) {
 	}
 	seen := []string{"reported: " + strings.ReplaceAll(problem, s.machine.StoreDir()+"/", "")}
 	r := settle(ctx, load, 300*time.Millisecond)
-	seen = append(seen, "b-1 keeps what its file last said: "+r.String())
+	seen = append(seen, "b-1 keeps its last valid configuration: "+r.String())
 	if err := s.waitEndpoints(ctx, s.b[:2]...); err != nil {
 		return seen, err
 	}
@@ -242,9 +244,9 @@ func (s *scene) brokenFile(ctx context.Context) ([]string, error) {
 	err = harness.Poll(ctx, "sondectl get to report nothing", func(ctx context.Context) error {
 		_, stderr, err := s.machine.CtlBoth(ctx, "get", "dataplanes")
 		if err == nil && stderr != "" {
-			err = fmt.Errorf("it says %q", stderr)
+			err = fmt.Errorf("it prints %q", stderr)
 		}
 		return err
 	})
-	return append(seen, "mended: nothing is reported any more"), errors.Join(err, none(load.Stop()))
+	return append(seen, "repaired: sondectl reports no problem"), errors.Join(err, none(load.Stop()))
 }

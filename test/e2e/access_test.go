@@ -24,13 +24,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-// operator is a user of sondectl, with a kubeconfig and nothing else.
+// operator is a user of sondectl, who has only a kubeconfig.
 type operator struct {
 	*namespace
 	kubeconfig string
 }
 
-// newOperator returns a service account of the namespace with the rights that docs/kubernetes.md names. Its kubeconfig has the API server of the test's.
+// newOperator returns a service account of the namespace with the rights that docs/kubernetes.md lists. Its
+// kubeconfig uses the test's API server.
 func (n *namespace) newOperator() operator {
 	n.t.Helper()
 	roles, bindings := cluster.client.RbacV1().Roles(systemNamespace), cluster.client.RbacV1().RoleBindings(systemNamespace)
@@ -77,7 +78,7 @@ func (o operator) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs sondectl, and returns what it writes.
+// run runs sondectl, and returns its output.
 func (o operator) run(args ...string) (stdout, stderr string, err error) {
 	var out, errOut bytes.Buffer
 	cmd := o.command(args...)
@@ -86,7 +87,8 @@ func (o operator) run(args ...string) (stdout, stderr string, err error) {
 	return out.String(), errOut.String(), err
 }
 
-// TestSondectlByKubeconfig has a user with the least rights look at the mesh, ask an Envoy, and change something, through the API server and a kubelet.
+// TestSondectlByKubeconfig has a user with the fewest rights read the mesh, query an Envoy, and make a change,
+// through the API server and a kubelet.
 func TestSondectlByKubeconfig(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -119,7 +121,8 @@ func TestSondectlByKubeconfig(t *testing.T) {
 	}
 }
 
-// TestAloneSondectlWatches has --watch go on when the replica that it is connected to is deleted. It runs alone.
+// TestAloneSondectlWatches deletes the replica to which sondectl --watch is connected: sondectl continues with
+// another replica. It runs alone.
 func TestAloneSondectlWatches(t *testing.T) {
 	n := newNamespace(t, outside)
 	cp := &namespace{t: t, name: systemNamespace}
@@ -141,7 +144,7 @@ func TestAloneSondectlWatches(t *testing.T) {
 		}
 		return nil
 	})
-	for _, name := range names { // one of them is the one
+	for _, name := range names { // sondectl uses one of these
 		cp.deletePod(name)
 		cp.waitReplicas()
 	}

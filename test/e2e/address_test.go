@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestAddressUsedAgain has a pod of the mesh complete, and its address given to a pod outside: that one gets no mTLS, and what is
-// meant for the completed one does not reach it.
+// TestAddressUsedAgain completes a pod of the mesh, and gives its address to a pod outside of the mesh: that pod gets
+// no mTLS, and no calls for the completed pod.
 func TestAddressUsedAgain(t *testing.T) {
 	t.Parallel()
 	n, o := newNamespace(t, injected), newNamespace(t, outside)
@@ -21,11 +21,11 @@ func TestAddressUsedAgain(t *testing.T) {
 	o.create(newService("successor"))
 	n.waitReady("client")
 	address := ""
-	// Other tests may be given the address first.
+	// Pods of other tests may get the address first.
 	for range 5 {
 		done := newPod("done", "node2")
 		done.Spec.RestartPolicy = corev1.RestartPolicyNever
-		done.Spec.Containers[0].Args = []string{"--call=http://127.0.0.1:9901/"} // ends at once, however
+		done.Spec.Containers[0].Args = []string{"--call=http://127.0.0.1:9901/"} // it ends at once, whatever the result
 		n.create(done)
 		n.waitPod("done", "ended", func(p *corev1.Pod) error {
 			if p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded {
@@ -45,7 +45,7 @@ func TestAddressUsedAgain(t *testing.T) {
 		address = ""
 	}
 	if address == "" {
-		t.Fatal("no pod was given the address of the completed one")
+		t.Fatal("no pod got the address of the completed pod")
 	}
 	client := n.app("client")
 	a := client.waitCall("http://successor.%s/", o.name)
@@ -57,7 +57,8 @@ func TestAddressUsedAgain(t *testing.T) {
 	}
 }
 
-// giveNext has CNI's plugin host-local give an address of a node to the next pod: it goes on from the last one that it has given.
+// giveNext makes the CNI plugin host-local assign this address of a node to the next pod: the plugin continues from
+// its last assigned address.
 func giveNext(t *testing.T, node, address string) {
 	t.Helper()
 	file := filepath.Join(filepath.Dir(os.Getenv("KUBECONFIG")), node, "var-lib-cni", "networks", "pods", "last_reserved_ip.0")

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,13 +24,13 @@ type app struct {
 	address string
 }
 
-// app returns the application in a pod that has an address.
+// app returns the application of a pod that has an address.
 func (n *namespace) app(pod string) app {
 	n.t.Helper()
 	return app{n.t, mesh.JoinHostPort(n.pod(pod).Status.PodIP, portControl)}
 }
 
-// host returns the address of a pod as a URL has it.
+// host returns the address of a pod in the form of a URL.
 func (n *namespace) host(pod string) string {
 	n.t.Helper()
 	address := n.pod(pod).Status.PodIP
@@ -39,7 +40,7 @@ func (n *namespace) host(pod string) string {
 	return address
 }
 
-// do sends a request to the control port and decodes the answer, if it is wanted.
+// do sends a request to the control port, and decodes the response unless answer is nil.
 func (a app) do(method, path string, query url.Values, answer any) {
 	a.t.Helper()
 	if err := a.try(method, path, query, answer); err != nil {
@@ -47,7 +48,7 @@ func (a app) do(method, path string, query url.Values, answer any) {
 	}
 }
 
-// waitPut changes the application, as soon as it is there.
+// waitPut changes the application as soon as it is reachable.
 func (a app) waitPut(path string, query url.Values) {
 	a.t.Helper()
 	wait(a.t, "a change of the application by "+path, func() error { return a.try(http.MethodPut, path, query, nil) })
@@ -79,10 +80,11 @@ func (a app) try(method, path string, query url.Values, answer any) error {
 	return json.Unmarshal(body, answer)
 }
 
-// control is the client of control ports. Pods come and go, and so do addresses.
+// control is the client of control ports. It keeps no connections, because pods and addresses
+// change.
 var control = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// called is what one request got.
+// called is the result of one request.
 type called struct {
 	Status int
 	Header http.Header
@@ -90,12 +92,12 @@ type called struct {
 	Error  string
 }
 
-// answer decodes what the application says of the request.
+// answer decodes the application's description of the request.
 func (c called) answer(t *testing.T) harness.Answer {
 	t.Helper()
 	var a harness.Answer
 	if err := json.Unmarshal([]byte(c.Body), &a); c.Status != http.StatusOK || err != nil {
-		t.Fatalf("the answer is %+v, want one of the application", c)
+		t.Fatalf("the response is %+v, want one of the application", c)
 	}
 	return a
 }
@@ -110,13 +112,13 @@ func (a app) call(format string, args ...any) called {
 	return c
 }
 
-// tryCall is call where the application may be too busy to be asked for it.
+// tryCall is call for an application that may be too busy to respond.
 func (a app) tryCall(target string) (c called, err error) {
 	err = a.try(http.MethodGet, "/call", url.Values{"url": {target}}, &c)
 	return c, err
 }
 
-// waitCall calls until the application at the URL answers.
+// waitCall calls until the application at the URL responds.
 func (a app) waitCall(format string, args ...any) harness.Answer {
 	a.t.Helper()
 	target := fmt.Sprintf(format, args...)
@@ -130,13 +132,21 @@ func (a app) waitCall(format string, args ...any) harness.Answer {
 	return c.answer(a.t)
 }
 
-// load is a load that an application sends.
+// raw has the application send a text on a connection to host:port, and read until the peer closes it.
+func (a app) raw(at, text string, half bool) (c called) {
+	a.t.Helper()
+	a.do(http.MethodGet, "/raw", url.Values{"at": {at}, "send": {text}, "half": {strconv.FormatBool(half)}}, &c)
+	return c
+}
+
+// load is a load that an application generates.
 type load struct {
 	app  app
 	name string
 }
 
-// startLoad has the application send a load of a kind, see newCaller in test/app, and waits for its first calls.
+// startLoad has the application generate a load of a kind (see newCaller in test/app), and waits for its first
+// calls.
 func (a app) startLoad(kind, target string) load {
 	a.t.Helper()
 	l := load{a, kind + " " + target}
@@ -161,13 +171,13 @@ func (l load) stop() harness.Report {
 	return r
 }
 
-// waitMore waits until that many more calls have been made.
+// waitMore waits until the load has made this many more calls.
 func (l load) waitMore(calls int) {
 	l.app.t.Helper()
 	enough := l.report().Calls + calls
 	wait(l.app.t, "calls of "+l.name, func() error {
 		if r := l.report(); r.Calls < enough {
-			return fmt.Errorf("there are %v of %d", r, enough)
+			return fmt.Errorf("%v of %d calls", r, enough)
 		}
 		return nil
 	})

@@ -20,16 +20,17 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// balancer is a load balancer as clouds have them: it asks each proxy once a second, and sends new connections to healthy ones alone.
+// balancer is a load balancer like a cloud's: it checks each proxy once a second, and sends new connections
+// only to healthy proxies.
 type balancer struct {
-	port   uint32 // of the proxies for load balancers
+	port   uint32 // the proxies' health port for load balancers
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 	next   atomic.Uint64
 
 	mu      sync.Mutex
 	targets map[string]*target // by name of the pod
-	broken  []string           // long connections that broke although they should not have
+	broken  []string           // long connections that broke, although they should not have
 	breaks  int                // all that broke
 }
 
@@ -37,12 +38,13 @@ type balancer struct {
 type target struct {
 	name, address string
 	healthy       bool
-	since         time.Time // it is healthy, or is not
+	since         time.Time // of the current health
 	changes       int
-	reason        string // why it is not
+	reason        string // why it is unhealthy
 }
 
-// lbDrainTime is sonde.dev/lb-drain-time in these tests. learnTime is what a load balancer may take to learn what a proxy knows.
+// lbDrainTime is sonde.dev/lb-drain-time in these tests. learnTime is how long a load balancer may take to detect a
+// proxy's change.
 const (
 	lbDrainTime = 5 * time.Second
 	learnTime   = 2 * time.Second
@@ -50,7 +52,7 @@ const (
 
 func newBalancer(port uint32) *balancer { return &balancer{port: port, targets: map[string]*target{}} }
 
-// setTargets replaces the targets, by name and address. A new one has to be healthy first.
+// setTargets replaces the targets, by name and address. A new target starts unhealthy.
 func (b *balancer) setTargets(pods map[string]string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +68,8 @@ func (b *balancer) setTargets(pods map[string]string) {
 	}
 }
 
-// start asks the targets, and sends them requests over new connections, rate per second, and long connections.
+// start checks the targets, and opens short connections to them at a rate per second, and a number of long
+// connections.
 func (b *balancer) start(ctx context.Context, rate, long int) *harness.Load {
 	ctx, b.cancel = context.WithCancel(ctx)
 	b.wait.Go(func() {
@@ -97,7 +100,7 @@ func (b *balancer) stop() {
 	b.wait.Wait()
 }
 
-// ask asks all targets at once.
+// ask checks all targets at once.
 func (b *balancer) ask(ctx context.Context) {
 	b.mu.Lock()
 	addresses := map[string]string{}
@@ -124,7 +127,7 @@ func (b *balancer) ask(ctx context.Context) {
 	asked.Wait()
 }
 
-// askOne returns why a proxy is not healthy.
+// askOne returns why a proxy is unhealthy.
 func (b *balancer) askOne(ctx context.Context, address string) string {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -161,7 +164,7 @@ func (b *balancer) pick() (target, error) {
 	return *healthy[b.next.Add(1)%uint64(len(healthy))], nil
 }
 
-// newConnections calls over a new connection to a healthy target each time.
+// newConnections makes each call over a new connection to a healthy target.
 type newConnections struct{ balancer *balancer }
 
 // Call implements harness.Caller.
@@ -182,7 +185,7 @@ func (c newConnections) Call(ctx context.Context) (string, error) {
 // Close implements harness.Caller.
 func (c newConnections) Close() {}
 
-// hold keeps one long connection, with some bytes now and then; where it breaks, it takes another one.
+// hold keeps one long connection with little traffic. If the connection breaks, hold opens another.
 func (b *balancer) hold(ctx context.Context) {
 	for ctx.Err() == nil {
 		t, err := b.pick()
@@ -223,7 +226,8 @@ func (b *balancer) holdOne(ctx context.Context, t target) error {
 	}
 }
 
-// judge looks whether a long connection might break: its target must have said for the drain time that it goes.
+// judge decides whether a long connection was allowed to break: its target must have been unhealthy for the
+// drain time.
 func (b *balancer) judge(was target, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -235,7 +239,7 @@ func (b *balancer) judge(was target, err error) {
 	b.broken = append(b.broken, fmt.Sprintf("%s, healthy %t for %s: %v", was.name, t.healthy, time.Since(t.since).Round(time.Millisecond), err))
 }
 
-// states returns for each target whether it is healthy, and how often that has changed.
+// states returns whether each target is healthy, and how often that has changed.
 func (b *balancer) states() map[string]target {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -27,7 +27,8 @@ type checkLine struct {
 	Notes                 []string
 }
 
-// checkLines returns the lines of one check of the installation. Other tests have faults, so that the exit code says nothing of this one.
+// checkLines returns the lines of one check of the installation. Other tests cause faults, so the exit code does not
+// matter.
 func checkLines(t *testing.T, name string, args ...string) []checkLine {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -46,11 +47,12 @@ func checkLines(t *testing.T, name string, args ...string) []checkLine {
 	return slices.DeleteFunc(lines, func(l checkLine) bool { return l.Name != name })
 }
 
-// TestCheckNodes has a Job on each node try redirection with the image of the installation. The image is then one that is not there, and one of something
-// else; Pod Security refuses it. No Job is left.
+// TestCheckNodes has sondectl check try redirection by a Job on each node, with the image of the installation. Then
+// it tries a missing image, an image of another program, and a namespace where Pod Security rejects the Job's pods.
+// No Job is left.
 func TestCheckNodes(t *testing.T) {
 	t.Parallel()
-	n := newNamespace(t, injected) // where Jobs, too, would be injected
+	n := newNamespace(t, injected) // a namespace where Jobs would also be injected
 	check := func(want checkLine, args ...string) {
 		t.Helper()
 		want.Name = "nodes"
@@ -58,7 +60,7 @@ func TestCheckNodes(t *testing.T) {
 		if len(lines) != 1 {
 			t.Fatalf("lines %+v, want one", lines)
 		}
-		for i, note := range lines[0].Notes { // the words of the container runtime
+		for i, note := range lines[0].Notes { // the container runtime's error
 			lines[0].Notes[i] = regexp.MustCompile(`(connection refused|exec: ")[^\n]*(: node1, node2)$`).ReplaceAllString(note, "$1…$2")
 			lines[0].Notes[i] = regexp.MustCompile(`(Failed|failed) to (pull|create) [^\n]*(connection refused|exec: ")`).ReplaceAllString(lines[0].Notes[i], "…$3")
 		}
@@ -75,26 +77,26 @@ func TestCheckNodes(t *testing.T) {
 	good := checkLine{Level: "ok", Text: "2 nodes can redirect: nftables, kernel " + kernel}
 	check(good)
 	check(checkLine{
-		Level: "fail", Text: "image 127.0.0.1:1/none:1 cannot be pulled: an injected pod would not start there", Notes: []string{"…connection refused…: node1, node2"},
-		Do: "have nodes reach the registry, and service account default of namespace " + n.name + " have its imagePullSecrets; --nodes-image names another image",
+		Level: "fail", Text: "image 127.0.0.1:1/none:1 cannot be pulled: injected pods would not start on these nodes", Notes: []string{"…connection refused…: node1, node2"},
+		Do: "make sure that the nodes reach the registry, and that service account default of namespace " + n.name + " has its imagePullSecrets; --nodes-image sets another image",
 	}, "--nodes-image=127.0.0.1:1/none:1")
 	check(checkLine{
-		Level: "fail", Text: "no pod could try it within 2m0s", Notes: []string{`ended with exit code 128 (StartError): …exec: "…: node1, node2`},
-		Do: "mend what it says (kubectl describe node), or give them longer with --nodes-timeout",
+		Level: "fail", Text: "no pod could run the test within 2m0s", Notes: []string{`ended with exit code 128 (StartError): …exec: "…: node1, node2`},
+		Do: "fix the errors (see kubectl describe node), or allow more time with --nodes-timeout",
 	}, "--nodes-image="+appImage)
 	n.patch(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
 	check(checkLine{
 		Level: "fail",
-		Text: "no pod that redirects may be made in namespace " + n.name + `: pods "sondectl-check" is forbidden: violates PodSecurity "restricted:latest": ` +
+		Text: "cannot create a pod that redirects connections in namespace " + n.name + `: pods "sondectl-check" is forbidden: violates PodSecurity "restricted:latest": ` +
 			`unrestricted capabilities (container "kuma-init" must not include "NET_ADMIN" in securityContext.capabilities.add), ` +
 			`runAsNonRoot != true (container "kuma-init" must not set securityContext.runAsNonRoot=false), runAsUser=0 (container "kuma-init" must not set runAsUser=0)`,
-		Do: "name with --nodes-namespace one where pods of the mesh are to run: Pod Security has to allow NET_ADMIN there (pod-security.kubernetes.io/enforce: privileged)",
+		Do: "set --nodes-namespace to a namespace for pods of the mesh: its Pod Security must allow NET_ADMIN (pod-security.kubernetes.io/enforce: privileged)",
 	})
 	n.patch(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":null}}}`)
 	check(good)
 }
 
-// noJobs checks that no Job is left, and waits for the end of their pods.
+// noJobs checks that no Job is left, and waits until their pods are deleted.
 func (n *namespace) noJobs() {
 	n.t.Helper()
 	jobs, err := cluster.client.BatchV1().Jobs(n.name).List(n.t.Context(), metav1.ListOptions{})
@@ -110,8 +112,8 @@ func (n *namespace) noJobs() {
 	})
 }
 
-// TestCheckPorts has applications that listen on ports of the sidecar without declaring them: after a native sidecar, which has the port then, and before
-// Envoy and before the agent.
+// TestCheckPorts has applications that listen on undeclared ports of the sidecar: after a native sidecar, which then
+// has the port, and before Envoy and before the agent.
 func TestCheckPorts(t *testing.T) {
 	t.Parallel()
 	n := newMesh(t, "PERMISSIVE")
@@ -130,10 +132,10 @@ func TestCheckPorts(t *testing.T) {
 		n.create(n.injectAs(webhook.Container, p, ca)) // a native sidecar would start first
 	}
 	n.takenPorts(
-		fmt.Sprintf("Pod/%s/agent: its agent cannot have port 9902, for metrics of the sidecar", n.name),
-		fmt.Sprintf("Pod/%s/late: its container app cannot have port 15006, which the sidecar has, for redirection", n.name),
-		fmt.Sprintf("Pod/%s/prometheus: its agent cannot have port 5670, for Prometheus", n.name),
-		fmt.Sprintf("%s/envoy.%[1]s: its Envoy cannot have port 15006, for redirection", n.name),
+		fmt.Sprintf("Pod/%s/agent: the agent cannot listen on port 9902, for metrics of the sidecar", n.name),
+		fmt.Sprintf("Pod/%s/late: container app cannot listen on port 15006, which the sidecar uses, for redirection", n.name),
+		fmt.Sprintf("Pod/%s/prometheus: the agent cannot listen on port 5670, for Prometheus", n.name),
+		fmt.Sprintf("%s/envoy.%[1]s: Envoy cannot listen on port 15006, for redirection", n.name),
 	)
 	for _, name := range []string{"late", "envoy", "agent", "prometheus"} {
 		n.deletePod(name)
@@ -143,7 +145,7 @@ func TestCheckPorts(t *testing.T) {
 	n.takenPorts()
 }
 
-// takenPorts waits until sondectl check names these clashes of the namespace, and no others.
+// takenPorts waits until sondectl check reports exactly these port conflicts of the namespace.
 func (n *namespace) takenPorts(want ...string) {
 	n.t.Helper()
 	n.wait("the line of taken ports", func() error {
@@ -153,11 +155,11 @@ func (n *namespace) takenPorts(want ...string) {
 		}
 		l := lines[0]
 		failed := checkLine{
-			Name: "taken ports", Level: "fail", Text: "another process of the pod wants a port of the sidecar", Notes: l.Notes,
-			Do: "have the application listen elsewhere; for 9000 annotate its pods with kuma.io/virtual-probes-port, for 5670 with sonde.dev/metrics-port",
+			Name: "taken ports", Level: "fail", Text: "the sidecar and another process of the pod use the same port", Notes: l.Notes,
+			Do: "change the application's port; for 9000, alternatively set the pods' annotation kuma.io/virtual-probes-port, for 5670 annotation sonde.dev/metrics-port",
 		}
-		if len(l.Notes) == 0 { // another test may have some
-			failed = checkLine{Name: "taken ports", Level: "ok", Text: "no sidecar lacks a port"}
+		if len(l.Notes) == 0 { // another test may cause some
+			failed = checkLine{Name: "taken ports", Level: "ok", Text: "no port conflicts"}
 		}
 		here := slices.DeleteFunc(slices.Clone(l.Notes), func(note string) bool { return !strings.Contains(note, n.name) })
 		slices.Sort(want)

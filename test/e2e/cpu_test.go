@@ -13,10 +13,10 @@ import (
 	"testing"
 )
 
-// cpuGroup is the directory of a cgroup that bounds what its processes have of the processors.
+// cpuGroup is the directory of a cgroup that limits the CPU time of its processes.
 type cpuGroup string
 
-// cpuGroup is that of a container, by one of its processes.
+// cpuGroup returns the CPU cgroup of a process's container.
 func (p process) cpuGroup(t *testing.T) cpuGroup {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.pid))
@@ -40,7 +40,7 @@ func isUnified(dir string) bool {
 	return err == nil
 }
 
-// pods returns the group of all pods of the node.
+// pods returns the cgroup of all pods of the node.
 func (g cpuGroup) pods(t *testing.T) cpuGroup {
 	t.Helper()
 	before, _, ok := strings.Cut(string(g), "/kubepods/")
@@ -50,11 +50,12 @@ func (g cpuGroup) pods(t *testing.T) cpuGroup {
 	return cpuGroup(before + "/kubepods")
 }
 
-// limit bounds the group for now, and no longer than the test. Groups in it lose their limits, since version 1 of cgroups refuses a limit below those.
+// limit limits the cgroup until the test ends. It removes the limits of child cgroups, because version 1 of cgroups
+// rejects a limit below those.
 func (g cpuGroup) limit(t *testing.T, millicores int) {
 	t.Helper()
 	t.Cleanup(func() { g.unlimit(t) })
-	// A kernel takes no less than 1 ms, so the period is the longest that it takes.
+	// The kernel's minimum quota is 1 ms, so the period is the longest possible.
 	if isUnified(string(g)) {
 		g.write(t, "cpu.max", fmt.Sprintf("%d 1000000", millicores*1000))
 		return
@@ -80,7 +81,7 @@ func (g cpuGroup) unlimit(t *testing.T) {
 	g.write(t, "cpu.cfs_quota_us", "-1")
 }
 
-// write sets a value. A group of a container that has ended is gone.
+// write sets a value, unless the cgroup's container has ended.
 func (g cpuGroup) write(t *testing.T, name, value string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(string(g), name), []byte(value), 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -25,13 +25,13 @@ import (
 // lbPort is sonde.dev/lb-health-port in these tests.
 const lbPort = 9100
 
-// The taints of those who scale clusters.
+// The taints of autoscalers.
 const (
 	autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 	karpenterTaint  = "karpenter.sh/disrupted"
 )
 
-// edge is a Service of pods on both nodes behind a load balancer that never stops.
+// edge is a Service with pods on both nodes, behind a load balancer that never stops.
 type edge struct {
 	*namespace
 	balancer *balancer
@@ -39,7 +39,7 @@ type edge struct {
 	pods     map[string][]string // by node
 }
 
-// newEdge has pods on both nodes, whose liveness probes ask the port for load balancers.
+// newEdge creates pods on both nodes, whose liveness probes use the health port for load balancers.
 func newEdge(t *testing.T) *edge {
 	t.Helper()
 	e := &edge{namespace: newNamespace(t, injected), balancer: newBalancer(lbPort), pods: map[string][]string{}}
@@ -57,7 +57,7 @@ func newEdge(t *testing.T) *edge {
 		serveOn(spec, 2*lbDrainTime)
 		app.LivenessProbe = &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/livez", Port: intstr.FromInt32(lbPort)}},
-			PeriodSeconds: 1, TimeoutSeconds: 10, // no answer may fail, but one may be late
+			PeriodSeconds: 1, TimeoutSeconds: 10, // no response may fail, but a response may be late
 		}
 		e.create(d)
 	}
@@ -71,7 +71,7 @@ func newEdge(t *testing.T) *edge {
 	return e
 }
 
-// refresh tells the load balancer which pods there are.
+// refresh updates the load balancer's targets.
 func (e *edge) refresh() {
 	e.t.Helper()
 	pods := map[string]string{}
@@ -84,7 +84,7 @@ func (e *edge) refresh() {
 	e.balancer.setTargets(pods)
 }
 
-// waitHealthy waits until the load balancer finds the pods of these nodes healthy, and no others.
+// waitHealthy waits until the load balancer has found exactly the pods of these nodes healthy.
 func (e *edge) waitHealthy(when string, nodes ...string) {
 	e.t.Helper()
 	wanted := map[string]bool{}
@@ -108,7 +108,8 @@ func (e *edge) waitThese(when string, wanted map[string]bool) {
 	})
 }
 
-// check looks whether a request has failed, or a long connection has broken that should not have.
+// check fails the test if a request has failed, or a long connection has broken that should not
+// have.
 func (e *edge) check(when string) {
 	e.t.Helper()
 	if err := e.load.WaitMore(e.t.Context(), 100); err != nil {
@@ -134,7 +135,7 @@ func (e *edge) check(when string) {
 	}
 }
 
-// taint sets the taints of a node beside those that it has without this test; none removes them.
+// taint sets the taints of a node in addition to its other taints; without keys, it removes them.
 func taint(t *testing.T, node string, keys ...string) {
 	t.Helper()
 	n, err := cluster.client.CoreV1().Nodes().Get(context.WithoutCancel(t.Context()), node, metav1.GetOptions{})
@@ -168,7 +169,7 @@ func annotateNode(t *testing.T, node string, reason *string) {
 	}
 }
 
-// newNodes returns two nodes, of which nothing is drained after the test.
+// newNodes returns two nodes, and undrains them after the test.
 func newNodes(t *testing.T) (stays, goes string) {
 	t.Helper()
 	stays, goes = cluster.nodes[0], cluster.nodes[1]
@@ -181,7 +182,8 @@ func newNodes(t *testing.T) (stays, goes string) {
 	return stays, goes
 }
 
-// TestAloneDrain has nodes and pods go in each way while a load balancer sends them traffic. It runs alone: its nodes are those of all.
+// TestAloneDrain removes nodes and pods in various ways while a load balancer sends them traffic. It runs alone
+// because it drains nodes that all tests use.
 func TestAloneDrain(t *testing.T) {
 	e := newEdge(t)
 	stays, goes := newNodes(t)
@@ -205,7 +207,8 @@ func TestAloneDrain(t *testing.T) {
 	t.Logf("%v; %d long connections ended", e.load.Report(), e.balancer.breaks)
 }
 
-// TestAloneDrainFaults has a node go while the API server and the control plane are away, and one that ends. It runs alone.
+// TestAloneDrainFaults drains a node while the API server and the control plane are stopped, and then removes a node.
+// It runs alone.
 func TestAloneDrainFaults(t *testing.T) {
 	e := newEdge(t)
 	stays, goes := newNodes(t)
@@ -214,7 +217,7 @@ func TestAloneDrainFaults(t *testing.T) {
 	t.Logf("%v; %d long connections ended", e.load.Report(), e.balancer.breaks)
 }
 
-// deleteOne deletes a pod, which serves on until the load balancer knows.
+// deleteOne deletes a pod, which serves until the load balancer has detected it.
 func (e *edge) deleteOne(node string) {
 	e.t.Helper()
 	victim := e.pods[node][0]
@@ -232,7 +235,7 @@ func (e *edge) deleteOne(node string) {
 	e.check("a pod was deleted")
 }
 
-// guard has all nodes go at once: somebody must serve.
+// guard drains all nodes at once: at least one pod must keep serving.
 func (e *edge) guard(nodes ...string) {
 	e.t.Helper()
 	taint(e.t, nodes[0], autoscalerTaint)
@@ -249,7 +252,8 @@ func (e *edge) guard(nodes ...string) {
 	e.check("all nodes stay")
 }
 
-// withoutOthers has a drain while the API server is away, and while the control plane is, and starts again.
+// withoutOthers drains while the API server is stopped, and while the control plane is stopped and
+// restarted.
 func (e *edge) withoutOthers(stays, goes string) {
 	e.t.Helper()
 	taint(e.t, goes, autoscalerTaint)
@@ -276,7 +280,7 @@ func (e *edge) withoutOthers(stays, goes string) {
 	e.waitHealthy("the node stays", stays, goes)
 }
 
-// changes returns how often each proxy has changed its answer.
+// changes returns how often each proxy has changed its health response.
 func (e *edge) changes() map[string]int {
 	all := map[string]int{}
 	for name, t := range e.balancer.states() {
@@ -285,7 +289,7 @@ func (e *edge) changes() map[string]int {
 	return all
 }
 
-// loseNode has the autoscaler remove a node: taint, eviction, end.
+// loseNode removes a node like the autoscaler: taint, eviction, end.
 func (e *edge) loseNode(stays, goes string) {
 	e.t.Helper()
 	taint(e.t, goes, autoscalerTaint)
@@ -308,7 +312,7 @@ func (e *edge) loseNode(stays, goes string) {
 					return nil
 				}
 			}
-			return fmt.Errorf("it is not ready: %+v", n.Status.Conditions)
+			return fmt.Errorf("the pod is not ready: %+v", n.Status.Conditions)
 		})
 	}()
 	pass(e.t, 5*time.Second)

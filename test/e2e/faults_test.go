@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// away is how long the control plane and the API server are away.
+// away is how long the control plane and the API server are stopped.
 const away = 2 * time.Minute
 
 // controlPlaneLabel selects the pods of the control plane.
@@ -30,20 +30,21 @@ type watched struct {
 	*namespace
 	loads map[string]load
 	pods  []string
-	// failed calls of each load that are no fault.
+	// failed has the failed calls of each load that are acceptable.
 	failed map[string]int
-	// began is when the loads did, rolls how often the pods of web were replaced since.
+	// began is when the loads started, and rolls is how often the pods of web were replaced since.
 	began time.Time
 	rolls int
 }
 
-// newWatched has a client in the mesh and one outside of it call two pods with short liveness probes. They restart nothing for
-// half a minute, which a new sidecar may take on a busy machine; a readiness probe, with which a pod fails after 3 s, sees the rest.
+// newWatched has a client in the mesh and a client outside of it call two pods with frequent liveness probes. The
+// liveness probes restart a container only after half a minute, because a new sidecar may need that on a busy
+// machine. A readiness probe, which fails after 3 s, detects shorter failures.
 func newWatched(t *testing.T, labels map[string]string) *watched {
 	t.Helper()
 	n := newNamespace(t, labels)
 	stranger := newPod("stranger", "node1")
-	stranger.Labels[mesh.LabelOwnInjection] = "disabled" // also where Kuma's labels are not ours
+	stranger.Labels[mesh.LabelOwnInjection] = "disabled" // also if Sonde ignores Kuma's labels
 	d := newDeployment("web", 2, nil)
 	d.Spec.Template.Spec.Containers[0].LivenessProbe = &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)}},
@@ -84,7 +85,7 @@ func (n *namespace) selected(labels string) []string {
 	return names
 }
 
-// checkLoads looks whether calls have failed.
+// checkLoads fails the test if calls have failed.
 func (w *watched) checkLoads(when string) {
 	w.t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(w.loads)) {
@@ -96,7 +97,7 @@ func (w *watched) checkLoads(when string) {
 	}
 }
 
-// accept takes the failed calls so far for no fault.
+// accept treats the failed calls so far as acceptable.
 func (w *watched) accept(when string) {
 	w.t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(w.loads)) {
@@ -108,7 +109,7 @@ func (w *watched) accept(when string) {
 	}
 }
 
-// checkUntouched looks whether containers were restarted, or pods are not ready.
+// checkUntouched fails the test if containers were restarted, or pods are not ready.
 func (w *watched) checkUntouched(when string) {
 	w.t.Helper()
 	w.checkPodsUntouched(when, w.pods...)
@@ -130,9 +131,9 @@ func (n *namespace) checkPodsUntouched(when string, pods ...string) {
 	}
 }
 
-// TestAgentKilled kills the worker of an agent, which changes nothing for the pod: Envoy goes on, and the next worker takes it over. Then it
-// kills the guard, with which the sidecar ends: calls of this pod fail until there is another; the application goes on, and nobody else sees
-// anything of it.
+// TestAgentKilled kills the worker of an agent, which does not affect the pod: Envoy continues, and the next worker
+// adopts it. Then it kills the guard, which ends the sidecar: calls of this pod fail until the sidecar restarts; the
+// application continues, and other pods are not affected.
 func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	for _, s := range []side{inMesh, inPerPort} {
@@ -156,7 +157,7 @@ func killAgent(t *testing.T, w *watched) {
 					return nil
 				}
 			}
-			return errors.New("there is none")
+			return errors.New("not found")
 		})
 		w.checkLoads("the worker was killed")
 	}
@@ -194,7 +195,7 @@ func (w *watched) waitStable(when string) {
 	w.accept(when)
 }
 
-// failedNow is the number of failed calls of all loads.
+// failedNow returns the number of failed calls of all loads.
 func (w *watched) failedNow() (failed int) {
 	w.t.Helper()
 	for _, l := range w.loads {
@@ -203,7 +204,8 @@ func (w *watched) failedNow() (failed int) {
 	return failed
 }
 
-// TestRedirectionFlushed removes the rules of a pod. Envoy does not see its traffic any more: it is not ready, until the pod is replaced.
+// TestRedirectionFlushed removes the rules of a pod. Its traffic then bypasses Envoy: the pod is not ready until it
+// is replaced.
 func TestRedirectionFlushed(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -213,7 +215,7 @@ func TestRedirectionFlushed(t *testing.T) {
 	onNetworkOf(t, n.agent(n.pod(name), true), "nft", "delete", "table", "inet", "sonde")
 	n.waitPod(name, "not Ready", isNotReady)
 	n.waitEvent(name, "Unhealthy", "15022")
-	n.waitEvent(name, "ProbeFailed", "Readiness probe failed", "the redirection of the pod's connections is gone")
+	n.waitEvent(name, "ProbeFailed", "Readiness probe failed", "the redirection of the pod's connections is missing")
 	n.deletePod(name)
 	n.waitRolledOut("web")
 	if now := n.podsOf("web")[0]; now == name {
@@ -221,7 +223,7 @@ func TestRedirectionFlushed(t *testing.T) {
 	}
 }
 
-// TestAloneControlPlane kills the control plane, and has it away for a while. It runs alone.
+// TestAloneControlPlane kills the control plane, and then stops it for a while. It runs alone.
 func TestAloneControlPlane(t *testing.T) {
 	w := newWatched(t, injected)
 	cp := &namespace{t: t, name: systemNamespace}
@@ -254,7 +256,7 @@ func TestAloneControlPlane(t *testing.T) {
 			f.check(1)
 		}
 	}
-	// By itself the ReplicaSet tries again after up to 17 minutes.
+	// Without that, the ReplicaSet retries only after up to 17 minutes.
 	w.wait("the ReplicaSet to be told to try again", func() error {
 		rs, err := cluster.client.AppsV1().ReplicaSets(w.name).Get(t.Context(), w.replicaSet("web"), metav1.GetOptions{})
 		if err == nil && rs.Annotations[mesh.OwnPrefix+"retry"] == "" {
@@ -266,7 +268,8 @@ func TestAloneControlPlane(t *testing.T) {
 	w.checkCaughtUp("the control plane was away")
 }
 
-// TestAloneAPIServer has the API server away for a while, in which the control plane is alive and ready. It runs alone.
+// TestAloneAPIServer stops the API server for a while, in which the control plane stays live and ready. It runs
+// alone.
 func TestAloneAPIServer(t *testing.T) {
 	w := newWatched(t, injected)
 	cp := &namespace{t: t, name: systemNamespace}
@@ -274,17 +277,17 @@ func TestAloneAPIServer(t *testing.T) {
 	stop := cp.watchHealth(replicas)
 	testbed(t, "stop", "apiserver")
 	pass(t, away)
-	testbed(t, "start", "apiserver") // first: without it the test could not clean up
+	testbed(t, "start", "apiserver") // registered first: without the API server, the test could not clean up
 	w.checkLoads("the API server was away")
 	w.wait("the API server", func() error {
 		_, err := cluster.client.CoreV1().Pods(w.name).List(t.Context(), metav1.ListOptions{})
 		return err
 	})
 	w.checkUntouched("the API server was away")
-	late := newNamespace(t, injected) // the control plane may not have heard of it
+	late := newNamespace(t, injected) // the control plane may not have read it yet
 	late.create(newPod("late", "node2"))
 	late.waitReady("late")
-	// Kubernetes' controller of EndpointSlices catches up, too: the tests that follow make Services.
+	// The EndpointSlice controller catches up, too: later tests create Services.
 	late.create(newService("late"))
 	late.wait("an answer of a new Service", func() error {
 		if c := late.app("late").call("http://late.%s/", late.name); c.Status != http.StatusOK {
@@ -299,12 +302,13 @@ func TestAloneAPIServer(t *testing.T) {
 	for answer, times := range stop() {
 		t.Logf("%d times %s", times, answer)
 		if !strings.HasSuffix(answer, " 200 ok") {
-			t.Errorf("the control plane said %q while the API server was away", answer)
+			t.Errorf("the control plane returned %q while the API server was stopped", answer)
 		}
 	}
 }
 
-// checkCaughtUp looks whether clients reach all pods of web, new ones too, and whether nothing has failed till now.
+// checkCaughtUp fails the test unless clients reach all pods of web, including new ones, and no call has failed so
+// far.
 func (w *watched) checkCaughtUp(when string) {
 	w.t.Helper()
 	all := w.podsOf("web")
@@ -321,7 +325,7 @@ func (w *watched) checkCaughtUp(when string) {
 	w.checkUntouched(when)
 }
 
-// pass waits for a time in which something is away.
+// pass waits while a component is stopped.
 func pass(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {

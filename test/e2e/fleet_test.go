@@ -20,30 +20,31 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// fleet is a Deployment whose liveness probes can fail, and what is seen of its pods meanwhile.
+// fleet is a Deployment whose liveness probes can fail, with observations of its pods.
 type fleet struct {
 	*namespace
 	app  string
 	pods int
 
 	mu    sync.Mutex
-	began time.Time // when the probes failed
+	began time.Time // when the probes started to fail
 	seen  map[types.UID]seenPod
-	// curve says how many pods were not Ready, at each change.
+	// curve has the number of pods that were not Ready, at each change.
 	curve []point
-	// before are the restarts of each pod when its probes failed.
+	// before has the restarts of each pod when its probes started to fail.
 	before map[types.UID]int32
-	// mostDown is how many pods were not Ready at once at most, and mostRestarting how many had restarted and not been Ready since.
+	// mostDown is the largest number of pods that were not Ready at once; mostRestarting is the largest number that
+	// had restarted and had not been Ready since.
 	mostDown, mostRestarting int
-	// worst says which pods were not Ready when most were not.
+	// worst lists the pods that were not Ready at mostDown.
 	worst string
 }
 
 type seenPod struct {
 	ready bool
-	// restarts of the application, and with how many it was Ready last.
+	// restarts of the application, and their number when it was last Ready
 	restarts, readyWith int32
-	// text is what the kubelet last said of the pod.
+	// text is the kubelet's last message about the pod.
 	text string
 }
 
@@ -52,12 +53,13 @@ type point struct {
 	down int
 }
 
-// newFleet makes a Deployment. guarded is the value of the annotation. The liveness probes fail when the fleet is told to; edit may change the template.
+// newFleet creates a Deployment. guarded is the value of the annotation. The liveness probes fail after fail is
+// called; edit may change the template.
 func (n *namespace) newFleet(app string, pods int, guarded string, edit ...func(*corev1.PodTemplateSpec)) *fleet {
 	n.t.Helper()
 	d := newDeployment(app, int32(pods), nil)
 	d.Spec.Template.Annotations[mesh.AnnotationGuardedLiveness] = guarded
-	d.Spec.Template.Spec.NodeName = "" // they are more than one node has processors for
+	d.Spec.Template.Spec.NodeName = "" // the pods need the CPUs of more than one node
 	c := &d.Spec.Template.Spec.Containers[0]
 	c.Args = append(c.Args, "--grpc-service=liveness")
 	c.LivenessProbe = &corev1.Probe{
@@ -66,7 +68,7 @@ func (n *namespace) newFleet(app string, pods int, guarded string, edit ...func(
 	}
 	c.ReadinessProbe = healthz(3)
 	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
-		p.TimeoutSeconds = 10 // what is answered counts here, and not that an answer is late
+		p.TimeoutSeconds = 10 // only the response matters here, not its delay
 	}
 	c.ReadinessProbe.InitialDelaySeconds = 3
 	for _, e := range edit {
@@ -76,7 +78,7 @@ func (n *namespace) newFleet(app string, pods int, guarded string, edit ...func(
 	return &fleet{namespace: n, app: app, pods: pods, seen: map[types.UID]seenPod{}}
 }
 
-// healthz is a probe each second of what the application answers until it is told to answer something else.
+// healthz returns a probe, once a second, of a path whose response the test can change.
 func healthz(threshold int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)}},
@@ -84,7 +86,7 @@ func healthz(threshold int32) *corev1.Probe {
 	}
 }
 
-// watch waits until all pods are there, and follows them from then on, until the test ends.
+// watch waits until all pods run, and observes them until the test ends.
 func (f *fleet) watch() {
 	f.t.Helper()
 	f.waitRolledOut(f.app)
@@ -113,7 +115,7 @@ func (f *fleet) watch() {
 			}
 		}
 		if ctx.Err() == nil {
-			f.t.Errorf("the watch of %s has ended: what was seen is not all", f.app)
+			f.t.Errorf("the watch of %s has ended: the observations are incomplete", f.app)
 		}
 	}()
 	f.t.Cleanup(func() {
@@ -150,7 +152,8 @@ func (f *fleet) see(p *corev1.Pod) {
 	}
 }
 
-// fail has the liveness probes of all pods fail from now on, until their containers restart, and their readiness probes if that is asked for.
+// fail makes the liveness probes of all pods fail until their containers restart, and also their readiness probes if
+// readiness is set.
 func (f *fleet) fail(readiness bool) {
 	f.t.Helper()
 	f.mu.Lock()
@@ -167,7 +170,7 @@ func (f *fleet) fail(readiness bool) {
 	}
 }
 
-// setLive has the liveness probe of a pod fail, or pass again.
+// setLive makes the liveness probe of a pod fail or pass.
 func (f *fleet) setLive(pod string, live bool) {
 	f.t.Helper()
 	status := "NOT_SERVING"
@@ -182,7 +185,7 @@ func (n *namespace) setHealthz(pod string, code int) {
 	n.app(pod).waitPut("/http", url.Values{"status": {strconv.Itoa(code)}})
 }
 
-// restarts returns how often the application has restarted in all pods together, and how many of them have not been Ready since.
+// restarts returns the application's restarts in all pods, and how many pods have not been Ready since their restart.
 func (f *fleet) restarts() (all, restarting int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,7 +198,7 @@ func (f *fleet) restarts() (all, restarting int) {
 	return all, restarting
 }
 
-// waitRestarts waits until there have been so many restarts, and fails if there are more.
+// waitRestarts waits until there have been want restarts, and fails the test if there are more.
 func (f *fleet) waitRestarts(want int) {
 	f.t.Helper()
 	f.wait(fmt.Sprintf("%d restarts of %s", want, f.app), func() error {
@@ -206,7 +209,8 @@ func (f *fleet) waitRestarts(want int) {
 	})
 }
 
-// waitHealed waits until each container has restarted since the probes failed, and all pods are Ready.
+// waitHealed waits until each container has restarted since the probes started to fail, and all pods
+// are Ready.
 func (f *fleet) waitHealed() {
 	f.t.Helper()
 	f.wait("the restart of all of "+f.app, func() error {
@@ -221,7 +225,7 @@ func (f *fleet) waitHealed() {
 	})
 }
 
-// check fails if more restarted at once than may, and logs the curve.
+// check fails the test if more than most pods restarted at once, and logs the curve.
 func (f *fleet) check(most int) {
 	f.t.Helper()
 	f.mu.Lock()
@@ -232,7 +236,7 @@ func (f *fleet) check(most int) {
 	}
 }
 
-// text draws the curve: how many pods are not Ready, each two seconds.
+// text draws the curve of pods that are not Ready, one point per two seconds.
 func (f *fleet) text() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: at most %d of %d pods were not Ready, and %d restarted, at once\n", f.app, f.mostDown, f.pods, f.mostRestarting)
@@ -246,7 +250,7 @@ func (f *fleet) text() string {
 	return text.String()
 }
 
-// newBudget returns a RestartBudget of the pods of an application.
+// newBudget returns a RestartBudget for the pods of an application.
 func newBudget(app, spec string) string {
 	return "apiVersion: sonde.dev/v1alpha1\nkind: RestartBudget\nmetadata: {name: " + app + "}\nspec: {selector: {matchLabels: {app: " + app + "}}, " + spec + "}\n"
 }

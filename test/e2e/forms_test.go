@@ -20,10 +20,10 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// sondeImage is what the chart installs.
+// sondeImage is the image that the chart installs.
 const sondeImage = "docker.io/sonde-mesh/sonde:dev"
 
-// injectAs returns a pod with a sidecar of a form, as `sondectl inject` makes it. The webhook leaves it in its form.
+// injectAs returns a pod with a sidecar of a form, from `sondectl inject`. The webhook does not change the form.
 func (n *namespace) injectAs(form webhook.Form, pod *corev1.Pod, ca string) *corev1.Pod {
 	n.t.Helper()
 	p, _, err := webhook.Inject(pod, webhook.Options{Sidecar: form, Image: sondeImage, Mesh: n.name, ControlPlaneCA: ca})
@@ -33,7 +33,7 @@ func (n *namespace) injectAs(form webhook.Form, pod *corev1.Pod, ca string) *cor
 	return p
 }
 
-// TestForms has pods with a native sidecar and with an ordinary one.
+// TestForms has pods with a native sidecar and with an ordinary sidecar container.
 func TestForms(t *testing.T) {
 	t.Parallel()
 	n, o := newMesh(t, "STRICT"), newNamespace(t, outside)
@@ -61,10 +61,11 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// severalContainers returns a pod with an init container that calls others, and two containers with named ports, probes and hooks.
+// severalContainers returns a pod with an init container that makes calls, and two containers with named ports,
+// probes and hooks.
 func severalContainers(name, outsideNamespace, meshNamespace string, form webhook.Form) *corev1.Pod {
 	p := newPod(name, "node2")
-	// Names are asked for as they are before the search domains are, and this cluster's DNS answers SERVFAIL.
+	// The pod queries names before search domains, and this cluster's DNS returns SERVFAIL.
 	p.Spec.DNSConfig = &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}}}
 	p.Spec.InitContainers = []corev1.Container{{Name: "before", Image: appImage, Args: []string{"--call=http://stranger." + outsideNamespace + "/"}}}
 	if form == webhook.Native { // an ordinary sidecar starts after it
@@ -72,7 +73,7 @@ func severalContainers(name, outsideNamespace, meshNamespace string, form webhoo
 			Name: "member", Image: appImage, Args: []string{"--call=http://peer." + meshNamespace + "/"},
 		})
 	}
-	serveOn(&p.Spec, 15*time.Second) // as long as checkPreStop may have to be answered
+	serveOn(&p.Spec, 15*time.Second) // checkPreStop may need responses for this long
 	first := &p.Spec.Containers[0]
 	first.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: portHTTP}}
 	first.ReadinessProbe.HTTPGet.Port = intstr.FromString("web")
@@ -81,7 +82,7 @@ func severalContainers(name, outsideNamespace, meshNamespace string, form webhoo
 	second.Args = []string{"--name=second", "--grace=3s", "--http=:8090"}
 	second.Ports = []corev1.ContainerPort{{Name: "admin", ContainerPort: 8090}}
 	second.ReadinessProbe.HTTPGet.Port = intstr.FromString("admin")
-	// The first container listens by now: without a mesh, too, a hook fails that comes before.
+	// The first container listens by now: without a mesh, too, an earlier hook would fail.
 	second.Lifecycle = &corev1.Lifecycle{PostStart: hook("/started", intstr.FromInt32(portHTTP))}
 	p.Spec.Containers = append(p.Spec.Containers, second)
 	return p
@@ -91,7 +92,7 @@ func hook(path string, port intstr.IntOrString) *corev1.LifecycleHandler {
 	return &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: port}}
 }
 
-// namedService returns a Service of one named port of the pods with a label.
+// namedService returns a Service with one named port, of the pods with a label.
 func namedService(name, app, port string) *corev1.Service {
 	s := newService(app)
 	s.Name = name
@@ -99,7 +100,7 @@ func namedService(name, app, port string) *corev1.Service {
 	return s
 }
 
-// checkServices calls all three Services that a pod is in, which takes no plaintext.
+// checkServices calls all three Services of a pod that accepts no plaintext.
 func checkServices(t *testing.T, client app, n *namespace, pod string) {
 	t.Helper()
 	for service, want := range map[string]string{pod: pod, pod + "-web": pod, pod + "-admin": "second"} {
@@ -110,7 +111,7 @@ func checkServices(t *testing.T, client app, n *namespace, pod string) {
 	}
 }
 
-// checkPreStop deletes a pod, and looks at the calls while the application serves on.
+// checkPreStop deletes a pod, and checks the calls while the application still serves.
 func (n *namespace) checkPreStop(pod string) {
 	n.t.Helper()
 	a := n.app(pod)
@@ -129,7 +130,7 @@ func (n *namespace) checkPreStop(pod string) {
 	})
 }
 
-// TestJob has a Job with a native sidecar end.
+// TestJob has a Job that completes although it has a native sidecar.
 func TestJob(t *testing.T) {
 	t.Parallel()
 	n := newMesh(t, "STRICT")
@@ -155,7 +156,8 @@ func TestJob(t *testing.T) {
 	})
 }
 
-// TestHostNetwork has a pod on the network of its node: it is left alone, and whoever makes it is told.
+// TestHostNetwork creates a pod on the host network: the webhook does not change it, and its creator
+// gets a warning.
 func TestHostNetwork(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -168,12 +170,12 @@ func TestHostNetwork(t *testing.T) {
 	}
 	n.waitReady("host")
 	if got := n.pod("host"); container(got, mesh.ContainerSidecar) != nil || container(got, mesh.ContainerInit) != nil {
-		t.Errorf("it has a sidecar: %s", summary(got))
+		t.Errorf("the pod has a sidecar: %s", summary(got))
 	}
 	n.waitEvent("host", "InjectionWarning", "spec.hostNetwork")
 }
 
-// TestWarnings has the pods of a Deployment warned about where people look.
+// TestWarnings has warnings about the pods of a Deployment, in the places where users look.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -183,7 +185,7 @@ func TestWarnings(t *testing.T) {
 	n.waitEvent("web", "InjectionWarning", "kuma.io/no-such-annotation")
 }
 
-// TestReadinessGate has a pod whose gate is closed: it gets nothing.
+// TestReadinessGate has a pod whose readiness gate is False: it gets no traffic.
 func TestReadinessGate(t *testing.T) {
 	t.Parallel()
 	n := newMesh(t, "STRICT")
@@ -204,7 +206,7 @@ func TestReadinessGate(t *testing.T) {
 	client := n.app("client")
 	n.waitEndpointReady("gated", false)
 	n.waitInstances(client, "other")
-	pass(t, 5*time.Second) // it stays so
+	pass(t, 5*time.Second) // it stays without traffic
 	if err := client.instances("other"); err != nil {
 		t.Error(err)
 	}
@@ -217,7 +219,7 @@ func TestReadinessGate(t *testing.T) {
 	n.waitInstances(client, "gated", "other")
 }
 
-// TestRestricted has a namespace in which Pod Security refuses kuma-init.
+// TestRestricted has a namespace in which Pod Security rejects kuma-init.
 func TestRestricted(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, map[string]string{"kuma.io/sidecar-injection": "enabled", "pod-security.kubernetes.io/enforce": "restricted"})
@@ -233,7 +235,7 @@ func TestRestricted(t *testing.T) {
 		t.Errorf("error %v, want Pod Security's about kuma-init", err)
 	}
 	if !slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, n.name) && strings.Contains(w, "NET_ADMIN") }) {
-		t.Errorf("warnings %q, want one that says why", warnings)
+		t.Errorf("warnings %q, want one with the reason", warnings)
 	}
 	p.Labels[join] = "disabled"
 	if _, err := n.tryCreate(p); err != nil {
@@ -241,7 +243,7 @@ func TestRestricted(t *testing.T) {
 	}
 }
 
-// counts returns how often the application was asked for what.
+// counts returns the number of the application's requests by path.
 func (a app) counts() map[string]int64 {
 	a.t.Helper()
 	var c map[string]int64

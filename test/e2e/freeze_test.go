@@ -14,15 +14,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// These tests run on the cluster of `make e2e-watchdog`, too. That the endpoints of nodes that are cut off stay is TestWatchdogKubeletsCutOff.
+// These tests also run on the cluster of `make e2e-watchdog`. TestWatchdogKubeletsCutOff checks that the endpoints of
+// disconnected nodes stay.
 
-// deadZone is a zone, and its nodes.
+// deadZone is the zone whose nodes the tests stop.
 const deadZone = "b"
 
 var deadNodes = []string{"2", "4"}
 
-// A whole zone is dead: calls go to the other zone, and a Service that lives only in the dead one keeps its endpoints, which drain. All is as before once the
-// zone is back.
+// All nodes of a zone are dead: calls go to the other zone, and a Service with endpoints only in the dead zone keeps
+// them as draining. After the zone is back, all is as before.
 func TestFreezeZoneDead(t *testing.T) {
 	checkZones(t)
 	cp := &namespace{t: t, name: systemNamespace}
@@ -71,7 +72,7 @@ func TestFreezeZoneDead(t *testing.T) {
 	waitMesh(t)
 }
 
-// The control plane is rolled: nothing is frozen, although all sessions and streams end.
+// A rolling update of the control plane freezes nothing, although all sessions and streams end.
 func TestFreezeRolled(t *testing.T) {
 	checkZones(t)
 	cp := &namespace{t: t, name: systemNamespace}
@@ -88,14 +89,15 @@ func TestFreezeRolled(t *testing.T) {
 		cp.restart("sonde-cp", map[string]string{"e2e-rolled": strconv.Itoa(i)})
 		cp.waitReplicas()
 	}
-	pass(t, 2*time.Minute) // a leader that has just started judges nothing for the first
+	pass(t, 2*time.Minute) // a new leader judges nothing for its first minutes
 	if now := frozen(); now != before {
 		t.Errorf("%d events of the freeze, before the control plane was rolled %d", now, before)
 	}
 	r.checkServed("the control plane was rolled", start)
 }
 
-// spreadReplicas waits until a replica of the control plane is in another zone than the dead one, and deletes one if none is.
+// spreadReplicas waits until a replica of the control plane is outside of the dead zone, and deletes a replica if
+// none is.
 func (n *namespace) spreadReplicas() {
 	n.t.Helper()
 	for {
@@ -111,13 +113,14 @@ func (n *namespace) spreadReplicas() {
 	}
 }
 
-// frozen returns how many endpoints of a Service are not as Kubernetes says, and what sondectl says of it.
+// frozen returns how many endpoints of a Service differ from Kubernetes' state, and sondectl's message
+// about it.
 func (n *namespace) frozen(service string) (endpoints int, text string, err error) {
 	text, err = (&namespace{t: n.t, name: systemNamespace}).sondectl("get", "service", fmt.Sprintf("%s_%s_svc_80", service, n.name), "--mesh=default", "-o=yaml")
 	return strings.Count(text, "Frozen: "), text, err
 }
 
-// waitFrozen waits until that many endpoints of a Service are frozen.
+// waitFrozen waits until this many endpoints of a Service are frozen.
 func (n *namespace) waitFrozen(service string, want int) {
 	n.t.Helper()
 	n.wait(fmt.Sprintf("%d endpoints of %s to be frozen", want, service), func() error {

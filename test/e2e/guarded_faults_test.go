@@ -14,8 +14,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// TestAloneGuarded has the liveness probes of all pods of a Deployment fail, and everything that takes part in their restarts fail meanwhile, one after the
-// other: no more pods restart at once than may, and each restarts once. The end of a sidecar restarts none.
+// TestAloneGuarded makes the liveness probes of all pods of a Deployment fail, and meanwhile stops each component
+// that takes part in their restarts, one after the other: never more pods restart at once than the budget allows, and
+// each restarts once. The end of a sidecar restarts no application.
 func TestAloneGuarded(t *testing.T) {
 	n := newNamespace(t, injected)
 	cp := &namespace{t: t, name: systemNamespace}
@@ -57,7 +58,8 @@ func TestAloneGuarded(t *testing.T) {
 		all, _ = f.restarts()
 		f.waitRestarts(min(all+1, pods))
 	}
-	// A grant that the leader wrote as it woke, or of which the kubelet forgot the failures as it was started again, keeps its pod waiting until it is over.
+	// Some grants are lost: the leader wrote one while it started, or the kubelet forgot the failures when it
+	// restarted. Their pods wait until the grant expires.
 	f.waitRestarts(pods)
 	testbed(t, "stop", "kubelet2")
 	testbed(t, "start", "kubelet2")
@@ -78,7 +80,7 @@ func (f *fleet) failing() string {
 	return ""
 }
 
-// grants is how many restarts were granted in the namespace.
+// grants returns the number of granted restarts in the namespace.
 func (n *namespace) grants() int {
 	n.t.Helper()
 	client, err := newClient(func(string) {})
@@ -92,9 +94,9 @@ func (n *namespace) grants() int {
 	return len(list.Items)
 }
 
-// TestAloneGuardedBreaker has so many workloads fail at once that nothing restarts: it is something that they share. Once most of them are well, the others
-// restart.
-// breakerWorkloads is what the chart is installed with, so that tests in parallel do not open the breaker.
+// TestAloneGuardedBreaker makes so many workloads fail at once that nothing restarts, because they seem to share a
+// cause. Once most of them are healthy, the others restart. breakerWorkloads is the chart's setting, so that parallel
+// tests do not open the circuit breaker.
 const breakerWorkloads = 6
 
 func TestAloneGuardedBreaker(t *testing.T) {
@@ -138,7 +140,7 @@ func TestAloneGuardedBreaker(t *testing.T) {
 	waits.waitRestarts(1)
 }
 
-// newAwayFleets returns a guarded Deployment for each policy of what happens while the control plane is away. Their names are those of the policies.
+// newAwayFleets returns a guarded Deployment for each policy about a stopped control plane, named after the policy.
 func newAwayFleets(n *namespace) []*fleet {
 	n.t.Helper()
 	n.create(newBudget("slots", "whenAway: slots"), newBudget("native", "whenAway: native, nativeAfter: 1m"))
@@ -152,8 +154,8 @@ func newAwayFleets(n *namespace) []*fleet {
 	return all
 }
 
-// checkAway looks at what has restarted once the control plane has been away for two minutes: nothing that holds, all that are left to the kubelet, and
-// those in whose turn it was, of which the last may still have to come.
+// checkAway checks the restarts after the control plane has been stopped for two minutes: no pod that holds, all pods
+// that are left to the kubelet, and the pods whose slot has come, except perhaps the last.
 func checkAway(all []*fleet) {
 	for _, f := range all {
 		f.t.Helper()

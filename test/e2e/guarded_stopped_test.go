@@ -13,8 +13,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestGuardedStopped stops the agents of ten guarded pods, guard and worker: for 30 s, as on a node without processor, and for two minutes, after which their
-// sidecars have been started again. No container restarts, since no restart is granted. One that fails afterwards still restarts.
+// TestGuardedStopped stops guard and worker of ten guarded pods: for 30 s, as on a node without CPU time, and for two
+// minutes, after which their sidecars have restarted. No application restarts, because no restart is granted. An
+// application that fails afterwards still restarts.
 func TestGuardedStopped(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -35,7 +36,7 @@ func TestGuardedStopped(t *testing.T) {
 		}
 		pass(t, d)
 		for _, p := range stopped {
-			_ = syscall.Kill(p.pid, syscall.SIGCONT) // the kubelet may have ended it
+			_ = syscall.Kill(p.pid, syscall.SIGCONT) // the kubelet may have killed it
 		}
 		f.waitReady(fmt.Sprintf("stopped for %s", d))
 		pass(t, 30*time.Second)
@@ -52,7 +53,7 @@ func TestGuardedStopped(t *testing.T) {
 	f.waitRestarts(1)
 }
 
-// waitReady waits until all pods of the fleet are Ready, after something.
+// waitReady waits until all pods of the fleet are Ready.
 func (f *fleet) waitReady(after string) {
 	f.t.Helper()
 	f.wait("all to be Ready after: "+after, func() error {
@@ -65,8 +66,9 @@ func (f *fleet) waitReady(after string) {
 	})
 }
 
-// TestAloneGuardedStarved gives the sidecars of ten guarded pods 10 m of a CPU for two minutes, and then the pods of their node next to none for one. No container
-// restarts without a grant, and no sidecar at all, since none is silent for longer than a node may be without processor.
+// TestAloneGuardedStarved gives the sidecars of ten guarded pods 10 m of a CPU for two minutes, and then the pods of
+// their node almost no CPU for one minute. No container restarts without a grant, and no sidecar restarts, because
+// none is silent for longer than the tolerated time without CPU.
 func TestAloneGuardedStarved(t *testing.T) {
 	n := newNamespace(t, injected)
 	const pods, node = 10, "node2"

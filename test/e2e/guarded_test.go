@@ -17,8 +17,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestGuardedLiveness has the liveness probes of all pods of a Deployment fail at once, and then once more with their readiness probes, when none of them serves
-// anyway. They restart in turn: the default allows a quarter. Without the guard pods restart together.
+// TestGuardedLiveness makes the liveness probes of all pods of a Deployment fail at once, and then again together
+// with their readiness probes, so that no pod serves anyway. They restart in turn: by default, at most a quarter at
+// once. Without the guard, all pods restart together.
 func TestGuardedLiveness(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -36,7 +37,8 @@ func TestGuardedLiveness(t *testing.T) {
 	}
 	guarded.waitHealed()
 	guarded.check(budget)
-	// A machine that stands still for seconds makes pods unready that do not restart: there are several attempts.
+	// A machine that stalls for seconds makes pods unready that do not restart, so the test makes several
+	// attempts.
 	for attempt := 1; guarded.mostDown > budget; attempt++ {
 		if text := fmt.Sprintf("%d guarded pods were not Ready at once:\n  %s", guarded.mostDown, guarded.worst); attempt < attempts {
 			t.Log(text)
@@ -52,7 +54,8 @@ func TestGuardedLiveness(t *testing.T) {
 	guarded.check(budget)
 }
 
-// TestGuardedBadPath has a liveness probe that never passes, as after a rollout with a wrong port: two containers restart, and then none.
+// TestGuardedBadPath has a liveness probe that never passes, as after a rollout with a wrong port: two containers
+// restart, and then none.
 func TestGuardedBadPath(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -66,11 +69,12 @@ func TestGuardedBadPath(t *testing.T) {
 	f.waitRestarts(2)
 	pass(t, 30*time.Second)
 	if got, _ := f.restarts(); got != 2 {
-		t.Errorf("there were %d restarts, want two", got)
+		t.Errorf("%d restarts, want two", got)
 	}
 }
 
-// TestGuardedContainers has two containers of one pod fail at once: they restart one after the other.
+// TestGuardedContainers makes two containers of one pod fail at once: they restart one after the
+// other.
 func TestGuardedContainers(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -102,7 +106,8 @@ func TestGuardedContainers(t *testing.T) {
 	})
 }
 
-// TestGuardedHeld has the liveness of one of two pods fail while it may not restart: it gets no calls, since the other one serves.
+// TestGuardedHeld makes the liveness probe of one of two pods fail while the pod may not restart: it gets no calls,
+// because the other pod serves.
 func TestGuardedHeld(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -124,9 +129,9 @@ func TestGuardedHeld(t *testing.T) {
 		}
 		return nil
 	})
-	pass(t, 10*time.Second) // the kubelet has asked more often than the threshold
+	pass(t, 10*time.Second) // the kubelet has probed more often than the threshold
 	if got, _ := f.restarts(); got != 0 {
-		t.Errorf("there were %d restarts of a suspended pod", got)
+		t.Errorf("%d restarts of a suspended pod", got)
 	}
 	n.annotate(held, mesh.AnnotationLiveness, "")
 	f.waitRestarts(1)
@@ -144,8 +149,9 @@ func (n *namespace) annotate(pod, annotation, value string) {
 	}
 }
 
-// TestGuardedPace has the liveness of two pods fail which may restart at once, as the budget is free: the kubelet restarts the guarded one once it was told of
-// as many failures as it takes, after the one for which the restart was granted. On a machine that stands still for seconds a grant, or an answer, is late: there are several attempts.
+// TestGuardedPace makes the liveness probes of a guarded and an unguarded pod fail, with a free budget: after the
+// failure that caused the grant, the kubelet restarts the guarded pod after as many failures as its threshold. On a
+// machine that stalls for seconds, a grant or a response is late, so the test makes several attempts.
 func TestGuardedPace(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -161,12 +167,13 @@ func TestGuardedPace(t *testing.T) {
 	t.Errorf("%d times the guarded container was checked more often", attempts)
 }
 
-// checksUntilRestart returns how often the failing liveness of a new pod is checked until its container restarts.
+// checksUntilRestart returns how often the failing liveness probe of a new pod is made until its container
+// restarts.
 func (n *namespace) checksUntilRestart(name, guarded string, threshold int32) int64 {
 	n.t.Helper()
 	p := newPod(name, "node2")
 	p.Annotations[mesh.AnnotationGuardedLiveness] = guarded
-	p.Spec.Containers[0].ReadinessProbe = nil // it asks the same
+	p.Spec.Containers[0].ReadinessProbe = nil // it uses the same path
 	p.Spec.Containers[0].LivenessProbe = healthz(threshold)
 	p.Spec.Containers[0].LivenessProbe.PeriodSeconds = 5
 	n.create(p)
@@ -180,10 +187,10 @@ func (n *namespace) checksUntilRestart(name, guarded string, threshold int32) in
 			return nil
 		}
 		var counts map[string]int64
-		if err := a.try(http.MethodGet, "/counts", nil, &counts); err == nil { // else it has ended
+		if err := a.try(http.MethodGet, "/counts", nil, &counts); err == nil { // an error means that the container has ended
 			now = max(now, counts["/healthz"])
 		}
-		return fmt.Errorf("it has failed %d times", now-before)
+		return fmt.Errorf("%d failures so far", now-before)
 	})
 	return now - before
 }

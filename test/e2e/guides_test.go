@@ -21,10 +21,10 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// guideBlock is a block of commands of a guide.
+// guideBlock matches a block of commands of a guide.
 var guideBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-// guide is one of docs/guides, which the test follows in a directory of its own.
+// guide is a page of docs/guides, which the test follows in a new directory.
 type guide struct {
 	t         *testing.T
 	directory string
@@ -57,7 +57,7 @@ func newGuide(t *testing.T, r *release, name string) *guide {
 	return g
 }
 
-// next runs the next block, and returns what it prints.
+// next runs the next block, and returns its output.
 func (g *guide) next() string {
 	g.t.Helper()
 	if len(g.blocks) == 0 {
@@ -78,7 +78,7 @@ func (g *guide) next() string {
 	return string(out)
 }
 
-// end looks whether all commands were run.
+// end fails the test unless all commands were run.
 func (g *guide) end() {
 	g.t.Helper()
 	if len(g.blocks) > 0 {
@@ -86,7 +86,7 @@ func (g *guide) end() {
 	}
 }
 
-// shop makes the namespace of the guides, with a Deployment in the mesh.
+// shop creates the namespace of the guides, with a Deployment in the mesh.
 func shop(t *testing.T) *namespace {
 	t.Helper()
 	n := &namespace{t: t, name: "shop", injected: true}
@@ -112,8 +112,8 @@ func shop(t *testing.T) *namespace {
 	return n
 }
 
-// TestAloneGuides follows docs/guides/upgrade.md and docs/guides/uninstall.md, from the release before to a cluster with nothing of ours, and then
-// docs/guides/install.md. It runs alone.
+// TestAloneGuides follows docs/guides/upgrade.md and docs/guides/uninstall.md, from the previous release to a cluster
+// without Sonde's objects, and then docs/guides/install.md. It runs alone.
 func TestAloneGuides(t *testing.T) {
 	r := newRelease(t)
 	r.removeAll()
@@ -122,7 +122,7 @@ func TestAloneGuides(t *testing.T) {
 
 	g := newGuide(t, r, "upgrade.md")
 	g.next()
-	values := filepath.Join(g.directory, "values.yaml") // as the guide tells people whose values have a tag
+	values := filepath.Join(g.directory, "values.yaml") // as the guide advises users whose values have a tag
 	text, err := os.ReadFile(values)
 	if err == nil {
 		err = os.WriteFile(values, []byte(strings.Replace(string(text), "tag: previous", "tag: dev", 1)), 0o600)
@@ -132,12 +132,12 @@ func TestAloneGuides(t *testing.T) {
 	}
 	g.next()
 	r.checkDefinitions("upgraded", true)
-	(&namespace{t: t, name: systemNamespace}).waitReplicas() // as the guide says: those that end inject the release before
+	(&namespace{t: t, name: systemNamespace}).waitReplicas() // as the guide says: replicas that end still inject the previous release
 	g.next()
 	n.waitRolledOut("web")
-	n.wait("sidecars of this release alone", func() error { // those before end beside them
+	n.wait("sidecars of this release alone", func() error { // old sidecars end beside them
 		if got := n.images(n.podsOf("web")...); !slices.Equal(got, []string{"dev"}) {
-			return fmt.Errorf("they are of %q", got)
+			return fmt.Errorf("the images are %q", got)
 		}
 		return nil
 	})
@@ -159,7 +159,7 @@ func TestAloneGuides(t *testing.T) {
 	}
 	g.next()
 	if list := g.next(); !strings.Contains(list, "customresourcedefinition.apiextensions.k8s.io/meshes.sonde.dev\n") || !strings.Contains(list, "secret/sonde-ca-default\n") {
-		t.Errorf("what is left: %s", list)
+		t.Errorf("objects left: %s", list)
 	}
 	g.next()
 	g.end()
@@ -173,11 +173,11 @@ func TestAloneGuides(t *testing.T) {
 	followInstall(t, r)
 }
 
-// followInstall follows docs/guides/install.md on a cluster with nothing of ours.
+// followInstall follows docs/guides/install.md on a cluster without Sonde's objects.
 func followInstall(t *testing.T, r *release) {
 	t.Helper()
 	g := newGuide(t, r, "install.md")
-	if err := os.WriteFile(filepath.Join(g.directory, "values.yaml"), nil, 0o600); err != nil { // the image is that of the chart
+	if err := os.WriteFile(filepath.Join(g.directory, "values.yaml"), nil, 0o600); err != nil { // with the chart's image
 		t.Fatal(err)
 	}
 	t.Logf("before an installation:\n%s", g.next())

@@ -20,10 +20,10 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// healthPaths are what the kubelet asks the control plane.
+// healthPaths are the paths that the kubelet probes at the control plane.
 var healthPaths = []string{"/livez", "/readyz"}
 
-// health asks the control plane in a pod with an address, as the kubelet does.
+// health makes the kubelet's request to a control plane whose pod has an address.
 func health(ctx context.Context, address, path string) (code int, body string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -40,8 +40,8 @@ func health(ctx context.Context, address, path string) (code int, body string, e
 	return got.StatusCode, string(text), err
 }
 
-// watchHealth asks control planes in pods each second whether they are alive and ready, until the returned function is called. That
-// returns how often there was each answer, such as "/livez 200 ok".
+// watchHealth checks each second whether the control planes in pods are live and ready, until the returned function
+// is called. That function returns how often each response occurred, such as "/livez 200 ok".
 func (n *namespace) watchHealth(pods []string) (stop func() map[string]int) {
 	n.t.Helper()
 	var addresses []string
@@ -80,10 +80,10 @@ func (n *namespace) watchHealth(pods []string) (stop func() map[string]int) {
 	}
 }
 
-// loopLimit is how long a turn of the fan-out may take.
+// loopLimit is how long an iteration of the fan-out may take.
 const loopLimit = time.Minute
 
-// newStuckPod returns the chart's pod of the control plane with test/stuckcp in it, and a mesh of its own.
+// newStuckPod returns the chart's pod of the control plane with test/stuckcp, and with its own mesh.
 func newStuckPod(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	d, err := cluster.client.AppsV1().Deployments(systemNamespace).Get(t.Context(), "sonde-cp", metav1.GetOptions{})
@@ -104,8 +104,8 @@ func newStuckPod(t *testing.T, name string) *corev1.Pod {
 	}
 }
 
-// TestDeadlockRestarted deadlocks the fan-out of a control plane: when its limit is over, and not before, livez names the loop, and the
-// kubelet restarts the container, after which all is well. The control plane of the cluster sees nothing of it.
+// TestDeadlockRestarted deadlocks the fan-out of a control plane: exactly after the limit, livez names the loop, and
+// the kubelet restarts the container, which then works. The cluster's own control plane is not affected.
 func TestDeadlockRestarted(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, outside)
@@ -135,12 +135,12 @@ func TestDeadlockRestarted(t *testing.T) {
 	})
 	found := time.Since(began)
 	if found < loopLimit {
-		t.Errorf("livez fails after %s; a turn that takes less than %s is a slow one", found, loopLimit)
+		t.Errorf("livez fails after %s; an iteration that takes less than %s is only slow", found, loopLimit)
 	}
 	n.waitEvent(name, "Unhealthy", "Liveness probe failed", "503")
 	n.waitPod(name, "with a restarted container and Ready", func(p *corev1.Pod) error {
 		if restarts := status(p, p.Spec.Containers[0].Name).RestartCount; restarts != 1 {
-			return fmt.Errorf("it was restarted %d times", restarts)
+			return fmt.Errorf("restarted %d times", restarts)
 		}
 		return isReady(p)
 	})
@@ -157,8 +157,8 @@ func TestDeadlockRestarted(t *testing.T) {
 	cp.checkPodsUntouched("another control plane was deadlocked", cp.selected(controlPlaneLabel)...)
 }
 
-// follow follows the log of a pod's only container, and returns what waits for the container's end and returns the log: a kubelet that collects its garbage
-// just when a container ends keeps none of it.
+// follow follows the log of a pod's only container. It returns a function that waits for the container's end and
+// returns the log. A log read later may be lost, because the kubelet's garbage collection removes ended containers.
 func (n *namespace) follow(pod string) (log func() string) {
 	n.t.Helper()
 	stream, err := cluster.client.CoreV1().Pods(n.name).GetLogs(pod, &corev1.PodLogOptions{Follow: true}).Stream(n.t.Context())
@@ -171,14 +171,14 @@ func (n *namespace) follow(pod string) (log func() string) {
 	go func() {
 		defer close(read)
 		text, ended = io.ReadAll(stream)
-		_ = stream.Close() // all is read
+		_ = stream.Close() // everything was read
 	}()
 	return func() string {
 		n.t.Helper()
 		select {
 		case <-read:
 		case <-time.After(patience):
-			n.t.Fatalf("the log of pod %s goes on", pod)
+			n.t.Fatalf("the log of pod %s does not end", pod)
 		}
 		if ended != nil {
 			n.t.Logf("the log of pod %s ended with %v", pod, ended)

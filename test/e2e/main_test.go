@@ -24,10 +24,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// systemNamespace is where the control plane runs.
+// systemNamespace is the namespace of the control plane.
 const systemNamespace = "sonde-system"
 
-// cluster is the one that all tests share.
+// cluster is shared by all tests.
 var cluster struct {
 	config *rest.Config
 	client kubernetes.Interface
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// describeCluster returns what there is to know about the nodes and the control plane after tests have failed.
+// describeCluster describes the nodes and the control plane after failed tests.
 func describeCluster(ctx context.Context) string {
 	var text strings.Builder
 	nodes, err := cluster.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -64,7 +64,7 @@ func describeCluster(ctx context.Context) string {
 			fmt.Fprintf(&text, "%s: %s %s since %s: %s\n", nodes.Items[i].Name, c.Type, c.Status, c.LastTransitionTime.Format(time.TimeOnly), c.Message)
 		}
 	}
-	events, err := (&namespace{name: metav1.NamespaceDefault}).events(ctx) // those of nodes, too
+	events, err := (&namespace{name: metav1.NamespaceDefault}).events(ctx) // including events of nodes
 	if err != nil {
 		return err.Error()
 	}
@@ -91,21 +91,21 @@ func connect() (err error) {
 		cluster.nodes = append(cluster.nodes, nodes.Items[i].Name)
 	}
 	if len(cluster.nodes) < 2 {
-		return fmt.Errorf("it has the nodes %v: clients and servers need one each", cluster.nodes)
+		return fmt.Errorf("nodes %v: clients and servers need one each", cluster.nodes)
 	}
 	return nil
 }
 
-// awaitAdmission waits until a pod would be injected. After an installation, or when nodes were taken for lost, kube-proxy takes a while to
-// know where the webhook is, and the control plane to make the Mesh named default.
+// awaitAdmission waits until a pod would be injected. After an installation, or after nodes were lost, kube-proxy
+// needs a while to learn the webhook's endpoints, and the control plane to create the Mesh default.
 func awaitAdmission() error {
 	p := newPod("first", cluster.nodes[0])
 	return harness.Poll(context.Background(), "the injection of pods", func(ctx context.Context) error { return admit(ctx, p) })
 }
 
-// admit asks the API server whether a pod would be made, with a sidecar.
+// admit returns an error unless the API server would create the pod, with a sidecar.
 func admit(ctx context.Context, p *corev1.Pod) error {
-	p.Labels[mesh.LabelOwnInjection] = "enabled" // also where Kuma's labels are not ours
+	p.Labels[mesh.LabelOwnInjection] = "enabled" // also if Sonde ignores Kuma's labels
 	made, err := cluster.client.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err == nil && len(made.Spec.InitContainers) == 0 {
 		err = errors.New("the pod has no sidecar")
@@ -113,7 +113,7 @@ func admit(ctx context.Context, p *corev1.Pod) error {
 	return err
 }
 
-// newClient returns a client that hands each warning of the API server to a function.
+// newClient returns a client that calls warn for each warning of the API server.
 func newClient(warn func(string)) (dynamic.Interface, error) {
 	config := rest.CopyConfig(cluster.config)
 	config.WarningHandler = warnings(warn)

@@ -19,11 +19,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// modeLabel names the mode of probes of a pod or namespace.
+// modeLabel sets the mode of probes of a pod or namespace.
 const modeLabel = mesh.AnnotationVirtualProbesMode
 
-// TestAloneModesRoll rolls a Deployment from the per-port mode of probes to the unified one and back, beside one in the other mode, while
-// clients call it and the kubelet probes it in all ways. It runs alone: that a sidecar answers late on a busy machine makes its pod unready.
+// TestAloneModesRoll rolls a Deployment from the per-port mode of probes to the unified mode and back, beside a
+// Deployment in the other mode, while clients call it and the kubelet makes all kinds of probes. It runs alone,
+// because a late response of the sidecar on a busy machine makes its pod unready.
 func TestAloneModesRoll(t *testing.T) {
 	n := newNamespace(t, injected)
 	d := newDeployment("web", 3, map[string]string{modeLabel: "per-port"})
@@ -67,7 +68,7 @@ func TestAloneModesRoll(t *testing.T) {
 	}
 }
 
-// probeInAllWays gives a container of the application a probe of each kind, each second.
+// probeInAllWays gives a container of the application a probe of each kind, once a second.
 func probeInAllWays(c *corev1.Container) {
 	probe := func(h corev1.ProbeHandler) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 3}
@@ -77,8 +78,8 @@ func probeInAllWays(c *corev1.Container) {
 	c.ReadinessProbe = probe(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)}})
 }
 
-// watchModes watches the pods with the label app until the returned function is called. That returns the modes in which they were, sorted,
-// and what happened to pods that were to stay: one that was ready is ready no more, or a container was restarted.
+// watchModes watches the pods with the label app until the returned function is called. That function returns their
+// modes, sorted, and unexpected changes of pods: a Ready pod that became unready, or a restarted container.
 func (n *namespace) watchModes(app string) (stop func() (modes, faults []string)) {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
@@ -99,7 +100,7 @@ func (n *namespace) watchModes(app string) (stop func() (modes, faults []string)
 			modes = append(modes, p.Annotations[modeLabel])
 			ready := isReady(p) == nil
 			if wasReady[p.Name] && !ready {
-				faults = append(faults, fmt.Sprintf("pod %s in mode %s is not ready any more: %s", p.Name, p.Annotations[modeLabel], summary(p)))
+				faults = append(faults, fmt.Sprintf("pod %s in mode %s is no longer ready: %s", p.Name, p.Annotations[modeLabel], summary(p)))
 			}
 			wasReady[p.Name] = ready
 			for _, s := range statuses(p) {
@@ -118,8 +119,8 @@ func (n *namespace) watchModes(app string) (stop func() (modes, faults []string)
 	}
 }
 
-// TestAloneModeFlag flips the control plane's flag under running pods: nothing happens to them, and the next pods are in the other mode. It
-// runs alone.
+// TestAloneModeFlag changes the control plane's flag: running pods do not change, and new pods are in the other mode.
+// It runs alone.
 func TestAloneModeFlag(t *testing.T) {
 	w := newWatched(t, injected)
 	cp := &namespace{t: t, name: systemNamespace}

@@ -22,15 +22,16 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestAlerts has a Prometheus scrape the control plane and the pods of a mesh that takes no plaintext, and makes faults: each has its alert fire, and
-// its end has it resolve. It has a cluster of its own, since it has the control plane away.
+// TestAlerts has a Prometheus scrape the control plane and the pods of a mesh that accepts no plaintext, and causes
+// faults: each fires its alert, and its end resolves the alert. It needs its own cluster, because it stops the
+// control plane.
 func TestAlerts(t *testing.T) {
 	n, cp := newMesh(t, "STRICT"), &namespace{t: t, name: systemNamespace}
-	own := newPod("own", "node2") // what it says is about its application
+	own := newPod("own", "node2") // its alerts are about its own application
 	own.Annotations[mesh.AnnotationPrometheusScrape] = "false"
 	n.create(newPod("lost", "node1"), newPod("refused", "node2"), newPod("crashing", "node2"), own)
 	guarded := n.newFleet("held", 1, "enabled", func(template *corev1.PodTemplateSpec) {
-		template.Spec.Containers[0].LivenessProbe.TimeoutSeconds = 10 // a kubelet that does not wait for the agent restarts the container by itself
+		template.Spec.Containers[0].LivenessProbe.TimeoutSeconds = 10 // with a shorter timeout, the kubelet would itself restart the container
 	})
 	guarded.watch()
 	n.waitReady("lost", "refused", "crashing", "own")
@@ -51,7 +52,7 @@ func TestAlerts(t *testing.T) {
 	if found, err := p.query(fmt.Sprintf("up{%s}", of("own"))); err != nil || len(found) > 0 {
 		t.Errorf("a pod that is not to be scraped is: %v %v", found, err)
 	}
-	pass(t, 2*time.Minute) // of the alerts: twenty minutes
+	pass(t, 2*time.Minute) // twenty minutes for the alerts
 	if found, err := p.query(`count_over_time(ALERTS{alertstate="firing"}[2m])`); err != nil || len(found) > 0 {
 		t.Errorf("alerts have fired while nothing was wrong: %v %v", found, err)
 	}
@@ -98,7 +99,7 @@ func TestAlerts(t *testing.T) {
 	p.waitResolved(webhook)
 }
 
-// waitOne waits until an expression gives one sample that is not 0.
+// waitOne waits until an expression returns one sample other than 0.
 func (p *prom) waitOne(expr string) {
 	p.t.Helper()
 	wait(p.t, expr, func() error {
@@ -116,7 +117,7 @@ func (n *namespace) killEnvoy(pod string) {
 	p := n.pod(pod)
 	n.wait("an Envoy in "+pod, func() error {
 		all := n.processes(p)
-		// The agent also asks the program for its version.
+		// The agent also runs the program to get its version.
 		i := slices.IndexFunc(all, func(p process) bool {
 			return filepath.Base(p.command[0]) == "envoy" && slices.Contains(p.command, "--drain-time-s")
 		})
@@ -127,11 +128,12 @@ func (n *namespace) killEnvoy(pod string) {
 	})
 }
 
-// takePort has another program on a port of Envoy in the network of a pod, until the function that it returns is called, or the test ends.
+// takePort occupies a port of Envoy in the network of a pod with another program, until the caller calls free or the
+// test ends.
 func (n *namespace) takePort(pod string, port int) (free func()) {
 	n.t.Helper()
 	agent := n.agent(n.pod(pod), false)
-	agent.signal(n.t, syscall.SIGSTOP) // so that Envoy is not started again before the port is taken
+	agent.signal(n.t, syscall.SIGSTOP) // so that Envoy does not restart before the port is occupied
 	defer agent.signal(n.t, syscall.SIGCONT)
 	n.killEnvoy(pod)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(n.t.Context()))
@@ -141,7 +143,7 @@ func (n *namespace) takePort(pod string, port int) (free func()) {
 	}
 	free = func() {
 		cancel()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // the error is that it was killed
 	}
 	n.t.Cleanup(free)
 	n.wait(fmt.Sprintf("a program on port %d of %s", port, pod), func() error {

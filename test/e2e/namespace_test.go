@@ -29,11 +29,11 @@ import (
 type namespace struct {
 	t    *testing.T
 	name string
-	// injected says that its pods get a sidecar.
+	// injected means that its pods get a sidecar.
 	injected bool
-	// perPort says that their probes are in the per-port mode.
+	// perPort means that their probes are in the per-port mode.
 	perPort bool
-	// ends are called when the namespace has been deleted.
+	// ends are called after the namespace has been deleted.
 	ends []func(ctx context.Context)
 }
 
@@ -57,14 +57,13 @@ func replaced(labels map[string]string, name string) map[string]string {
 	return r
 }
 
-// newName returns a name that begins with that of the test.
+// newName returns a name with the test's name as prefix.
 func newName(t *testing.T) string {
 	prefix := notInNames.ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-")
 	return prefix[:min(len(prefix), 40)] + "-" + rand.String(5)
 }
 
-// newNamespace makes a namespace, whose name begins with that of the test. If the test fails, its log has what there is to know about
-// the pods.
+// newNamespace creates a namespace with the test's name as prefix. If the test fails, its log describes the pods.
 func newNamespace(t *testing.T, labels map[string]string) *namespace {
 	t.Helper()
 	n := &namespace{
@@ -102,10 +101,11 @@ func (n *namespace) wait(what string, check func() error) {
 	wait(n.t, n.name+": "+what, check)
 }
 
-// patience ends only a test that can never pass: a slow machine makes one late and not wrong. The longest that is waited for is the end of a grant.
+// patience only ends tests that can never pass: a slow machine makes a test late, not wrong. The longest wait is for
+// the end of a grant.
 const patience = restartbudget.InProgress + 2*time.Minute
 
-// wait polls until check returns nil, and fails the test when its patience is over.
+// wait polls until check returns nil, and fails the test after patience.
 func wait(t *testing.T, what string, check func() error) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -124,7 +124,7 @@ func wait(t *testing.T, what string, check func() error) {
 	}
 }
 
-// create makes objects: of YAML documents, or of Kubernetes' types. It returns the warnings.
+// create creates objects from YAML documents or Kubernetes' types. It returns the warnings.
 func (n *namespace) create(objects ...any) []string {
 	n.t.Helper()
 	warnings, err := n.createAll(objects, func(create func() error) (err error) {
@@ -142,18 +142,19 @@ func (n *namespace) create(objects ...any) []string {
 	return warnings
 }
 
-// isLateWebhook reports whether a webhook has not answered in time: on a busy machine that happens, and what makes pods tries again.
+// isLateWebhook returns whether a webhook call timed out, which happens on a busy machine. Controllers retry, and so
+// do the tests.
 func isLateWebhook(err error) bool {
 	return apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed to call webhook") && strings.Contains(err.Error(), "context deadline exceeded")
 }
 
-// tryCreate is create for objects that may be refused.
+// tryCreate is create for objects that may be rejected.
 func (n *namespace) tryCreate(objects ...any) (warnings []string, err error) {
 	n.t.Helper()
 	return n.createAll(objects, func(create func() error) error { return create() })
 }
 
-// createAll makes objects, each by way of try.
+// createAll creates objects, each by calling try.
 func (n *namespace) createAll(objects []any, try func(create func() error) error) (warnings []string, err error) {
 	n.t.Helper()
 	client, err := newClient(func(text string) { warnings = append(warnings, text) })
@@ -174,7 +175,7 @@ func (n *namespace) createAll(objects []any, try func(create func() error) error
 	return warnings, nil
 }
 
-// createOne makes an object. One that is the whole cluster's ends after the namespace.
+// createOne creates an object. It deletes a cluster-scoped object after the namespace.
 func (n *namespace) createOne(client dynamic.Interface, u *unstructured.Unstructured) error {
 	n.t.Helper()
 	gvk := u.GroupVersionKind()
@@ -192,7 +193,7 @@ func (n *namespace) createOne(client dynamic.Interface, u *unstructured.Unstruct
 		return err
 	}
 	n.ends = append(n.ends, func(ctx context.Context) {
-		wait(n.t, "the end of "+u.GetKind()+" "+u.GetName(), func() error { // a Mesh in use is not deleted
+		wait(n.t, "the end of "+u.GetKind()+" "+u.GetName(), func() error { // a Mesh in use cannot be deleted
 			if err := resource.Delete(ctx, u.GetName(), metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 				return err
 			}
@@ -221,7 +222,7 @@ func unstructuredOf(o any) (list []*unstructured.Unstructured, err error) {
 	}
 }
 
-// describe returns the pods with their events and the ends of their logs, for people who look for the reason of a failure.
+// describe returns the pods with their events and the ends of their logs, to diagnose a failure.
 func (n *namespace) describe(ctx context.Context) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "=== namespace %s\n", n.name)
@@ -279,7 +280,7 @@ func (n *namespace) events(ctx context.Context) ([]corev1.Event, error) {
 	return list.Items, nil
 }
 
-// waitEvent waits for an event about an object whose message has all the words.
+// waitEvent waits for an event about an object whose message contains all the words.
 func (n *namespace) waitEvent(object, reason string, words ...string) {
 	n.t.Helper()
 	n.wait("an event "+reason+" of "+object, func() error {
@@ -298,6 +299,6 @@ func (n *namespace) waitEvent(object, reason string, words ...string) {
 			}
 			seen = append(seen, e.Reason+": "+e.Message)
 		}
-		return fmt.Errorf("there is none with %q; there are:\n%s", words, strings.Join(seen, "\n"))
+		return fmt.Errorf("no event with %q; found:\n%s", words, strings.Join(seen, "\n"))
 	})
 }

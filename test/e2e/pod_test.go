@@ -19,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// appImage is that of test/app.
+// appImage is the image of test/app.
 const appImage = "docker.io/sonde-test/app:1"
 
-// Ports of the application, but for those that a manifest gives it. The control port is not redirected to Envoy.
+// Ports of the application, unless a manifest sets them. The control port is not redirected to Envoy.
 const (
 	portHTTP    = 8080
 	portGRPC    = 8081
@@ -30,7 +30,7 @@ const (
 	portControl = 9800
 )
 
-// newPod returns a pod of the application on a node, with the label app. A change of its arguments needs no knowledge of the rest.
+// newPod returns a pod of the application on a node, with the label app.
 func newPod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -42,7 +42,8 @@ func newPod(name, node string) *corev1.Pod {
 	}
 }
 
-// newContainer returns the application as a container. It serves on for 3 s when it is asked to end, as endpoints take a while to go.
+// newContainer returns a container with the application. After SIGTERM it serves for another 3 s, because the removal
+// of endpoints takes a while.
 func newContainer(name string) corev1.Container {
 	return corev1.Container{
 		Name: name, Image: appImage,
@@ -59,7 +60,8 @@ func newContainer(name string) corev1.Container {
 	}
 }
 
-// serveOn has a pod's application serve on for another time when it is asked to end: on a busy machine, clients may see after 3 s that a pod goes.
+// serveOn changes how long a pod's application serves after SIGTERM: on a busy machine, clients may need more than 3
+// s to detect the deletion.
 func serveOn(spec *corev1.PodSpec, grace time.Duration) {
 	app := &spec.Containers[0]
 	app.Args[slices.Index(app.Args, "--grace=3s")] = "--grace=" + grace.String()
@@ -82,7 +84,7 @@ func newService(name string, edit ...func(*corev1.Service)) *corev1.Service {
 	return s
 }
 
-// pod returns a pod as it is now.
+// pod returns the current state of a pod.
 func (n *namespace) pod(name string) *corev1.Pod {
 	n.t.Helper()
 	p, err := cluster.client.CoreV1().Pods(n.name).Get(n.t.Context(), name, metav1.GetOptions{})
@@ -119,17 +121,17 @@ func isReady(p *corev1.Pod) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it is not ready: %s", summary(p))
+	return fmt.Errorf("the pod is not ready: %s", summary(p))
 }
 
 func isNotReady(p *corev1.Pod) error {
 	if isReady(p) == nil {
-		return errors.New("it is ready")
+		return errors.New("the pod is ready")
 	}
 	return nil
 }
 
-// summary is one line about the containers of a pod.
+// summary describes the containers of a pod in one line.
 func summary(p *corev1.Pod) string {
 	var words []string
 	for _, s := range statuses(p) {
@@ -152,7 +154,7 @@ func status(p *corev1.Pod, container string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// container returns a container or init container of a pod, nil if it has none of this name.
+// container returns a container or init container of a pod, or nil without one of this name.
 func container(p *corev1.Pod, name string) *corev1.Container {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
@@ -164,7 +166,7 @@ func container(p *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// deletePod deletes a pod and waits until it is gone.
+// deletePod deletes a pod and waits until it no longer exists.
 func (n *namespace) deletePod(name string) {
 	n.t.Helper()
 	uid := n.pod(name).UID
@@ -178,17 +180,18 @@ func (n *namespace) deletePod(name string) {
 			return nil
 		}
 		if err == nil {
-			err = errors.New("it is still there")
+			err = errors.New("the pod still exists")
 		}
 		return err
 	})
 }
 
-// history is what was seen of a container. A kubelet may report two changes at once, so each aspect has a sequence of its own.
+// history is what was observed of a container. A kubelet may report two changes at once, so each aspect has its own
+// sequence.
 type history struct {
-	// Started of the container's first run, Ready, Restarts, and how it ended each time, as "Error 137". A kubelet that is busy takes Started
-	// back for a moment, when it writes what it worked out before, and says it of a new container of which the last one's was true
-	// (prober_manager.go, isContainerStarted): what was true stays so, and later runs are left out.
+	// Started (of the container's first run), Ready, Restarts, and how each run ended, as "Error 137". A busy kubelet
+	// may write an outdated Started for a moment, or copy the previous container's (prober_manager.go,
+	// isContainerStarted). So a true value stays true, and later runs are ignored.
 	Started, Ready []bool
 	Restarts       []int32
 	Ends           []string

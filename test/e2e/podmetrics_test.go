@@ -14,7 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestPodMetrics has a pod without a sidecar, as Prometheus is one, scrape pods of a mesh that takes no plaintext.
+// TestPodMetrics scrapes pods of a mesh that accepts no plaintext from a pod without a sidecar, as Prometheus
+// would.
 func TestPodMetrics(t *testing.T) {
 	t.Parallel()
 	n, o := newMesh(t, "STRICT"), newNamespace(t, outside)
@@ -39,7 +40,7 @@ func TestPodMetrics(t *testing.T) {
 	for pod, port := range map[string]string{"web": "5670", "ported": "5670", "other": "9100", "own": "5670"} {
 		p := n.pod(pod)
 		if got := p.Annotations[mesh.AnnotationMetricsPort]; got != port {
-			t.Errorf("%s says that its metrics are at port %q, want %s", pod, got, port)
+			t.Errorf("%s has its metrics at port %q, want %s", pod, got, port)
 		}
 		for _, ip := range p.Status.PodIPs {
 			prometheus.scrape(pod, net.JoinHostPort(ip.IP, port))
@@ -72,7 +73,7 @@ func TestPodMetrics(t *testing.T) {
 	}
 }
 
-// scrape checks that a pod has its metrics at an address, and nothing else.
+// scrape checks that a pod's metrics, and no other page, are at an address.
 func (a app) scrape(pod, at string) {
 	a.t.Helper()
 	c := a.call("http://%s/metrics", at)

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 )
 
-// Numbers of cases decide which kind of probe or hook they are.
+// The number of a case determines its kind of probe or hook.
 const (
 	liveness = iota
 	readiness
@@ -27,14 +27,14 @@ const (
 	preStop   = 1
 )
 
-// probeCase is a case of the fidelity test, and the kind of probe or hook that it is of.
+// probeCase is a case of the fidelity test, with its kind of probe or hook.
 type probeCase struct {
 	name string
 	kind int
 }
 
-// probeCases are cases of the fidelity test, so many that each kind and each verdict is among them. What an application answers only
-// once is not: here it is asked each second.
+// probeCases are cases of the fidelity test that cover each kind and each verdict. Cases whose application responds
+// only once are omitted, because this test probes once a second.
 var probeCases = []probeCase{
 	{"status 204", readiness},
 	{"status 302", liveness},
@@ -85,34 +85,47 @@ var probeCases = []probeCase{
 	{"hook 500 No", preStop},
 }
 
-// The kubelet drops events of a pod beyond 25, so each has few cases; and few pods are started at once.
+// The kubelet drops events of a pod after 25, so each pod has few cases; and few pods start at once.
 const (
 	casesPerPod = 2
 	podsAtOnce  = 6
 )
 
-// fate is what became of a container.
+// fate is what happened to a container.
 type fate struct {
-	// Started and Ready are its history; if it was restarted, whether it was Started at first, and whether it was ever Ready. Whether a
-	// kubelet reports that it runs before it has Started depends on how busy the machine is, so that is left out.
+	// Started and Ready are its history; for a restarted container, whether it was Started first, and whether it was
+	// ever Ready. Whether a kubelet reports it as running before Started depends on its load, so that is ignored.
 	Started, Ready []bool
 	Restarted      bool
-	// Events are the kubelet's that tell of probes and hooks, without what follows the first colon.
+	// Events are the kubelet's events about probes and hooks, up to the first colon.
 	Events []string
 }
 
-// TestProbes has the real kubelet probe cases of the fidelity test, without a mesh, and in one in both modes of probes.
+// TestProbes has the real kubelet probe cases of the fidelity test, without a mesh, and in a mesh in both modes of
+// probes.
 func TestProbes(t *testing.T) {
 	t.Parallel()
-	sameProbes(t, plain, inMesh, inPerPort)
+	sameProbes(t, probesOn(t, "node2", probeCases), plain, inMesh, inPerPort)
 }
 
-// sameProbes has probes asked on these sides, of which plain is one, and compares what became of the containers.
-func sameProbes(t *testing.T, sides ...side) {
+// asking has the cases for a node, and the minor version of its kubelet.
+type asking struct {
+	cases []probeCase
+	node  string
+	minor int
+}
+
+// probesOn has the kubelet of a node probe cases.
+func probesOn(t *testing.T, node string, list []probeCase) asking {
 	t.Helper()
-	list := probeCases
-	for attempt := 1; len(list) > 0; attempt++ {
-		results := onSides(t, func(n *namespace) map[string]fate { return n.probe(list) }, sides...)
+	return asking{list, node, kubeletMinor(t, node)}
+}
+
+// sameProbes probes on these sides, of which plain is one, and compares what happened to the containers.
+func sameProbes(t *testing.T, ask asking, sides ...side) {
+	t.Helper()
+	for attempt := 1; len(ask.cases) > 0; attempt++ {
+		results := onSides(t, func(n *namespace) map[string]fate { return n.probe(ask) }, sides...)
 		var differing []string
 		for s, fates := range results {
 			if d := cmp.Diff(results[plain], fates); d != "" {
@@ -131,14 +144,14 @@ func sameProbes(t *testing.T, sides ...side) {
 			t.Errorf("%d times the same cases had another fate in the mesh: %q", attempts, differing)
 			break
 		}
-		list = casesOf(differing)
+		ask.cases = casesOf(ask.cases, differing)
 	}
 }
 
 // casesOf returns the cases with containers of these titles.
-func casesOf(titles []string) []probeCase {
+func casesOf(all []probeCase, titles []string) []probeCase {
 	var list []probeCase
-	for _, c := range probeCases {
+	for _, c := range all {
 		if slices.ContainsFunc(titles, func(title string) bool { return title == c.name || strings.HasPrefix(title, c.name+" (") }) {
 			list = append(list, c)
 		}
@@ -146,19 +159,19 @@ func casesOf(titles []string) []probeCase {
 	return list
 }
 
-// probe has a kubelet probe cases, and returns what became of each container.
-func (n *namespace) probe(list []probeCase) map[string]fate {
+// probe has a kubelet probe cases, and returns what happened to each container.
+func (n *namespace) probe(ask asking) map[string]fate {
 	n.t.Helper()
 	fates := map[string]fate{}
-	pods := slices.Collect(slices.Chunk(list, casesPerPod))
+	pods := slices.Collect(slices.Chunk(ask.cases, casesPerPod))
 	for first := range slices.Chunk(pods, podsAtOnce) {
 		var running []*probedPod
 		for _, part := range first {
 			p := &probedPod{n: n, name: fmt.Sprintf("p%d", len(fates))}
 			for _, c := range part {
-				p.add(c.name, c.kind)
+				p.add(c.name, c.kind, ask.minor)
 			}
-			p.start(fates)
+			p.start(ask.node, fates)
 			running = append(running, p)
 		}
 		for _, p := range running {
@@ -177,23 +190,24 @@ type probedPod struct {
 	n          *namespace
 	name       string
 	containers []probedContainer
-	// settled is when all probes had done what they do. Before, an application may not have been there yet.
+	// settled is when all probes had reached their final verdicts. Before, an application may not have run
+	// yet.
 	settled time.Time
 }
 
 type probedContainer struct {
 	corev1.Container
-	// title is the case, and the container if it has several.
+	// title is the name of the case, with the container's name if it has several.
 	title string
-	// want is the verdict of each kind of probe and hook that it has.
+	// want is the verdict of each kind of its probes and hooks.
 	want map[string]cases.Verdict
-	// asked says that the kubelet asks the application itself also in the mesh.
+	// asked means that the kubelet probes the application directly, even in the mesh.
 	asked       bool
 	stopHistory func() history
 }
 
-// add gives a pod the containers of a case. The first one has the application.
-func (p *probedPod) add(name string, number int) {
+// add gives a pod the containers of a case. The first container has the application.
+func (p *probedPod) add(name string, number, minor int) {
 	p.n.t.Helper()
 	c, err := cases.Find(name)
 	if err != nil {
@@ -219,16 +233,16 @@ func (p *probedPod) add(name string, number int) {
 				continue
 			}
 			asked++
-			own.want[kind] = c.Wants(asked)[asked-1]
+			own.want[kind] = c.Wants(asked, minor)[asked-1]
 		}
 		p.containers = append(p.containers, own)
 	}
 }
 
-// start creates the pod, and begins to watch it. Each container has a place in fates.
-func (p *probedPod) start(fates map[string]fate) {
+// start creates the pod on a node, and starts to watch it. Each container gets an entry in fates.
+func (p *probedPod) start(node string, fates map[string]fate) {
 	p.n.t.Helper()
-	pod := newPod(p.name, "node2")
+	pod := newPod(p.name, node)
 	pod.Spec.Containers = nil
 	for i := range p.containers {
 		c := &p.containers[i]
@@ -239,7 +253,7 @@ func (p *probedPod) start(fates map[string]fate) {
 	p.n.create(pod)
 }
 
-// await waits until every container fares as the verdicts say.
+// await waits until every container behaves as the verdicts demand.
 func (p *probedPod) await() {
 	p.n.t.Helper()
 	p.n.waitPod(p.name, "all probes have done what they do", func(pod *corev1.Pod) error {
@@ -251,7 +265,7 @@ func (p *probedPod) await() {
 		for i := range p.containers {
 			missing = append(missing, p.containers[i].lacks(status(pod, p.containers[i].Name)))
 			for kind := range p.containers[i].want {
-				if kind != cases.Kinds[len(cases.Kinds)-1] { // preStop is for later
+				if kind != cases.Kinds[len(cases.Kinds)-1] { // preStop comes later
 					missing = append(missing, p.lacksEvents(&p.containers[i], kind, events))
 				}
 			}
@@ -261,8 +275,8 @@ func (p *probedPod) await() {
 	p.settled = time.Now()
 }
 
-// lacks says what a container's status has not of what the verdicts of its probes lead to. Where they fail, its state says it in the end;
-// where they pass, or are discarded, the history will.
+// lacks returns how a container's status differs from the result of its probes' verdicts. If probes fail, the final
+// state shows it; if they pass or are discarded, the history does.
 func (c *probedContainer) lacks(s corev1.ContainerStatus) error {
 	passes := func(v cases.Verdict) bool { return v == cases.Success || v == cases.Warning }
 	for kind, verdict := range c.want {
@@ -286,7 +300,7 @@ func (c *probedContainer) lacks(s corev1.ContainerStatus) error {
 	return nil
 }
 
-// kubeletEvent returns the reason of the event that the kubelet writes of a verdict, and how its message begins.
+// kubeletEvent returns the reason of the kubelet's event about a verdict, and the start of its message.
 func kubeletEvent(kind string, verdict cases.Verdict) (reason, begins string) {
 	title := strings.ToUpper(kind[:1]) + kind[1:]
 	switch {
@@ -302,7 +316,8 @@ func kubeletEvent(kind string, verdict cases.Verdict) (reason, begins string) {
 	return "Unhealthy", title + " probe failed"
 }
 
-// lacksEvents says which events of a probe or hook are not there: the kubelet's, and in the mesh ours, which has the reason.
+// lacksEvents returns which events of a probe or hook are missing: the kubelet's, and in the mesh also ours with the
+// reason.
 func (p *probedPod) lacksEvents(c *probedContainer, kind string, events []corev1.Event) error {
 	reason, begins := kubeletEvent(kind, c.want[kind])
 	if reason == "" {
@@ -321,13 +336,14 @@ func (p *probedPod) lacksEvents(c *probedContainer, kind string, events []corev1
 		delete(wanted, reason)
 	}
 	if len(wanted) > 0 {
-		return fmt.Errorf("%s: there is no event %v", c.title, wanted)
+		return fmt.Errorf("%s: no event %v", c.title, wanted)
 	}
 	return nil
 }
 
-// kubeletEvents is how many events a kubelet writes about a pod before it drops one (the burst of client-go's EventSourceObjectSpamFilter). On a busy machine a
-// sidecar that starts uses them up, with one for each second. What is not told then makes a fate that differs, and is tried again.
+// kubeletEvents is how many events a kubelet writes about a pod before it drops events (the burst of client-go's
+// EventSourceObjectSpamFilter). On a busy machine, a starting sidecar uses them up, at one event per second. A
+// dropped event then causes a different fate, and another attempt.
 const kubeletEvents = 25
 
 func writtenByKubelet(pod string, events []corev1.Event) (written int32) {
@@ -339,24 +355,25 @@ func writtenByKubelet(pod string, events []corev1.Event) (written int32) {
 	return written
 }
 
-// agentAnswers says whether the agent answers a probe, and so knows why it fails.
+// agentAnswers returns whether the agent responds to a probe, and so can tell why it fails.
 func (n *namespace) agentAnswers(p *corev1.Probe) bool {
 	return n.injected && (!n.perPort || p.HTTPGet != nil)
 }
 
-// about says whether an event is about a container.
+// about returns whether an event is about a container.
 func about(e *corev1.Event, pod, container string) bool {
 	return e.InvolvedObject.Name == pod && e.InvolvedObject.FieldPath == "spec.containers{"+container+"}"
 }
 
-// end writes down what became of the containers, and deletes the pod, at which readiness probes fail and preStop hooks are called.
+// end records what happened to the containers, and deletes the pod; then readiness probes fail and preStop hooks are
+// called.
 func (p *probedPod) end(fates map[string]fate) {
 	p.n.t.Helper()
 	for i := range p.containers {
 		c := &p.containers[i]
 		h := c.stopHistory()
 		f := fate{Started: h.Started, Ready: h.Ready, Restarted: len(h.Restarts) > 1, Events: p.eventsOf(c)}
-		if f.Restarted { // again and again, and the test ends at some time
+		if f.Restarted { // restarts repeat, and the test ends at an arbitrary one
 			f.Started, f.Ready = f.Started[:1], []bool{slices.Contains(f.Ready, true)}
 		} else if len(f.Started) > 1 && !f.Started[0] {
 			f.Started = f.Started[1:]
@@ -377,7 +394,8 @@ func (p *probedPod) end(fates map[string]fate) {
 	}
 }
 
-// eventsOf returns the kubelet's events of a container's probes and hooks: those that its verdicts lead to, and all others since then.
+// eventsOf returns the kubelet's events of a container's probes and hooks: the expected events, and all other events
+// since settled.
 func (p *probedPod) eventsOf(c *probedContainer) []string {
 	p.n.t.Helper()
 	events, err := p.n.events(p.n.t.Context())

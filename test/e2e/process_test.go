@@ -17,12 +17,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// process is one of a pod. Images have no shell, so a process is found from the machine on which the nodes run.
+// process is a process of a pod. Images have no shell, so tests find processes on the machine that runs the
+// nodes.
 type process struct {
 	pid int
-	// command is its arguments.
+	// command is its command line.
 	command []string
-	// first says that it is the first of its container: if it ends, so does the container.
+	// first means that it is the first process of its container: if it ends, so does the container.
 	first bool
 }
 
@@ -37,7 +38,7 @@ func (n *namespace) processes(pod *corev1.Pod) []process {
 	for _, path := range paths {
 		cgroups, err := os.ReadFile(path)
 		if err != nil || !bytes.Contains(cgroups, []byte("pod"+string(pod.UID))) {
-			continue // it has ended, or is another pod's
+			continue // it has ended, or belongs to another pod
 		}
 		directory := filepath.Dir(path)
 		pid, err := strconv.Atoi(filepath.Base(directory))
@@ -86,7 +87,7 @@ func (p process) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// onNetworkOf runs a command of this machine on the network of a process.
+// onNetworkOf runs a command of this machine in the network namespace of a process.
 func onNetworkOf(t *testing.T, p process, command ...string) {
 	t.Helper()
 	args := append([]string{fmt.Sprintf("--net=/proc/%d/ns/net", p.pid)}, command...)

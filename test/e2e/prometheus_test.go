@@ -23,13 +23,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/monitoring"
 )
 
-// prom is a Prometheus on the network of node 1, which scrapes the cluster as docs/guides/monitoring.md says.
+// prom is a Prometheus on the network of node 1, which scrapes the cluster as in docs/guides/monitoring.md.
 type prom struct {
 	t   *testing.T
 	api prometheusv1.API
 }
 
-// startPrometheus starts one with the alerts, in which each minute takes six seconds. It ends with the test.
+// startPrometheus starts a Prometheus with the alerts, in which each minute is shortened to six seconds. It
+// ends with the test.
 func startPrometheus(t *testing.T) *prom {
 	t.Helper()
 	program, err := monitoring.Program(t.Context(), "prometheus")
@@ -50,7 +51,7 @@ func startPrometheus(t *testing.T) *prom {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Wait() // the end of the test's context has killed it
+		_ = cmd.Wait() // the end of the test's context killed it
 		_ = release()
 		if t.Failed() {
 			t.Logf("Prometheus says:\n%s", &log)
@@ -68,7 +69,8 @@ func startPrometheus(t *testing.T) *prom {
 	return p
 }
 
-// configurePrometheus writes the configuration of the guide, for a Prometheus that is no pod, and the job for API servers that others have.
+// configurePrometheus writes the guide's configuration, adapted to a Prometheus outside of pods, and a job for API
+// servers.
 func configurePrometheus(t *testing.T, directory string) {
 	t.Helper()
 	rules, err := monitoring.Read(monitoring.RulesFile)
@@ -102,7 +104,7 @@ func configurePrometheus(t *testing.T, directory string) {
 	}
 }
 
-// apiServerJob returns a job that scrapes what the API server says of webhooks, with the identity of the test.
+// apiServerJob returns a job that scrapes the API server's metrics of webhooks, with the identity of the test.
 func apiServerJob(t *testing.T, directory string) map[string]any {
 	t.Helper()
 	config := rest.CopyConfig(cluster.config)
@@ -126,7 +128,7 @@ func apiServerJob(t *testing.T, directory string) map[string]any {
 	}
 }
 
-// query returns what an expression gives now.
+// query returns the current value of an expression.
 func (p *prom) query(expr string) (model.Vector, error) {
 	value, _, _, err := p.api.Query(p.t.Context(), expr, time.Now())
 	if err != nil {
@@ -139,16 +141,16 @@ func (p *prom) query(expr string) (model.Vector, error) {
 	return vector, nil
 }
 
-// firing returns the alerts that fire and match, such as alertname="SondeAgentsLost".
+// firing returns the firing alerts that match, such as alertname="SondeAgentsLost".
 func (p *prom) firing(matchers string) (model.Vector, error) {
 	return p.query(`ALERTS{alertstate="firing", ` + matchers + `}`)
 }
 
-// fires returns an error if no alert fires that matches.
+// fires returns an error unless a matching alert fires.
 func (p *prom) fires(matchers string) error {
 	found, err := p.firing(matchers)
 	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("what fires is %s", p.describe())
+		err = fmt.Errorf("firing: %s", p.describe())
 	}
 	return err
 }
@@ -161,7 +163,7 @@ func (p *prom) waitFiring(matchers string) {
 	p.t.Logf("%s fires after %s", matchers, time.Since(began).Round(time.Second))
 }
 
-// waitResolved waits until an alert does not fire any more.
+// waitResolved waits until an alert stops firing.
 func (p *prom) waitResolved(matchers string) {
 	p.t.Helper()
 	wait(p.t, "the end of the alert "+matchers, func() error {
@@ -173,7 +175,7 @@ func (p *prom) waitResolved(matchers string) {
 	})
 }
 
-// describe returns all alerts that fire or are pending.
+// describe returns all alerts that are firing or pending.
 func (p *prom) describe() string {
 	all, err := p.query("ALERTS")
 	if err != nil {

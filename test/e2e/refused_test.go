@@ -24,17 +24,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// lacks returns an error if a text does not have all words.
+// lacks returns an error unless a text contains all words.
 func lacks(text string, words ...string) error {
 	for _, word := range words {
 		if !strings.Contains(text, word) {
-			return fmt.Errorf("%q does not say %q", text, word)
+			return fmt.Errorf("%q does not contain %q", text, word)
 		}
 	}
 	return nil
 }
 
-// TestPodsRefused has pods that cannot have a sidecar: the rejection names what is wrong.
+// TestPodsRefused has pods that cannot have a sidecar: the rejection names the problem.
 func TestPodsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -69,7 +69,7 @@ func TestPodsRefused(t *testing.T) {
 			}
 			_, err := (&namespace{t: t, name: n.name}).tryCreate(p)
 			if err == nil {
-				t.Fatal("it was accepted")
+				t.Fatal("the object was accepted")
 			}
 			if err := lacks(err.Error(), test.words...); err != nil {
 				t.Error(err)
@@ -84,7 +84,7 @@ func TestPodsRefused(t *testing.T) {
 	}
 }
 
-// TestMeshesRefused has Meshes that are wrong: each violation is named.
+// TestMeshesRefused has invalid Meshes: each violation is named.
 func TestMeshesRefused(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, outside)
@@ -102,7 +102,7 @@ func TestMeshesRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := (&namespace{t: t, name: n.name}).tryCreate(fmt.Sprintf("apiVersion: sonde.dev/v1alpha1\nkind: Mesh\nmetadata: {name: refused}\nspec: {mtls: %s}\n", test.mtls))
 			if err == nil {
-				t.Fatal("it was accepted")
+				t.Fatal("the object was accepted")
 			}
 			if err := lacks(err.Error(), test.words...); err != nil {
 				t.Error(err)
@@ -111,7 +111,7 @@ func TestMeshesRefused(t *testing.T) {
 	}
 }
 
-// TestMeshInUse has a Mesh with pods, which is not deleted.
+// TestMeshInUse deletes a Mesh with pods: the deletion is rejected.
 func TestMeshInUse(t *testing.T) {
 	t.Parallel()
 	n := newMesh(t, "PERMISSIVE")
@@ -127,14 +127,14 @@ func TestMeshInUse(t *testing.T) {
 	}
 	err = client.Resource(mapping.Resource).Delete(t.Context(), n.name, metav1.DeleteOptions{})
 	if err == nil {
-		t.Fatal("it was deleted")
+		t.Fatal("the Mesh was deleted")
 	}
 	if err := lacks(err.Error(), n.name, "in use"); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestTokensRefused joins with tokens that are not the agent's.
+// TestTokensRefused joins with invalid tokens: of another audience, of no pod, or of another pod.
 func TestTokensRefused(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -152,13 +152,13 @@ func TestTokensRefused(t *testing.T) {
 		t.Helper()
 		err := join(pod, token)
 		if err == nil {
-			t.Errorf("%s: it was accepted", name)
+			t.Errorf("%s: the token was accepted", name)
 		} else if err := lacks(err.Error(), words...); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	refused("another audience", "web", n.token(web, "https://kubernetes.default.svc"), "Unauthenticated")
-	refused("no pod", "web", n.token(nil, mesh.TokenAudience), "Unauthenticated", "bound to no pod")
+	refused("no pod", "web", n.token(nil, mesh.TokenAudience), "Unauthenticated", "not bound to a pod")
 	refused("of a deleted pod", "gone", tokenOfGone)
 	refused("of another pod", "gone", n.token(web, mesh.TokenAudience), "web."+n.name, "gone."+n.name)
 	n.waitEvent("web", "JoinRefused", "gone."+n.name)
@@ -181,7 +181,7 @@ func (n *namespace) token(pod *corev1.Pod, audience string) string {
 	return r.Status.Token
 }
 
-// joiner returns a function that joins as an agent does, for a pod of the namespace.
+// joiner returns a function that joins like an agent, for a pod of the namespace.
 func (n *namespace) joiner(ca string) func(pod, token string) error {
 	n.t.Helper()
 	roots := x509.NewCertPool()

@@ -26,20 +26,20 @@ import (
 
 var definitionsResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// chartOf is a chart, and the tag of the image that goes with it.
+// chartOf is a chart, and the matching tag of the image.
 type chartOf struct{ path, tag string }
 
-// release is what Helm has installed, which the test replaces, and is as before when that ends.
+// release is the Helm release. The test replaces it, and its end restores it.
 type release struct {
 	t             *testing.T
 	now, previous chartOf
-	// values is a file with those of the release that was there.
+	// values is a file with the values of the original release.
 	values string
 	// set has more values.
 	set []string
 }
 
-// newRelease returns the release of the cluster. Where the release before cannot be built, it skips the test.
+// newRelease returns the release of the cluster. If the previous release cannot be built, it skips the test.
 func newRelease(t *testing.T, set ...string) *release {
 	t.Helper()
 	previous := os.Getenv("SONDE_E2E_PREVIOUS")
@@ -50,11 +50,19 @@ func newRelease(t *testing.T, set ...string) *release {
 		}
 		t.Skip(why)
 	}
+	r := currentRelease(t, set...)
+	r.previous = chartOf{filepath.Join(previous, "chart"), "previous"}
+	testbed(t, "load-image", filepath.Join(previous, "image.tar"))
+	return r
+}
+
+// currentRelease is newRelease without building the previous release.
+func currentRelease(t *testing.T, set ...string) *release {
+	t.Helper()
 	root := filepath.Dir(filepath.Dir(os.Getenv("SONDE_E2E_TESTBED")))
 	r := &release{
 		t: t, set: set, values: filepath.Join(t.TempDir(), "values.yaml"),
-		now:      chartOf{filepath.Join(root, "deploy", "chart"), "dev"},
-		previous: chartOf{filepath.Join(previous, "chart"), "previous"},
+		now: chartOf{filepath.Join(root, "deploy", "chart"), "dev"},
 	}
 	values, err := r.tryHelm("get", "values", "sonde", "--output=json")
 	if err == nil {
@@ -63,28 +71,28 @@ func newRelease(t *testing.T, set ...string) *release {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testbed(t, "load-image", filepath.Join(previous, "image.tar"))
 	t.Cleanup(func() {
 		r.set = nil
-		if err := errors.Join(r.tryInstall(r.now), awaitReplaced(), awaitAdmission()); err != nil { // which tests that follow need
+		if err := errors.Join(r.tryInstall(r.now), awaitReplaced(), awaitAdmission()); err != nil { // later tests need them
 			t.Error(err)
 		}
 	})
 	return r
 }
 
-// awaitReplaced waits until the replicas before have gone: one that stops still answers the webhook, by the configuration that it had.
+// awaitReplaced waits until the old replicas have ended: a terminating replica still answers webhook calls, with its
+// old configuration.
 func awaitReplaced() error {
 	return harness.Poll(context.Background(), "the end of the replicas before", func(ctx context.Context) error {
 		list, err := cluster.client.CoreV1().Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: controlPlaneLabel})
 		if err == nil && len(list.Items) != replicas {
-			err = fmt.Errorf("there are %d replicas, want %d", len(list.Items), replicas)
+			err = fmt.Errorf("%d replicas, want %d", len(list.Items), replicas)
 		}
 		return err
 	})
 }
 
-// tryHelm runs a command of Helm in the namespace of the release, and returns what it says.
+// tryHelm runs a Helm command in the namespace of the release, and returns its output.
 func (r *release) tryHelm(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), 4*time.Minute)
 	defer cancel()
@@ -121,7 +129,7 @@ func (r *release) install(c chartOf) {
 	r.hookHasEnded()
 }
 
-// installAnew is install where there is no release: what is injected waits until the API server trusts the webhook.
+// installAnew is install without an existing release: injection waits until the API server trusts the webhook.
 func (r *release) installAnew(c chartOf) {
 	r.t.Helper()
 	r.install(c)
@@ -130,8 +138,9 @@ func (r *release) installAnew(c chartOf) {
 	}
 }
 
-// watchAdmission asks again and again whether pods would be injected, until it is told to stop. One in a hundred may fail: an API server that writes a request
-// while the webhook closes the connection does not try again, as what makes pods does.
+// watchAdmission repeatedly checks whether pods would be injected, until stop is called. One call in a hundred may
+// fail: an API server does not retry a request that it writes while the webhook closes the connection; controllers
+// do.
 func watchAdmission(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -157,12 +166,12 @@ func watchAdmission(t *testing.T) (stop func()) {
 		<-done
 		t.Logf("of %d pods that would be made while the control plane was replaced %d were refused: %v", asked, len(failed), errors.Join(failed...))
 		if len(failed) > asked/100 {
-			t.Error("more than one in a hundred")
+			t.Error("more than one call in a hundred failed")
 		}
 	}
 }
 
-// hookHasEnded looks whether the rights of the hook are gone.
+// hookHasEnded fails the test if the rights of the hook still exist.
 func (r *release) hookHasEnded() {
 	r.t.Helper()
 	const hook = "sonde-crds"
@@ -173,7 +182,7 @@ func (r *release) hookHasEnded() {
 	_, job := cluster.client.BatchV1().Jobs(systemNamespace).Get(ctx, hook, metav1.GetOptions{})
 	for what, err := range map[string]error{"service account": account, "role": role, "binding": binding, "Job": job} {
 		if !apierrors.IsNotFound(err) {
-			r.t.Errorf("the %s of the hook is still there: %v", what, err)
+			r.t.Errorf("the %s of the hook still exists: %v", what, err)
 		}
 	}
 }
@@ -188,16 +197,16 @@ func resources(t *testing.T, kind schema.GroupVersionResource) dynamic.Namespace
 	return client.Resource(kind)
 }
 
-// checkBudget looks whether a RestartBudget is there.
+// checkBudget fails the test unless a RestartBudget exists.
 func (n *namespace) checkBudget(when, name string) {
 	n.t.Helper()
 	kind := schema.GroupVersionResource{Group: "sonde.dev", Version: "v1alpha1", Resource: "restartbudgets"}
 	if _, err := resources(n.t, kind).Namespace(n.name).Get(n.t.Context(), name, metav1.GetOptions{}); err != nil {
-		n.t.Errorf("%s: what an operator has made: %v", when, err)
+		n.t.Errorf("%s: the operator's object: %v", when, err)
 	}
 }
 
-// definitions returns by name which version has written each CustomResourceDefinition of ours, "" for none that says so.
+// definitions returns the version that wrote each of our CustomResourceDefinitions, by name; "" means unknown.
 func (r *release) definitions() map[string]string {
 	r.t.Helper()
 	list, err := resources(r.t, definitionsResource).List(r.t.Context(), metav1.ListOptions{})
@@ -213,7 +222,8 @@ func (r *release) definitions() map[string]string {
 	return all
 }
 
-// removeAll uninstalls, and deletes what that leaves, as docs/guides/uninstall.md says: the definitions, and so all objects, and the namespace.
+// removeAll uninstalls, and deletes what is left, as docs/guides/uninstall.md says: the definitions with all their
+// objects, and the namespace.
 func (r *release) removeAll() {
 	r.t.Helper()
 	r.helm("uninstall", "sonde", "--wait")
@@ -232,7 +242,7 @@ func (r *release) removeAll() {
 		}
 		_, err := cluster.client.CoreV1().Namespaces().Get(r.t.Context(), systemNamespace, metav1.GetOptions{})
 		if err == nil {
-			return errors.New("the namespace is still there")
+			return errors.New("the namespace still exists")
 		}
 		if !apierrors.IsNotFound(err) {
 			return err
@@ -241,21 +251,22 @@ func (r *release) removeAll() {
 	})
 }
 
-// checkDefinitions looks whether all definitions were written by a version that says so, or by none.
+// checkDefinitions fails the test unless all definitions have a version, or, without applied, none
+// has.
 func (r *release) checkDefinitions(when string, applied bool) {
 	r.t.Helper()
 	all := r.definitions()
 	if len(all) < 5 {
-		r.t.Errorf("%s: there are only the definitions %v", when, all)
+		r.t.Errorf("%s: only the definitions %v exist", when, all)
 	}
 	for name, version := range all {
 		if (version != "") != applied {
-			r.t.Errorf("%s: %s was written by version %q, want one: %t", when, name, version, applied)
+			r.t.Errorf("%s: %s was written by version %q, want a version: %t", when, name, version, applied)
 		}
 	}
 }
 
-// left returns what is in the namespace of the control plane, as kind/name.
+// left returns the objects in the namespace of the control plane, as kind/name.
 func (r *release) left() []string {
 	r.t.Helper()
 	var all []string
@@ -273,7 +284,7 @@ func (r *release) left() []string {
 			all = append(all, kind.Resource+"/"+list.Items[i].GetName())
 		}
 	}
-	// What Kubernetes puts into each namespace.
+	// Kubernetes creates these in each namespace.
 	all = slices.DeleteFunc(all, func(name string) bool {
 		return name == "configmaps/kube-root-ca.crt" || name == "serviceaccounts/default"
 	})
@@ -281,7 +292,7 @@ func (r *release) left() []string {
 	return all
 }
 
-// clusterWide returns what the cluster has of ours beside definitions and the objects of these, as kind/name.
+// clusterWide returns our cluster-scoped objects, except for definitions and their objects, as kind/name.
 func (r *release) clusterWide() []string {
 	r.t.Helper()
 	var all []string
@@ -301,7 +312,7 @@ func (r *release) clusterWide() []string {
 	return all
 }
 
-// revision is the newest one of the release.
+// revision is the newest revision of the release.
 func (r *release) revision() int {
 	r.t.Helper()
 	text, err := r.tryHelm("history", "sonde", "--output=json", "--max=1")
@@ -310,7 +321,7 @@ func (r *release) revision() int {
 	}
 	var list []struct{ Revision int }
 	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) == 0 {
-		r.t.Fatalf("helm history says %q: %v", text, err)
+		r.t.Fatalf("helm history prints %q: %v", text, err)
 	}
 	return list[len(list)-1].Revision
 }

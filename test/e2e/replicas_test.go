@@ -19,13 +19,15 @@ import (
 	"github.com/sonde-mesh/sonde/controller/leader"
 )
 
-// replicas is how many replicas of the control plane the chart has.
+// replicas is the chart's number of replicas of the control plane.
 const replicas = 2
 
-// peersHeard matches what a replica says that hears all others now; lines below it have what it said before.
+// peersHeard matches the readyz page of a replica that is connected to all peers; the lines below this one
+// may contain older results.
 var peersHeard = regexp.MustCompile(`(?m)^\[\+\]peers ok`)
 
-// waitReplicas waits until all replicas of the control plane are there and hear each other, and returns their names.
+// waitReplicas waits until all replicas of the control plane run and are connected to each other, and returns their
+// names.
 func (n *namespace) waitReplicas() []string {
 	n.t.Helper()
 	n.waitRolledOutAs("sonde-cp", controlPlaneLabel)
@@ -49,7 +51,7 @@ func (n *namespace) waitReplicas() []string {
 	return names
 }
 
-// leading returns which of the replicas leads, and another one.
+// leading returns the leading replica, and another one.
 func (n *namespace) leading(names []string) (leads, follows string) {
 	n.t.Helper()
 	n.wait("a leader", func() error {
@@ -71,8 +73,8 @@ func (n *namespace) leading(names []string) (leads, follows string) {
 	return leads, follows
 }
 
-// cut drops what the pod of a replica sends to a port, and the answers, until the function that it returns is called, or the test ends.
-// With an address it is that of one host alone.
+// cut drops packets between the pod of a replica and a port, in both directions, until heal is called or the test
+// ends. With an address, it drops only this host's.
 func (n *namespace) cut(pod, address string, port int) (heal func()) {
 	n.t.Helper()
 	p := n.processes(n.pod(pod))[0]
@@ -86,7 +88,7 @@ func (n *namespace) cut(pod, address string, port int) (heal func()) {
 	}
 	onNetworkOf(n.t, p, "nft", fmt.Sprintf("table inet sonde_e2e { chain out { type filter hook output priority 0; %s; tcp sport %d drop; }; chain in { type filter hook input priority 0; %s; tcp dport %d drop; }; }", to, port, from, port))
 	heal = sync.OnceFunc(func() { onNetworkOf(n.t, p, "nft", "delete table inet sonde_e2e") })
-	n.t.Cleanup(heal) // tests that follow need the replicas
+	n.t.Cleanup(heal) // later tests need the replicas
 	return heal
 }
 
@@ -94,14 +96,15 @@ func (n *namespace) cut(pod, address string, port int) (heal func()) {
 func (w *watched) rollWeb(when string) {
 	w.t.Helper()
 	w.rolls++
-	w.restart("web", map[string]string{"rolled": strconv.Itoa(w.rolls)}) // without a change nothing would be replaced
+	w.restart("web", map[string]string{"rolled": strconv.Itoa(w.rolls)}) // without a change, no pod would be replaced
 	w.waitRolledOut("web")
 	w.acceptEnds(when, "client tcp", "stranger tcp")
 	w.pods = append(w.podsOf("web"), "client", "stranger")
 	w.checkCaughtUp(when)
 }
 
-// acceptEnds takes for no fault that TCP connections of these loads have ended, once for each of the two pods of web: each load has one connection.
+// acceptEnds accepts that TCP connections of these loads have ended, once for each of the two pods of web: each load
+// has one connection.
 func (w *watched) acceptEnds(when string, loads ...string) {
 	w.t.Helper()
 	for _, from := range loads {
@@ -113,8 +116,8 @@ func (w *watched) acceptEnds(when string, loads ...string) {
 	}
 }
 
-// TestAloneReplicasKilled kills replicas of the control plane, and rolls pods meanwhile: no call fails. It runs alone. That all replicas are away is
-// TestAloneControlPlane.
+// TestAloneReplicasKilled kills replicas of the control plane while it replaces pods: no call fails. It runs alone.
+// TestAloneControlPlane stops all replicas.
 func TestAloneReplicasKilled(t *testing.T) {
 	w := newWatched(t, injected)
 	cp := &namespace{t: t, name: systemNamespace}
@@ -131,7 +134,8 @@ func TestAloneReplicasKilled(t *testing.T) {
 	}
 }
 
-// TestAloneReplicasCut cuts replicas of the control plane from each other and from the API server, and rolls pods meanwhile: no call fails. It runs alone.
+// TestAloneReplicasCut disconnects replicas of the control plane from each other and from the API server while it
+// replaces pods: no call fails. It runs alone.
 func TestAloneReplicasCut(t *testing.T) {
 	w := newWatched(t, injected)
 	cp := &namespace{t: t, name: systemNamespace}
@@ -162,7 +166,8 @@ func TestAloneReplicasCut(t *testing.T) {
 	w.checkCaughtUp("all is well again")
 }
 
-// TestAlonePodsOfReplicas makes 20 pods at once, with one replica of the control plane and with all. The log has how long that takes.
+// TestAlonePodsOfReplicas creates 20 pods at once, with one replica of the control plane and with all. It logs the
+// duration.
 func TestAlonePodsOfReplicas(t *testing.T) {
 	cp := &namespace{t: t, name: systemNamespace}
 	for _, count := range []int32{1, replicas} {

@@ -16,8 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestResources has pods whose sidecars get different resources: the kubelet takes one for Guaranteed as without the mesh, and Envoy has a worker
-// thread for each CPU of its limit.
+// TestResources has pods whose sidecars get different resources: the QoS class Guaranteed is as without the mesh, and
+// Envoy has a worker thread for each CPU of its limit.
 func TestResources(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)

@@ -18,11 +18,12 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// join is the label of a pod that joins the mesh in a namespace that does not.
+// join is the label of a pod that joins the mesh in a namespace without injection.
 const join = "kuma.io/sidecar-injection"
 
-// TestRollsIn has a Deployment join the mesh pod by pod under load, in PERMISSIVE mode, and be scaled down and up, beside one that never
-// joins. The same is done to pods without a mesh: where no request fails there, none may fail in the mesh.
+// TestRollsIn has a Deployment that joins the mesh pod by pod under load, in PERMISSIVE mode, and is scaled down and
+// up, beside a Deployment that never joins. Pods without a mesh are replaced the same way: if no request fails there,
+// none may fail in the mesh.
 func TestRollsIn(t *testing.T) {
 	t.Parallel()
 	inMesh, plain := same(t, (*namespace).roll)
@@ -37,13 +38,13 @@ func TestRollsIn(t *testing.T) {
 	}
 }
 
-// rolled is what rolls into the mesh, if the namespace is of it.
+// rolled is the Deployment that joins the mesh, if the namespace is in one.
 const rolled, never = "rolled", "never"
 
 // roll returns the reports of all loads.
 func (n *namespace) roll() map[string]harness.Report {
 	n.t.Helper()
-	// No pod is in the mesh that does not ask for it.
+	// Only pods that request it are in the mesh.
 	value := "disabled"
 	if n.injected {
 		value = "enabled"
@@ -117,7 +118,7 @@ func (n *namespace) patchDeployment(name, patch string) {
 	}
 }
 
-// restart replaces the pods by others with some labels.
+// restart adds labels to the pod template of a Deployment, which replaces all its pods in one rollout.
 func (n *namespace) restart(deployment string, labels map[string]string) {
 	n.t.Helper()
 	for key, value := range labels {
@@ -131,7 +132,7 @@ func (n *namespace) scale(deployment string, replicas int32) {
 	n.patchDeployment(deployment, fmt.Sprintf(`{"spec": {"replicas": %d}}`, replicas))
 }
 
-// waitRolledOut waits until a Deployment has its pods, all new and ready, and until the others are gone.
+// waitRolledOut waits until a Deployment has only new and ready pods, and the old pods no longer exist.
 func (n *namespace) waitRolledOut(name string) {
 	n.t.Helper()
 	n.waitRolledOutAs(name, "app="+name)
@@ -151,21 +152,21 @@ func (n *namespace) waitRolledOutAs(name, labels string) {
 		}
 		pods, err := cluster.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: labels})
 		if err == nil && len(pods.Items) != int(want) {
-			err = fmt.Errorf("there are %d pods, want %d", len(pods.Items), want)
+			err = fmt.Errorf("%d pods, want %d", len(pods.Items), want)
 		}
 		return err
 	})
 }
 
-// kinds are what is called while pods roll.
+// kinds are the kinds of calls while pods are replaced.
 var kinds = []string{"http", "http-new", "http2", "post", "post-new", "grpc"}
 
-// manners are how applications end: at once, or when a pod's clients have had time to go elsewhere. By the flag --grace.
+// manners are how applications end, as their flag --grace: at once, or after a time for clients to use other pods.
 var manners = map[string]time.Duration{"abrupt": 0, "polite": 3 * time.Second}
 
-// TestRolls replaces the pods of applications that end on SIGTERM, each in its manner, three times, under load from outside the mesh and from
-// inside. What fails without a mesh may fail in it. A call that no application has seen is answered with 503 only if it comes before the sidecar
-// knows of the deletion, which takes a moment on a busy machine.
+// TestRolls replaces pods whose applications end on SIGTERM, in each manner, three times, under load from outside and
+// inside of the mesh. Calls that fail without a mesh may fail in the mesh. A call that no application received gets a
+// 503 only before the sidecar detects the deletion, which takes a moment on a busy machine.
 func TestRolls(t *testing.T) {
 	t.Parallel()
 	for manner, grace := range manners {
@@ -178,7 +179,7 @@ func TestRolls(t *testing.T) {
 	}
 }
 
-// compareRolls compares the share of calls that have failed.
+// compareRolls compares the share of failed calls.
 func compareRolls(t *testing.T, from string, inMesh, plain map[string]harness.Report) {
 	t.Helper()
 	var failed, failedPlain, calls, callsPlain int
@@ -192,12 +193,12 @@ func compareRolls(t *testing.T, from string, inMesh, plain map[string]harness.Re
 	}
 	share, sharePlain := float64(failed)/float64(calls), float64(failedPlain)/float64(callsPlain)
 	t.Logf("%s: %d of %d calls have failed in the mesh (%.2f %%), %d of %d without (%.2f %%)", from, failed, calls, 100*share, failedPlain, callsPlain, 100*sharePlain)
-	if share > 2*sharePlain+0.005 { // which calls meet the end of a pod is chance
+	if share > 2*sharePlain+0.005 { // which calls meet the end of a pod is random
 		t.Errorf("%s: more calls have failed in the mesh", from)
 	}
 }
 
-// rollAll replaces the pods of a Deployment, all of them each time, and returns the reports of all loads.
+// rollAll replaces all pods of a Deployment several times, and returns the reports of all loads.
 func (n *namespace) rollAll(name string, grace time.Duration) map[string]harness.Report {
 	n.t.Helper()
 	client, stranger := newPod("client", "node1"), newPod("stranger", "node1")

@@ -23,11 +23,12 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// rotated is a CA, with the words after `sondectl rotate`, and the Secret that has it.
+// rotated is a CA: the words after `sondectl rotate`, and its Secret.
 type rotated struct{ words, secret string }
 
-// TestAloneRotations rotates the CA of a mesh, and that of the control plane, which signs the webhook's certificate, too. A replica is killed in each step,
-// the leader and others in turn, and after each rotation a sidecar restarts. No call fails. It runs alone.
+// TestAloneRotations rotates the CA of a mesh, and then the control plane's CA, which also signs the webhook's
+// certificate. A replica is killed in each step, the leader and others in turn, and a sidecar restarts after each
+// rotation. No call fails. It runs alone.
 func TestAloneRotations(t *testing.T) {
 	w := newWatched(t, injected)
 	w.create(newPod("bystander", "node2"), newService("bystander"))
@@ -40,10 +41,10 @@ func TestAloneRotations(t *testing.T) {
 			t.Errorf("%s: replicas were killed in the steps %q, want %q", r.words, steps, want)
 		}
 		if after := cp.certificates(r); after == before || strings.Count(after, "BEGIN CERTIFICATE") != 1 {
-			t.Errorf("%s: there is no new CA alone:\n%s", r.words, after)
+			t.Errorf("%s: not only a new CA:\n%s", r.words, after)
 		}
 		cp.waitReplicas()
-		w.rollWeb(r.words + " was rotated") // new pods come through the webhook
+		w.rollWeb(r.words + " was rotated") // the webhook injects new pods
 		w.restartSidecar("bystander", i+1)
 		w.checkLoads(r.words + " was rotated")
 	}
@@ -51,7 +52,8 @@ func TestAloneRotations(t *testing.T) {
 	w.rollWeb("serving-ca was rotated while nothing else happened")
 }
 
-// rotate has sondectl rotate a CA, and calls kill as soon as each step is written, of the leader or of another replica. It returns the steps.
+// rotate rotates a CA with sondectl, and calls kill after each written step, in turn for the leader and another
+// replica. It returns the steps.
 func (n *namespace) rotate(r rotated, kill func(leads bool)) (steps []ca.Step) {
 	n.t.Helper()
 	written, err := cluster.client.CoreV1().Secrets(n.name).Watch(n.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + r.secret})
@@ -89,7 +91,7 @@ func (n *namespace) rotate(r rotated, kill func(leads bool)) (steps []ca.Step) {
 	}
 }
 
-// certificates returns those of a CA, PEM.
+// certificates returns the certificates of a CA as PEM.
 func (n *namespace) certificates(r rotated) string {
 	n.t.Helper()
 	var all strings.Builder
@@ -99,7 +101,7 @@ func (n *namespace) certificates(r rotated) string {
 	return all.String()
 }
 
-// stepOf returns that of a rotation.
+// stepOf returns the step of a rotation.
 func (n *namespace) stepOf(s *corev1.Secret) ca.Step {
 	n.t.Helper()
 	if set := n.setIn(s); set.Rotation != nil {
@@ -118,7 +120,7 @@ func (n *namespace) setIn(s *corev1.Secret) (set ca.SetFile) {
 	return set
 }
 
-// secret returns what a Secret with one key has.
+// secret returns the data of a Secret with one key.
 func (n *namespace) secret(name string) []byte {
 	n.t.Helper()
 	for _, data := range n.secretObject(name).Data {
@@ -137,7 +139,7 @@ func (n *namespace) secretObject(name string) *corev1.Secret {
 	return s
 }
 
-// killReplica kills the leader, or another replica, for which Kubernetes makes another one.
+// killReplica kills the leader or another replica, which Kubernetes replaces.
 func (n *namespace) killReplica(leads bool) {
 	n.t.Helper()
 	var names []string
@@ -163,7 +165,8 @@ func (n *namespace) killReplica(leads bool) {
 	}
 }
 
-// sondectl runs it with what an operator has, against a replica that answers. That a rotation is in progress, or a check fails, is no error.
+// sondectl runs sondectl with an operator's credentials, against a reachable replica. It accepts the exit codes of a
+// rotation in progress and a failed check.
 func (n *namespace) sondectl(args ...string) (output string, err error) {
 	n.t.Helper()
 	directory := n.t.TempDir()
@@ -190,7 +193,7 @@ func (n *namespace) sondectl(args ...string) (output string, err error) {
 	return "", errors.Join(err, errors.New("no replica has answered"))
 }
 
-// restartSidecar kills the agent of a pod, and waits until its next one serves.
+// restartSidecar kills the agent of a pod, and waits until the next agent serves.
 func (w *watched) restartSidecar(pod string, restarts int) {
 	w.t.Helper()
 	w.agent(w.pod(pod), true).kill(w.t)

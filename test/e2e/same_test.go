@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// side is a kind of namespace whose pods must fare as those without a mesh do.
+// side is a kind of namespace whose pods must behave like pods without a mesh.
 type side string
 
 const (
@@ -49,11 +49,12 @@ func same[T any](t *testing.T, run func(n *namespace) T) (mesh, without T) {
 	return results[inMesh], results[plain]
 }
 
-// attempts is how often pods are tried that fare differently: on a machine that stands still for seconds a kubelet's probes fail anywhere,
-// without a mesh too.
+// attempts is how often tests run if pods behave differently: on a machine that stalls for seconds, a kubelet's
+// probes fail without a mesh, too.
 const attempts = 3
 
-// sameLife runs a test without a mesh, in it, and on other sides, and compares what happened to the containers.
+// sameLife runs a test without a mesh, in a mesh, and on other sides, and compares what happened to the
+// containers.
 func sameLife(t *testing.T, run func(n *namespace) history, more ...side) {
 	t.Helper()
 	for attempt := 1; attempt <= attempts; attempt++ {
@@ -70,5 +71,5 @@ func sameLife(t *testing.T, run func(n *namespace) history, more ...side) {
 			return
 		}
 	}
-	t.Errorf("%d times it fared differently in the mesh", attempts)
+	t.Errorf("different in the mesh %d times", attempts)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// seedPod is the pod of the document that the project was created from, with an application that can change. %s is a --tcp for the port
-// of the startup probe, or another argument.
+// seedPod is the pod of the document from which the project was created, with an application that can change. %s is a
+// --tcp for the port of the startup probe, or another argument.
 const seedPod = `
 apiVersion: v1
 kind: Pod
@@ -51,7 +51,7 @@ spec:
       periodSeconds: 3
 `
 
-// seedService has the pod and another one that is always ready.
+// seedService selects the pod and another pod, which is always ready.
 const seedService = `
 apiVersion: v1
 kind: Service
@@ -76,7 +76,7 @@ spec:
 // tcpOpen opens the port of the startup probe.
 const tcpOpen = "--tcp=:6853"
 
-// TestSeedInjected looks at what the API server has of the seed's pod.
+// TestSeedInjected checks the seed's pod as the API server returns it.
 func TestSeedInjected(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -109,7 +109,7 @@ func TestSeedInjected(t *testing.T) {
 	checkSeedProbes(t, sidecar, user)
 }
 
-// checkSeedProbes compares the rewritten probes with the document, and with the table that the sidecar has of them.
+// checkSeedProbes compares the rewritten probes with the document, and with the sidecar's table of them.
 func checkSeedProbes(t *testing.T, sidecar, user *corev1.Container) {
 	t.Helper()
 	env := map[string]corev1.EnvVar{}
@@ -153,14 +153,16 @@ func checkSeedProbes(t *testing.T, sidecar, user *corev1.Container) {
 	}
 }
 
-// TestSeedLives breaks the seed's pod, in both modes of probes, and the same one without a mesh, and all must fare the same.
+// TestSeedLives breaks the seed's pod, in both modes of probes and without a mesh, and all three must behave the
+// same.
 func TestSeedLives(t *testing.T) {
 	t.Parallel()
 	sameLife(t, (*namespace).breakSeed, inPerPort)
 }
 
-// patientSeedPod is the seed's pod whose probes fail by what the application says alone. With the default timeout of 1 s they fail too if the
-// machine is busy, with or without a mesh, and then the pod has another life.
+// patientSeedPod is the seed's pod with long timeouts, so that its probes fail only by the application's response.
+// With the default timeout of 1 s, they also fail on a busy machine, with or without a mesh, and the histories
+// differ.
 func patientSeedPod(arg string) string {
 	return fmt.Sprintf(strings.ReplaceAll(seedPod, "periodSeconds: 3\n", "periodSeconds: 3\n      timeoutSeconds: 30\n"), arg)
 }
@@ -174,7 +176,8 @@ func (n *namespace) breakSeed() history {
 	busybox, client := n.app("busybox"), n.app("client")
 	n.waitInstances(client, "busybox", "other")
 
-	// Where the machine was too busy for it, it was restarted before, or is again: histories are compared, so that this is another attempt.
+	// On a busy machine, the pod may have restarted before, or restart again: the histories then differ, and cause
+	// another attempt.
 	before := status(n.pod("busybox"), "busybox").RestartCount
 	busybox.waitPut("/grpc", url.Values{"service": {"liveness"}, "status": {"NOT_SERVING"}})
 	n.waitPod("busybox", "restarted by gRPC NOT_SERVING", func(p *corev1.Pod) error {
@@ -203,7 +206,8 @@ func (n *namespace) breakSeed() history {
 	return stop()
 }
 
-// countEvents returns how often something was seen: a message that differs, as of a timeout on a busy machine, is another event.
+// countEvents returns how often an event occurred: another message, such as about a timeout on a busy machine, is
+// another event.
 func (n *namespace) countEvents(reason, word string) (count int32) {
 	n.t.Helper()
 	events, err := n.events(n.t.Context())
@@ -218,13 +222,13 @@ func (n *namespace) countEvents(reason, word string) (count int32) {
 	return count
 }
 
-// waitInstances waits until calls of the Service are answered by these pods, and no others.
+// waitInstances waits until exactly these pods respond to calls of the Service.
 func (n *namespace) waitInstances(client app, want ...string) {
 	n.t.Helper()
 	n.wait("answers of "+strings.Join(want, ", "), func() error { return client.instances(want...) })
 }
 
-// instances is nil if some calls of the Service are answered by these pods, and no others.
+// instances returns nil if exactly these pods respond to some calls of the Service.
 func (a app) instances(want ...string) error {
 	a.t.Helper()
 	const calls = 12
@@ -235,7 +239,7 @@ func (a app) instances(want ...string) error {
 			return err
 		}
 		if c.Status != http.StatusOK {
-			return fmt.Errorf("one call got %+v", c)
+			return fmt.Errorf("a call got %+v", c)
 		}
 		seen = append(seen, c.answer(a.t).Instance)
 	}
@@ -246,7 +250,7 @@ func (a app) instances(want ...string) error {
 	return nil
 }
 
-// waitEndpointReady waits until the EndpointSlices say of a pod that it is ready, or not.
+// waitEndpointReady waits until the EndpointSlices show a pod as ready, or not ready.
 func (n *namespace) waitEndpointReady(pod string, ready bool) {
 	n.t.Helper()
 	n.wait(fmt.Sprintf("endpoint %s: ready %t", pod, ready), func() error {
@@ -268,13 +272,13 @@ func (n *namespace) waitEndpointReady(pod string, ready bool) {
 			}
 		}
 		if len(found) == 0 {
-			return errors.New("there is none")
+			return errors.New("not found")
 		}
 		return nil
 	})
 }
 
-// TestSeedNeverStarts has the port of the startup probe closed, in a mesh and without one.
+// TestSeedNeverStarts keeps the port of the startup probe closed, in a mesh and without one.
 func TestSeedNeverStarts(t *testing.T) {
 	t.Parallel()
 	sameLife(t, func(n *namespace) history {

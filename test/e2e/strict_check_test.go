@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// checkStrict waits until sondectl check strict of the mesh of this namespace says all of these, and none of those.
+// checkStrict waits until the output of sondectl check strict for this namespace's mesh contains all wanted texts,
+// and none of the unwanted ones.
 func (n *namespace) checkStrict(what string, args []string, want, without []string) {
 	n.t.Helper()
 	system := &namespace{t: n.t, name: systemNamespace}
@@ -35,7 +36,7 @@ func (n *namespace) checkStrict(what string, args []string, want, without []stri
 	})
 }
 
-// TestCheckStrict has a mesh that is to become STRICT.
+// TestCheckStrict has a mesh whose mode is to become STRICT.
 func TestCheckStrict(t *testing.T) {
 	t.Parallel()
 	n, o := newMesh(t, "PERMISSIVE"), newNamespace(t, outside)
@@ -50,9 +51,9 @@ func TestCheckStrict(t *testing.T) {
 	web := fmt.Sprintf("workload /ns/%s/sa/default, port %d", n.name, portHTTP)
 
 	n.app("client").waitCall("http://web.%s/", n.name)
-	n.checkStrict("after mTLS and probes", nil, []string{"[ok]   mesh " + n.name + ": nothing has come that STRICT would refuse", "as far as 2 of 2 proxies tell"}, []string{"[fail]", "[warn]"})
+	n.checkStrict("after mTLS and probes", nil, []string{"[ok]   mesh " + n.name + ": no traffic that STRICT would reject", "as far as 2 of 2 proxies tell"}, []string{"[fail]", "[warn]"})
 
-	o.app("stranger").waitCall("http://web.%s/", n.name) // kube-proxy may not know yet that web is ready: such a call does not come to its Envoy
+	o.app("stranger").waitCall("http://web.%s/", n.name) // kube-proxy may not know yet that web is ready: such a call does not reach its Envoy
 	stranger := fmt.Sprintf("from %s, pod %s/stranger without a sidecar: 1 request", o.pod("stranger").Status.PodIP, o.name)
 	n.checkStrict("after a request of a stranger", nil, []string{
 		"[fail] mesh " + n.name + ": " + web, stranger, "do: inject the sidecar into the pods without one", fmt.Sprintf("(service web_%s_svc_80", n.name),
@@ -64,12 +65,12 @@ func TestCheckStrict(t *testing.T) {
 	native := newPod("native", "node1")
 	native.Annotations["kuma.io/virtual-probes"] = "disabled"
 	native.Spec.Containers[0].LivenessProbe = probed.Spec.Containers[0].LivenessProbe
-	n.create(native, newService("native")) // without a service its port would be no inbound
+	n.create(native, newService("native")) // without a service, its port would not be an inbound
 	n.waitReady("native")
 	sidecar := fmt.Sprintf("from %s, which has a sidecar: dataplane client.%s of mesh %s", n.pod("client").Status.PodIP, n.name, n.name)
-	n.checkStrict("after a sidecar that is gone round, and a probe as it was written", nil, []string{sidecar, "probes of the kubelet come in plain text"}, nil)
+	n.checkStrict("after a sidecar that is gone round, and a probe as it was written", nil, []string{sidecar, "probes of the kubelet come in plaintext"}, nil)
 
-	// A stranger that is gone has been there, and speaks against STRICT for as long as the caller wants.
+	// A deleted stranger is still reported: its calls block STRICT until they are older than --quiet.
 	o.deletePod("stranger")
 	n.deletePod("native")
 	n.checkStrict("after all is mended", []string{"--quiet=1s"}, []string{"[warn] mesh " + n.name + ": " + web, "none for "}, []string{"[fail]"})

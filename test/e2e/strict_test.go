@@ -25,7 +25,7 @@ spec:
     backends: [{name: ca, type: builtin, mode: %s}]
 `
 
-// newMesh makes a Mesh in a mode, and a namespace whose pods are in it. Both have the same name.
+// newMesh creates a Mesh in a mode, and a namespace whose pods are in it. Both have the same name.
 func newMesh(t *testing.T, mode string) *namespace {
 	t.Helper()
 	n := newNamespace(t, map[string]string{"kuma.io/sidecar-injection": "enabled", "kuma.io/mesh": itself})
@@ -38,7 +38,7 @@ func newMesh(t *testing.T, mode string) *namespace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Pods that come before the control plane has seen their mesh are refused.
+	// Pods that are created before the control plane has read their Mesh are rejected.
 	n.wait("its Mesh to be Accepted", func() error {
 		u, err := client.Resource(mapping.Resource).Get(t.Context(), n.name, metav1.GetOptions{})
 		if err != nil {
@@ -57,7 +57,7 @@ func newMesh(t *testing.T, mode string) *namespace {
 
 var meshKind = schema.GroupKind{Group: "sonde.dev", Kind: "Mesh"}
 
-// TestStrict has a mesh that takes no plaintext.
+// TestStrict has a mesh that accepts no plaintext.
 func TestStrict(t *testing.T) {
 	t.Parallel()
 	n, o := newMesh(t, "STRICT"), newNamespace(t, outside)
@@ -69,7 +69,7 @@ func TestStrict(t *testing.T) {
 	address := n.host("busybox")
 
 	t.Run("a plain request is refused", func(t *testing.T) { n.checkRefused(t, stranger, address) })
-	t.Run("the virtual port answers declared probes alone", func(t *testing.T) {
+	t.Run("the virtual port serves only declared probes", func(t *testing.T) {
 		for path, want := range map[string]int{
 			"/6851/healthz": http.StatusOK, "/grpc/6852/liveness": http.StatusOK, "/tcp/6853": http.StatusOK,
 			"/6851/": http.StatusNotFound, "/6851/slow": http.StatusNotFound, "/grpc/6852/other": http.StatusNotFound, "/grpc/6852": http.StatusNotFound,
@@ -80,7 +80,7 @@ func TestStrict(t *testing.T) {
 			}
 		}
 	})
-	t.Run("ports of the per-port mode pass probes alone", func(t *testing.T) {
+	t.Run("ports of the per-port mode serve only probes", func(t *testing.T) {
 		n.create(strings.Replace(fmt.Sprintf(seedPod, tcpOpen), "name: busybox\n  labels: {run: busybox, app: busybox}",
 			"name: ported\n  labels: {app: ported, sonde.dev/virtual-probes-mode: per-port}", 1))
 		n.waitReady("ported")
@@ -93,7 +93,7 @@ func TestStrict(t *testing.T) {
 				t.Errorf("%s: %+v, want status %d", path, c, want)
 			}
 		}
-		for _, port := range []int{9001, 9002, 6851, 6852, 6853} { // of the TCP and the gRPC probe, and the application's
+		for _, port := range []int{9001, 9002, 6851, 6852, 6853} { // the ports of the TCP and gRPC probes, and the application's
 			c := stranger.call("http://%s:%d/", at, port)
 			if echoed := strings.Contains(c.Error, "malformed"); c.Error == "" || echoed {
 				t.Errorf("port %d answered a stranger: %+v", port, c)
@@ -111,7 +111,7 @@ func TestStrict(t *testing.T) {
 		own := newPod("own", "node2")
 		n.create(own, newService("own"))
 		n.waitReady("own")
-		app := n.app("own") // in whose /etc/hosts is the short name
+		app := n.app("own") // its /etc/hosts has the short name
 		if a := app.waitCall("http://own.%s/", n.name); a.Instance != "own" {
 			t.Errorf("%q answered", a.Instance)
 		}
@@ -121,7 +121,8 @@ func TestStrict(t *testing.T) {
 	})
 }
 
-// checkRefused fails if a client outside of the mesh is served by the seed's pod, on any of its ports, or by its Service.
+// checkRefused fails the test if the seed's pod serves a client outside of the mesh, on any of its ports or by its
+// Service.
 func (n *namespace) checkRefused(t *testing.T, stranger app, address string) {
 	t.Helper()
 	for _, url := range []string{"http://%s:6851/", "http://%s:6851/healthz"} {
@@ -139,7 +140,7 @@ func (n *namespace) checkRefused(t *testing.T, stranger app, address string) {
 		if c.Error == "" {
 			t.Fatalf("the Service answered a stranger: %+v", c)
 		}
-		if !strings.Contains(c.Error, "EOF") && !strings.Contains(c.Error, "reset by peer") { // kube-proxy does not know it yet
+		if !strings.Contains(c.Error, "EOF") && !strings.Contains(c.Error, "reset by peer") { // kube-proxy does not know the endpoint yet
 			return errors.New(c.Error)
 		}
 		return nil
@@ -178,7 +179,8 @@ spec:
         readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
 `
 
-// TestStatefulSet has members that call each other by the names of pods, in a mesh that takes no plaintext.
+// TestStatefulSet has members that call each other by the names of pods, in a mesh that accepts no
+// plaintext.
 func TestStatefulSet(t *testing.T) {
 	t.Parallel()
 	n := newMesh(t, "STRICT")
@@ -198,7 +200,7 @@ func TestStatefulSet(t *testing.T) {
 			t.Errorf("%s calls %s by TCP: %v", from, to, r)
 		}
 	}
-	// a new member of the same name has another address
+	// A new member with the same name has another address.
 	n.deletePod("db-0")
 	n.waitReady("db-0")
 	if a := n.app("db-1").waitCall("http://db-0.db.%s.svc.cluster.local:8080/", n.name); a.Instance != "db-0" {

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestNodePorts calls a NodePort of each node from each node, with the endpoint on either. Where the endpoint is on the caller's node and
-// the port is another's, what the node translates goes back where it came from.
+// TestNodePorts calls a NodePort of each node from each node, with the endpoint on either. If the endpoint is on the
+// caller's node and the port is on the other, the node that translates the packets must also translate the responses.
 func TestNodePorts(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, outside)
@@ -60,7 +60,8 @@ func nodeAddresses(t *testing.T, name string) (addresses []string) {
 	return addresses
 }
 
-// appProgram returns the program of the application, which make has built beside that of the tests.
+// appProgram returns the application's program, which make has built into the directory of the
+// tests' program.
 func appProgram(t *testing.T) string {
 	t.Helper()
 	tests, err := os.Executable()

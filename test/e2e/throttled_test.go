@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestAloneThrottled gives the pods of a node less and less of the processors, and no more pods restart in the mesh than without it, whose liveness probes are
-// not guarded.
+// TestAloneThrottled gives the pods of a node less and less CPU. No more pods restart in the mesh than without it;
+// their liveness probes are not guarded.
 func TestAloneThrottled(t *testing.T) {
 	const pods, node = 4, "node2"
 	fleets := map[side]*fleet{}

@@ -17,16 +17,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// ours selects a namespace whether or not the control plane reads Kuma's labels.
+// ours selects a namespace even if the control plane ignores Kuma's labels.
 var ours = map[string]string{"sonde.dev/sidecar-injection": "enabled"}
 
-// bystander is a namespace that is labelled for Kuma, in a cluster whose Kuma owns that label: nothing of ours may touch its pods.
+// bystander is a namespace that is labelled for Kuma, in a cluster where Kuma owns that label: Sonde must not change
+// its pods.
 type bystander struct {
 	*namespace
 	pods int
 }
 
-// check makes a pod, and looks whether all are as they were made.
+// check creates a pod, and fails the test if any pod differs from its original.
 func (b *bystander) check(when string) {
 	b.t.Helper()
 	b.pods++
@@ -42,7 +43,7 @@ func (b *bystander) check(when string) {
 	}
 }
 
-// images returns which images the sidecars of pods have.
+// images returns the images of the pods' sidecars.
 func (n *namespace) images(pods ...string) []string {
 	n.t.Helper()
 	list, err := cluster.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{})
@@ -50,7 +51,7 @@ func (n *namespace) images(pods ...string) []string {
 		n.t.Fatal(err)
 	}
 	var all []string
-	for i := range list.Items { // one that has gone meanwhile has none
+	for i := range list.Items { // a pod deleted meanwhile has none
 		if p := &list.Items[i]; slices.Contains(pods, p.Name) {
 			c := container(p, mesh.ContainerSidecar)
 			all = append(all, c.Image[strings.LastIndex(c.Image, ":")+1:])
@@ -60,7 +61,7 @@ func (n *namespace) images(pods ...string) []string {
 	return slices.Compact(all)
 }
 
-// checkImages looks whether the sidecars of web and of the client are of these versions.
+// checkImages fails the test unless the sidecars of web and of the client have these versions.
 func (w *watched) checkImages(when, web, client string) {
 	w.t.Helper()
 	if got := w.images(w.podsOf("web")...); !slices.Equal(got, []string{web}) {
@@ -71,8 +72,8 @@ func (w *watched) checkImages(when, web, client string) {
 	}
 }
 
-// upgrade is a cluster that has gone from the release before to this one, under about 200 requests a second, with agents of both, beside a namespace that is
-// labelled for a Kuma.
+// upgrade is a cluster upgraded from the previous release to this release, under about 200 requests a second, with
+// agents of both, beside a namespace that is labelled for Kuma.
 type upgrade struct {
 	*release
 	before    int // revision of Helm's release
@@ -100,7 +101,7 @@ func newUpgrade(t *testing.T) *upgrade {
 	return u
 }
 
-// TestAloneUpgrade goes from the release before to this one. It runs alone.
+// TestAloneUpgrade upgrades from the previous release to this release. It runs alone.
 func TestAloneUpgrade(t *testing.T) {
 	u := newUpgrade(t)
 	u.watched.rollWeb("upgraded")
@@ -110,17 +111,18 @@ func TestAloneUpgrade(t *testing.T) {
 	u.watched.logRate()
 }
 
-// TestAloneRollback goes to this release, back, and forth again. It runs alone.
+// TestAloneRollback upgrades to this release, rolls back, and upgrades again. It runs alone.
 func TestAloneRollback(t *testing.T) {
 	u := newUpgrade(t)
 	w, b := u.watched, u.bystander
 	w.rollWeb("upgraded")
 	u.helm("rollback", "sonde", strconv.Itoa(u.before), "--wait", "--timeout=3m")
 	(&namespace{t: t, name: systemNamespace}).waitReplicas()
-	// The release before makes no records of plain text, so that these filter chains of the new pods change: what is open on them ends when they have drained.
+	// The previous release records no plain text, so these filter chains of the new pods change: open connections on
+	// them end after the drain.
 	pass(t, mesh.DefaultDrainTime+10*time.Second)
 	w.acceptEnds("rolled back, with agents of this release", "stranger tcp")
-	u.checkDefinitions("rolled back", true) // they only go forward
+	u.checkDefinitions("rolled back", true) // definitions are never downgraded
 	w.checkCaughtUp("rolled back, with agents of this release")
 	w.checkImages("rolled back", "dev", "previous")
 	w.rollWeb("rolled back")
@@ -135,20 +137,20 @@ func TestAloneRollback(t *testing.T) {
 	w.logRate()
 }
 
-// TestUpgradeProbes asks the probes of the fidelity test while the control plane goes to the release before, and to this one again, and on, so that pods have
-// agents of both. It runs alone, and not in make e2e.
+// TestUpgradeProbes makes the probes of the fidelity test while the control plane alternates between the previous and
+// this release, so that pods have agents of both. It runs alone, and not in make e2e.
 func TestUpgradeProbes(t *testing.T) {
 	r := newRelease(t)
 	w := newWatched(t, ours)
 	stop := r.alternate()
-	sameProbes(t, plain, inMesh)
+	sameProbes(t, probesOn(t, "node2", probeCases), plain, inMesh)
 	t.Logf("the release was replaced %d times while probes were asked", stop())
 	r.install(r.now)
 	w.checkCaughtUp("the release was replaced while probes were asked")
 	w.logRate()
 }
 
-// logRate writes how many calls a second there were.
+// logRate logs the calls per second.
 func (w *watched) logRate() {
 	w.t.Helper()
 	calls := 0
@@ -158,7 +160,7 @@ func (w *watched) logRate() {
 	w.t.Logf("%d calls, %.0f a second, of which %d have failed", calls, float64(calls)/time.Since(w.began).Seconds(), w.failedNow())
 }
 
-// alternate replaces this release by the one before, and that by this one, until it is told to stop; it returns how often.
+// alternate alternates between the previous and this release until stop is called; stop returns how often.
 func (r *release) alternate() (stop func() int) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	times, done := 0, make(chan error, 1)
@@ -184,11 +186,11 @@ func (r *release) alternate() (stop func() int) {
 	}
 }
 
-// What need not be there: what the control plane has judged of zones, once it has, and the epoch of a release before.
+// These may be missing: the control plane's last judgement of zones, and the epoch of a previous release.
 var mayBeLeft = []string{"secrets/sonde-freeze", "secrets/sonde-leader"}
 
-// TestAloneReinstall uninstalls, and installs again: pods live on meanwhile, new ones have no sidecar, and all that people and the control plane have made
-// is there again, such as the CAs of meshes. It runs alone.
+// TestAloneReinstall uninstalls, and installs again: meanwhile, pods keep running and new pods get no sidecar.
+// Afterwards, all objects of users and of the control plane exist, such as the CAs of meshes. It runs alone.
 func TestAloneReinstall(t *testing.T) {
 	r := newRelease(t)
 	w := newWatched(t, ours)
@@ -214,20 +216,20 @@ func TestAloneReinstall(t *testing.T) {
 	}
 	slices.Sort(want)
 	if d := cmp.Diff(want, r.left()); d != "" {
-		t.Errorf("what is left in the namespace of the control plane (-want +got):\n%s", d)
+		t.Errorf("objects left in the namespace of the control plane (-want +got):\n%s", d)
 	}
 	if left := r.clusterWide(); len(left) > 0 {
 		t.Errorf("the cluster still has %q", left)
 	}
 	if d := cmp.Diff(there, r.definitions()); d != "" {
-		t.Errorf("the definitions are not what they were (-was +is):\n%s", d)
+		t.Errorf("the definitions have changed (-was +is):\n%s", d)
 	}
 	w.checkLoads("uninstalled")
 	w.checkUntouched("uninstalled")
 	w.create(newPod("late", "node2"))
 	w.waitReady("late")
 	if p := w.pod("late"); len(p.Spec.InitContainers) > 0 {
-		t.Errorf("pod late has %d more containers, and there is no control plane", len(p.Spec.InitContainers))
+		t.Errorf("pod late has %d more containers without a control plane", len(p.Spec.InitContainers))
 	}
 
 	r.installAnew(r.now)

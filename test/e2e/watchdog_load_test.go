@@ -14,10 +14,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// Each load makes 25 calls per second (test/app): all together 200.
+// Each load makes 25 calls per second (test/app): 200 in total.
 const loads = 8
 
-// traffic is a client on node 1 in the mesh that calls a Service whose pods are on the other nodes.
+// traffic is a client on node 1 in the mesh that calls a Service with pods on the other nodes.
 type traffic struct {
 	*namespace
 	loads []load
@@ -52,7 +52,7 @@ func newTraffic(t *testing.T) *traffic {
 	return r
 }
 
-// waitFreezeJudges waits until the leader judges who is silent: for the first minute of a replica it does not.
+// waitFreezeJudges waits until the leader judges nodes: in its first minute, a replica does not.
 func (r *traffic) waitFreezeJudges() {
 	r.t.Helper()
 	r.wait("the freeze to be judged", func() error {
@@ -69,7 +69,7 @@ func (r *traffic) waitFreezeJudges() {
 		}
 		err = json.Unmarshal(freeze.Data["freeze"], &judged)
 		if leads := lease.Annotations[leader.AnnotationEpoch]; err == nil && judged.Epoch.String() != leads {
-			err = fmt.Errorf("the verdict has epoch %s, want %s, that of the leader", judged.Epoch, leads)
+			err = fmt.Errorf("the verdict has epoch %s, want the leader's, %s", judged.Epoch, leads)
 		}
 		return err
 	})
@@ -93,7 +93,8 @@ func (r *traffic) report() harness.Report {
 	return sum
 }
 
-// checkServed fails if a call has failed, or if a pod has not answered since a report. Once nodes are Unknown it takes a mesh that freezes.
+// checkServed fails the test if a call has failed, or if a pod has not responded since a report. If nodes are
+// Unknown, that needs a mesh that freezes.
 func (r *traffic) checkServed(when string, since harness.Report) {
 	r.t.Helper()
 	now := r.report()
@@ -102,17 +103,17 @@ func (r *traffic) checkServed(when string, since harness.Report) {
 	}
 	for _, pod := range r.pods {
 		if now.Instances[pod] <= since.Instances[pod] {
-			r.t.Errorf("%s: pod %s has not answered any more: %v, before %v", when, pod, now.Instances, since.Instances)
+			r.t.Errorf("%s: pod %s has stopped answering: %v, before %v", when, pod, now.Instances, since.Instances)
 		}
 	}
 }
 
-// waitServed waits until calls succeed again, and these pods answer.
+// waitServed waits until calls succeed again, and these pods respond.
 func (r *traffic) waitServed(pods []string) {
 	r.t.Helper()
 	r.wait("calls that all succeed", func() error {
 		before := r.report()
-		for _, l := range r.loads { // a call to a pod that is dead may take as long as a call may
+		for _, l := range r.loads { // a call to a dead pod may take until its timeout
 			l.waitMore(50)
 		}
 		now := r.report()

@@ -22,16 +22,18 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// watchdogNamespace has the WatchedCluster and its dependants: `make e2e-watchdog` has the chart give the watchdog its rights there.
+// watchdogNamespace contains the WatchedCluster and its dependants: `make e2e-watchdog` has the chart grant the
+// watchdog its rights there.
 const watchdogNamespace = "default"
 
-// replaceAfter is how long a node is Unknown before the stand-in of a machine controller deletes it, if a test does not say.
+// replaceAfter is how long a node is Unknown before the test's machine controller deletes it, by default.
 const replaceAfter = 30 * time.Second
 
-// original are the dependants with their replicas.
+// original has the dependants with their replicas.
 var original = map[string]int32{"machines": 1, "controller": 2, "autoscaler": 1}
 
-// dependants are in namespace watchdogNamespace, on node 1, which is never cut off: in a real cluster, too, they are elsewhere. machines is test/machines.
+// dependants are in namespace watchdogNamespace, on node 1, which is never disconnected: in a real cluster, they run
+// elsewhere, too. machines is test/machines.
 const dependants = `
 apiVersion: v1
 kind: ServiceAccount
@@ -63,8 +65,9 @@ spec:
       containers: [{name: machines, image: "docker.io/sonde-test/machines:1", args: ["--after=%s"]}]
 `
 
-// watchedCluster has each direction have several levels. The real controller-manager is no dependant: without it no node would become Unknown. By default
-// nodes expire after 30 s, and the last of them may be found so late that the first is Unknown (docs/watchdog.md, "How soon").
+// watchedCluster has several levels in each direction. The real controller-manager is not a dependant: without it, no
+// node would become Unknown. By default nodes expire after 30 s, and the watchdog may detect the last one so late
+// that the first is already Unknown (docs/watchdog.md, "How soon").
 const watchedCluster = `
 apiVersion: sonde.dev/v1alpha1
 kind: WatchedCluster
@@ -85,17 +88,17 @@ type scene struct {
 	seen *sightings
 }
 
-// sceneOptions are what differs between tests.
+// sceneOptions are the differences between tests.
 type sceneOptions struct {
-	// paused has the watchdog scale nothing.
+	// paused makes the watchdog scale nothing.
 	paused bool
-	// delay is that between the two levels of scaling down.
+	// delay is the delay between the two levels of scaling down.
 	delay time.Duration
 	// replaceAfter is how long a node is Unknown before its machine is replaced. Default 30 s.
 	replaceAfter time.Duration
 }
 
-// newScene has the watchdog watch the cluster, and what it does be followed, until the test ends.
+// newScene has the watchdog watch the cluster, and records its actions, until the test ends.
 func newScene(t *testing.T, o sceneOptions) *scene {
 	t.Helper()
 	checkZones(t)
@@ -117,7 +120,7 @@ func newScene(t *testing.T, o sceneOptions) *scene {
 	return s
 }
 
-// checkZones fails if the cluster is not that of `make e2e-watchdog`.
+// checkZones fails the test unless `make e2e-watchdog` created the cluster.
 func checkZones(t *testing.T) {
 	t.Helper()
 	nodes, err := cluster.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
@@ -133,7 +136,8 @@ func checkZones(t *testing.T) {
 	}
 }
 
-// remove deletes what newScene has made, and waits until the pods are gone: the next scene has others of the same names.
+// remove deletes the objects of newScene, and waits until the pods no longer exist: the next scene uses the same
+// names.
 func (s *scene) remove() {
 	ctx := context.WithoutCancel(s.t.Context())
 	if s.t.Failed() {
@@ -173,7 +177,7 @@ func (s *scene) clusters() dynamic.ResourceInterface {
 	return client.Resource(v1alpha1.GroupVersion.WithResource("watchedclusters")).Namespace(s.name)
 }
 
-// status returns that of the WatchedCluster.
+// status returns the status of the WatchedCluster.
 func (s *scene) status() (v1alpha1.WatchedClusterStatus, error) {
 	s.t.Helper()
 	var c v1alpha1.WatchedCluster
@@ -185,7 +189,7 @@ func (s *scene) status() (v1alpha1.WatchedClusterStatus, error) {
 	return c.Status, err
 }
 
-// waitVerdict waits until the watchdog says that of the nodes.
+// waitVerdict waits until the watchdog has this verdict about the nodes.
 func (s *scene) waitVerdict(verdict, cause string) v1alpha1.WatchedClusterStatus {
 	s.t.Helper()
 	var status v1alpha1.WatchedClusterStatus
@@ -215,7 +219,7 @@ func (s *scene) waitReplicas(want map[string]int32) {
 	})
 }
 
-// annotations returns those of a dependant that are the watchdog's, by the last part of their names.
+// annotations returns the watchdog's annotations of a dependant, by the last part of their names.
 func (s *scene) annotations(name string) map[string]string {
 	s.t.Helper()
 	d, err := cluster.client.AppsV1().Deployments(s.name).Get(s.t.Context(), name, metav1.GetOptions{})
@@ -231,7 +235,8 @@ func (s *scene) annotations(name string) map[string]string {
 	return found
 }
 
-// waitWell waits until all nodes are seen and Ready, and dependants have these replicas, their pods, and nothing of the watchdog on them.
+// waitWell waits until all nodes are seen and Ready, and dependants have these replicas, their pods, and no
+// annotation of the watchdog.
 func (s *scene) waitWell(want map[string]int32) {
 	s.t.Helper()
 	waitNodes(s.t, cluster.nodes...)
@@ -251,7 +256,7 @@ func (s *scene) waitWell(want map[string]int32) {
 	}
 }
 
-// waitNodes waits until nodes are there and Ready.
+// waitNodes waits until nodes exist and are Ready.
 func waitNodes(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -275,7 +280,8 @@ func readyOf(n *corev1.Node) corev1.ConditionStatus {
 	return ""
 }
 
-// cutKubelets cuts the kubelets of all nodes but the first off from the API server, until the function that it returns is called, or the test ends.
+// cutKubelets disconnects the kubelets of all nodes except the first from the API server, until heal is called or the
+// test ends.
 func cutKubelets(t *testing.T) (heal func()) {
 	t.Helper()
 	link := func(state string) {
@@ -289,7 +295,8 @@ func cutKubelets(t *testing.T) (heal func()) {
 	return func() { link("up") }
 }
 
-// replaceDeleted has the kubelets of deleted nodes register them anew, as those of other machines do, and waits for all nodes.
+// replaceDeleted makes the kubelets of deleted nodes register again, like the kubelets of new machines, and waits for
+// all nodes.
 func replaceDeleted(t *testing.T) {
 	t.Helper()
 	there, err := nodeUIDs(context.WithoutCancel(t.Context()))
@@ -307,7 +314,7 @@ func replaceDeleted(t *testing.T) {
 	waitNodes(t, cluster.nodes...)
 }
 
-// nodeUIDs returns which nodes there are.
+// nodeUIDs returns the UIDs of the existing nodes.
 func nodeUIDs(ctx context.Context) (map[string]types.UID, error) {
 	nodes, err := cluster.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

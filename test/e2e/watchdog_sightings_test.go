@@ -18,20 +18,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// lookPause is the time between two looks at the nodes, which see a change that much too late, and between two watches of dependants.
+// lookPause is the interval between readings of the nodes, which is their error, and between two watches of
+// dependants.
 const lookPause = 200 * time.Millisecond
 
-// sightings are what was seen of nodes and dependants, and when, from when they began to be followed.
+// sightings are observed changes of nodes and dependants, with their times since the start.
 type sightings struct {
 	t *testing.T
 
 	mu    sync.Mutex
-	began time.Time // of what the test does
+	began time.Time // of the test's actions
 	uids  map[string]types.UID
-	// replicas of each dependant now, and changes what has become of them, such as "controller 0".
+	// replicas has the current replicas of each dependant, and changes has their changes, such as
+	// "controller 0".
 	replicas map[string]int32
 	changes  []sighting
-	// unknown are nodes when they were Unknown first, deleted those that were there and are not, or are others now.
+	// unknown has nodes when they first became Unknown; deleted has nodes that no longer exist, or were replaced.
 	unknown, deleted []sighting
 }
 
@@ -44,7 +46,7 @@ func (s sighting) String() string {
 	return fmt.Sprintf("%s after %s", s.what, s.at.Round(100*time.Millisecond))
 }
 
-// follow looks at the nodes and the dependants until the test ends. An API server that is away is asked again.
+// follow observes the nodes and the dependants until the test ends. It retries if the API server is stopped.
 func follow(t *testing.T) *sightings {
 	t.Helper()
 	uids, err := nodeUIDs(t.Context())
@@ -74,7 +76,7 @@ func follow(t *testing.T) *sightings {
 	return s
 }
 
-// lookAtNodes looks at the nodes once.
+// lookAtNodes reads the nodes once.
 func (s *sightings) lookAtNodes(ctx context.Context) {
 	nodes, err := cluster.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -97,7 +99,7 @@ func (s *sightings) lookAtNodes(ctx context.Context) {
 	}
 }
 
-// watchReplicas notes each change of dependants, in the order in which they come, until the watch ends.
+// watchReplicas records each change of dependants, in order, until the watch ends.
 func (s *sightings) watchReplicas(ctx context.Context) {
 	w, err := cluster.client.AppsV1().Deployments(watchdogNamespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -120,21 +122,21 @@ func (s *sightings) noteReplicas(name string, n int32) {
 	}
 }
 
-// once appends a sighting, unless there is one of the same name.
+// once appends a sighting, unless the list has one of the same name.
 func (s *sightings) once(list *[]sighting, name string) {
 	if !slices.ContainsFunc(*list, func(o sighting) bool { return o.what == name }) {
 		*list = append(*list, sighting{name, time.Since(s.began)})
 	}
 }
 
-// begin has all times be counted from now on.
+// begin restarts the time of all sightings.
 func (s *sightings) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.began, s.unknown, s.changes = time.Now(), nil, nil
 }
 
-// scaled returns how the replicas of each dependant have changed, one after the other.
+// scaled returns the changes of each dependant's replicas, in order.
 func (s *sightings) scaled() map[string][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,14 +148,15 @@ func (s *sightings) scaled() map[string][]string {
 	return all
 }
 
-// all returns when nodes were Unknown first, and when dependants were scaled.
+// all returns when nodes first became Unknown, when dependants were scaled, and when nodes were
+// deleted.
 func (s *sightings) all() (unknown, changes, deleted []sighting) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.unknown), slices.Clone(s.changes), slices.Clone(s.deleted)
 }
 
-// waitUnknown waits until that many nodes were Unknown.
+// waitUnknown waits until this many nodes were Unknown.
 func (s *sightings) waitUnknown(nodes int) {
 	s.t.Helper()
 	wait(s.t, fmt.Sprintf("%d nodes to be Unknown", nodes), func() error {
@@ -164,7 +167,7 @@ func (s *sightings) waitUnknown(nodes int) {
 	})
 }
 
-// waitDeleted waits until that many nodes were deleted.
+// waitDeleted waits until this many nodes were deleted.
 func (s *sightings) waitDeleted(nodes int) {
 	s.t.Helper()
 	wait(s.t, fmt.Sprintf("%d nodes to be deleted", nodes), func() error {
@@ -175,7 +178,7 @@ func (s *sightings) waitDeleted(nodes int) {
 	})
 }
 
-// checkNothing fails if a dependant was scaled, or a node was deleted.
+// checkNothing fails the test if a dependant was scaled, or a node was deleted.
 func (s *sightings) checkNothing(when string) {
 	s.t.Helper()
 	s.checkNoneDeleted(when)
@@ -184,7 +187,7 @@ func (s *sightings) checkNothing(when string) {
 	}
 }
 
-// checkNoneDeleted fails if a node was deleted.
+// checkNoneDeleted fails the test if a node was deleted.
 func (s *sightings) checkNoneDeleted(when string) {
 	s.t.Helper()
 	if _, _, deleted := s.all(); len(deleted) > 0 {

@@ -16,11 +16,12 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog"
 )
 
-// The tests of this file run on a cluster of their own (`make e2e-watchdog`), one after the other: four nodes in two zones, whose controller-manager takes
-// nodes that it has not heard for 40 s for Unknown.
+// The tests of this file run in their own cluster (`make e2e-watchdog`), one after the other: four nodes in two
+// zones, whose controller-manager sets nodes to Unknown after 40 s without a report.
 
-// The kubelets of three nodes are cut off for two minutes while their pods go on: what would replace the machines is scaled down before the first node is
-// Unknown, nothing is deleted, and all is as before then.
+// The kubelets of three nodes are disconnected for two minutes while their pods continue: the controllers that would
+// replace the machines are scaled down before the first node is Unknown, nothing is deleted, and afterwards all is as
+// before.
 func TestWatchdogKubeletsCutOff(t *testing.T) {
 	s := newScene(t, sceneOptions{})
 	r := newTraffic(t)
@@ -38,7 +39,7 @@ func TestWatchdogKubeletsCutOff(t *testing.T) {
 		}
 	}
 	pass(t, time.Until(cut.began.Add(away-20*time.Second)))
-	late := r.report() // no pod is left out for long, nor is that of a zone of which half is seen
+	late := r.report() // no pod stays without calls for long, including pods of a zone of which half is seen
 	pass(t, 20*time.Second)
 	r.checkServed("the kubelets were cut off", late)
 	cut.heal()
@@ -57,7 +58,7 @@ func TestWatchdogPausedLoses(t *testing.T) {
 	s := newScene(t, sceneOptions{paused: true})
 	r := newTraffic(t)
 	cut := s.seen.startCut(t)
-	s.waitVerdict("lost", "all") // it judges nevertheless
+	s.waitVerdict("lost", "all") // it still has a verdict
 	s.seen.waitDeleted(3)
 	r.wait("failed calls", func() error {
 		if now := r.report(); now.Failed == 0 {
@@ -93,9 +94,9 @@ func TestWatchdogOneNodeDead(t *testing.T) {
 	waitMesh(t)
 }
 
-// The API server is stopped for longer than a lease takes to expire: nothing is scaled, nor after it is back. Nodes are Unknown then, without the watchdog's
-// doing, until their kubelets have seen it: up to a minute, since what a kubelet reports before that changes no condition. Machines are replaced after 10
-// minutes, as is usual.
+// The API server is stopped for longer than a lease takes to expire: nothing is scaled, not even after it is back.
+// Then nodes are Unknown until their kubelets have reported, for up to a minute, independently of the watchdog,
+// because a kubelet's earlier reports change no condition. Machines are replaced after 10 minutes, as usual.
 func TestWatchdogAPIServerAway(t *testing.T) {
 	s := newScene(t, sceneOptions{replaceAfter: 10 * time.Minute})
 	t.Cleanup(func() { testbed(t, "start", "apiserver") })
@@ -104,14 +105,14 @@ func TestWatchdogAPIServerAway(t *testing.T) {
 	testbed(t, "start", "apiserver")
 	s.waitVerdict("seen", "")
 	waitNodes(t, cluster.nodes...)
-	pass(t, 20*time.Second) // some probes more
+	pass(t, 20*time.Second) // some more probes
 	s.waitVerdict("seen", "")
 	s.seen.checkNothing("the API server was away")
 	waitMesh(t)
 }
 
-// The watchdog's leader is killed between the two levels: the next one goes on, nothing is lost or done twice, and replicas that are set
-// meanwhile are kept.
+// The watchdog's leader is killed between the two levels: the next leader continues, without a lost or repeated step,
+// and keeps replicas that were set meanwhile.
 func TestWatchdogLeaderKilled(t *testing.T) {
 	s := newScene(t, sceneOptions{delay: 20 * time.Second})
 	system := &namespace{t: t, name: systemNamespace}
@@ -130,7 +131,7 @@ func TestWatchdogLeaderKilled(t *testing.T) {
 	}
 	s.waitReplicas(map[string]int32{"machines": 0, "autoscaler": 0, "controller": 0})
 	if now, err := s.status(); err != nil || now.Epoch <= first.Epoch {
-		t.Errorf("epoch %d, %v, want one after %d, of another leader", now.Epoch, err, first.Epoch)
+		t.Errorf("epoch %d, %v, want a later epoch than %d, of another leader", now.Epoch, err, first.Epoch)
 	}
 	for name, n := range original {
 		if got := s.annotations(name)["replicas"]; got != strconv.Itoa(int(n)) {
@@ -150,13 +151,13 @@ func TestWatchdogLeaderKilled(t *testing.T) {
 	waitMesh(t)
 }
 
-// cut is one of kubelets.
+// cut is a disconnection of kubelets.
 type cut struct {
 	began time.Time
 	heal  func()
 }
 
-// startCut cuts kubelets off, and has times be counted from then on.
+// startCut disconnects kubelets, and restarts the time of all sightings.
 func (s *sightings) startCut(t *testing.T) cut {
 	t.Helper()
 	s.begin()
@@ -165,7 +166,8 @@ func (s *sightings) startCut(t *testing.T) cut {
 	return c
 }
 
-// checkDownFirst fails unless all dependants were scaled to 0, the lower level first, before the first node was Unknown.
+// checkDownFirst fails the test unless all dependants were scaled to 0, the lower level first, before the first node
+// was Unknown.
 func (s *scene) checkDownFirst() {
 	s.t.Helper()
 	unknown, changes, _ := s.seen.all()
@@ -178,15 +180,15 @@ func (s *scene) checkDownFirst() {
 	}
 }
 
-// checkScaled fails unless the replicas of dependants have changed like that.
+// checkScaled fails the test unless the replicas of dependants have changed like this.
 func (s *scene) checkScaled(want map[string][]string) {
 	s.t.Helper()
 	if diff := cmp.Diff(want, s.seen.scaled()); diff != "" {
-		s.t.Errorf("replicas of dependants, one after the other (-want +got):\n%s", diff)
+		s.t.Errorf("replicas of dependants, in order (-want +got):\n%s", diff)
 	}
 }
 
-// watchdogLeader returns the name of the pod that leads.
+// watchdogLeader returns the name of the leading pod.
 func watchdogLeader(t *testing.T) string {
 	t.Helper()
 	lease, err := cluster.client.CoordinationV1().Leases(systemNamespace).Get(t.Context(), watchdog.LeaseName, metav1.GetOptions{})
@@ -196,7 +198,8 @@ func watchdogLeader(t *testing.T) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// waitMesh waits until the control plane is whole, and would inject pods: the next test makes some.
+// waitMesh waits until the control plane is complete, and would inject pods: the next test creates
+// some.
 func waitMesh(t *testing.T) {
 	t.Helper()
 	(&namespace{t: t, name: systemNamespace}).waitReplicas()

@@ -13,10 +13,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// watchdogAccount is the user that the watchdog is.
+// watchdogAccount is the watchdog's service account.
 const watchdogAccount = "sonde-watchdog"
 
-// throttle leaves the watchdog's lists of nodes and leases no share of the API server: they are served one at a time, and refused with 429 meanwhile.
+// throttle gives the watchdog's lists of nodes and leases no share of the API server: it serves them one at a time,
+// and meanwhile rejects others with 429.
 const throttle = `
 apiVersion: flowcontrol.apiserver.k8s.io/v1
 kind: PriorityLevelConfiguration
@@ -36,8 +37,8 @@ spec:
     resourceRules: [{verbs: [list], apiGroups: ["", coordination.k8s.io], resources: [nodes, leases], clusterScope: true, namespaces: ["*"]}]
 `
 
-// flood has the one request that is served be another client's, until the function that it returns is called, or the test ends. The API server waits 3 s for
-// a version of the nodes that it does not have.
+// flood occupies the one served request with another client's, until stop is called or the test ends. The API server
+// waits 3 s for a nonexistent version of the nodes.
 func flood(t *testing.T) (stop func()) {
 	t.Helper()
 	config := rest.CopyConfig(cluster.config)
@@ -48,13 +49,13 @@ func flood(t *testing.T) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	const clients, pause = 4, 50 * time.Millisecond // what comes between two of them is little
+	const clients, pause = 4, 50 * time.Millisecond // the gap between two of them is small
 	for range clients {
 		running.Go(func() {
 			ticker := time.NewTicker(pause)
 			defer ticker.Stop()
 			for ctx.Err() == nil {
-				// it fails in any case
+				// It always fails.
 				_ = client.CoreV1().RESTClient().Get().Resource("nodes").Param("resourceVersion", "999999999").Param("resourceVersionMatch", "NotOlderThan").
 					MaxRetries(0).Do(ctx).Error()
 				select {
@@ -72,8 +73,8 @@ func flood(t *testing.T) (stop func()) {
 	return stop
 }
 
-// The API server has too many requests, by its priority and fairness, and the kubelets are cut off until leases have expired: the watchdog knows nothing,
-// and does nothing. The kubelets are back before the first probe succeeds.
+// The API server has too many requests, by its priority and fairness, and the kubelets are disconnected until leases
+// have expired: the watchdog has no data, and does nothing. The kubelets reconnect before the first probe succeeds.
 func TestWatchdogThrottled(t *testing.T) {
 	s := newScene(t, sceneOptions{})
 	stop := flood(t)
@@ -92,7 +93,7 @@ func TestWatchdogThrottled(t *testing.T) {
 	s.create(throttle)
 	s.waitVerdict("unknown", "throttled")
 	cut := s.seen.startCut(t)
-	pass(t, 45*time.Second) // leases have expired after 30 s
+	pass(t, 45*time.Second) // leases expire after 30 s
 	if status, err := s.status(); err != nil || status.Verdict != "unknown" || status.Cause != "throttled" {
 		t.Errorf("when leases have expired the status is %+v, %v, want unknown throttled", status, err)
 	}
@@ -101,7 +102,7 @@ func TestWatchdogThrottled(t *testing.T) {
 	waitNodes(t, cluster.nodes...)
 	calm()
 	s.waitVerdict("seen", "")
-	pass(t, 10*time.Second) // some probes more
+	pass(t, 10*time.Second) // some more probes
 	s.seen.checkNothing("the API server has fewer requests again")
 	waitMesh(t)
 }

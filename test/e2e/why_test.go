@@ -24,10 +24,10 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// whyTimes are what differs from run to run.
+// whyTimes matches the times, which differ between runs.
 var whyTimes = regexp.MustCompile(` (since|at) [-0-9T:]+Z( \([^)]*\))?`)
 
-// why waits until sondectl says of a pod what matches, without times, in its paragraph.
+// why waits until sondectl's paragraph about a pod matches, without times.
 func (n *namespace) why(pod, want string) {
 	n.t.Helper()
 	pattern := regexp.MustCompile("^pod/" + pod + " in namespace " + n.name + " " + want)
@@ -52,7 +52,8 @@ func tcpProbe(port int) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(port)}}, PeriodSeconds: 1}
 }
 
-// TestWhyReadiness has an application that is not ready, by its answer and since nothing listens where its probe asks.
+// TestWhyReadiness has applications that are not ready: by their response, and because nothing listens on the probe's
+// port.
 func TestWhyReadiness(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -74,7 +75,8 @@ func TestWhyReadiness(t *testing.T) {
 	n.why("wrong", isWell)
 }
 
-// TestWhyRestarted has containers that restart by their liveness probe, for their memory, and since they end.
+// TestWhyRestarted has containers that restart because of their liveness probe, their memory, and their own
+// exit.
 func TestWhyRestarted(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -90,14 +92,14 @@ func TestWhyRestarted(t *testing.T) {
 	n.app("live").do("PUT", "/http", url.Values{"status": {"503"}}, nil)
 	n.why("live", isWell+`.*: container app has restarted \d+ times?, last: its liveness probe \(httpGet :8080 /healthz\) failed: HTTP probe failed with statuscode: 503`)
 	var killed error
-	for i := 0; i < 30 && killed == nil; i++ { // nothing that they leave is collected
+	for i := 0; i < 30 && killed == nil; i++ { // each load keeps its memory
 		killed = n.app("greedy").try("PUT", "/load", url.Values{"name": {strconv.Itoa(i)}, "kind": {"http"}, "target": {fmt.Sprintf("http://127.0.0.1:%d/", portHTTP)}}, nil)
 	}
-	n.why("greedy", `.*container app (has restarted|does not run, and has restarted) \d+ times?.*: exit code 137, killed for the memory that it took: its limit is 40Mi`)
+	n.why("greedy", `.*container app (has restarted|does not run, and has restarted) \d+ times?.*: exit code 137, killed for its memory use: its limit is 40Mi`)
 	n.why("ends", `is not Ready: container app does not run, and has restarted \d+ times?: it ended by itself with exit code 1`)
 }
 
-// TestWhyInit has an init container that fails until what it calls is there.
+// TestWhyInit has an init container that fails until its destination exists.
 func TestWhyInit(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -116,11 +118,11 @@ func TestWhyNotInjected(t *testing.T) {
 	n := newNamespace(t, outside)
 	n.create(newPod("old", "node1"))
 	n.waitReady("old")
-	n.why("old", `is not in the mesh: it has no sidecar, and nothing asks for one: neither it nor namespace `+n.name+` has sonde\.dev/sidecar-injection or kuma\.io/sidecar-injection\.`)
+	n.why("old", `is not in the mesh: it has no sidecar, and nothing asks for one: neither the pod nor namespace `+n.name+` has sonde\.dev/sidecar-injection or kuma\.io/sidecar-injection\.`)
 	n.patch(`{"metadata":{"labels":{"kuma.io/sidecar-injection":"enabled"}}}`)
-	why := "it has no sidecar although kuma.io/sidecar-injection of namespace " + n.name + " asks for one: it was made before that, or past the webhook"
-	n.why("old", `is not in the mesh: `+regexp.QuoteMeta(why)+`\. Pods are injected when they are made: delete it, and make it again\.`)
-	n.wait("the event", func() error { // the leader looks for such pods now and then
+	why := "it has no sidecar although kuma.io/sidecar-injection of namespace " + n.name + " asks for one: it was created before the label was set, or without the webhook"
+	n.why("old", `is not in the mesh: `+regexp.QuoteMeta(why)+`\. Pods are injected when they are created: delete it, and create it again\.`)
+	n.wait("the event", func() error { // the leader searches for such pods periodically
 		events, err := n.events(t.Context())
 		for _, e := range events {
 			if e.InvolvedObject.Name == "old" && e.Reason == "NotInjected" && e.Message == why {
@@ -135,7 +137,7 @@ func TestWhyNotInjected(t *testing.T) {
 	n.why("old", isWell)
 }
 
-// patch changes the namespace.
+// patch patches the namespace.
 func (n *namespace) patch(patch string) {
 	n.t.Helper()
 	if _, err := cluster.client.CoreV1().Namespaces().Patch(n.t.Context(), n.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -143,7 +145,7 @@ func (n *namespace) patch(patch string) {
 	}
 }
 
-// TestWhyJoinRefused has a pod whose namespace no longer allows its mesh once it has a node.
+// TestWhyJoinRefused has a pod that has a node when its namespace stops allowing its mesh.
 func TestWhyJoinRefused(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -156,14 +158,14 @@ func TestWhyJoinRefused(t *testing.T) {
 	if _, err := pods.Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"schedulingGates":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	n.why("web", `is not Ready: its agent may not join: .*sonde\.dev/meshes`)
-	n.waitEvent("web", "JoinRefused", "its agent may not join: ", "sonde.dev/meshes")
+	n.why("web", `is not Ready: its agent cannot join: .*sonde\.dev/meshes`)
+	n.waitEvent("web", "JoinRefused", "its agent cannot join: ", "sonde.dev/meshes")
 	n.patch(`{"metadata":{"annotations":{"sonde.dev/meshes":null}}}`)
 	n.waitReady("web")
 	n.why("web", isWell)
 }
 
-// TestWhyListenerRefused has a program that starts before Envoy, and has its port.
+// TestWhyListenerRefused has a program that starts before Envoy, and occupies its port.
 func TestWhyListenerRefused(t *testing.T) {
 	t.Parallel()
 	n := newMesh(t, "PERMISSIVE")

@@ -23,7 +23,7 @@ func TestAuthorisation(t *testing.T) {
 		"its own node":                 {"default/web-1", "default/web-1", codes.OK},
 		"another node":                 {"default/web-1", "default/api-1", codes.PermissionDenied},
 		"another node of its workload": {"default/web-2", "default/web-1", codes.PermissionDenied},
-		"a node that is not known":     {"default/web-1", "default/nobody", codes.PermissionDenied},
+		"a node that is not known":     {"default/web-1", "default/unknown", codes.PermissionDenied},
 		"the same name, other mesh":    {"other/web-1", "default/web-1", codes.PermissionDenied},
 		"the same name, other way":     {"default/web-1", "other/web-1", codes.PermissionDenied},
 		"no certificate":               {"", "default/web-1", codes.Unauthenticated},
@@ -41,14 +41,15 @@ func TestAuthorisation(t *testing.T) {
 					t.Errorf("Recv() error = %v, want %s", err, tc.want)
 				}
 				if err == nil && !slices.Equal(r.Names(), []string{"api", "db", "inbound:8080"}) {
-					t.Errorf("the first response has %q", r.Names())
+					t.Errorf("first response has resources %q", r.Names())
 				}
 			})
 		})
 	}
 }
 
-// A certificate that the CA's key has signed, with the name of a proxy, is not enough: it must be one that the control plane would issue.
+// A certificate that the CA's key has signed and that names a proxy is not enough: it must be one that the control
+// plane would issue.
 func TestForgedCertificates(t *testing.T) {
 	const own = "spiffe://default.sonde.internal/workload/web"
 	tests := map[string]struct {
@@ -84,8 +85,8 @@ func TestForgedCertificates(t *testing.T) {
 	}
 }
 
-// The workload of a running proxy changes. Until its agent has a certificate for the new one, ADS goes on with the old one, if it was issued
-// to this proxy.
+// The workload of a running proxy changes. Until its agent has a certificate for the new workload, ADS serves the old
+// one, if it was issued to this proxy.
 func TestWorkloadOfAProxyChanges(t *testing.T) {
 	tests := map[string]struct {
 		issued string
@@ -147,12 +148,12 @@ func TestNodeChanges(t *testing.T) {
 
 func send(t *testing.T, stream envoysim.Wire, r *envoysim.Request) {
 	t.Helper()
-	if err := stream.Send(r); err != nil && !errors.Is(err, io.EOF) { // io.EOF: the stream has ended, and Recv says why
+	if err := stream.Send(r); err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv says why the stream ended
 		t.Fatal(err)
 	}
 }
 
-// Each mesh has its own names: nothing of one mesh is visible in the other.
+// Each mesh has its own names: nothing of one mesh is visible in another.
 func TestNamesOfAMeshAreItsOwn(t *testing.T) {
 	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-meshes")

@@ -25,7 +25,7 @@ func TestEndpointIsUnready(t *testing.T) {
 	}, "api-2.yaml")
 }
 
-// The health of an inbound matters to the clients of its service. Nothing is sent to the proxy itself.
+// The health of an inbound matters to clients of its service. Nothing is sent to the proxy itself.
 func TestOwnHealthTouchesNothing(t *testing.T) {
 	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
@@ -38,7 +38,7 @@ func TestOwnHealthTouchesNothing(t *testing.T) {
 	})
 }
 
-// A draining proxy gets no new traffic, unless no other one is ready.
+// A draining proxy gets no new traffic unless no other proxy is ready.
 func TestDraining(t *testing.T) {
 	synced(t, func(t *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		api := func(want ...string) {
@@ -50,17 +50,17 @@ func TestDraining(t *testing.T) {
 		api("10.0.0.4:80+mtls")
 		f.Observe("api-2", mesh.Observation{Draining: true})
 		api("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
-		// An unready endpoint is no last resort.
+		// An unready endpoint is never a last resort.
 		f.Put("api-1-unready.yaml")
 		api("10.0.0.4:80+mtls")
 		f.Observe("api-2", mesh.Observation{})
-		web.Sent() // nothing: it is the same endpoint
+		web.Sent() // nothing: the endpoint is the same
 		f.Observe("api-1", mesh.Observation{})
 		web.Sent()
 	}, "api-2.yaml")
 }
 
-// An observation that comes before the Dataplane counts from the start.
+// An observation that arrives before the Dataplane takes effect from the start.
 func TestDrainingBeforeTheDataplane(t *testing.T) {
 	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Observe("api-2", mesh.Observation{Draining: true})
@@ -78,7 +78,7 @@ func TestEndpointsWithAndWithoutSidecar(t *testing.T) {
 		f.Put("api-outside.yaml")
 		web.Sent("endpoint api")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.9.0.1:80")
-		// The same address with a sidecar: the sidecar counts.
+		// The same address has a sidecar now, so the sidecar is used.
 		f.PutYAML(`
 type: Dataplane
 mesh: default
@@ -95,7 +95,7 @@ networking:
 		// Without any sidecar no identity is accepted.
 		f.Delete(mesh.KindDataplane, "api-1")
 		web.Sent("cluster api", "endpoint api")
-		web.Expect(resource.Cluster, "api").Identities(nobody)
+		web.Expect(resource.Cluster, "api").Identities(noIdentity)
 		web.Expect(resource.Endpoint, "api").Addresses("10.9.0.1:80")
 	})
 }
@@ -117,7 +117,7 @@ func TestRedirected(t *testing.T) {
 			web.Sent("endpoint api")
 			web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")
 			web.Expect(resource.Endpoint, "legacy").Addresses("10.9.0.2:25")
-			web.Expect(resource.Cluster, "legacy").Identities(nobody)
+			web.Expect(resource.Cluster, "legacy").Identities(noIdentity)
 		}
 		f.PutYAML("{type: Service, mesh: default, name: late, addresses: ['10.96.0.3:80'], endpoints: [{address: 10.9.0.3, port: 80}]}")
 		for _, web := range []*featuretest.Client{one, two} {

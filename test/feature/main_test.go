@@ -1,4 +1,4 @@
-// Package feature has one test per scenario over real ADS, in both protocols: from objects of the store to what is sent to
+// Package feature tests each scenario over real ADS, in both protocols: from objects of the store to what is sent to
 // Envoy.
 package feature
 
@@ -18,16 +18,16 @@ const (
 	apiIdentity    = "spiffe://default.sonde.internal/workload/api"
 	canaryIdentity = "spiffe://default.sonde.internal/workload/canary"
 	dbIdentity     = "spiffe://default.sonde.internal/workload/db"
-	// nobody is the identity that a cluster accepts if its service has no sidecar.
-	nobody = "spiffe://nobody"
+	// noIdentity is the identity that a cluster accepts if its service has no sidecar.
+	noIdentity = "spiffe://nobody"
 
 	allListeners = "listener inbound:10.0.0.1:8080 outbound:127.0.0.1:10001 outbound:127.0.0.1:10002 readiness"
 )
 
-// firstSync is what web-1 of the case two-services gets first.
+// firstSync is what web-1 of the case two-services is sent first.
 var firstSync = []string{"cluster api db inbound:8080", "endpoint api db", allListeners, "route api"}
 
-// both runs a scenario in both protocols, each in a bubble.
+// both runs a scenario in both protocols, each in its own bubble.
 func both(t *testing.T, scenario func(t *testing.T, p envoysim.Protocol)) {
 	t.Helper()
 	for _, p := range envoysim.Protocols() {
@@ -35,7 +35,8 @@ func both(t *testing.T, scenario func(t *testing.T, p envoysim.Protocol)) {
 	}
 }
 
-// synced is both for the proxy web-1 of the case two-services, with these files too, once it has everything.
+// synced runs a scenario in both protocols for the proxy web-1 of the case two-services and these additional files. It
+// begins when web-1 has everything.
 func synced(t *testing.T, scenario func(t *testing.T, f *featuretest.Feature, web *featuretest.Client), files ...string) {
 	t.Helper()
 	both(t, func(t *testing.T, p envoysim.Protocol) {

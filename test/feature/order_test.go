@@ -36,7 +36,7 @@ func TestEndpointIsAdded(t *testing.T) {
 	})
 }
 
-// Endpoints follow their cluster at once. Listener and routes wait until the cluster is warm.
+// Endpoints follow their cluster at once. The listener and routes wait until the cluster is warm.
 func TestServiceIsAdded(t *testing.T) {
 	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Put("cache-1.yaml")
@@ -47,13 +47,13 @@ func TestServiceIsAdded(t *testing.T) {
 	})
 }
 
-// An outbound may come before its service: nothing waits for endpoints.
+// An outbound may appear before its service: nothing waits for its endpoints.
 func TestOutboundBeforeItsService(t *testing.T) {
 	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Put("web-1-cache.yaml")
 		web.Sent("cluster cache", "endpoint cache", "listener outbound:127.0.0.1:10003")
 		web.Expect(resource.Endpoint, "cache").Addresses()
-		// The service turns out to speak HTTP: cluster and listener change, and the listener asks for routes.
+		// The service speaks HTTP: the cluster and listener change, and the listener asks for routes.
 		f.Put("cache-1.yaml")
 		web.Sent("cluster cache", "endpoint cache", "endpoint cache", "listener outbound:127.0.0.1:10003", "route cache")
 		web.Expect(resource.Endpoint, "cache").Addresses("10.0.0.7:6379+mtls")
@@ -87,8 +87,8 @@ networking:
 	}, "cache-1.yaml")
 }
 
-// A changed cluster is followed by its endpoints at once, even if they have not changed. Endpoints that only the new cluster
-// accepts wait until it is warm: the old one, which is in use until then, would refuse them.
+// A changed cluster is followed by its endpoints at once, even if they are the same. Endpoints that only the new
+// cluster accepts wait until it is warm: the old cluster, in use until then, would refuse them.
 func TestIdentityIsAdded(t *testing.T) {
 	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		web.Expect(resource.Cluster, "api").Identities(apiIdentity)
@@ -113,7 +113,8 @@ func TestIdentityIsRemoved(t *testing.T) {
 	}, "api-2-canary.yaml")
 }
 
-// An Envoy whose agent takes records gets them with mode PERMISSIVE, their cluster first. One whose agent does not has none of it.
+// An Envoy whose agent takes records gets the records in mode PERMISSIVE, their cluster first. Other Envoys get nothing
+// about records.
 func TestModeChangesWithRecords(t *testing.T) {
 	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		web.Restart(true)

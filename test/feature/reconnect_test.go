@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// A new control plane has the same versions for the same objects.
+// A new control plane gives the same versions to the same objects.
 func TestReconnectToANewControlPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := featuretest.Start(t, "two-services")
@@ -29,7 +29,7 @@ func TestReconnectToANewControlPlane(t *testing.T) {
 	})
 }
 
-// A client of the state of the world gets everything again, with the same versions.
+// A state-of-the-world client gets everything again, with the same versions.
 func TestReconnectOfTheStateOfTheWorld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := featuretest.Start(t, "two-services")
@@ -64,7 +64,7 @@ func TestReconnectAfterChanges(t *testing.T) {
 		},
 		"a service less": {
 			meanwhile: func(f *featuretest.Feature) { f.Put("web-1-without-api.yaml") },
-			// An empty response comes before the first removal: its ACK says that all requests have arrived.
+			// An empty response comes before the first removal: its ACK shows that all requests have arrived.
 			want: []string{"cluster", "listener -outbound:127.0.0.1:10001", "route -api", "cluster -api"},
 		},
 		"a replica replaced": {
@@ -106,7 +106,7 @@ func TestReconnectAfterChanges(t *testing.T) {
 	}
 }
 
-// A proxy whose Dataplane is gone keeps what it has. A new control plane, which has never seen it, removes nothing.
+// A proxy whose Dataplane is gone keeps its resources. A new control plane, which has never seen it, removes nothing.
 func TestReconnectWithoutADataplane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := featuretest.Start(t, "two-services")
@@ -116,20 +116,20 @@ func TestReconnectWithoutADataplane(t *testing.T) {
 		f.Delete(mesh.KindDataplane, "web-1")
 		f.Restart()
 		web.Reconnect()
-		f.Put("api-2.yaml") // of no concern to it
+		f.Put("api-2.yaml") // not relevant to the proxy
 		web.Sync()
 		if s := f.Status(); len(s) != 1 || s[0].Known || len(s[0].Types) != 4 {
-			t.Errorf("status %+v, want web-1, which waits with four types asked for", s)
+			t.Errorf("status %+v, want web-1 waiting with four requested types", s)
 		}
 		if diff := cmp.Diff(before, web.Has()); diff != "" {
-			t.Errorf("what it has (-before +after):\n%s", diff)
+			t.Errorf("resources of the proxy (-before +after):\n%s", diff)
 		}
 		f.Put("web-1-cache.yaml")
 		web.Sent("cluster cache", "endpoint api", "endpoint cache", "listener outbound:127.0.0.1:10003")
 	})
 }
 
-// Two independent servers make the same versions of all resources.
+// Two independent servers compute the same versions of all resources.
 func TestSameFilesSameVersions(t *testing.T) {
 	for _, name := range []string{"two-services", "redirected", "two-meshes"} {
 		virtual.Run(t, name, func(t *testing.T) {
@@ -154,16 +154,16 @@ func TestSameFilesSameVersions(t *testing.T) {
 	}
 }
 
-// A proxy that is not known yet waits. An empty configuration would close its listeners.
+// An unknown proxy waits. An empty configuration would close its listeners.
 func TestDataplaneComesLater(t *testing.T) {
 	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-2", p)
 		web.Sync()
 		if s := f.Status(); len(s) != 1 || s[0].Known || len(s[0].Types) != 1 {
-			t.Errorf("status %+v, want web-2, which waits for clusters", s)
+			t.Errorf("status %+v, want web-2 waiting for clusters", s)
 		}
-		f.Put("api-2.yaml") // of no concern to it
+		f.Put("api-2.yaml") // not relevant to the proxy
 		f.Put("web-2.yaml")
 		web.Sent("cluster api db inbound:8080", "endpoint api db",
 			"listener inbound:10.0.0.2:8080 outbound:127.0.0.1:10001 outbound:127.0.0.1:10002 readiness", "route api")
@@ -178,9 +178,9 @@ func TestDataplaneIsDeleted(t *testing.T) {
 		f.Put("api-2.yaml")
 		web.Sent()
 		if diff := cmp.Diff(before, web.Has()); diff != "" {
-			t.Errorf("what it has (-before +after):\n%s", diff)
+			t.Errorf("resources of the proxy (-before +after):\n%s", diff)
 		}
-		// It comes back with something new.
+		// The proxy's Dataplane returns with a change.
 		f.Put("web-1-cache.yaml")
 		web.Sent("cluster cache", "endpoint api", "endpoint cache", "listener outbound:127.0.0.1:10003")
 		web.Expect(resource.Endpoint, "api").Addresses("10.0.0.3:80+mtls", "10.0.0.4:80+mtls")

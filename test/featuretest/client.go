@@ -15,13 +15,13 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// latency is how long a response takes to come. The server has sent all that it can before a client answers.
+// latency is how long a response takes to arrive. The server has sent all that it can before a client answers.
 const latency = time.Millisecond
 
-// drainTime is Envoy's default, so no listener of a test drains to the end.
+// drainTime is Envoy's default. No listener of a test drains for that long.
 const drainTime = 10 * time.Minute
 
-// Client is one proxy: a simulated Envoy, its connection, and a log of what it is sent.
+// Client is one proxy: a simulated Envoy, its connection, and a log of the responses to it.
 type Client struct {
 	t  *testing.T
 	f  *Feature
@@ -33,7 +33,7 @@ type Client struct {
 
 	mu       sync.Mutex
 	envoy    *envoysim.Envoy
-	err      error // the end of the stream
+	err      error // why the stream ended
 	refuse   map[resource.Name]string
 	log      []string
 	received int
@@ -71,21 +71,22 @@ func (c *Client) open() {
 	defer c.mu.Unlock()
 	c.err = nil
 	c.reader.Go(func() { c.read(w) })
-	c.envoy.Connect(func(r *envoysim.Request) { _ = w.Send(r) }) // the reader learns why the stream has ended
+	c.envoy.Connect(func(r *envoysim.Request) { _ = w.Send(r) }) // the reader gets the error that ended the stream
 }
 
-// Close ends the stream and its connection. The client keeps what it has.
+// Close ends the stream and its connection. The client keeps its resources.
 func (c *Client) Close() {
 	if c.cancel == nil {
 		return
 	}
 	c.cancel()
-	_ = c.conn.Close() // nothing more is sent
+	_ = c.conn.Close() // nothing more will be sent
 	c.reader.Wait()
 	c.cancel = nil
 }
 
-// Reconnect opens a new stream on a new connection. Like Envoy, the client says what it has. The log is cleared.
+// Reconnect opens a new stream on a new connection. Like Envoy, the client names the resources that it has. The log is
+// cleared.
 func (c *Client) Reconnect() {
 	c.t.Helper()
 	c.Close()
@@ -93,7 +94,8 @@ func (c *Client) Reconnect() {
 	c.open()
 }
 
-// Restart has the Envoy restarted with a bootstrap that says that its agent takes records of plain text, or does not. The log is cleared.
+// Restart restarts the Envoy with a bootstrap that says whether its agent takes records of plain text. The log is
+// cleared.
 func (c *Client) Restart(records bool) {
 	c.t.Helper()
 	c.Close()
@@ -121,7 +123,7 @@ func (c *Client) read(w envoysim.Wire) {
 	}
 }
 
-// note writes a response into the log. A list of the state of the world is logged as its changes. It needs mu.
+// note writes a response into the log. A state-of-the-world list is logged as its changes. The caller holds mu.
 func (c *Client) note(r *envoysim.Response) {
 	put := r.Names()
 	c.received++
@@ -141,7 +143,7 @@ func (c *Client) note(r *envoysim.Response) {
 	c.log = append(c.log, strings.Join(line, " "))
 }
 
-// Hold makes the client answer no response with clusters, as if they warmed, until Release.
+// Hold stops the client from answering responses with clusters, as if they were warming, until Release.
 func (c *Client) Hold() { c.hold(true) }
 
 // Release ends Hold.
@@ -153,14 +155,14 @@ func (c *Client) hold(on bool) {
 	c.envoy.Hold(on)
 }
 
-// responses returns how many there were.
+// responses returns the number of responses so far.
 func (c *Client) responses() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.received
 }
 
-// Refuse makes the client refuse all versions of a resource from now on. An empty reason ends that.
+// Refuse makes the client refuse all versions of a resource from now on. An empty reason makes it accept them again.
 func (c *Client) Refuse(t resource.Type, name, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,6 +175,6 @@ func (c *Client) alive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		c.t.Fatalf("%v: the stream ended: %v", c, c.err)
+		c.t.Fatalf("%v: stream ended: %v", c, c.err)
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// mostRounds without quiet mean that the server never stops.
+// mostRounds is how many rounds without a quiet one mean that the server never stops sending.
 const mostRounds = 500
 
-// Sync returns when everything that the server has to send has come.
+// Sync returns when everything that the server has to send has arrived.
 func (c *Client) Sync() {
 	c.t.Helper()
 	synctest.Wait()
@@ -31,12 +31,12 @@ func (c *Client) Sync() {
 			return
 		}
 	}
-	c.t.Fatalf("%v is sent something without end", c)
+	c.t.Fatalf("%v: the server does not stop sending", c)
 }
 
-// Sent waits as Sync does, and compares all responses since the last Sent, in their order. Each is a line: the type, the
-// names that it changes, and with a minus those that it removes. The state of the world cannot remove endpoints and
-// routes, so there such lines are not expected.
+// Sent waits as Sync does, and compares all responses since the last Sent, in their order. Each line has the type, the
+// names of changed resources, and the names of removed resources with a minus. State-of-the-world responses cannot
+// remove endpoints and routes, so these lines are not expected there.
 func (c *Client) Sent(want ...string) {
 	c.t.Helper()
 	c.Sync()
@@ -51,11 +51,11 @@ func (c *Client) Sent(want ...string) {
 	got := c.log
 	c.log = nil
 	if !slices.Equal(got, want) {
-		c.t.Errorf("%v was sent\n\t%s\nwant\n\t%s", c, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+		c.t.Errorf("%v: responses\n\t%s\nwant\n\t%s", c, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
 }
 
-// Expectation checks properties of one resource once everything has come.
+// Expectation checks properties of one resource once everything has arrived.
 type Expectation struct {
 	c *Client
 	n resource.Name
@@ -79,18 +79,18 @@ func (e Expectation) check(what string, m proto.Message, holds func() bool) {
 		return
 	}
 	if e.c.Sync(); !has() {
-		e.c.t.Fatalf("%v: no %s %s with %s; log %q", e.c, e.n.Type.Short(), e.n.Name, what, e.c.log)
+		e.c.t.Fatalf("%v: no %s %s with %s, log: %q", e.c, e.n.Type.Short(), e.n.Name, what, e.c.log)
 	}
 }
 
-// Addresses of endpoints, in their order: ip:port, followed by "+mtls" if they have a sidecar.
+// Addresses are the addresses of endpoints, in their order: ip:port, followed by "+mtls" if they have a sidecar.
 func (e Expectation) Addresses(want ...string) {
 	e.c.t.Helper()
 	m := &endpointv3.ClusterLoadAssignment{}
 	e.check(fmt.Sprintf("addresses %q", want), m, func() bool { return slices.Equal(addresses(m), want) })
 }
 
-// First is the first address of endpoints.
+// First is the first address of the endpoints.
 func (e Expectation) First(want string) {
 	e.c.t.Helper()
 	m := &endpointv3.ClusterLoadAssignment{}
@@ -100,15 +100,15 @@ func (e Expectation) First(want string) {
 	})
 }
 
-// Identities that a cluster accepts, sorted; none if it uses plain text.
+// Identities are the identities that a cluster accepts, sorted; none if it uses plain text.
 func (e Expectation) Identities(want ...string) {
 	e.c.t.Helper()
 	m := &clusterv3.Cluster{}
 	e.check(fmt.Sprintf("identities %q", want), m, func() bool { return slices.Equal(identities(m), want) })
 }
 
-// Has returns type, name and version of each resource that the client has, sorted. Routes that no listener asks for are not
-// among them, since the state of the world cannot remove them.
+// Has returns type, name and version of each resource of the client, sorted. It leaves out routes that no listener asks
+// for, since state-of-the-world responses cannot remove them.
 func (c *Client) Has() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,5 +129,5 @@ func (c *Client) Has() []string {
 	return all
 }
 
-// String names the client.
+// String returns the name of the client.
 func (c *Client) String() string { return fmt.Sprintf("%s (%s)", c.id, c.envoy.Protocol) }

@@ -1,5 +1,5 @@
-// Package featuretest runs the pipeline of the control plane in a bubble of testing/synctest, and connects clients that speak real ADS over
-// mTLS with real certificates, in memory. Each feature test is one scenario.
+// Package featuretest runs the pipeline of the control plane in a bubble of testing/synctest, and connects clients that
+// speak real ADS over mTLS with real certificates, in memory. Each feature test is one scenario.
 package featuretest
 
 import (
@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// laterDirectory of a case has the files that a test puts later.
+	// laterDirectory of a case has the files that a test puts into the store later.
 	laterDirectory = "later"
-	// gatherTime is more than what the server waits for changes that it sends together.
+	// gatherTime is longer than the server waits to send changes together.
 	gatherTime = 150 * time.Millisecond
 )
 
@@ -30,7 +30,8 @@ const (
 type Feature struct {
 	t         *testing.T
 	directory string // of the case
-	// kept is what a state directory has. It is in memory: no scenario is about a disk, which may stall for longer than the control plane waits.
+	// kept is the content of a state directory. It is in memory: no scenario tests the disk, which may stall for longer
+	// than the control plane waits.
 	kept secrettest.Records
 
 	objects map[mesh.Key]mesh.Object
@@ -38,7 +39,7 @@ type Feature struct {
 	network *virtual.Network
 }
 
-// Start runs a control plane over the files of testdata/<case>. The files in its directory later are for Put.
+// Start runs a control plane with the files of testdata/<case>. The files in its directory later are for Put.
 func Start(t *testing.T, name string) *Feature {
 	t.Helper()
 	f := newFeature(t, name)
@@ -69,14 +70,14 @@ func (f *Feature) run() {
 	f.Settle()
 }
 
-// keys are sorted, so that each start is the same.
+// keys are sorted, so that every start is the same.
 func (f *Feature) keys() []mesh.Key {
 	return slices.SortedFunc(maps.Keys(f.objects), func(a, b mesh.Key) int {
 		return slices.Compare([]string{string(a.Kind), a.Mesh, a.Name}, []string{string(b.Kind), b.Mesh, b.Name})
 	})
 }
 
-// Stop ends the control plane, as a crash would for its clients.
+// Stop ends the control plane. Its clients see the same as after a crash.
 func (f *Feature) Stop() {
 	if f.plane != nil {
 		f.plane.stop(f.t)
@@ -85,20 +86,21 @@ func (f *Feature) Stop() {
 }
 
 // Restart ends the control plane and runs a new one with the same state and store. Puts between Stop and Restart are
-// changes in the meantime.
+// the changes while no control plane runs.
 func (f *Feature) Restart() {
 	f.t.Helper()
 	f.Stop()
 	f.run()
 }
 
-// Put puts the objects of a file in the case's directory later into the store. When it returns, the changes are published.
+// Put puts the objects of a file in the case's directory later into the store. When it returns, the changes are
+// published.
 func (f *Feature) Put(file string) {
 	f.t.Helper()
 	f.Set(f.decode(filepath.Join(f.directory, laterDirectory, file))...)
 }
 
-// PutYAML is Put for a text.
+// PutYAML is like Put for a text.
 func (f *Feature) PutYAML(text string) {
 	f.t.Helper()
 	f.Set(f.objectsOf("text.yaml", []byte(text))...)
@@ -121,7 +123,7 @@ func (f *Feature) Delete(kind mesh.Kind, name string) {
 	f.t.Helper()
 	key := mesh.Key{Kind: kind, Mesh: mesh.DefaultMesh, Name: name}
 	if f.objects[key] == nil {
-		f.t.Fatalf("there is no %s %q to delete", kind, name)
+		f.t.Fatalf("no %s %q to delete", kind, name)
 	}
 	delete(f.objects, key)
 	if f.plane != nil {
@@ -130,20 +132,20 @@ func (f *Feature) Delete(kind mesh.Kind, name string) {
 	f.Settle()
 }
 
-// Observe records what an agent reports of its proxy, which is in mesh default. When it returns, the change is published.
+// Observe records what an agent reports about its proxy in mesh default. When it returns, the change is published.
 func (f *Feature) Observe(proxy string, o mesh.Observation) {
 	f.t.Helper()
 	f.plane.Builder.Observe(mesh.MakeID(mesh.DefaultMesh, proxy), o)
 	f.Settle()
 }
 
-// Settle returns when no goroutine has anything to do before more time passes: everything that the builder got is published.
+// Settle returns when no goroutine has work before more time passes: everything that the builder got is published.
 func (f *Feature) Settle() {
 	f.t.Helper()
 	synctest.Wait()
 }
 
-// Status returns what the server shows of its streams.
+// Status returns the server's state of its streams.
 func (f *Feature) Status() []xds.ProxyStatus { return f.plane.XDS.Status() }
 
 // Resources returns what a proxy should have: type, name and version of each resource.
@@ -151,7 +153,7 @@ func (f *Feature) Resources(proxy string) []string {
 	f.t.Helper()
 	desired, ok := f.plane.Translator.Resources(mesh.MakeID(mesh.DefaultMesh, proxy))
 	if !ok {
-		f.t.Fatalf("proxy %q is not known", proxy)
+		f.t.Fatalf("proxy %q is unknown", proxy)
 	}
 	return describe(desired)
 }
@@ -191,12 +193,12 @@ func (f *Feature) objectsOf(file string, data []byte) []mesh.Object {
 	return all
 }
 
-// logger logs to the output of the test, which is shown if it fails.
+// logger logs to the output of the test, which is shown if the test fails.
 func logger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// failing makes the test fail with each line of a log.
+// failing fails the test at each log line.
 type failing struct{ t *testing.T }
 
 func (f failing) Write(line []byte) (int, error) {

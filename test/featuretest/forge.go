@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
-// Forge returns what a client connects with that has the key of the CA of mesh default: with it, it has signed a certificate that names a
-// proxy, and these SPIFFE IDs.
+// Forge returns the configuration of a client that has the key of the CA of mesh default. With the key, the client has
+// signed a certificate for a proxy with these SPIFFE IDs.
 func (f *Feature) Forge(proxy string, spiffeIDs ...string) (*tls.Config, error) {
 	signing, err := f.signing()
 	if err != nil {
@@ -67,5 +67,5 @@ func (f *Feature) signing() (*ca.CA, error) {
 			return ca.Parse([]byte(one.Certificate), []byte(one.Key))
 		}
 	}
-	return nil, fmt.Errorf("%s has no CA that signs", file)
+	return nil, fmt.Errorf("%s has no signing CA", file)
 }

@@ -22,11 +22,11 @@ import (
 
 const (
 	sourceStore = "store"
-	// address is where ADS is served, and client the host of all clients.
+	// address is where ADS is served. client is the host of all clients.
 	address, client = "10.255.0.1:5678", "10.255.0.2"
 )
 
-// plane is the pipeline of the control plane, and what serves it to clients with certificates.
+// plane is the pipeline of the control plane and its server, whose clients need certificates.
 type plane struct {
 	*pipeline.Pipeline
 	log       *slog.Logger
@@ -90,7 +90,7 @@ func (p *plane) serve(ctx context.Context, listener net.Listener, c *mtls.Creden
 func (p *plane) stop(t *testing.T) {
 	p.cancel()
 	if err := p.group.Wait(); err != nil {
-		t.Errorf("stop the control plane: %v", err)
+		t.Errorf("failed to stop the control plane: %v", err)
 	}
 }
 

@@ -16,18 +16,19 @@ import (
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
-// window of a stream and of a connection. It is fixed, so that the server notices a client that does not read.
+// window is the size of the windows of a stream and of a connection. It is fixed, so that the server notices a client
+// that does not read.
 const window = 64 << 10
 
-// limit of a stream that a test opens by itself: it waits for no more than what comes at once.
+// limit of a stream that a test opens itself: the test waits only for what arrives at once.
 const limit = time.Minute
 
-// Dial connects to where ADS is served, whatever the address.
+// Dial connects to ADS, whatever the address.
 func (f *Feature) Dial(ctx context.Context, _ string) (net.Conn, error) {
 	return f.network.DialFrom(client)(ctx, "tcp", address)
 }
 
-// TLS returns what a proxy connects with: the certificate of owner, or none if owner is "".
+// TLS returns the client configuration of a proxy: with the certificate of owner, or with none if owner is "".
 func (f *Feature) TLS(owner mesh.ID) (*tls.Config, error) {
 	config, err := sondecp.TrustOnly(f.plane.serving)
 	if err != nil {
@@ -43,7 +44,7 @@ func (f *Feature) TLS(owner mesh.ID) (*tls.Config, error) {
 	return config, nil
 }
 
-// subject is whom the certificate of a proxy has to identify.
+// subject returns the subject that the certificate of a proxy must identify.
 func (f *Feature) subject(owner mesh.ID) identity.Subject {
 	if _, p := f.plane.Builder.View().Proxy(owner); p != nil {
 		return identity.SubjectOf(p.Dataplane)
@@ -66,8 +67,8 @@ func (f *Feature) dialAs(config *tls.Config) (*grpc.ClientConn, error) {
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithNoProxy())
 }
 
-// Open opens a stream with the certificate of owner, or without one if owner is empty. What is sent is up to the test. It
-// ends when no test would wait longer.
+// Open opens a stream with the certificate of owner, or without one if owner is empty. The test decides what to send.
+// The stream ends when no test would wait longer.
 func (f *Feature) Open(owner mesh.ID, p envoysim.Protocol) envoysim.Wire {
 	f.t.Helper()
 	config, err := f.TLS(owner)
@@ -76,12 +77,12 @@ func (f *Feature) Open(owner mesh.ID, p envoysim.Protocol) envoysim.Wire {
 	}
 	w, err := f.OpenAs(config, p)
 	if err != nil {
-		f.t.Fatalf("open stream with the certificate of %q: %v", owner, err)
+		f.t.Fatalf("failed to open a stream with the certificate of %q: %v", owner, err)
 	}
 	return w
 }
 
-// OpenAs is Open with another configuration of TLS. The error is that of a connection that is refused, or of no stream.
+// OpenAs is Open with another TLS configuration. The error says that the connection is refused or has no stream.
 func (f *Feature) OpenAs(config *tls.Config, p envoysim.Protocol) (envoysim.Wire, error) {
 	f.t.Helper()
 	conn, err := f.dialAs(config)

@@ -21,10 +21,10 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// refusal is what the API server has against a pod, "" if it takes it.
+// refusal returns why the API server refuses a pod, or "" if it accepts the pod.
 func refusal(pod *corev1.Pod) string {
 	pod = pod.DeepCopy()
-	pod.Namespace, pod.Spec.ServiceAccountName = "default", "default" // as the API server fills in
+	pod.Namespace, pod.Spec.ServiceAccountName = "default", "default" // as the API server sets them
 	if pod.Name == "" {
 		pod.Name = "app"
 	}
@@ -41,7 +41,7 @@ func refusal(pod *corev1.Pod) string {
 	return ""
 }
 
-// probesToJudge are probes and hooks, most of which the API server refuses.
+// probesToJudge are probes and hooks. The API server refuses most of them.
 var probesToJudge = []string{
 	`httpGet: {port: 80}`, `httpGet: {port: 0}`, `httpGet: {port: -1}`, `httpGet: {port: 65536}`, `httpGet: {port: "80"}`, `httpGet: {port: ""}`,
 	`httpGet: {port: web}`, `httpGet: {port: nosuch}`, `httpGet: {port: Web}`, `httpGet: {port: of-sixteen-chars}`, `httpGet: {port: 80, scheme: https}`,
@@ -59,7 +59,7 @@ var grpcsToJudge = []string{
 	`grpc: {port: 1}, terminationGracePeriodSeconds: 0`, `grpc: {port: 1}, terminationGracePeriodSeconds: 1`,
 }
 
-// specsToJudge have more than probes.
+// specsToJudge are pod specs that differ in more than probes.
 var specsToJudge = []string{
 	`resources: {limits: {cpu: 500m, memory: 256Mi}}, containers: [{name: a, image: a}]`,
 	`resources: {requests: {cpu: 10m, memory: 16Mi}}, containers: [{name: a, image: a, resources: {requests: {cpu: 10m}}}]`,
@@ -113,7 +113,7 @@ func podsToJudge(t *testing.T) map[string]string {
 	}
 	files, err := filepath.Glob(filepath.Join(root, "testdata", "inject", "*", "pod.yaml"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no pods in testdata: %v", err)
+		t.Fatalf("found no pods in testdata: %v", err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -125,8 +125,8 @@ func podsToJudge(t *testing.T) map[string]string {
 	return pods
 }
 
-// TestTheAPIServerJudges holds against its own code that it takes a pod with a sidecar if it takes the pod without, and that
-// nothing which it refuses gets by it.
+// TestTheAPIServerJudges runs the API server's own validation: it must accept a pod with a sidecar if and only if it
+// accepts the pod without one.
 func TestTheAPIServerJudges(t *testing.T) {
 	t.Parallel()
 	judged := map[bool]int{}
@@ -154,11 +154,11 @@ func TestTheAPIServerJudges(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if after := refusal(injected); (before == "") != (after == "") {
-				t.Errorf("%s, %s: the API server says %q, without a sidecar %q", name, form, after, before)
+				t.Errorf("%s, %s: with a sidecar the API server answers %q, without one %q", name, form, after, before)
 			}
 		}
 	}
-	t.Logf("%d pods are taken, %d refused", judged[true], judged[false])
+	t.Logf("%d pods accepted, %d refused", judged[true], judged[false])
 	if judged[true] < 50 || judged[false] < 50 {
 		t.Error("want at least 50 of each")
 	}

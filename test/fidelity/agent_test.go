@@ -22,10 +22,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
-// portVariable has the virtual port of this program as an agent in per-port mode, which "sonde-dp run" would be, with a control plane.
+// portVariable sets the virtual port of this program when it runs as an agent in per-port mode. It replaces "sonde-dp
+// run", which would need a control plane.
 const portVariable = "SONDE_TEST_PORT"
 
-// perPortHandler is what the sidecar of a pod in per-port mode answers probes from.
+// perPortHandler returns the handler that answers probes in the sidecar of a pod in per-port mode.
 func perPortHandler(table, ip string, port int) (*probe.Handler, error) {
 	o, err := probe.Environment{Table: table, InstanceIP: ip, Port: port, Mode: mesh.ProbesPerPort}.Options(slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -34,7 +35,7 @@ func perPortHandler(table, ip string, port int) (*probe.Handler, error) {
 	return probe.New(o)
 }
 
-// runAgent is the program with portVariable set: a guard, and its worker.
+// runAgent is the program if portVariable is set: a guard and its worker.
 func runAgent() error {
 	if _, ok := worker.Guarded(); !ok {
 		return guard.Exec(os.Args, os.Environ())
@@ -56,7 +57,8 @@ func runAgent() error {
 	return h.Serve(ctx, all...)
 }
 
-// servePerPort starts the agent of a pod in per-port mode: this program for a Case.Process, else a handler of this process.
+// servePerPort starts the agent of a pod in per-port mode: this program for a Case.Process, otherwise a handler in this
+// process.
 func servePerPort(ctx context.Context, pod *corev1.Pod, process bool) (stop func() error, err error) {
 	env, port, err := sidecar(pod)
 	if err != nil {
@@ -87,9 +89,9 @@ func servePerPort(ctx context.Context, pod *corev1.Pod, process bool) (stop func
 	return serve(ctx, h, all...), nil
 }
 
-// startPerPort starts this program as an agent with the probes of h, which has Ports.
+// startPerPort starts this program as an agent with the probes of h, which must have Ports.
 func startPerPort(env map[string]string, port int, h *probe.Handler) (*sondedp.Agent, error) {
-	cmd := exec.CommandContext(context.Background(), os.Args[0]) // it ends by Stop or Kill
+	cmd := exec.CommandContext(context.Background(), os.Args[0]) // Stop or Kill ends it
 	cmd.Env = []string{
 		portVariable + "=" + strconv.Itoa(port),
 		mesh.EnvProbeTable + "=" + env[mesh.EnvProbeTable], mesh.EnvInstanceIP + "=" + env[mesh.EnvInstanceIP],

@@ -1,5 +1,6 @@
-// Package fidelity_test runs the kubelet's own probe code three times over many applications: against the application itself, and
-// against what the injector makes of the pod in either mode. The verdict must be the same, and what the application sees.
+// Package fidelity_test runs the kubelet's own probe code three times over many applications: against the application
+// itself, and against the injected pod in both modes. The verdicts must be the same, and so must everything that the
+// application sees.
 package fidelity_test
 
 import (
@@ -24,8 +25,8 @@ import (
 )
 
 var (
-	update = flag.Bool("update", false, "write docs/fidelity.md")
-	only   = flag.String("case", "", "run only the cases whose name contains this, and ignore docs/fidelity.md")
+	update = flag.Bool("update", false, "write results.md")
+	only   = flag.String("case", "", "run only the cases whose name contains this, and ignore results.md")
 )
 
 func TestMain(m *testing.M) {
@@ -44,8 +45,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leaks returns the goroutines that do not end. The kubelet cannot cancel a gRPC probe, whatever becomes of its pod: it lasts up to its
-// timeout, half a minute.
+// leaks returns the goroutines that do not end. The kubelet cannot cancel a gRPC probe, even if its pod is gone: it
+// lasts up to its timeout of half a minute.
 func leaks() error {
 	flush := goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1")
 	deadline := time.Now().Add(time.Minute)
@@ -56,41 +57,46 @@ func leaks() error {
 	return err
 }
 
-// atOnce is how many cases run at a time: most of them wait.
+// atOnce is how many cases run at the same time: most of them only wait.
 const atOnce = 24
 
-// tries of a case whose verdict depends on time, or is wrong without a mesh: the machine may be busy. Each waits twice as long as the one before for it to
-// be less so, since an agent that is late itself says so, and is asked again.
+// A case is tried again if its verdict depends on time or is wrong without a mesh, since the machine may be busy. Each
+// pause is twice as long as the one before. An agent that is late itself reports so, and is asked again.
 const (
 	tries      = 6
 	firstPause = time.Second
 )
 
-// result of a case.
+// result is the result of a case.
 type result struct {
 	direct, through, perPort *outcome
 
 	err error
-	// wrong says how it differs from what was expected.
+	// wrong lists the differences from what was expected.
 	wrong []string
-	// classes of the events, by their place in eventClasses.
+	// classes of the events, as indexes into eventClasses.
 	classes []int
 }
 
 // TestGoldenFidelity is named for `make golden`.
 func TestGoldenFidelity(t *testing.T) {
-	slowtest.Skip(t, "hundreds of probes wait for their timeouts")
+	slowtest.Skip(t, "waits for the timeouts of hundreds of probes")
 	t.Parallel()
+	groups := cases.Groups()
+	report(t, groups, runAll(t, groups, 0, func(*kernel) kubelets { return inProcess }))
+}
+
+// runAll runs all cases with the kubelets that ask returns. The number of the run selects its addresses.
+func runAll(t *testing.T, groups []cases.Group, number int, ask func(*kernel) kubelets) map[*cases.Case]*result {
 	h, err := build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := newAddressPool(0)
-	m := &perPort{handlers: h, pool: pool}
+	m := &perPort{handlers: h, pool: newAddressPool(number)}
 	if os.Geteuid() == 0 {
 		m.kernel = newKernel(t)
 	}
-	groups := cases.Groups()
+	m.kubelets = ask(m.kernel)
 	results := map[*cases.Case]*result{}
 	var running errgroup.Group
 	running.SetLimit(atOnce)
@@ -109,10 +115,10 @@ func TestGoldenFidelity(t *testing.T) {
 		}
 	}
 	_ = running.Wait() // errors are in the results
-	report(t, groups, results)
+	return results
 }
 
-// run tries a case. Its problems are in r.
+// run tries a case. Problems are recorded in r.
 func (r *result) run(ctx context.Context, c *cases.Case, m *perPort) {
 	for i := range tries {
 		if i > 0 {
@@ -124,8 +130,9 @@ func (r *result) run(ctx context.Context, c *cases.Case, m *perPort) {
 		}
 		r.once(ctx, c, p, m)
 		switch {
-		case cases.InUse(r.err): // somebody else listens on all addresses
-		case r.err == nil && !slices.Equal(r.direct.verdicts, c.Wants(len(r.direct.verdicts))): // nothing of the mesh has had a part in that
+		case cases.InUse(r.err): // another program listens on all addresses
+		// The mesh was not involved in these verdicts.
+		case r.err == nil && !slices.Equal(r.direct.verdicts, c.Wants(len(r.direct.verdicts), m.kubelets.minor)):
 		case r.err == nil && len(r.wrong) == 0 || !c.Timed():
 			return
 		}
@@ -134,17 +141,20 @@ func (r *result) run(ctx context.Context, c *cases.Case, m *perPort) {
 
 func (r *result) once(ctx context.Context, c *cases.Case, p cases.PodAddress, m *perPort) {
 	*r = result{}
-	if r.direct, r.err = direct(ctx, c, p); r.err != nil {
+	if r.direct, r.err = m.direct(ctx, c, p); r.err != nil {
 		return
 	}
-	if r.through, r.err = through(ctx, c, p, m.handlers); r.err != nil {
+	if want := c.Wants(len(r.direct.verdicts), m.kubelets.minor); !slices.Equal(r.direct.verdicts, want) {
+		r.wrong = append(r.wrong, fmt.Sprintf("verdicts without a mesh: %v, want %v\n%s", r.direct.verdicts, want, strings.Join(r.direct.messages, "\n")))
+	}
+	if c.ByLibraries(m.kubelets.minor) {
+		return
+	}
+	if r.through, r.err = m.through(ctx, c, p); r.err != nil {
 		return
 	}
 	if r.perPort, r.err = m.ask(ctx, c, p); r.err != nil {
 		return
-	}
-	if want := c.Wants(len(r.direct.verdicts)); !slices.Equal(r.direct.verdicts, want) {
-		r.wrong = append(r.wrong, fmt.Sprintf("verdicts without a mesh: %v, want %v\n%s", r.direct.verdicts, want, strings.Join(r.direct.messages, "\n")))
 	}
 	if !slices.Equal(r.direct.verdicts, r.through.verdicts) {
 		r.wrong = append(r.wrong, fmt.Sprintf("verdicts through the mesh: %v, without: %v\n%s\nwithout:\n%s",
@@ -157,10 +167,10 @@ func (r *result) once(ctx context.Context, c *cases.Case, p cases.PodAddress, m 
 		r.wrong = append(r.wrong, fmt.Sprintf("not rewritten: %v, want %v: %q", unchanged, c.Unchanged, r.through.warnings))
 	}
 	r.judgePerPort(c)
-	r.judgeEvents(c)
+	r.judgeEvents(c, m.kubelets.minor)
 }
 
-// judgePerPort holds the per-port mode against what the kubelet finds without a mesh.
+// judgePerPort compares the per-port mode with what the kubelet finds without a mesh.
 func (r *result) judgePerPort(c *cases.Case) {
 	if !slices.Equal(r.perPort.verdicts, r.direct.verdicts) {
 		r.wrong = append(r.wrong, fmt.Sprintf("verdicts in per-port mode: %v, without a mesh: %v\n%s",
@@ -171,6 +181,16 @@ func (r *result) judgePerPort(c *cases.Case) {
 	}
 	if unchanged := len(r.perPort.warnings) > 0; unchanged != c.Unchanged {
 		r.wrong = append(r.wrong, fmt.Sprintf("not rewritten in per-port mode: %v, want %v: %q", unchanged, c.Unchanged, r.perPort.warnings))
+	}
+}
+
+// report fails a test with all problems of the case.
+func (r *result) report(t *testing.T) {
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	for _, wrong := range r.wrong {
+		t.Error(wrong)
 	}
 }
 
@@ -186,12 +206,7 @@ func report(t *testing.T, groups []cases.Group, results map[*cases.Case]*result)
 				continue
 			}
 			t.Run(c.Name, func(t *testing.T) {
-				if r.err != nil {
-					t.Fatal(r.err)
-				}
-				for _, wrong := range r.wrong {
-					t.Error(wrong)
-				}
+				r.report(t)
 				table.row(c, r)
 			})
 		}
@@ -201,16 +216,16 @@ func report(t *testing.T, groups []cases.Group, results map[*cases.Case]*result)
 		return
 	}
 	for i := range table.unseen {
-		t.Errorf("no case has an event of the form %q", eventClasses[i].direct)
+		t.Errorf("no case has an event of form %q", eventClasses[i].direct)
 	}
 	if os.Geteuid() != 0 {
-		redirecttest.NotHere(t, "this needs root, to make network namespaces: TCP probes were not tried in per-port mode, and docs/fidelity.md is not compared")
+		redirecttest.NotHere(t, "this needs root, to make network namespaces: TCP probes were not tried in per-port mode, and results.md is not compared")
 	}
 	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(root, "docs", "fidelity.md")
+	path := filepath.Join(root, "test", "fidelity", "results.md")
 	if *update {
 		if err := os.WriteFile(path, []byte(table.String()), 0o644); err != nil {
 			t.Fatal(err)
@@ -221,6 +236,6 @@ func report(t *testing.T, groups []cases.Group, results map[*cases.Case]*result)
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(have), table.String()); diff != "" {
-		t.Errorf("%s is not what this test found; write it anew with `make golden` (- file, + now):\n%s", path, diff)
+		t.Errorf("%s differs from the results of this test; run `make golden` to update it (- file, + now):\n%s", path, diff)
 	}
 }

@@ -28,11 +28,11 @@ import (
 
 // handlers inject pods and start their virtual probe handlers.
 type handlers struct {
-	// directory of sonde-dp and sondectl.
+	// directory has sonde-dp and sondectl.
 	directory string
 }
 
-// build builds the programs into a directory.
+// build builds the programs in a directory.
 func build(ctx context.Context, directory string) (*handlers, error) {
 	for _, program := range []string{"cmd/sonde-dp", "cmd/sondectl"} {
 		if _, err := harness.BuildInto(ctx, directory, program); err != nil {
@@ -56,7 +56,7 @@ func injectHere(_ context.Context, pod *corev1.Pod, o webhook.Options) (*corev1.
 	return injected, warnings, json.Unmarshal(document, injected)
 }
 
-// inject has sondectl do it.
+// inject injects a pod with sondectl.
 func (h *handlers) inject(ctx context.Context, pod *corev1.Pod, o webhook.Options) (*corev1.Pod, []string, error) {
 	document, err := yaml.Marshal(pod)
 	if err != nil {
@@ -79,7 +79,7 @@ func (h *handlers) inject(ctx context.Context, pod *corev1.Pod, o webhook.Option
 	return injected, slices.Collect(strings.Lines(problems.String())), yaml.UnmarshalStrict(out.Bytes(), injected)
 }
 
-// sidecar returns the environment and the virtual port of the agent in a pod, as the kubelet would make them.
+// sidecar returns the environment and the virtual port of a pod's agent, as the kubelet would compute them.
 func sidecar(pod *corev1.Pod) (env map[string]string, port int, err error) {
 	c, err := find(pod, "kuma-sidecar")
 	if err != nil {
@@ -102,7 +102,7 @@ func sidecar(pod *corev1.Pod) (env map[string]string, port int, err error) {
 			return env, port, err
 		}
 	}
-	return nil, 0, fmt.Errorf("find --virtual-probes-port: it is not in %q", c.Args)
+	return nil, 0, fmt.Errorf("find --virtual-probes-port: not in %q", c.Args)
 }
 
 // here runs the handler in this process.
@@ -160,7 +160,7 @@ func (h *handlers) start(pod *corev1.Pod, p cases.PodAddress) (*sondedp.Agent, e
 	at := netip.AddrPortFrom(netip.MustParseAddr(p.IP), uint16(port))
 	var all []string
 	for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy"} {
-		all = append(all, name+"=http://127.0.0.1:1") // probes go by none
+		all = append(all, name+"=http://127.0.0.1:1") // no probe uses them
 	}
 	for name, value := range env {
 		all = append(all, name+"="+value)

@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/strangers"
 )
 
-// TestPerPortFloods has strangers at the ports of a pod: the kubelet finds each probe as it is.
+// TestPerPortFloods sends requests from strangers to the ports of a pod. The kubelet must still get the right verdict
+// for each probe.
 func TestPerPortFloods(t *testing.T) {
 	slowtest.Skip(t, "a flood")
 	const connections, rounds = 1600, 6
@@ -61,10 +62,10 @@ func TestPerPortFloods(t *testing.T) {
 			w.end()
 			for _, container := range []string{"web", "grpc"} {
 				if verdict, message := w.ask(container, "liveness"); verdict != cases.Failure {
-					t.Errorf("%s without its application: %s: %s", container, verdict, message)
+					t.Errorf("%s while its application is down: %s: %s", container, verdict, message)
 				}
 			}
-			t.Logf("%d connections in all, %d probes", opened(), asked)
+			t.Logf("%d connections in total, %d probes", opened(), asked)
 		})
 	}
 }

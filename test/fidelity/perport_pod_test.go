@@ -31,10 +31,11 @@ type perPortPod struct {
 	grpc     netip.AddrPort
 }
 
-// limit bounds each wait for the agent. It is far longer than needed on a machine that is not busy.
+// limit bounds each wait for the agent. It is much longer than needed on a machine that is not busy.
 const limit = 30 * time.Second
 
-// newPerPortPod starts the containers of a case but those with TCP probes, by the number of the test.
+// newPerPortPod starts the containers of a case, except those with TCP probes. The number of the test selects its
+// addresses.
 func newPerPortPod(t *testing.T, test int, c cases.Case) *perPortPod {
 	t.Helper()
 	m := &perPort{pool: newAddressPool(test)}
@@ -78,7 +79,8 @@ func newPerPortPod(t *testing.T, test int, c cases.Case) *perPortPod {
 	return w
 }
 
-// TestPerPortRefuses sends what no kubelet sends. Nothing of it reaches the application, and a probe that comes then is answered.
+// TestPerPortRefuses sends requests that no kubelet sends. None of them reaches the application, and a probe that
+// follows is answered.
 func TestPerPortRefuses(t *testing.T) {
 	t.Parallel()
 	w := newPerPortPod(t, 3, cases.Unforgiving())
@@ -93,7 +95,7 @@ func TestPerPortRefuses(t *testing.T) {
 	tests := map[string]struct {
 		to   netip.AddrPort
 		text string
-		want string // how the answer begins
+		want string // the beginning of the answer
 	}{
 		"another method":           {w.http, "POST " + path + rest, "HTTP/1.1 404 "},
 		"HEAD":                     {w.http, "HEAD " + path + rest, "HTTP/1.1 404 "},
@@ -123,21 +125,21 @@ func TestPerPortRefuses(t *testing.T) {
 			t.Error(err)
 		}
 		if !strings.HasPrefix(answer, tc.want) || tc.want == "" && strings.HasPrefix(answer, "HTTP/") {
-			t.Errorf("%s: the answer begins with %q, want %q", name, answer, tc.want)
+			t.Errorf("%s: answer begins with %q, want %q", name, answer, tc.want)
 		}
 	}
 	w.refusesCalls(t)
 	if seen := w.app.Log(); len(seen) > 0 {
-		t.Errorf("the application sees %q", seen)
+		t.Errorf("the application received %q", seen)
 	}
 	if verdict, message := w.ask("web", "liveness"); verdict != cases.Success {
-		t.Errorf("a probe after all that: %s: %s", verdict, message)
+		t.Errorf("probe after the refused requests: %s: %s", verdict, message)
 	}
 }
 
-// refusesCalls makes calls of gRPC other than health checks.
+// refusesCalls makes gRPC calls other than health checks.
 func (w *perPortPod) refusesCalls(t *testing.T) {
-	// The agent closes each connection after its call: the next call must not begin on it meanwhile.
+	// The agent closes each connection after its call. The next call must not use a connection that is about to close.
 	client := &http.Client{Transport: &http.Transport{Protocols: unencryptedHTTP2(), DisableKeepAlives: true}}
 	for _, path := range []string{"/", "/grpc.health.v1.Healthy/Check", "/echo.Echo/Say", "/x/../grpc.health.v1.Health/Check"} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.grpc.String()+path, strings.NewReader("\x00\x00\x00\x00\x00"))
@@ -151,7 +153,7 @@ func (w *perPortPod) refusesCalls(t *testing.T) {
 		}
 		const unimplemented = "12"
 		if code := answer.Header.Get("Grpc-Status"); code != unimplemented {
-			t.Errorf("%s: the code is %q, want %s", path, code, unimplemented)
+			t.Errorf("%s: code %q, want %s", path, code, unimplemented)
 		}
 		if err := answer.Body.Close(); err != nil {
 			t.Error(err)
@@ -173,10 +175,12 @@ func (w *perPortPod) ask(container, kind string) (cases.Verdict, string) {
 	if err != nil {
 		return "", err.Error()
 	}
-	return k.Probe(context.Background(), w.injected, *c, kind)
+	verdict, event := k.Probe(context.Background(), w.injected, *c, kind)
+	return cases.Verdict(verdict), event
 }
 
-// TestPerPortCallerLeaves has callers that end before their answer, and many that come at once: the application's connections end, too.
+// TestPerPortCallerLeaves has callers that leave before the answer, and many callers at the same time. The
+// application's connections must end too.
 func TestPerPortCallerLeaves(t *testing.T) {
 	t.Parallel()
 	w := newPerPortPod(t, 5, cases.Hanging())
@@ -200,14 +204,14 @@ func TestPerPortCallerLeaves(t *testing.T) {
 	}
 	eventually(t, "the application is asked", func() bool { return strings.Contains(strings.Join(w.app.Log(), ""), "GET /slow") })
 	if verdict, message := w.ask("app", "readiness"); verdict != cases.Success {
-		t.Errorf("another probe, meanwhile: %s: %s", verdict, message)
+		t.Errorf("another probe at the same time: %s: %s", verdict, message)
 	}
 	for _, conn := range all {
 		if err := conn.Close(); err != nil {
 			t.Error(err)
 		}
 	}
-	// The agent would wait for half a minute more.
+	// The agent would wait for another half minute.
 	settled := make(chan error, 1)
 	go func() { settled <- w.app.Settle() }()
 	select {
@@ -216,6 +220,6 @@ func TestPerPortCallerLeaves(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Errorf("the application's connection is open, and nobody waits for its answer: %v", <-settled)
+		t.Errorf("the application's connection is still open although the caller left: %v", <-settled)
 	}
 }

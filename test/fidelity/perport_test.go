@@ -19,15 +19,16 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// perPort asks through what the injector makes of pods in mesh.ProbesPerPort mode.
+// perPort asks through injected pods in mesh.ProbesPerPort mode.
 type perPort struct {
 	handlers *handlers
 	pool     *addressPool
 	kernel   *kernel
+	kubelets kubelets
 }
 
-// ask runs a case. Where all its probes are by TCP, the pod is a network namespace with the rules of kuma-init. In other pods a TCP probe
-// asks the application's port, to which the rules would lead it.
+// ask runs a case. If all its probes use TCP, the pod is a network namespace with the rules of kuma-init. In other pods
+// a TCP probe asks the application's port directly, where the rules would lead it.
 func (m *perPort) ask(ctx context.Context, c *cases.Case, p cases.PodAddress) (o *outcome, err error) {
 	if m.isForKernel(c, c.Pod(p)) {
 		return m.kernel.ask(ctx, c, p, m)
@@ -45,13 +46,13 @@ func (m *perPort) ask(ctx context.Context, c *cases.Case, p cases.PodAddress) (o
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if o, err = run(ctx, c, p, pod, injected, anywhere); err == nil {
+	if o, err = run(ctx, c, p, pod, injected, m.anywhere()); err == nil {
 		o.warnings, o.direct = warnings, direct
 	}
 	return o, err
 }
 
-// inject returns the case's pod, and what becomes of it.
+// inject returns the case's pod and the injected pod.
 func (m *perPort) inject(ctx context.Context, c *cases.Case, p cases.PodAddress) (pod, injected *corev1.Pod, warnings []string, err error) {
 	pod = c.Pod(p)
 	ports, err := m.pool.more(p.IP, ownPorts(pod))
@@ -73,7 +74,7 @@ func (m *perPort) inject(ctx context.Context, c *cases.Case, p cases.PodAddress)
 	return pod, injected, warnings, nil
 }
 
-// ownPorts returns how many ports of its own a pod may need, at least 1.
+// ownPorts returns how many additional ports a pod may need, at least 1.
 func ownPorts(pod *corev1.Pod) int {
 	n := 1
 	for range probesIn(pod) {
@@ -96,18 +97,19 @@ func probesIn(pod *corev1.Pod) (all []*corev1.Probe) {
 	return all
 }
 
-// isForKernel reports whether a case has TCP probes and nothing else, and there are namespaces. The injector leaves those of Unchanged alone.
+// isForKernel reports whether a case has only TCP probes and the machine allows namespaces. The injector does not
+// rewrite the probes of an Unchanged case.
 func (m *perPort) isForKernel(c *cases.Case, pod *corev1.Pod) bool {
 	probes := probesIn(pod)
 	return m.kernel != nil && !c.Unchanged && len(probes) > 0 && !c.HasHooks() &&
 		!slices.ContainsFunc(probes, func(p *corev1.Probe) bool { return p.TCPSocket == nil })
 }
 
-// askDirectly has the TCP probes of a rewritten pod ask the application again, and reports whether there are any.
+// askDirectly makes the TCP probes of a rewritten pod ask the application again, and reports whether there are any.
 func askDirectly(pod, injected *corev1.Pod) (any bool, err error) {
 	before, after := probesIn(pod), probesIn(injected)
 	if len(before) != len(after) {
-		return false, fmt.Errorf("the pod has %d probes, and %d once it is injected", len(before), len(after))
+		return false, fmt.Errorf("the pod has %d probes before and %d after the injection", len(before), len(after))
 	}
 	for i, probe := range after {
 		if probe.TCPSocket != nil && probe.TCPSocket.Port != before[i].TCPSocket.Port {
@@ -117,13 +119,13 @@ func askDirectly(pod, injected *corev1.Pod) (any bool, err error) {
 	return any, nil
 }
 
-// kernel is a node and a pod with network namespaces of their own, for one case at a time.
+// kernel is a node and a pod with their own network namespaces, for one case at a time.
 type kernel struct {
 	mu        sync.Mutex
 	pod, node *redirecttest.Namespace
 }
 
-// addresses of the pod, by whether a case needs IPv6.
+// podIPs are the addresses of the pod, by whether a case needs IPv6.
 var podIPs = map[bool]string{false: "192.0.2.2", true: "2001:db8::2"}
 
 func newKernel(t *testing.T) *kernel {
@@ -133,7 +135,7 @@ func newKernel(t *testing.T) *kernel {
 	return k
 }
 
-// ask runs a case whose probes are by TCP.
+// ask runs a case whose probes use TCP.
 func (k *kernel) ask(ctx context.Context, c *cases.Case, p cases.PodAddress, m *perPort) (*outcome, error) {
 	at := p
 	at.IP = podIPs[p.IP == "::1"]
@@ -161,7 +163,7 @@ func (k *kernel) ask(ctx context.Context, c *cases.Case, p cases.PodAddress, m *
 	if err != nil {
 		return nil, err
 	}
-	o, err := run(ctx, c, at, pod, injected, places{pod: k.pod.Do, node: k.node.Do})
+	o, err := run(ctx, c, at, pod, injected, places{pod: k.pod.Do, node: k.node.Do, kubelet: m.kubelets.onNode})
 	if err == nil {
 		o.warnings = warnings
 	}

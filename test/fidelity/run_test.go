@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,35 +15,36 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
-	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// outcome is what came of one run of a case.
+// outcome is the result of one run of a case.
 type outcome struct {
 	verdicts cases.Verdicts
-	// events are the texts of the kubelet's, normalised, and messages those, or for a hook what the kubelet logs.
+	// events are the kubelet's event texts, normalised. messages are the original texts, or for a hook what the kubelet
+	// logs.
 	events, messages []string
-	// seen is what the application saw, per connection.
+	// seen is what the application saw, one text per connection.
 	seen []string
-	// warnings are the injector's.
+	// warnings are the injector's warnings.
 	warnings []string
-	// direct says that TCP probes went to the application, though in per-port mode the kernel's rules would lead them there.
+	// direct says that TCP probes went directly to the application, where the kernel's rules would lead them in per-port
+	// mode.
 	direct bool
 }
 
 // direct asks the application without a mesh.
-func direct(ctx context.Context, c *cases.Case, p cases.PodAddress) (*outcome, error) {
+func (m *perPort) direct(ctx context.Context, c *cases.Case, p cases.PodAddress) (*outcome, error) {
 	pod := c.Pod(p)
-	return run(ctx, c, p, pod, pod, anywhere)
+	return run(ctx, c, p, pod, pod, m.anywhere())
 }
 
-// through asks it as the kubelet does once the pod has been injected.
-func through(ctx context.Context, c *cases.Case, p cases.PodAddress, handlers *handlers) (o *outcome, err error) {
+// through asks it as the kubelet does after the injection of the pod.
+func (m *perPort) through(ctx context.Context, c *cases.Case, p cases.PodAddress) (o *outcome, err error) {
 	pod := c.Pod(p)
-	inject, serve := injectHere, handlers.here
+	inject, serve := injectHere, m.handlers.here
 	if c.Process {
-		inject, serve = handlers.inject, handlers.process
+		inject, serve = m.handlers.inject, m.handlers.process
 	}
 	injected, warnings, err := inject(ctx, pod, webhook.Options{VirtualProbesPort: int32(p.Virtual), Sidecar: c.Form})
 	if err != nil {
@@ -53,19 +55,25 @@ func through(ctx context.Context, c *cases.Case, p cases.PodAddress, handlers *h
 		return nil, fmt.Errorf("start the handler: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if o, err = run(ctx, c, p, pod, injected, anywhere); err == nil {
+	if o, err = run(ctx, c, p, pod, injected, m.anywhere()); err == nil {
 		o.warnings = warnings
 	}
 	return o, err
 }
 
-// places are where the pod is, and where its kubelet: each calls a function there.
-type places struct{ pod, node func(func() error) error }
+// places say where the pod and its node are: each calls a function there. kubelet makes the kubelet of the node.
+type places struct {
+	pod, node func(func() error) error
+	kubelet   func() asker
+}
 
-// anywhere is where the test runs.
-var anywhere = places{pod: func(f func() error) error { return f() }, node: func(f func() error) error { return f() }}
+// anywhere means where the test runs.
+func (m *perPort) anywhere() places {
+	here := func(f func() error) error { return f() }
+	return places{pod: here, node: here, kubelet: m.kubelets.here}
+}
 
-// run asks what written has, as asked says it.
+// run asks the probes of written in the form that asked has.
 func run(ctx context.Context, c *cases.Case, p cases.PodAddress, written, asked *corev1.Pod, at places) (*outcome, error) {
 	var app *cases.Application
 	err := at.pod(func() (err error) {
@@ -76,7 +84,7 @@ func run(ctx context.Context, c *cases.Case, p cases.PodAddress, written, asked 
 		return nil, fmt.Errorf("start the application: %w", err)
 	}
 	defer app.End()
-	k := kubelet.New()
+	k := at.kubelet()
 	defer k.Close()
 	o := &outcome{}
 	for _, list := range [][]corev1.Container{written.Spec.InitContainers, written.Spec.Containers} {
@@ -109,10 +117,9 @@ func run(ctx context.Context, c *cases.Case, p cases.PodAddress, written, asked 
 	return o, nil
 }
 
-// ask asks one probe, or calls one hook.
-func (o *outcome) ask(ctx context.Context, k *kubelet.Kubelet, pod *corev1.Pod, c *corev1.Container, kind string) {
-	var verdict cases.Verdict
-	var event, message string
+// ask asks one probe or calls one hook.
+func (o *outcome) ask(ctx context.Context, k asker, pod *corev1.Pod, c *corev1.Container, kind string) {
+	var verdict, event, message string
 	if cases.HookOf(c, kind) != nil {
 		verdict, event, message = k.Hook(ctx, pod, *c, kind)
 	} else {
@@ -120,7 +127,7 @@ func (o *outcome) ask(ctx context.Context, k *kubelet.Kubelet, pod *corev1.Pod, 
 		message = event
 	}
 	o.events = append(o.events, normalise(event, pod.Status.PodIP))
-	o.verdicts = append(o.verdicts, verdict)
+	o.verdicts = append(o.verdicts, cases.Verdict(verdict))
 	o.messages = append(o.messages, message)
 }
 
@@ -132,21 +139,25 @@ func find(pod *corev1.Pod, name string) (*corev1.Container, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("find container %s: it is not in the pod", name)
+	return nil, fmt.Errorf("find container %s: not in the pod", name)
 }
 
-// requests is what the application saw that must be the same.
+// requests returns what the application saw and what must be the same, without the additions of other library versions.
 func requests(c *cases.Case, o *outcome) string {
+	seen := strings.Join(o.seen, "---\n")
 	switch {
 	case c.Differs != "":
 		return ""
 	case c.LastRequest && len(o.seen) > 0:
-		return lastRequest(o.seen)
+		seen = lastRequest(o.seen)
 	}
-	return strings.Join(o.seen, "---\n")
+	return byLibrary.ReplaceAllLiteralString(seen, "")
 }
 
-// lastRequest of connections that were made until one was good.
+// byLibrary matches the version of gRPC, the compressions that it offers, and the curves that Go offers.
+var byLibrary = regexp.MustCompile(`grpc-go/[^\s"]+|grpc-accept-encoding: .*\n|, curves \[.*\]`)
+
+// lastRequest returns the last request, for connections that were repeated until one succeeded.
 func lastRequest(seen []string) string {
 	for _, text := range slices.Backward(seen) {
 		if strings.Contains(text, "HTTP/") {
@@ -156,7 +167,7 @@ func lastRequest(seen []string) string {
 	return seen[0]
 }
 
-// addressPool gives each case an address of its own.
+// addressPool gives each case its own address.
 type addressPool struct {
 	mu     sync.Mutex
 	prefix int
@@ -165,12 +176,12 @@ type addressPool struct {
 	from map[string]int
 }
 
-// newAddressPool keeps out of the way of other tests, by their number, and of other runs on the machine.
+// newAddressPool avoids the addresses of other tests, by their number, and of other runs on the machine.
 func newAddressPool(test int) *addressPool {
 	return &addressPool{prefix: 2 + (os.Getpid()*3+test)%250, from: map[string]int{}}
 }
 
-// take returns where a pod is, at an address that is shared if it is given.
+// take returns the address of a new pod. If at is set, the pod shares that address.
 func (ps *addressPool) take(at string) (cases.PodAddress, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -194,7 +205,7 @@ func (ps *addressPool) more(ip string, n int) ([]int, error) {
 	return ps.ports(ip, n)
 }
 
-// ports finds free ones below those that the kernel hands out by itself.
+// ports finds free ports below the kernel's ephemeral ports.
 func (ps *addressPool) ports(ip string, n int) ([]int, error) {
 	const first, last = 16000, 32000
 	if ps.from[ip] == 0 {
@@ -212,7 +223,7 @@ func (ps *addressPool) ports(ip string, n int) ([]int, error) {
 		ports = append(ports, ps.from[ip])
 	}
 	if len(ports) < n {
-		return nil, fmt.Errorf("find %d free ports of %s: there are %d", n, ip, len(ports))
+		return nil, fmt.Errorf("find %d free ports of %s: found %d", n, ip, len(ports))
 	}
 	return ports, nil
 }

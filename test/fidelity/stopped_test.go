@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// changes are what the kubelet has decided.
+// changes are the kubelet's decisions.
 type changes struct {
 	mu     sync.Mutex
 	failed []kubelet.Change
@@ -31,7 +31,7 @@ func (c *changes) add(change kubelet.Change) {
 	if change.Passed {
 		c.passed[change] = true
 	} else if c.passed[kubelet.Change{Container: change.Container, Kind: change.Kind, Passed: true}] {
-		c.failed = append(c.failed, change) // a container that has never been ready begins so
+		c.failed = append(c.failed, change) // before its first success a container counts as failed
 	}
 }
 
@@ -41,10 +41,10 @@ func (c *changes) count() (passed, failed int) {
 	return len(c.passed), len(c.failed)
 }
 
-// TestStoppedAgent stops the guard and the worker of a guarded pod for longer than the users' time-outs, at thresholds of one failure: the kubelet restarts
-// nothing, while it finds each container unready.
+// TestStoppedAgent stops the guard and the worker of a guarded pod for longer than the users' timeouts, with failure
+// thresholds of one. The kubelet restarts nothing, but finds each container unready.
 func TestStoppedAgent(t *testing.T) {
-	slowtest.Skip(t, "an agent is stopped for some seconds")
+	slowtest.Skip(t, "stops an agent for some seconds")
 	t.Parallel()
 	h, err := build(t.Context(), t.TempDir())
 	if err != nil {
@@ -99,7 +99,7 @@ func TestStoppedAgent(t *testing.T) {
 	}
 	signal(syscall.SIGSTOP)
 	eventually(t, "the readiness probes fail", func() bool { _, failed := seen.count(); return failed >= containers })
-	<-time.After(3 * time.Second) // more periods, and more time-outs
+	<-time.After(3 * time.Second) // several periods and timeouts
 	signal(syscall.SIGCONT)
 	k := kubelet.New()
 	defer k.Close()
@@ -110,17 +110,18 @@ func TestStoppedAgent(t *testing.T) {
 		}
 		eventually(t, "the liveness probe of "+name+" passes", func() bool {
 			verdict, _ := k.Probe(ctx, injected, *container, "liveness")
-			return verdict == cases.Success
+			return cases.Verdict(verdict) == cases.Success
 		})
 	}
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	if i := slices.IndexFunc(seen.failed, func(c kubelet.Change) bool { return c.Kind == "liveness" }); i >= 0 {
-		t.Errorf("the kubelet restarts container %s while its agent is stopped, without a grant: it found %v", seen.failed[i].Container, seen.failed)
+		t.Errorf("the kubelet restarted container %s while its agent was stopped, without a grant: it found %v",
+			seen.failed[i].Container, seen.failed)
 	}
 }
 
-// probesOf leaves out the sidecar, whose own probes need Envoy.
+// probesOf removes the sidecar, whose own probes need Envoy.
 func probesOf(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.Spec.InitContainers = nil

@@ -8,21 +8,23 @@ import (
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 )
 
-// table is docs/fidelity.md.
+// table is the content of results.md.
 type table struct {
 	body strings.Builder
-	// cases by what became of them
+	// the number of cases by result
 	all, same, unchanged, differ, process int
 	verdicts                              map[cases.Verdict]int
 	reasons                               []string
-	// unseen are eventClasses that no case has had.
+	// unseen are eventClasses that no case has had yet.
 	unseen map[int]bool
 }
 
 func newTable() *table {
 	t := &table{verdicts: map[cases.Verdict]int{}, unseen: map[int]bool{}}
-	for i := range eventClasses {
-		t.unseen[i] = true
+	for i, class := range eventClasses {
+		if !class.other {
+			t.unseen[i] = true
+		}
 	}
 	return t
 }
@@ -31,7 +33,7 @@ func (t *table) group(title string) {
 	fmt.Fprintf(&t.body, "\n## %s\n\n| case | without a mesh | through the mesh | what the application sees | per-port mode |\n|---|---|---|---|---|\n", title)
 }
 
-// row of a case that ran.
+// row adds a case that ran.
 func (t *table) row(c *cases.Case, r *result) {
 	t.all++
 	if c.Process {
@@ -58,7 +60,7 @@ func (t *table) row(c *cases.Case, r *result) {
 	fmt.Fprintf(&t.body, "| %s | %s | %s | %s | %s |\n", cell(c.Name), verdictsOf(r.direct), verdictsOf(r.through), requests, perPortCell(c, r))
 }
 
-// perPortCell is what came of a case in the per-port mode.
+// perPortCell returns the result of a case in per-port mode.
 func perPortCell(c *cases.Case, r *result) string {
 	verdicts := verdictsOf(r.perPort)
 	switch {
@@ -90,9 +92,10 @@ func (t *table) String() string {
 
 Written by the test in ` + "`test/fidelity`" + `, with the kubelet's own code (Kubernetes 1.37.2: pkg/kubelet/prober, pkg/kubelet/lifecycle, pkg/probe).
 Each case runs three times: the kubelet asks the application itself, then what the injector made of the pod, with the handler
-in between, and then what the injector makes of it in the [per-port mode](decisions/028-per-port-mode.md), with the handler in between, or for TCP the
+in between, and then what the injector makes of it in the [per-port mode](../../docs/decisions/028-per-port-mode.md), with the handler in between, or for TCP the
 kernel's rules, between two network namespaces. The verdict must be the same, and so must be what the application sees: connections, the ClientHello, the
-request line, Host, all headers in their order, and the body. A hook's verdict is Success or Failure.
+request line, Host, all headers in their order, and the body. A hook's verdict is Success or Failure. Each night the kubelets of the other
+[supported versions](../../docs/kubernetes.md#supported-api-servers-and-kubelets) ask the same cases; where their verdict is another one, the agent's is for them, too.
 
 In redirects, IP is the pod's address, and PORT, OTHER, TLS, CLOSED and VIRTUAL are ports of it: the application's, two more of it,
 one on which nothing listens, and the handler's.
@@ -118,32 +121,32 @@ Where it says 503 there is no status, since the application has sent none that t
 agent's. The reason, in the kubelet's words, is in the event ` + "`ProbeFailed`" + ` of the control plane, in the agent's log, and in the body of the 503. What the
 agent itself cannot tell, as it is overloaded or starts again, is ` + "`" + strings.TrimPrefix(unexpectedEOF, "probe ") + "`" + `. Texts of an application do not leave the
 pod, with one exception: of a redirect that is not followed the kubelet gets ` + "`Location`" + ` and the first 10 KiB of the body
-([decision 043](decisions/043-what-the-kubelet-writes.md)). Probes and hooks by exec and sleep are left alone, and so are their events.
+([decision 043](../../docs/decisions/043-what-the-kubelet-writes.md)). Probes and hooks by exec and sleep are left alone, and so are their events.
 
 A failed postStart hook has one more text, in the status of the container (` + "`PostStartHookError`" + `): it ends in ` + "`EOF`" + ` in place of the reason, which is in the agent's log. A fallback from HTTPS to HTTP
 is in that log, too.
 ` + t.body.String()
 }
 
-// elsewhereDiffers is what the table does not show.
+// elsewhereDiffers are differences that the table does not show.
 var elsewhereDiffers = []string{
 	"- the texts of some of the kubelet's events, see [below](#the-kubelets-events)",
 	"- the user agent of gRPC: `kube-probe/<version>` is the kubelet's, `grpc-go/<version>` behind it the agent's",
 	"- the ClientHello, where kubelet and agent were built by different versions of Go",
 	"- where a connection comes from: the pod's own address, and not the node's",
 	"- how the connection of a TCP check ends: with a reset, after which the pod keeps no connection in TIME_WAIT; the kubelet closes it",
-	"- invalid SETTINGS of an HTTP/2 server, such as frames of 1 byte: the libraries here and in the agent refuse them, those that Kubernetes 1.36.3 is " +
-		"built with (golang.org/x/net 0.49, gRPC 1.79) do not. With these every other case was the same",
+	"- invalid SETTINGS of an HTTP/2 server, such as frames of 1 byte: the libraries of the agent refuse them, the libraries of kubelets until 1.36 " +
+		"(golang.org/x/net 0.49) do not",
 }
 
-// elsewherePerPort is what the table does not show of the per-port mode.
+// elsewherePerPort are differences of the per-port mode that the table does not show.
 var elsewherePerPort = []string{
-	"- a gRPC probe finds a connection where the application has none, since the agent accepts it: the verdict is that of the call",
+	"- a gRPC probe finds a connection where the application has none, since the agent accepts it: the verdict comes from the call",
 	"- a gRPC probe whose agent cannot tell is a Failure, since gRPC has nothing that the kubelet discards. While the agent is restarted, the guard holds the call",
 	"- TCP probes from the pod itself, or to its loopback address, are refused: the rules are for callers outside the pod",
 }
 
-// cell makes text fit a table.
+// cell makes text fit into a table cell.
 func cell(text string) string {
 	return strings.NewReplacer("|", "&#124;", "<", "&lt;", ">", "&gt;", "*", `\*`, "_", `\_`, "`", "&#96;", "$", `\$`, "\\", `\\`).Replace(text)
 }

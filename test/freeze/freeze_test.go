@@ -1,7 +1,8 @@
-// Package freeze plays random schedules against the freeze of replicas of the control plane: kubelets fall silent, agents are cut off and come back at any
-// replica, replicas start, end and are killed, are cut from each other and from the API server, hear of things late, and lead for too long. The judgement is
-// the real one; what it is told through is in memory, and time is virtual. Nothing may be frozen in a fleet that is well and seen, what is lost has to be
-// frozen, and once sight is back all has to thaw.
+// Package freeze plays random schedules with the freeze of the control plane's replicas. Kubelets become silent,
+// agents disconnect and reconnect to any replica; replicas start, end, are killed, are disconnected from each other
+// and from the API server, receive changes late, and lead for too long. The judgement is real; its inputs are in
+// memory, and time is virtual. Nothing may be frozen in a healthy and seen fleet, lost zones must be frozen, and
+// everything must thaw after it is seen again.
 package freeze
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// schedules are played at night, and few in other runs; more by hand: SONDE_TEST_SEEDS=10000.
+// schedules is the number at night, and few in other runs; to run more: SONDE_TEST_SEEDS=10000.
 const schedules, few = 300, 50
 
 func TestMain(m *testing.M) {
@@ -37,7 +38,8 @@ func each(t *testing.T, play func(ctx context.Context, s *simulation)) {
 	seeded.Range(t, 0, slowtest.Rounds(schedules, few), one)
 }
 
-// Single kubelets fall silent, agents come and go, and the control plane has all troubles at once: the mesh is well, and seen.
+// Single kubelets become silent, agents reconnect, and the control plane has all faults at once: the mesh is healthy,
+// and seen.
 func TestWellAndSeen(t *testing.T) {
 	each(t, func(ctx context.Context, s *simulation) {
 		s.never = true
@@ -45,7 +47,7 @@ func TestWellAndSeen(t *testing.T) {
 	})
 }
 
-// A zone, or all, is lost for a while, with troubles before, meanwhile and after.
+// One zone or all are lost for a while, with faults before, meanwhile and after.
 func TestLostAndFound(t *testing.T) {
 	each(t, func(ctx context.Context, s *simulation) {
 		s.disturb(ctx, 2*time.Minute)

@@ -18,24 +18,25 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// replica of the control plane. What is not Freeze is guarded by simulation.mu.
+// replica is a replica of the control plane. simulation.mu guards everything except for Freeze.
 type replica struct {
 	*freeze.Freeze
 	s       *simulation
 	name    string
 	started time.Time
-	away    bool // from the API server
-	// wait waits while it runs, term begins a term of it as the leader, and end ends it.
+	away    bool // disconnected from the API server
+	// wait waits while the replica runs, term starts a term as the leader, and end ends the
+	// replica.
 	wait func(time.Duration)
 	term func() (context.Context, context.CancelFunc)
 	end  context.CancelFunc
-	// resign ends that it leads, nil if it does not.
+	// resign ends its term; nil if it does not lead.
 	resign context.CancelFunc
-	// last is what it has held last.
+	// last is the verdict that it held last.
 	last *freeze.Verdict
 }
 
-// start starts a replica, which hears the verdict of the others. With mu not held.
+// start starts a replica, which receives the verdict of the others. The caller does not hold mu.
 func (s *simulation) start(ctx context.Context) {
 	s.mu.Lock()
 	s.started++
@@ -58,7 +59,8 @@ func (s *simulation) start(ctx context.Context) {
 	s.Note("replica %s starts", r.name)
 }
 
-// spread has the others hear what a replica holds, as a new stream between them does. mu is held.
+// spread sends a replica's verdict to the others, as a new stream between them does. The caller
+// holds mu.
 func (s *simulation) spread(r *replica) {
 	for _, other := range s.replicas {
 		if other != r && s.hear(other, r) {
@@ -68,7 +70,7 @@ func (s *simulation) spread(r *replica) {
 	}
 }
 
-// tell is freeze.Options.Tell: it returns at once, and others hear of it later.
+// tell is freeze.Options.Tell: it returns at once, and the others receive the verdict later.
 func (r *replica) tell() {
 	r.s.running.Go(func() {
 		m := r.Tell()
@@ -88,7 +90,7 @@ func (r *replica) tell() {
 }
 
 func (r *replica) hears(m *peerv1.Freeze) {
-	if m == nil { // there is no verdict yet
+	if m == nil { // no verdict yet
 		return
 	}
 	if err := r.Hear(m); err != nil {
@@ -97,7 +99,7 @@ func (r *replica) hears(m *peerv1.Freeze) {
 	r.check(r.Verdict())
 }
 
-// check checks a verdict that the replica holds.
+// check checks a verdict of the replica.
 func (r *replica) check(v *freeze.Verdict) {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
@@ -113,7 +115,7 @@ func (r *replica) check(v *freeze.Verdict) {
 	}
 }
 
-// hear reports whether one replica hears another. mu is held.
+// hear reports whether two replicas are connected. The caller holds mu.
 func (s *simulation) hear(a, b *replica) bool {
 	_, cut := s.cuts[pair(a, b)]
 	return !cut
@@ -142,7 +144,8 @@ func (r *replica) nodes() (map[string]freeze.Node, error) {
 	return maps.Clone(r.s.nodes), nil
 }
 
-// proxies are heard as agents/session counts it: with a replica that is not heard for lostAfter longer.
+// proxies returns when proxies were last seen, as agents/session counts: for lostAfter longer at a
+// disconnected replica.
 func (r *replica) proxies(now time.Time) []partition.Member {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
@@ -163,7 +166,7 @@ func (r *replica) proxies(now time.Time) []partition.Member {
 	return all
 }
 
-// killReplica ends one, whose agents go elsewhere, and starts another one.
+// killReplica ends a replica, whose agents move to other replicas, and starts another.
 func (s *simulation) killReplica(ctx context.Context) {
 	s.mu.Lock()
 	i := s.random.IntN(len(s.replicas))
@@ -188,7 +191,7 @@ func (s *simulation) killReplica(ctx context.Context) {
 	}
 }
 
-// elect has one replica lead, and the others not.
+// elect makes one replica lead, and the others follow.
 func (s *simulation) elect(context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +204,7 @@ func (s *simulation) elect(context.Context) {
 	s.leads(s.replicas[s.random.IntN(len(s.replicas))])
 }
 
-// electAnother has one more replica lead, while the one before does not know it.
+// electAnother makes one more replica lead, while the previous leader does not know it.
 func (s *simulation) electAnother(context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +214,7 @@ func (s *simulation) electAnother(context.Context) {
 	}
 }
 
-// leads needs mu.
+// The caller of leads holds mu.
 func (s *simulation) leads(r *replica) {
 	s.epoch++
 	epoch := s.epoch
@@ -225,7 +228,7 @@ func (s *simulation) leads(r *replica) {
 	})
 }
 
-// cutReplicas cuts two replicas from each other, joinReplicas has all hear each other.
+// cutReplicas disconnects two replicas from each other; joinReplicas reconnects all.
 func (s *simulation) cutReplicas(context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +249,7 @@ func (s *simulation) joinReplicas(context.Context) {
 	s.Note("all replicas hear each other")
 }
 
-// secrets keep one secret.
+// secrets stores one secret.
 type secrets struct {
 	mu      sync.Mutex
 	data    []byte

@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// comesBack is how long an agent takes that has lost its session, at most.
+	// comesBack is the longest time in which an agent reconnects after losing its session.
 	comesBack = 20 * time.Second
-	// lostAfter is how long the sessions of a replica that is not heard count, as in agents/session.
+	// lostAfter is how long the sessions of a disconnected replica count, as in agents/session.
 	lostAfter = time.Minute
 )
 
-// proxy has a session with a replica, or has had one until ended.
+// proxy has a session with a replica, or had one until ended.
 type proxy struct {
 	name, zone string
-	at         *replica // nil for none
+	at         *replica // nil without a session
 	ended      time.Time
-	cut        bool // from all replicas
+	cut        bool // disconnected from all replicas
 }
 
 // simulation is a mesh and its control plane.
@@ -34,21 +34,21 @@ type simulation struct {
 	*seeded.Journal
 	random *rand.Rand
 	zones  []string
-	// never is that nothing may be frozen.
+	// never means that nothing may be frozen.
 	never bool
 
 	running sync.WaitGroup
-	mu      sync.Mutex // guards the rest, and what replicas have
+	mu      sync.Mutex // guards the other fields, and the replicas' fields
 	lags    *rand.Rand
 	nodes   map[string]freeze.Node
 	proxies []*proxy
-	// replicas run; names are counted.
+	// replicas are the running replicas; names counts them for new names.
 	replicas []*replica
 	started  int
 	epoch    int64
-	// lost zones are not seen.
+	// lost has the zones that are not seen.
 	lost map[string]bool
-	// links that are cut, by the names of two replicas, and since when.
+	// Disconnected pairs of replicas, by their names, and since when.
 	cuts   map[[2]string]time.Time
 	secret *secrets
 }
@@ -71,7 +71,7 @@ func newSimulation(j *seeded.Journal, seed uint64) *simulation {
 	return s
 }
 
-// run starts the control plane, plays, and ends it.
+// run starts the control plane, calls play, and ends it.
 func (s *simulation) run(ctx context.Context, play func(context.Context)) {
 	defer s.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -94,7 +94,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// disturb has things go wrong for a while. What is a fleet that is well and seen stays it.
+// disturb causes faults for a while. A healthy and seen fleet stays healthy and seen.
 func (s *simulation) disturb(ctx context.Context, d time.Duration) {
 	end := time.Now().Add(d)
 	for time.Now().Before(end) {
@@ -108,7 +108,8 @@ var operations = []func(*simulation, context.Context){
 	(*simulation).oneNode, (*simulation).oneNode, (*simulation).someProxies, (*simulation).someProxies, (*simulation).apiServer,
 }
 
-// calm ends the troubles, for that long: one replica leads, all hear each other and the API server.
+// calm ends the faults, for a duration: one replica leads, all are connected to each other and to
+// the API server.
 func (s *simulation) calm(ctx context.Context, d time.Duration) {
 	s.mu.Lock()
 	clear(s.cuts)
@@ -133,7 +134,7 @@ func (s *simulation) calm(ctx context.Context, d time.Duration) {
 	wait(ctx, d)
 }
 
-// lose has a zone not be seen any more, or all.
+// lose makes one zone or all zones unreachable.
 func (s *simulation) lose() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +178,7 @@ func (s *simulation) find() {
 	clear(s.lost)
 }
 
-// disconnect needs mu.
+// The caller of disconnect holds mu.
 func (s *simulation) disconnect(p *proxy, cut bool) {
 	p.cut = cut
 	if p.at != nil {
@@ -185,7 +186,7 @@ func (s *simulation) disconnect(p *proxy, cut bool) {
 	}
 }
 
-// reconnect has agents that have lost their session come back to any replica.
+// reconnect connects agents without a session to any replica.
 func (s *simulation) reconnect(ctx context.Context) {
 	random := rand.New(rand.NewPCG(7, uint64(len(s.proxies))))
 	for ctx.Err() == nil {
@@ -201,7 +202,8 @@ func (s *simulation) reconnect(ctx context.Context) {
 	}
 }
 
-// oneNode has the kubelet of a node fall silent, or be heard again, with its agents. Of each zone there is one at most, which is less than lost.
+// oneNode disconnects or reconnects the kubelet of a node, with its agents. At most one node of each zone is
+// disconnected, so that the zone is not lost.
 func (s *simulation) oneNode(context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +224,7 @@ func (s *simulation) oneNode(context.Context) {
 	s.Note("node %s unknown: %t", name, n.Unknown)
 }
 
-// someProxies cuts off up to a third of the agents of a zone, and lets the others come back.
+// someProxies disconnects up to a third of the agents of a zone, and reconnects the others.
 func (s *simulation) someProxies(context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +246,7 @@ func (s *simulation) someProxies(context.Context) {
 	s.Note("zone %s: all agents lose their session, %d of %d do not come back", zone, few, len(of))
 }
 
-// apiServer is not heard by a replica, or is again.
+// apiServer disconnects a replica from the API server, or reconnects it.
 func (s *simulation) apiServer(context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +257,7 @@ func (s *simulation) apiServer(context.Context) {
 	}
 }
 
-// mustBe checks what the replicas hold of a zone, "" for all that is frozen or held.
+// mustBe checks that each replica reports the zone as frozen, or as not frozen. Zone "" means any zone.
 func (s *simulation) mustBe(zone string, frozen bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// A thousand proxies lose their sessions and streams with two replicas at once, and do not come back: nothing follows from that at either, while their nodes
-// are well, and with it their endpoints. If thirty do, all is as ever.
+// A thousand proxies lose their sessions and streams with two replicas at once, and do not reconnect: while their
+// nodes are healthy, no replica freezes a zone or removes endpoints. If thirty do, they are handled as usual.
 func TestAThousandProxies(t *testing.T) {
 	for name, tc := range map[string]struct {
 		gone int

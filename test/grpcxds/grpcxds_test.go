@@ -1,5 +1,5 @@
-// Package grpcxds tests the ADS server with gRPC-Go's own xDS client, which is independent of ours: it resolves and calls
-// services.
+// Package grpcxds tests the ADS server with gRPC-Go's own xDS client, which is independent of our code: it resolves and
+// calls services.
 package grpcxds
 
 import (
@@ -47,7 +47,7 @@ const (
 	host = "10.0.0.1" // of all servers
 )
 
-// source has what the only proxy should have.
+// source has the resources of the only proxy.
 type source struct{ desired resource.Desired }
 
 func (s *source) Attach(string, resource.Metadata) resource.Desired { return s.desired }
@@ -58,7 +58,8 @@ func TestResolveAndCall(t *testing.T) {
 		n := virtual.NewNetwork()
 		first, second := backend(t, n, "first"), backend(t, n, "second")
 		set := resource.NewSet(service(t, "api", first)...)
-		ads := sondexds.NewServer(sondexds.Options{}, &source{desired: resource.Desired{Shared: set}}, func(_ context.Context, id string) error {
+		// Without a drain time gRPC-Go may lose the old cluster before it uses the new routes that it has already ACKed.
+		ads := sondexds.NewServer(sondexds.Options{DrainTime: time.Second}, &source{desired: resource.Desired{Shared: set}}, func(_ context.Context, id string) error {
 			if id != node {
 				return fmt.Errorf("unexpected node %q", id)
 			}
@@ -75,11 +76,16 @@ func TestResolveAndCall(t *testing.T) {
 		ads.Publish(map[string]resource.Desired{node: {Shared: set}})
 		until(t, "the second backend answers", func() bool { return call(t, conn) == "second" })
 
-		// Cluster and route change, and the old cluster is removed. No call fails, except those that gRPC-Go itself loses (see call).
+		// The cluster and the route change, and the old cluster is removed. No call fails, except for calls that gRPC-Go
+		// itself loses (see call).
 		put := append(service(t, "other", first), route(t, "api", "other"))
 		next := set.With(put, []resource.Name{{Type: resource.Cluster, Name: "api"}, {Type: resource.Endpoint, Name: "api"}})
 		ads.Publish(map[string]resource.Desired{node: {Shared: next}})
 		until(t, "calls go to the other cluster", func() bool { return call(t, conn) == "first" })
+		time.Sleep(time.Minute) // the old cluster is removed
+		if got := call(t, conn); got != "first" {
+			t.Errorf("after the removal of the old cluster, %q answers, want first", got)
+		}
 
 		var nacks, types int
 		for _, s := range ads.Status() {
@@ -120,7 +126,7 @@ func TestNACK(t *testing.T) {
 			return false
 		})
 		if got := call(t, conn); got != "first" {
-			t.Errorf("after the NACK %q answers, want the last good one", got)
+			t.Errorf("after the NACK, %q answers, want the last good one", got)
 		}
 		ads.Publish(map[string]resource.Desired{node: {Shared: set.With([]*resource.Resource{assignment(t, "api", second)}, nil)}})
 		until(t, "the fix arrives", func() bool { return call(t, conn) == "second" })
@@ -158,7 +164,8 @@ func serve(t *testing.T, n *virtual.Network, register func(*grpc.Server), o ...g
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// memory are credentials of gRPC-Go's xDS client that connect it to the network of a test, whose name is their configuration.
+// memory are credentials for gRPC-Go's xDS client. Their configuration is the name of the test's network, to which they
+// connect the client.
 type memory struct{ networks sync.Map }
 
 var inMemory = &memory{}
@@ -174,7 +181,7 @@ func (m *memory) Build(config json.RawMessage) (credentials.Bundle, func(), erro
 	}
 	n, known := m.networks.Load(name)
 	if !known {
-		return nil, nil, fmt.Errorf("network %q is not known", name)
+		return nil, nil, fmt.Errorf("network %q is unknown", name)
 	}
 	return bundle{insecure.NewBundle(), n.(*virtual.Network)}, func() {}, nil
 }
@@ -184,7 +191,7 @@ type bundle struct {
 	network *virtual.Network
 }
 
-// DialOptions is what gRPC-Go looks for.
+// DialOptions is called by gRPC-Go.
 func (b bundle) DialOptions() []grpc.DialOption { return []grpc.DialOption{dialer(b.network)} }
 
 func dialer(n *virtual.Network) grpc.DialOption {
@@ -193,7 +200,7 @@ func dialer(n *virtual.Network) grpc.DialOption {
 	})
 }
 
-// dial returns a connection to the service api, of which the ADS server says where it is.
+// dial returns a connection to the service api, whose address comes from the ADS server.
 func dial(t *testing.T, n *virtual.Network, ads netip.AddrPort) *grpc.ClientConn {
 	t.Helper()
 	inMemory.networks.Store(t.Name(), n)
@@ -216,8 +223,8 @@ func dial(t *testing.T, n *virtual.Network, ads netip.AddrPort) *grpc.ClientConn
 	return conn
 }
 
-// call returns the name of the backend that answered, or "" if gRPC-Go was between two configurations. Whatever the server
-// sends, gRPC-Go uses new routes a moment before its balancer knows their clusters
+// call returns the name of the backend that answered, or "" if gRPC-Go was between two configurations. Whatever the
+// server sends, gRPC-Go uses new routes a moment before its balancer knows their clusters
 // (ClientConn.updateResolverStateAndUnlock). Any other failure fails the test.
 func call(t *testing.T, conn *grpc.ClientConn) string {
 	t.Helper()
@@ -229,7 +236,7 @@ func call(t *testing.T, conn *grpc.ClientConn) string {
 		return ""
 	}
 	if err != nil {
-		t.Fatalf("call: %v", err)
+		t.Fatalf("call failed: %v", err)
 	}
 	if names := header.Get("backend"); len(names) == 1 {
 		return names[0]
@@ -237,7 +244,7 @@ func call(t *testing.T, conn *grpc.ClientConn) string {
 	return ""
 }
 
-// until calls done while messages go, each of which takes a moment.
+// until calls done while messages are sent, which take some time.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for range 1000 {

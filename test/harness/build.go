@@ -1,5 +1,5 @@
-// Package harness runs the real programs on one machine, for tests and for the demo: a control plane, and proxies, each with
-// an application, an agent and an Envoy. All processes that it starts end with it.
+// Package harness runs Sonde's programs on one machine, for tests and for the demo: a control plane, and proxies that
+// each have an application, an agent and an Envoy. All processes that it starts end with it.
 package harness
 
 import (
@@ -18,16 +18,16 @@ import (
 
 const rootModule = "module github.com/sonde-mesh/sonde\n"
 
-// Programs are the paths of the programs that a mesh needs.
+// Programs has the paths of the programs that a Machine runs.
 type Programs struct {
 	ControlPlane, Agent, Ctl string
 	// App is the application of test/app.
 	App string
-	// Envoy is the binary that agents start.
+	// Envoy is the binary that agents run.
 	Envoy string
 }
 
-// Root returns the top directory of the repository: the working directory or one above it.
+// Root returns the root directory of the repository, which contains the working directory.
 func Root() (string, error) {
 	directory, err := os.Getwd()
 	if err != nil {
@@ -46,22 +46,23 @@ func Root() (string, error) {
 	}
 }
 
-// Build builds all programs into bin, or with the race detector into bin/race, and finds Envoy or downloads it. Programs that
-// are up to date are not built again.
+// Build builds all programs into bin, or into bin/race with the race detector, and finds or downloads Envoy. It does
+// not rebuild programs that are up to date.
 func Build(ctx context.Context, race bool) (Programs, error) {
 	root, err := Root()
 	if err != nil {
 		return Programs{}, err
 	}
 	bin := filepath.Join(root, "bin")
-	args, env := asReleased, static
-	if race { // as the Makefile tests: what they share is compiled once
-		bin, args, env = filepath.Join(bin, "race"), slices.Concat(build, []string{"-race"}), "CGO_ENABLED=1"
+	args, env := asReleased, []string{static}
+	if race { // the flags of the Makefile's tests, so that shared packages compile once
+		bin, args, env = filepath.Join(bin, "race"), slices.Concat(build, []string{"-race"}), []string{"CGO_ENABLED=1"}
 	}
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return Programs{}, err
 	}
-	// Packages are tested at the same time: none may replace a program that another one runs.
+	// Go tests several packages at once: without the lock, a build could replace a program that
+	// another test runs.
 	lock, err := os.Open(bin)
 	if err != nil {
 		return Programs{}, err
@@ -94,13 +95,14 @@ func programsIn(bin string) Programs {
 	}
 }
 
-// Built returns the programs in bin, which tools/prepare has built, without Envoy.
+// Built returns the programs that tools/prepare has built into bin, without Envoy.
 func Built() (Programs, error) {
 	root, err := Root()
 	return programsIn(filepath.Join(root, "bin")), err
 }
 
-// build has the arguments of Go with which all is compiled, as in the Makefile. A program is released as asReleased, with static in the environment.
+// build has the arguments of go build, as in the Makefile. A release is built with asReleased, and with static in the
+// environment.
 var (
 	build      = []string{"build", "-trimpath", "-tags", "grpcnotrace"}
 	asReleased = slices.Concat(build, []string{"-ldflags", "-s -w"})
@@ -108,8 +110,8 @@ var (
 
 const static = "CGO_ENABLED=0"
 
-// BuildInto builds a package of the repository, such as cmd/sonde-dp, test/app or tools/previous, as the Makefile does. It returns the path of
-// the program, which is in the directory.
+// BuildInto builds a main package of the repository, such as cmd/sonde-dp, test/app or tools/previous, into a
+// directory, as the Makefile does. It returns the path of the program.
 func BuildInto(ctx context.Context, directory, path string) (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -123,14 +125,14 @@ func BuildInto(ctx context.Context, directory, path string) (string, error) {
 		module, path = filepath.Join(root, of), inModule
 	}
 	args := slices.Concat(asReleased, []string{"-o", program, "./" + path})
-	if _, err := goCommand(ctx, module, static, args...); err != nil {
+	if _, err := goCommand(ctx, module, []string{static}, args...); err != nil {
 		return "", fmt.Errorf("build %s: %w", path, err)
 	}
 	return program, nil
 }
 
-// Envoys returns the path of an Envoy of that version or minor version. "" means any supported version, "all" one Envoy of
-// each supported minor version, newest first.
+// Envoys returns the path of an Envoy of a version such as 1.36.2, or of a minor version. "" means any supported
+// version; "all" means one Envoy of each supported minor version, newest first.
 func Envoys(ctx context.Context, version string) ([]string, error) {
 	root, err := Root()
 	if err != nil {
@@ -144,21 +146,22 @@ func Envoys(ctx context.Context, version string) ([]string, error) {
 	default:
 		args = append(args, "--version", version)
 	}
-	out, err := goCommand(ctx, filepath.Join(root, "tools"), static, args...)
+	out, err := goCommand(ctx, filepath.Join(root, "tools"), []string{static}, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find Envoy: %w", err)
 	}
 	return strings.Fields(out), nil
 }
 
-// EnvoysOfTests returns the newest supported Envoy, or with SONDE_TEST_ENVOYS=all one of each supported minor version.
+// EnvoysOfTests returns the newest supported Envoy; with SONDE_TEST_ENVOYS=all, it returns one of each supported
+// minor version.
 func EnvoysOfTests(ctx context.Context) ([]string, error) {
 	return Envoys(ctx, os.Getenv("SONDE_TEST_ENVOYS"))
 }
 
-func goCommand(ctx context.Context, directory, env string, args ...string) (string, error) {
+func goCommand(ctx context.Context, directory string, env []string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env = directory, append(os.Environ(), env)
+	cmd.Dir, cmd.Env = directory, append(os.Environ(), env...)
 	cmd.WaitDelay = time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

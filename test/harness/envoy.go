@@ -23,7 +23,8 @@ func (p *Proxy) EnvoyPID() (int, error) {
 	return pids[0], nil
 }
 
-// KillAll ends agent, Envoy and application as kill -9 does, and returns when nothing of them takes a connection any more.
+// KillAll ends the agent, Envoy and application as kill -9 does, and returns when the inbound accepts no
+// connections.
 func (p *Proxy) KillAll(ctx context.Context) error {
 	pid, err := p.EnvoyPID()
 	if err != nil {
@@ -32,31 +33,31 @@ func (p *Proxy) KillAll(ctx context.Context) error {
 	p.Agent.Kill()
 	err = syscall.Kill(pid, syscall.SIGKILL)
 	p.App.Kill()
-	if err != nil && !errors.Is(err, syscall.ESRCH) { // ESRCH: it died with its agent
+	if err != nil && !errors.Is(err, syscall.ESRCH) { // ESRCH: Envoy has ended with its agent
 		return err
 	}
 	return Poll(ctx, "the end of the Envoy of "+p.Name, func(ctx context.Context) error {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.Inbound)
 		if err != nil {
-			return nil //nolint:nilerr // nobody listens
+			return nil //nolint:nilerr // the port is closed
 		}
 		return errors.Join(errors.New("it still listens"), c.Close())
 	})
 }
 
-// EnvoyGet asks Envoy's admin interface for a path, such as "/clusters?format=json".
+// EnvoyGet requests a path, such as "/clusters?format=json", from Envoy's admin interface.
 func (p *Proxy) EnvoyGet(ctx context.Context, path string) (string, error) {
 	return Get(ctx, p.envoy, "http://envoy"+path)
 }
 
-// EnvoyJSON is EnvoyGet with the answer decoded.
+// EnvoyJSON is like EnvoyGet, and decodes the response.
 func (p *Proxy) EnvoyJSON(ctx context.Context, path string, into any) error {
 	body, err := p.EnvoyGet(ctx, path)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal([]byte(body), into); err != nil {
-		return fmt.Errorf("decode what Envoy answers to %s: %w", path, err)
+		return fmt.Errorf("decode Envoy's response to %s: %w", path, err)
 	}
 	return nil
 }
@@ -74,20 +75,20 @@ func (p *Proxy) Stats(ctx context.Context, filter string) (map[string]int64, err
 	}
 	stats := map[string]int64{}
 	for _, s := range all.Stats {
-		if s.Name != "" { // histograms have none
+		if s.Name != "" { // histograms have no name here
 			stats[s.Name] = s.Value
 		}
 	}
 	return stats, nil
 }
 
-// Endpoint is what an Envoy knows of one address of a service.
+// Endpoint is Envoy's state of one endpoint of a cluster.
 type Endpoint struct {
-	Ejected     bool // by outlier detection
-	Connections int  // that are open
+	Ejected     bool // outlier detection ejected the endpoint
+	Connections int  // open connections
 }
 
-// Endpoints returns what Envoy has for a service, by address.
+// Endpoints returns Envoy's endpoints of a service, by address.
 func (p *Proxy) Endpoints(ctx context.Context, service string) (map[string]Endpoint, error) {
 	var all struct {
 		Clusters []struct {
@@ -132,7 +133,7 @@ func (p *Proxy) Endpoints(ctx context.Context, service string) (map[string]Endpo
 	return nil, fmt.Errorf("%s has no cluster %s", p.Name, service)
 }
 
-// HasEndpoints is an error unless Envoy has these addresses for a service, and no others.
+// HasEndpoints returns an error unless Envoy has exactly these endpoint addresses for a service.
 func (p *Proxy) HasEndpoints(ctx context.Context, service string, want ...string) error {
 	got, err := p.Endpoints(ctx, service)
 	if err != nil {

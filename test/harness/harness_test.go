@@ -53,10 +53,10 @@ func TestPortsEnd(t *testing.T) {
 			return
 		}
 	}
-	t.Error("take() gave more ports than the block has")
+	t.Error("take() returned more ports than the block has")
 }
 
-// sleeper is a process that starts another one and then waits.
+// sleeper starts a process that starts a child and then waits.
 func sleeper(t *testing.T, s *spawner) *Process {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,11 +64,11 @@ func sleeper(t *testing.T, s *spawner) *Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(-p.PID(), syscall.SIGKILL) }) // the group
+	t.Cleanup(func() { _ = syscall.Kill(-p.PID(), syscall.SIGKILL) }) // the process group
 	err = Poll(t.Context(), "its child", func(context.Context) error {
 		children, err := p.Children("sleep")
 		if err == nil && len(children) != 1 {
-			err = errors.New("there is none")
+			err = errors.New("not started yet")
 		}
 		return err
 	})
@@ -97,7 +97,7 @@ func TestProcess(t *testing.T) {
 	if log := p.tail(5); log != "ready" {
 		t.Errorf("the log is %q", log)
 	}
-	p.Kill() // does nothing to a process that has ended
+	p.Kill() // no effect: the process has ended
 }
 
 func TestProcessThatDoesNotEnd(t *testing.T) {
@@ -124,7 +124,8 @@ func TestProcessThatDoesNotEnd(t *testing.T) {
 	p.Kill()
 }
 
-// helperDir is set in a second process of this test binary. That one starts a process in the directory and waits to be killed.
+// helperDir is set in a second process of this test binary. That process starts a program in the directory and waits
+// until the test kills it.
 const helperDir = "SONDE_HARNESS_HELPER_DIR"
 
 func TestProcessesEndWithTheProgram(t *testing.T) {
@@ -167,9 +168,9 @@ func TestProcessesEndWithTheProgram(t *testing.T) {
 func TestPoll(t *testing.T) {
 	notYet := errors.New("not yet")
 	tests := map[string]struct {
-		deadline time.Duration // none if 0
-		comes    int           // the call that succeeds
-		err      error         // of the calls before
+		deadline time.Duration // 0 means no deadline
+		comes    int           // number of the call that succeeds
+		err      error         // error of the earlier calls
 		took     time.Duration
 		want     string
 	}{

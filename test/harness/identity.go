@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 )
 
-// IdentityFile is where the agent keeps Envoy's certificate and key.
+// IdentityFile is the file of Envoy's certificate and key, which the agent writes.
 func (p *Proxy) IdentityFile() string { return filepath.Join(p.Dir(), "sds", "identity.json") }
 
-// CAFile is where the agent keeps the CA certificates that Envoy trusts.
+// CAFile is the file of the CA certificates that Envoy trusts, which the agent writes.
 func (p *Proxy) CAFile() string { return filepath.Join(p.Dir(), "sds", "ca.json") }
 
-// sdsFile has the fields of both files that Envoy reads.
+// sdsFile has the fields of IdentityFile and CAFile.
 type sdsFile struct {
 	Resources []struct {
 		Certificate struct {
@@ -48,7 +48,7 @@ func readSDS(path string) (*sdsFile, error) {
 	return &f, nil
 }
 
-// Identity returns the certificate and key that the proxy has now.
+// Identity returns the proxy's current certificate and key.
 func (p *Proxy) Identity() (tls.Certificate, error) {
 	f, err := readSDS(p.IdentityFile())
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *Proxy) Identity() (tls.Certificate, error) {
 	return tls.X509KeyPair([]byte(c.Chain.PEM), []byte(c.Key.PEM))
 }
 
-// KeyPEM returns the private key that the proxy has now.
+// KeyPEM returns the proxy's current private key.
 func (p *Proxy) KeyPEM() (string, error) {
 	f, err := readSDS(p.IdentityFile())
 	if err != nil {
@@ -87,5 +87,6 @@ func (p *Proxy) Trusted() ([]*x509.Certificate, error) {
 	}
 }
 
-// Processes returns the ids of the processes that run in the proxy's directory: Envoys, even if their agent has ended.
+// Processes returns the ids of the processes whose working directory is the proxy's: Envoys, even if their agent has
+// ended.
 func (p *Proxy) Processes() ([]int, error) { return below(p.Dir()) }

@@ -20,13 +20,13 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// Caller makes one call and returns which instance answered.
+// Caller makes one call and returns the name of the instance that responded.
 type Caller interface {
 	Call(ctx context.Context) (instance string, err error)
 	Close()
 }
 
-// Load makes calls until it is stopped, and counts them.
+// Load makes calls until Stop, and counts them.
 type Load struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
@@ -37,15 +37,15 @@ type Load struct {
 
 // Report is the result of a Load.
 type Report struct {
-	// Calls is the number of calls that have ended, Failed that of those among them that failed.
+	// Calls is the number of calls that have ended, Failed the number of failed calls among them.
 	Calls, Failed int
-	// Instances counts good calls by the instance that answered.
+	// Instances counts successful calls by the instance that responded.
 	Instances map[string]int
 	// Reasons counts failed calls by their error.
 	Reasons map[string]int
 }
 
-// String shows the numbers, and why calls failed.
+// String shows the counts, and the reasons of failed calls.
 func (r Report) String() string {
 	lines := []string{fmt.Sprintf("%d calls, %d failed", r.Calls, r.Failed)}
 	for _, reason := range slices.Sorted(maps.Keys(r.Reasons)) {
@@ -54,7 +54,7 @@ func (r Report) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// StartLoad makes each caller call again and again, with a pause between two calls.
+// StartLoad starts one goroutine per caller, which calls repeatedly with a pause between calls.
 func StartLoad(ctx context.Context, pause time.Duration, callers ...Caller) *Load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &Load{cancel: cancel, report: Report{Instances: map[string]int{}, Reasons: map[string]int{}}}
@@ -69,7 +69,7 @@ func StartLoad(ctx context.Context, pause time.Duration, callers ...Caller) *Loa
 					return
 				case <-ticker.C:
 				}
-				// a call in progress is not cut off when the load stops
+				// Stop waits for a call in progress instead of canceling it.
 				one, done := bounded(context.WithoutCancel(ctx))
 				instance, err := c.Call(one)
 				done()
@@ -101,7 +101,8 @@ func (l *Load) Report() Report {
 	return r
 }
 
-// WaitMore returns once the load has made that many more calls, so that what was done before is in use.
+// WaitMore returns once the load has made that many more calls, so that they use the current
+// configuration.
 func (l *Load) WaitMore(ctx context.Context, calls int) error {
 	enough := l.Report().Calls + calls
 	return Poll(ctx, "calls of the load", func(context.Context) error {
@@ -119,9 +120,10 @@ func (l *Load) Stop() Report {
 	return l.Report()
 }
 
-// Answer is what the application of test/app answers over HTTP.
+// Answer is the response of the application of test/app over HTTP.
 type Answer struct {
 	Instance string      `json:"instance"`
+	Remote   string      `json:"remote"` // the caller's address, as the application sees it
 	Protocol string      `json:"protocol"`
 	Headers  http.Header `json:"headers"`
 }
@@ -134,8 +136,8 @@ type HTTPCaller struct {
 	Method string
 }
 
-// NewHTTPCaller calls a URL over one connection (keep), or over a new connection for each call. With http2 it speaks HTTP/2
-// without TLS.
+// NewHTTPCaller calls a URL over one connection (keep), or over a new connection for each call. With http2, it uses
+// HTTP/2 without TLS.
 func NewHTTPCaller(url string, keep, http2 bool) *HTTPCaller {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
@@ -149,7 +151,8 @@ func (c *HTTPCaller) Call(ctx context.Context) (string, error) {
 	return answer.Instance, err
 }
 
-// Ask makes one call and returns the whole answer. It ends with ctx, or after five minutes if that has no deadline.
+// Ask makes one call and returns the whole response. It ends with ctx, or after five minutes if ctx has no
+// deadline.
 func (c *HTTPCaller) Ask(ctx context.Context) (Answer, error) {
 	ctx, done := bounded(ctx)
 	defer done()
@@ -198,7 +201,7 @@ func (c *GRPCCaller) Call(ctx context.Context) (string, error) {
 // Close implements Caller.
 func (c *GRPCCaller) Close() {
 	if c.conn != nil {
-		_ = c.conn.Close() // nothing is lost: every call has ended
+		_ = c.conn.Close() // an error is harmless: every call has ended
 		c.conn = nil
 	}
 }
@@ -221,7 +224,7 @@ func NewBannerCaller(address string) *TCPCaller {
 	return &TCPCaller{address: address, banner: true}
 }
 
-// Call implements Caller. An echo does not say which instance it came from: instance is then "".
+// Call implements Caller. The instance is "" for an echo, which does not name its instance.
 func (c *TCPCaller) Call(ctx context.Context) (string, error) {
 	if c.conn == nil {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.address)
@@ -250,7 +253,7 @@ func (c *TCPCaller) exchange(ctx context.Context) (string, error) {
 	}
 	answer, err := bufio.NewReader(c.conn).ReadString('\n')
 	if errors.Is(err, io.EOF) {
-		return "", errors.New("the connection was closed without an answer")
+		return "", errors.New("the application closed the connection without a response")
 	}
 	if err != nil {
 		return "", err
@@ -267,7 +270,7 @@ func (c *TCPCaller) exchange(ctx context.Context) (string, error) {
 // Close implements Caller.
 func (c *TCPCaller) Close() {
 	if c.conn != nil {
-		_ = c.conn.Close() // nothing is lost: every call has ended
+		_ = c.conn.Close() // an error is harmless: every call has ended
 		c.conn = nil
 	}
 }

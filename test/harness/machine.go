@@ -17,20 +17,21 @@ import (
 	"time"
 )
 
-// Options of a Machine.
+// Options of a Machine. The zero value is usable.
 type Options struct {
 	Programs Programs
 	// MeshYAML is the Mesh in the store at the start. Default MeshYAML("STRICT").
 	MeshYAML string
-	// Prepare is called before the control plane starts. Default: nothing is.
+	// Prepare is called before the control plane starts. Optional.
 	Prepare func(m *Machine) error
 	// ControlPlaneArgs are added to the control plane's arguments.
 	ControlPlaneArgs []string
-	// Progress is told what the machine waits for. Default: nobody is.
+	// Progress is called with what the machine waits for. Optional.
 	Progress func(string)
 }
 
-// MeshYAML returns a Mesh named default with mTLS in mode STRICT or PERMISSIVE, or without it if mode is "".
+// MeshYAML returns a Mesh named default with mTLS in mode STRICT or PERMISSIVE, or without mTLS if mode is
+// "".
 func MeshYAML(mode string) string {
 	if mode == "" {
 		return "type: Mesh\nname: default\n"
@@ -46,14 +47,15 @@ mtls:
 `, mode)
 }
 
-// Machine is a mesh on one machine: a control plane with a store of files, and its proxies. Several goroutines may add
+// Machine is a mesh on one machine: a control plane with a file store, and its proxies. Several goroutines may add
 // proxies and applications at the same time.
 type Machine struct {
-	// Dir holds everything: store, state and logs. Close removes it.
+	// Dir is the directory of all files: store, state and logs. Close removes it.
 	Dir string
-	// ControlPlane is the one that runs, or ran last.
+	// ControlPlane is the current control plane, or the last if none runs.
 	ControlPlane *Process
-	// Agents, Admin and Health are addresses of the control plane, the same after a restart.
+	// Agents, Admin and Health are addresses of the control plane; they stay the same after a
+	// restart.
 	Agents, Admin, Health string
 
 	options Options
@@ -65,7 +67,8 @@ type Machine struct {
 	processes []*Process
 }
 
-// Start makes a machine, starts its control plane and waits until that is ready. The caller must close the machine.
+// Start makes a machine, starts its control plane and waits until the control plane is ready. The caller must close
+// the machine.
 func Start(ctx context.Context, o Options) (*Machine, error) {
 	if o.MeshYAML == "" {
 		o.MeshYAML = MeshYAML("STRICT")
@@ -73,7 +76,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
-	// Envoy refuses socket paths over 107 bytes, so this is not below a test's own directory.
+	// Envoy rejects socket paths over 107 bytes; a test's own directory could exceed that.
 	dir, err := os.MkdirTemp("", "sonde-")
 	if err != nil {
 		return nil, err
@@ -118,7 +121,8 @@ func (m *Machine) start(ctx context.Context) error {
 	return m.StartControlPlane(ctx)
 }
 
-// Use has other programs be started from now on, such as those of another release. What runs goes on.
+// Use sets the programs that the machine starts from now on, for example the programs of another release. Running
+// programs continue.
 func (m *Machine) Use(p Programs) { m.options.Programs = p }
 
 // StoreDir is the directory of YAML files that the control plane reads.
@@ -129,7 +133,7 @@ func (m *Machine) StateDir() string { return filepath.Join(m.Dir, "state") }
 
 func (m *Machine) logs() string { return filepath.Join(m.Dir, "logs") }
 
-// StartControlPlane starts the control plane, also again after it was killed, and waits until it is ready.
+// StartControlPlane starts the control plane, or restarts it after a kill, and waits until it is ready.
 func (m *Machine) StartControlPlane(ctx context.Context) error {
 	m.options.Progress("waiting for the control plane")
 	if err := m.LaunchControlPlane(); err != nil {
@@ -138,7 +142,7 @@ func (m *Machine) StartControlPlane(ctx context.Context) error {
 	return m.ControlPlaneReady(ctx)
 }
 
-// LaunchControlPlane is StartControlPlane without the wait, which is ControlPlaneReady.
+// LaunchControlPlane starts the control plane without waiting. Use ControlPlaneReady to wait.
 func (m *Machine) LaunchControlPlane() (err error) {
 	args := append([]string{
 		"--store=dir:" + m.StoreDir(), "--state-dir=" + m.StateDir(), "--bind-address=127.0.0.1",
@@ -153,7 +157,7 @@ func (m *Machine) ControlPlaneReady(ctx context.Context) error {
 	return m.wait(ctx, m.ControlPlane, "http://"+m.Health+"/readyz")
 }
 
-// run starts a program, which ends with the machine. env is added to the environment.
+// run starts a program, which ends with the machine. It adds env to the environment.
 func (m *Machine) run(name string, env []string, path string, args ...string) (*Process, error) {
 	log := filepath.Join(m.logs(), strings.ReplaceAll(name, " ", "-")+".log")
 	p, err := m.spawner.startProcess(name, log, m.Dir, env, path, args...)
@@ -166,14 +170,14 @@ func (m *Machine) run(name string, env []string, path string, args ...string) (*
 	return p, nil
 }
 
-// started returns all processes that run or ran, in the order in which they were started.
+// started returns all processes, running or ended, in the order of their start.
 func (m *Machine) started() []*Process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.processes)
 }
 
-// wait waits until a process that was just started answers url with 200.
+// wait waits until url returns 200, or the newly started process p ends.
 func (m *Machine) wait(ctx context.Context, p *Process, url string) error {
 	err := Poll(ctx, p.Name, func(ctx context.Context) error {
 		if !p.Running() {
@@ -188,12 +192,12 @@ func (m *Machine) wait(ctx context.Context, p *Process, url string) error {
 	return nil
 }
 
-// Get is the function Get for a URL on this machine.
+// Get returns the body of a URL on this machine, like the function Get.
 func (m *Machine) Get(ctx context.Context, url string) (string, error) {
 	return Get(ctx, m.http, url)
 }
 
-// Get returns the body if the status is 200. Any other status is a *StatusError.
+// Get returns the body if the status is 200. For any other status, it returns a *StatusError.
 func Get(ctx context.Context, client *http.Client, url string) (string, error) {
 	return do(ctx, client, http.MethodGet, url)
 }
@@ -218,7 +222,7 @@ func do(ctx context.Context, client *http.Client, method, url string) (string, e
 	return string(body), nil
 }
 
-// StatusError is an HTTP answer with another status than 200.
+// StatusError is an HTTP response with a status other than 200.
 type StatusError struct {
 	URL  string
 	Code int
@@ -230,9 +234,9 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s answers %d: %.200s", e.URL, e.Code, e.Body)
 }
 
-// Put writes a file of the store in one step, by rename.
+// Put writes a file of the store atomically, by rename.
 func (m *Machine) Put(file, yaml string) error {
-	// the store does not read files with such a name
+	// The store ignores files with such a name.
 	unfinished := filepath.Join(m.StoreDir(), "."+file+".new")
 	if err := os.WriteFile(unfinished, []byte(yaml), 0o600); err != nil {
 		return err
@@ -245,7 +249,7 @@ func (m *Machine) Remove(file string) error {
 	return os.Remove(filepath.Join(m.StoreDir(), file))
 }
 
-// CtlFlags returns the flags that sondectl needs to reach the control plane.
+// CtlFlags returns the flags with which sondectl connects to the control plane.
 func (m *Machine) CtlFlags() []string {
 	return []string{
 		"--address=" + m.Admin,
@@ -254,17 +258,17 @@ func (m *Machine) CtlFlags() []string {
 	}
 }
 
-// Ctl runs sondectl against the control plane and returns its stdout, also of one that ends with an error.
+// Ctl runs sondectl against the control plane and returns its stdout, even if sondectl fails.
 func (m *Machine) Ctl(ctx context.Context, args ...string) (string, error) {
 	stdout, _, err := m.CtlBoth(ctx, args...)
 	return stdout, err
 }
 
-// CtlBoth is Ctl that also returns stderr, where sondectl reports problems of the store.
+// CtlBoth is like Ctl, and also returns stderr, where sondectl reports problems of the store.
 func (m *Machine) CtlBoth(ctx context.Context, args ...string) (stdout, stderr string, err error) {
 	cmd := exec.CommandContext(ctx, m.options.Programs.Ctl, append(args, m.CtlFlags()...)...)
 	cmd.Dir = m.Dir
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // with the race detector it would wait for 1 s before it ends
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // the race detector would sleep for 1 s at the exit
 	cmd.WaitDelay = time.Second
 	var out, outErr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &outErr
@@ -274,13 +278,13 @@ func (m *Machine) CtlBoth(ctx context.Context, args ...string) (stdout, stderr s
 	return out.String(), outErr.String(), nil
 }
 
-// StartApp starts the application of test/app without a sidecar, and waits until it listens. Its protocol is http (and
-// http2), grpc, tcp or banner.
+// StartApp starts the application of test/app without a sidecar, and waits until it listens. protocol is http (which
+// includes http2), grpc, tcp or banner.
 func (m *Machine) StartApp(ctx context.Context, name, protocol, at string) (*Process, error) {
 	return m.StartAppWith(ctx, name, protocol, at)
 }
 
-// StartAppWith is StartApp with more arguments for the application.
+// StartAppWith is like StartApp, with more arguments for the application.
 func (m *Machine) StartAppWith(ctx context.Context, name, protocol, at string, args ...string) (*Process, error) {
 	if protocol == "http2" {
 		protocol = "http"
@@ -301,10 +305,10 @@ func (m *Machine) StartAppWith(ctx context.Context, name, protocol, at string, a
 	})
 }
 
-// FreeAddress returns an address 127.0.0.1:port that nobody listens on. Each is returned only once.
+// FreeAddress returns a free address 127.0.0.1:port. It returns each address only once.
 func (m *Machine) FreeAddress() (string, error) { return m.ports.takeAddress() }
 
-// Logs returns the last lines of each log, for people who look for the reason of a failure.
+// Logs returns the last lines of each log, to diagnose a failure.
 func (m *Machine) Logs(lines int) string {
 	var text strings.Builder
 	seen := map[string]bool{}

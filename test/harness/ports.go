@@ -10,16 +10,16 @@ import (
 	"sync"
 )
 
-// Ports come in blocks below the range that the kernel uses for outgoing connections. A harness listens on the first port
-// of its block as a lock, so that two harnesses never hand out the same port. If it dies, the kernel frees the lock.
+// Ports come in blocks below the kernel's range of ephemeral ports. A harness listens on the first port of its block
+// as a lock, so that two harnesses never use the same port. If the harness dies, the kernel releases the lock.
 const (
 	firstBlock, lastBlock = 100, 319
 	blockSize             = 100
-	// sidecarBlock has the ports that the sidecar of a pod needs itself: 15001, 15006, 15022.
+	// sidecarBlock contains the fixed ports of a pod's sidecar: 15001, 15006, 15022.
 	sidecarBlock = 150
 )
 
-// ports hands out TCP ports of 127.0.0.1 that nobody else on this machine listens on.
+// ports hands out TCP ports of 127.0.0.1 that are free on this machine.
 type ports struct {
 	lock net.Listener
 
@@ -42,7 +42,7 @@ func newPorts() (*ports, error) {
 	return nil, errors.New("find free ports: none of 100 blocks tried is free")
 }
 
-// take returns a port that was free a moment ago. Each port is returned only once.
+// take returns a port that was free a moment ago. It returns each port only once.
 func (p *ports) take() (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,14 +61,14 @@ func (p *ports) take() (int, error) {
 	return 0, fmt.Errorf("find a free port: all %d of this mesh are in use", blockSize)
 }
 
-// takeAddress is take for an address, 127.0.0.1:port.
+// takeAddress is like take, and returns an address 127.0.0.1:port.
 func (p *ports) takeAddress() (string, error) {
 	port, err := p.take()
 	return address(port), err
 }
 
-// FreeAddresses returns n addresses, 127.0.0.1:port, at most 99, which no other harness takes and the kernel uses for no outgoing connection until
-// release is called.
+// FreeAddresses returns n addresses 127.0.0.1:port, at most 99. Until the caller calls release, no other harness
+// takes them, and the kernel does not use them for outgoing connections.
 func FreeAddresses(n int) (addresses []string, release func() error, err error) {
 	p, err := newPorts()
 	if err != nil {
@@ -92,7 +92,7 @@ func listen(port int) (net.Listener, error) {
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// portOf is the number in "127.0.0.1:80".
+// portOf returns the port of an address such as "127.0.0.1:80".
 func portOf(address string) string {
 	_, port, _ := net.SplitHostPort(address)
 	return port

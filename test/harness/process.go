@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// spawner starts processes from one thread, which lives as long as the spawner. The kernel kills each process when the
-// thread that started it ends (PR_SET_PDEATHSIG), so the processes end however this program ends.
+// spawner starts processes from one thread, which lives as long as the spawner. The kernel kills each process when
+// the thread that started it ends (PR_SET_PDEATHSIG): no process outlives this program.
 type spawner struct {
 	requests chan func()
 	done     chan struct{}
@@ -46,7 +46,7 @@ func (s *spawner) close() {
 	<-s.done
 }
 
-// Process is one program that runs, or ran.
+// Process is a program, running or ended.
 type Process struct {
 	// Name of the process, such as "b-1 agent".
 	Name string
@@ -55,17 +55,17 @@ type Process struct {
 
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // how it ended; valid once done is closed
+	err  error // the result of Wait; valid once done is closed
 }
 
-// startProcess runs a program and appends its output to a file. The program has its own process group, so that Ctrl-C in
-// the terminal only reaches this program. env is added to this program's environment.
+// startProcess runs a program and appends its output to a file. The program has its own process group, so that Ctrl-C
+// in the terminal does not reach it. startProcess adds env to the environment.
 func (s *spawner) startProcess(name, log, directory string, env []string, path string, args ...string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = out.Close() }() // the process has its own handle
+	defer func() { _ = out.Close() }() // the process has its own file descriptor
 	cmd := exec.CommandContext(context.Background(), path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = directory, out, out
 	cmd.Env = append(os.Environ(), env...)
@@ -87,7 +87,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Running says whether the process is still running.
+// Running returns whether the process is still running.
 func (p *Process) Running() bool {
 	select {
 	case <-p.done:
@@ -97,14 +97,14 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Kill ends the process as kill -9 does, and waits for its end. It does not kill what the process has started.
+// Kill ends the process as kill -9 does, and waits for its end. It does not kill the process's children.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // an error means that it has ended
+	_ = p.cmd.Process.Kill() // an error means that the process has ended
 	<-p.done
 }
 
-// Terminate asks the process to end, as kill does, and waits for its end. It returns an error if ctx ends first, or if the
-// exit code is not 0.
+// Terminate sends SIGTERM to the process and waits for its end. It returns an error if ctx ends first, or if the exit
+// code is not 0.
 func (p *Process) Terminate(ctx context.Context) error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("terminate %s: %w", p.Name, err)
@@ -112,7 +112,7 @@ func (p *Process) Terminate(ctx context.Context) error {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		return fmt.Errorf("terminate %s: it goes on: %w", p.Name, context.Cause(ctx))
+		return fmt.Errorf("terminate %s: still running: %w", p.Name, context.Cause(ctx))
 	}
 	if p.err != nil {
 		return fmt.Errorf("terminate %s: %w", p.Name, p.err)
@@ -120,7 +120,7 @@ func (p *Process) Terminate(ctx context.Context) error {
 	return nil
 }
 
-// Children returns the ids of this process's children, and of theirs, whose program has that name.
+// Children returns the ids of this process's descendants whose program has that name.
 func (p *Process) Children(program string) ([]int, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -131,9 +131,9 @@ func (p *Process) Children(program string) ([]int, error) {
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
-		// "pid (name) state ppid ...", where the name may hold spaces
+		// "pid (name) state ppid ...", where the name may contain spaces
 		head, rest, _ := strings.Cut(string(data), " (")
 		end := strings.LastIndex(rest, ") ")
 		if end < 0 {
@@ -177,7 +177,7 @@ func (p *Process) tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// Lines counts the lines of the process's log that have all these texts.
+// Lines counts the lines of the process's log that contain all these texts.
 func (p *Process) Lines(texts ...string) (int, error) {
 	data, err := os.ReadFile(p.Log)
 	count := 0
@@ -189,19 +189,19 @@ func (p *Process) Lines(texts ...string) (int, error) {
 	return count, err
 }
 
-// Logged is an error unless a line of the process's log has all these texts.
+// Logged returns an error unless a line of the process's log contains all these texts.
 func (p *Process) Logged(texts ...string) error {
 	n, err := p.Lines(texts...)
 	if err == nil && n == 0 {
-		err = errors.New("it is not there")
+		err = errors.New("no such line")
 	}
 	return err
 }
 
-// patience bounds the waits and calls of those whose context has no deadline. A machine that is busy has to do much else in that time.
+// patience bounds waits and calls whose context has no deadline. It is long because a busy machine is slow.
 const patience = 5 * time.Minute
 
-// bounded returns ctx with a deadline, if it has none.
+// bounded returns ctx with a deadline of patience, unless ctx has a deadline.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return context.WithCancel(ctx)
@@ -209,8 +209,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, patience)
 }
 
-// Poll calls check every 20 ms until it returns nil or ctx ends, which is after five minutes if it has no deadline. Its error names what it
-// waited for and has the last error of check.
+// Poll calls check every 20 ms until check returns nil or ctx ends, or for five minutes if ctx has no deadline. The
+// error contains what, and the last error of check.
 func Poll(ctx context.Context, what string, check func(context.Context) error) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -226,7 +226,7 @@ func Poll(ctx context.Context, what string, check func(context.Context) error) e
 		if errors.Is(err, errHopeless) {
 			return fmt.Errorf("wait for %s: %w", what, err)
 		}
-		if amiss == nil || ctx.Err() == nil { // "context canceled" says less than the error before it
+		if amiss == nil || ctx.Err() == nil { // the previous error says more than "context canceled"
 			amiss = err
 		}
 		select {
@@ -237,7 +237,7 @@ func Poll(ctx context.Context, what string, check func(context.Context) error) e
 	}
 }
 
-// errHopeless makes Poll give up early.
+// errHopeless makes Poll return early.
 var errHopeless = errors.New("it has ended")
 
 // below returns the ids of the processes whose working directory is dir or below it.
@@ -250,7 +250,7 @@ func below(dir string) ([]int, error) {
 	for _, link := range links {
 		cwd, err := os.Readlink(link)
 		if err != nil || (cwd != dir && !strings.HasPrefix(cwd, dir+"/")) {
-			continue // it has ended, or is none of ours
+			continue // the process has ended, or belongs to another user
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
 		if err != nil {

@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// ProxyOptions describe a proxy and its application.
+// ProxyOptions describes a proxy and its application.
 type ProxyOptions struct {
-	// Name of the Dataplane, and of the instance in the application's answers.
+	// Name is the name of the Dataplane, and of the instance in the application's responses.
 	Name string
 	// Service is the kuma.io/service of its inbound.
 	Service string
 	// Protocol is http (default), http2, grpc or tcp.
 	Protocol string
-	// Banner makes the application of a tcp inbound speak first. It does not mark the inbound as server-first.
+	// Banner makes the application of a tcp inbound send first. It does not mark the inbound as server-first.
 	Banner bool
 	// ServerFirst marks the inbound as server-first.
 	ServerFirst bool
 	// ServiceProbe of its inbound, as in the Dataplane. Default: none.
 	ServiceProbe map[string]any
-	// Outbound lists the services that it calls.
+	// Outbound lists the services that the application calls.
 	Outbound []string
 	// Labels of the Dataplane.
 	Labels map[string]string
 	// Mesh of the Dataplane. Default "default".
 	Mesh string
-	// Envoy is the binary that the agent starts. Default: the one of the machine's Programs.
+	// Envoy is the binary that the agent runs. Default: the Envoy of the machine's Programs.
 	Envoy string
 	// AgentArgs are added to the agent's arguments.
 	AgentArgs []string
@@ -39,14 +39,16 @@ type ProxyOptions struct {
 	AgentEnv []string
 }
 
-// Proxy is an application with an agent and an Envoy beside it.
+// Proxy is an application with its agent and Envoy.
 type Proxy struct {
 	ProxyOptions
-	// App and Agent are the processes that run, or ran last.
+	// App and Agent are the current processes, or the last if none runs.
 	App, Agent *Process
-	// AppAddress is where the application listens, Inbound where Envoy listens for it, Admin the agent's admin address.
+	// AppAddress is where the application listens, Inbound is where Envoy listens for the application, and Admin is
+	// the agent's admin address.
 	AppAddress, Inbound, Admin string
-	// Outbounds are the addresses where the application reaches services, by service.
+	// Outbounds are Envoy's listening addresses for the services that the application calls, by
+	// service.
 	Outbounds map[string]string
 	// Ready is the health of the inbound in the Dataplane.
 	Ready bool
@@ -55,7 +57,7 @@ type Proxy struct {
 	envoy   *http.Client
 }
 
-// Prepare makes a proxy with all its addresses. It writes and starts nothing.
+// Prepare makes a proxy with all its addresses. It neither writes files nor starts processes.
 func (m *Machine) Prepare(o ProxyOptions) (*Proxy, error) {
 	if o.Protocol == "" {
 		o.Protocol = "http"
@@ -83,7 +85,8 @@ func (m *Machine) Prepare(o ProxyOptions) (*Proxy, error) {
 	return p, nil
 }
 
-// SocketClient makes each request on a new connection to a Unix socket, such as that of Envoy's admin interface.
+// SocketClient makes each request on a new connection to a Unix socket, such as the socket of Envoy's admin
+// interface.
 func SocketClient(path string) *http.Client {
 	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -106,7 +109,7 @@ func (m *Machine) Add(ctx context.Context, options ...ProxyOptions) ([]*Proxy, e
 	return proxies, m.Launch(ctx, proxies...)
 }
 
-// Launch is Add for proxies that are already prepared.
+// Launch is like Add, for proxies from Prepare.
 func (m *Machine) Launch(ctx context.Context, proxies ...*Proxy) error {
 	for _, p := range proxies {
 		if err := errors.Join(p.Declare(), p.StartApp(ctx), p.StartAgent(ctx)); err != nil {
@@ -122,7 +125,8 @@ func (m *Machine) Launch(ctx context.Context, proxies ...*Proxy) error {
 	return nil
 }
 
-// label names the proxy's files: proxies of two meshes may have the same name.
+// label names the proxy's files. It contains the mesh, because proxies of two meshes may have the
+// same name.
 func (p *Proxy) label() string {
 	if p.Mesh == "default" {
 		return p.Name
@@ -130,7 +134,7 @@ func (p *Proxy) label() string {
 	return p.Mesh + "-" + p.Name
 }
 
-// Dir is the work directory of the agent and of Envoy.
+// Dir is the working directory of the agent and of Envoy.
 func (p *Proxy) Dir() string { return filepath.Join(p.machine.Dir, p.label()) }
 
 // Declare writes the Dataplane into the store.
@@ -138,7 +142,7 @@ func (p *Proxy) Declare() error {
 	return p.machine.Put(p.label()+".yaml", p.YAML())
 }
 
-// YAML returns the Dataplane as JSON, which is also YAML.
+// YAML returns the Dataplane as JSON, which is valid YAML.
 func (p *Proxy) YAML() string {
 	type object = map[string]any
 	inbound := object{
@@ -169,7 +173,7 @@ func (p *Proxy) YAML() string {
 	}
 	text, err := json.MarshalIndent(dataplane, "", "  ")
 	if err != nil {
-		panic(err) // strings and numbers alone
+		panic(err) // impossible: only strings and numbers
 	}
 	return string(text) + "\n"
 }
@@ -193,7 +197,7 @@ func (p *Proxy) StartAgent(ctx context.Context) error {
 	return p.RunAgent()
 }
 
-// MakeToken makes the token that the agent joins with.
+// MakeToken creates a token and sets it with SetToken.
 func (p *Proxy) MakeToken(ctx context.Context) error {
 	token, err := p.machine.Ctl(ctx, "generate", "dataplane-token", "--name="+p.Name, "--mesh="+p.Mesh, "--workload="+p.workload())
 	if err != nil {
@@ -202,14 +206,14 @@ func (p *Proxy) MakeToken(ctx context.Context) error {
 	return p.SetToken(token)
 }
 
-// SetToken sets the token that the agent joins with.
+// SetToken sets the token with which the agent joins.
 func (p *Proxy) SetToken(token string) error {
 	return os.WriteFile(p.tokenFile(), []byte(token), 0o600)
 }
 
 func (p *Proxy) tokenFile() string { return filepath.Join(p.machine.Dir, p.label()+".token") }
 
-// RunAgent starts the agent with the token that it has.
+// RunAgent starts the agent with the current token.
 func (p *Proxy) RunAgent() (err error) {
 	args := append([]string{
 		"run", "--cp-address=" + p.machine.Agents, "--ca-cert-file=" + filepath.Join(p.machine.StateDir(), "serving-ca.crt"),
@@ -227,7 +231,7 @@ func (p *Proxy) workload() string {
 	return p.Service
 }
 
-// WaitReady waits until the agent says that the proxy may get traffic.
+// WaitReady waits until the agent reports the proxy as ready.
 func (p *Proxy) WaitReady(ctx context.Context) error {
 	return p.machine.wait(ctx, p.Agent, "http://"+p.Admin+"/readyz")
 }

@@ -2,5 +2,5 @@
 
 package harness
 
-// Race says that the tests run with the race detector: so should the programs.
+// Race tells whether the tests run with the race detector; the programs are built the same way.
 const Race = true

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// ProxyState is what sondectl shows of a proxy.
+// ProxyState is the state of a proxy as sondectl shows it.
 type ProxyState struct {
-	// Agent is nil while it has no session.
+	// Agent is nil if the agent has no session.
 	Agent *struct {
 		LeafSerial   string `json:"leafSerial"`
 		EnvoyVersion string `json:"envoyVersion"`
 	} `json:"agent"`
 	AgentState AgentState `json:"agentState"`
-	// OtherWorkload says how the certificate differs from the Dataplane.
+	// OtherWorkload describes how the certificate differs from the Dataplane.
 	OtherWorkload string `json:"otherWorkload"`
 	Streams       []struct {
 		ConnectedSince time.Time `json:"connectedSince"`
@@ -32,19 +32,19 @@ type ProxyState struct {
 	Draining bool `json:"draining"`
 }
 
-// AgentState is what sondectl shows of an agent, connected or not.
+// AgentState is the state of an agent, connected or not, as sondectl shows it.
 type AgentState struct {
 	Phase   string `json:"phase"`
 	Refusal string `json:"refusal"`
 }
 
-// NACK is what sondectl shows of a resource that Envoy has refused.
+// NACK is a refused resource as sondectl shows it.
 type NACK struct {
 	Resource string `json:"resource"`
 	Reason   string `json:"reason"`
 }
 
-// State asks sondectl for the proxy's state.
+// State gets the proxy's state with sondectl.
 func (p *Proxy) State(ctx context.Context) (*ProxyState, error) {
 	out, err := p.machine.Ctl(ctx, "get", "proxy", p.Name, "--mesh="+p.Mesh, "-o", "json")
 	if err != nil {
@@ -52,15 +52,15 @@ func (p *Proxy) State(ctx context.Context) (*ProxyState, error) {
 	}
 	var states []*ProxyState
 	if err := json.Unmarshal([]byte(out), &states); err != nil {
-		return nil, fmt.Errorf("decode what sondectl prints: %w", err)
+		return nil, fmt.Errorf("decode the output of sondectl: %w", err)
 	}
 	if len(states) != 1 {
-		return nil, fmt.Errorf("sondectl knows %d proxies %s, want 1", len(states), p.Name)
+		return nil, fmt.Errorf("sondectl shows %d proxies %s, want 1", len(states), p.Name)
 	}
 	return states[0], nil
 }
 
-// AgentIs is an error unless the control plane shows the agent in that phase.
+// AgentIs returns an error unless sondectl shows the agent in that phase.
 func (p *Proxy) AgentIs(ctx context.Context, phase string) error {
 	s, err := p.State(ctx)
 	if err == nil && s.AgentState.Phase != phase {
@@ -69,7 +69,8 @@ func (p *Proxy) AgentIs(ctx context.Context, phase string) error {
 	return err
 }
 
-// Synced is an error unless agent and Envoy are connected, and Envoy has everything that it should have.
+// Synced returns an error unless agent and Envoy are connected and Envoy has accepted its whole
+// configuration.
 func (p *Proxy) Synced(ctx context.Context) error {
 	s, err := p.State(ctx)
 	if err != nil {
@@ -78,18 +79,19 @@ func (p *Proxy) Synced(ctx context.Context) error {
 	if s.Agent == nil || len(s.Streams) != 1 {
 		return errors.New("agent or Envoy is not connected")
 	}
-	if len(s.Streams[0].Types) < 2 { // clusters and listeners at least
-		return errors.New("its Envoy has not asked for everything yet")
+	if len(s.Streams[0].Types) < 2 { // at least clusters and listeners
+		return errors.New("envoy has not subscribed to all types yet")
 	}
 	for _, t := range s.Streams[0].Types {
 		if !t.Synced {
-			return fmt.Errorf("%s are not in place", t.Kind)
+			return fmt.Errorf("%s are not synced", t.Kind)
 		}
 	}
 	return nil
 }
 
-// Received describes what Envoy got from the control plane, and when. It stays the same as long as Envoy gets nothing new.
+// Received describes the configuration that Envoy received, and when. It stays the same until Envoy receives
+// something new.
 func (p *Proxy) Received(ctx context.Context) ([]string, error) {
 	stats, err := p.Stats(ctx, `(cluster_manager\.cds|listener_manager\.lds|cluster\..*)\.update_(success|rejected)`)
 	if err != nil {

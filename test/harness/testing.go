@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// New is Start for a test. The machine is closed when the test ends. A data race in any of its programs fails the test, and
-// the logs of a failed test are shown.
+// New is Start for a test. It closes the machine when the test ends. A data race in any of the machine's programs
+// fails the test. If the test fails, New prints the logs.
 func New(t testing.TB, o Options) *Machine {
 	t.Helper()
 	m, err := Start(t.Context(), o)

@@ -1,5 +1,5 @@
-// Command machines stands in for a controller that replaces machines, such as Gardener's machine-controller-manager: in the cluster in whose pod it
-// runs, it deletes each node that has been Unknown for a while.
+// Command machines replaces a controller for machines, such as Gardener's machine-controller-manager: in the cluster
+// of its pod, it deletes each node that has been Unknown for a while.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// lookEvery is the time between two looks at the nodes.
+// lookEvery is the interval of reading the nodes.
 const lookEvery = time.Second
 
 func main() {
@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if *after <= 0 {
-		return fmt.Errorf("--after %s: it must be more than 0s", *after)
+		return fmt.Errorf("--after %s: must be more than 0s", *after)
 	}
 	config, err := rest.InClusterConfig()
 	if err != nil {
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// replace deletes the nodes that have been Unknown for longer than that.
+// replace deletes the nodes that have been Unknown for longer than after.
 func replace(ctx context.Context, client kubernetes.Interface, after time.Duration, log *slog.Logger) error {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -76,7 +76,7 @@ func replace(ctx context.Context, client kubernetes.Interface, after time.Durati
 		if !is || time.Since(since) < after {
 			continue
 		}
-		// the node that was judged, not one that has the name now
+		// not a new node with the same name
 		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion}}
 		if err := client.CoreV1().Nodes().Delete(ctx, n.Name, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("delete node %s: %w", n.Name, err)
@@ -86,7 +86,7 @@ func replace(ctx context.Context, client kubernetes.Interface, after time.Durati
 	return nil
 }
 
-// unknownSince returns since when nothing is known of a node.
+// unknownSince returns since when a node has been Unknown.
 func unknownSince(n *corev1.Node) (since time.Time, is bool) {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestReplace deletes the nodes that have been Unknown for long enough, and no other: what a kubelet says of itself is no silence.
+// TestReplace deletes only the nodes that have been Unknown for long enough: a NotReady node still reports.
 func TestReplace(t *testing.T) {
 	node := func(name string, ready corev1.ConditionStatus, since time.Duration) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{

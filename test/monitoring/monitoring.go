@@ -1,5 +1,5 @@
-// Package monitoring tries what docs/guides/monitoring.md tells those to use who run Prometheus: the scrape configuration of the guide, and the
-// alerts of deploy/chart/files/alerts.yaml.
+// Package monitoring tests docs/guides/monitoring.md for users of Prometheus: the scrape configuration of the guide,
+// and the alerts of deploy/chart/files/alerts.yaml.
 package monitoring
 
 import (
@@ -40,7 +40,7 @@ type Alert struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// Program returns the path of prometheus or promtool, which is built if it is not in the cache.
+// Program returns the path of prometheus or promtool, and builds it if it is not in the cache.
 func Program(ctx context.Context, name string) (string, error) {
 	root, err := harness.Root()
 	if err != nil {
@@ -83,10 +83,10 @@ func Alerts() ([]Alert, error) {
 	return all, nil
 }
 
-// scrapes matches a block of a page of the docs that is a configuration of Prometheus.
+// scrapes matches a Prometheus configuration block in a page of the docs.
 var scrapes = regexp.MustCompile("(?ms)^```yaml\n((?:[^`]*\n)?scrape_configs:\n.*?)^```$")
 
-// ScrapeConfig returns the only configuration of Prometheus on a page of the docs.
+// ScrapeConfig returns the only Prometheus configuration on a page of the docs.
 func ScrapeConfig(page string) (string, error) {
 	text, err := Read(page)
 	if err != nil {
@@ -99,10 +99,11 @@ func ScrapeConfig(page string) (string, error) {
 	return blocks[0][1], nil
 }
 
-// minutes matches the durations of the rules: how long a condition has to hold, and what an expression looks back to.
+// minutes matches the durations of the rules: how long a condition must last, and the range of an expression.
 var minutes = regexp.MustCompile(`(for: |\[)(\d+)m\b`)
 
-// Shorten returns rules in which each minute takes six seconds, for faults that tests make.
+// Shorten returns rules in which each minute is shortened to six seconds, for tests that cause
+// faults.
 func Shorten(rules string) string {
 	return minutes.ReplaceAllStringFunc(rules, func(duration string) string {
 		part := minutes.FindStringSubmatch(duration)

@@ -10,10 +10,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/monitoring"
 )
 
-// others are metrics that the alerts name and Sonde does not have, with the labels that they are asked for. make e2e-alerts gets them from a real one.
+// others are metrics of other programs that the alerts use, with their labels. make e2e-alerts gets them from a real
+// API server.
 var others = map[string][]string{"apiserver_admission_webhook_rejection_count": {"name", "error_type"}}
 
-// ofTargets are the labels that Prometheus gives to all that it gets of a target, as the guide configures it.
+// ofTargets are the labels that Prometheus adds for a target, as the guide configures it.
 var ofTargets = []string{"instance", "namespace", "pod"}
 
 var (
@@ -40,20 +41,21 @@ func alerts(t *testing.T) []monitoring.Alert {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 10 {
-		t.Errorf("there are %d alerts, the guide says ten", len(all))
+	if len(all) != 11 {
+		t.Errorf("%d alerts, the guide lists eleven", len(all))
 	}
 	return all
 }
 
-// TestMetricsExist looks up what the alerts name in docs/metrics.md, which is made from the source.
+// TestMetricsExist looks up the alerts' metrics in docs/metrics.md, which is generated from the
+// source.
 func TestMetricsExist(t *testing.T) {
 	known := maps.Clone(others)
 	for _, match := range row.FindAllStringSubmatch(read(t, "docs/metrics.md"), -1) {
 		known[match[1]] = words(match[2])
 	}
 	for _, alert := range alerts(t) {
-		// What a grouping or a template may name: a label of one of the metrics, of the target, or of the rule.
+		// A grouping or a template may use a label of one of the metrics, of the target, or of the rule.
 		allowed := slices.Clone(ofTargets)
 		if match := replaced.FindStringSubmatch(alert.Expr); match != nil {
 			allowed = append(allowed, match[1])
@@ -65,7 +67,7 @@ func TestMetricsExist(t *testing.T) {
 		for _, match := range found {
 			labels, ok := known[match[1]]
 			if !ok {
-				t.Errorf("%s: there is no metric %s", alert.Alert, match[1])
+				t.Errorf("%s: no metric %s", alert.Alert, match[1])
 			}
 			allowed = append(allowed, labels...)
 			for _, m := range matcher.FindAllStringSubmatch(match[2], -1) {
@@ -82,7 +84,7 @@ func TestMetricsExist(t *testing.T) {
 		}
 		for _, match := range named {
 			if !slices.Contains(allowed, match[1]) {
-				t.Errorf("%s names the label %s, which nothing in it has: %q", alert.Alert, match[1], allowed)
+				t.Errorf("%s uses the label %s, which none of its sources has: %q", alert.Alert, match[1], allowed)
 			}
 		}
 	}
@@ -92,10 +94,10 @@ func words(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// command matches a command of sondectl in the rules or in the guide; what may follow it is its arguments.
+// command matches a sondectl command in the rules or in the guide, without its arguments.
 var command = regexp.MustCompile("\\bsondectl ((?:[a-z]+[a-z-]*\\b ?)+)([^;`\n]*)")
 
-// TestCommandsExist looks up the commands that the alerts and the guide tell people to run, and their flags, in the reference.
+// TestCommandsExist looks up the commands and flags of the alerts and the guide in the reference.
 func TestCommandsExist(t *testing.T) {
 	sections := map[string]string{}
 	for _, section := range strings.Split(read(t, "docs/reference/sondectl.md"), "\n## sondectl ")[1:] {
@@ -117,7 +119,7 @@ func TestCommandsExist(t *testing.T) {
 				name = name[:strings.LastIndex(name, " ")]
 			}
 			if sections[name] == "" {
-				t.Errorf("%s: %q: there is no such command", where, match[0])
+				t.Errorf("%s: %q: unknown command", where, match[0])
 				continue
 			}
 			for _, f := range flag.FindAllStringSubmatch(match[2], -1) {
@@ -129,7 +131,8 @@ func TestCommandsExist(t *testing.T) {
 	}
 }
 
-// TestGuide compares the guide with the rules: each alert has a section, to which it links, with its expression, its time and its severity.
+// TestGuide compares the guide with the rules: each alert links to a section of the guide, which has its expression,
+// its duration and its severity.
 func TestGuide(t *testing.T) {
 	guide := read(t, monitoring.Guide)
 	var sections []string
@@ -151,7 +154,7 @@ func TestGuide(t *testing.T) {
 			t.Errorf("%s does not have:\n%s", monitoring.Guide, want)
 		}
 		if url, want := alert.Annotations["runbook_url"], "/blob/main/"+monitoring.Guide+"#"+strings.ToLower(alert.Alert); !strings.HasSuffix(url, want) {
-			t.Errorf("the runbook_url of %s is %s, want it to end with %s", alert.Alert, url, want)
+			t.Errorf("the runbook_url of %s is %s, want the suffix %s", alert.Alert, url, want)
 		}
 		if got := slices.Sorted(maps.Keys(alert.Annotations)); !slices.Equal(got, []string{"description", "runbook_url", "summary"}) {
 			t.Errorf("%s has the annotations %q", alert.Alert, got)

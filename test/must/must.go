@@ -1,4 +1,4 @@
-// Package must is for tests of the real programs: it does what has to succeed, and ends the test if it does not.
+// Package must has helpers for tests of the real programs, which end the test on an error.
 package must
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// Do ends the test if there is an error.
+// Do ends the test if err is not nil.
 func Do(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -20,7 +20,7 @@ func Do(t testing.TB, err error) {
 	}
 }
 
-// Poll calls check until it returns nil, as long as the test may live (wait.Context), and ends the test if it never does.
+// Poll calls check until it returns nil, at most until the test's deadline (wait.Context), and then ends the test.
 func Poll(t testing.TB, what string, check func(context.Context) error) {
 	t.Helper()
 	Do(t, harness.Poll(wait.Context(t), what, check))
@@ -36,7 +36,8 @@ func Port(t testing.TB, address string) int {
 	return int(port)
 }
 
-// FreeAddress returns an address, 127.0.0.1:port, that is the machine's own until it is closed.
+// FreeAddress returns an address 127.0.0.1:port that is reserved for the machine until it is
+// closed.
 func FreeAddress(t testing.TB, m *harness.Machine) string {
 	t.Helper()
 	address, err := m.FreeAddress()
@@ -44,7 +45,7 @@ func FreeAddress(t testing.TB, m *harness.Machine) string {
 	return address
 }
 
-// Prepare prepares a proxy without starting anything.
+// Prepare prepares a proxy without starting it.
 func Prepare(t testing.TB, m *harness.Machine, o harness.ProxyOptions) *harness.Proxy {
 	t.Helper()
 	p, err := m.Prepare(o)
@@ -66,43 +67,45 @@ func HaveEndpoints(t testing.TB, p *harness.Proxy, service string, want ...strin
 	Poll(t, "the endpoints of "+service+" in "+p.Name, func(ctx context.Context) error { return p.HasEndpoints(ctx, service, want...) })
 }
 
-// Log waits until a line of a program's log has these texts.
+// Log waits until a line of a program's log contains these texts.
 func Log(t testing.TB, p *harness.Process, texts ...string) {
 	t.Helper()
 	Poll(t, p.Name+" to log "+strconv.Quote(texts[0]), func(context.Context) error { return p.Logged(texts...) })
 }
 
-// Make waits until a load has made that many more calls, so that what was done before is in use.
+// Make waits until a load has made this many more calls, so that they use the current
+// configuration.
 func Make(t testing.TB, load *harness.Load, calls int) {
 	t.Helper()
 	Do(t, load.WaitMore(wait.Context(t), calls))
 }
 
-// Hold stops a load. It is an error if a call failed, or if none was made.
+// Hold stops a load. It fails the test if a call failed, or if there was no call.
 func Hold(t testing.TB, load *harness.Load) harness.Report {
 	t.Helper()
 	r := load.Stop()
 	t.Logf("load: %s", r)
 	if r.Failed > 0 || r.Calls == 0 {
-		t.Errorf("want calls, and none that fails: %s", r)
+		t.Errorf("want calls, none of which fails: %s", r)
 	}
 	return r
 }
 
-// Connect opens a TCP connection with a deadline: shortly before the test has to end, when it is closed.
+// Connect opens a TCP connection with a deadline shortly before the test's deadline, and closes it when
+// the test ends.
 func Connect(t testing.TB, address string) net.Conn {
 	t.Helper()
 	ctx := wait.Context(t)
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	Do(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	deadline, _ := ctx.Deadline() // none without a timeout of go test
+	deadline, _ := ctx.Deadline() // zero without a timeout of go test
 	Do(t, conn.SetDeadline(deadline))
 	return conn
 }
 
-// Silent opens so many connections to an address from others of this machine, which send nothing, and holds them until the test ends. It waits until the server
-// has had enough of them: it has closed the oldest.
+// Silent opens n connections to an address from other addresses of this machine, which send nothing, and holds them
+// until the test ends. It waits until the server has closed the oldest, because it has too many.
 func Silent(t testing.TB, n int, address string) {
 	t.Helper()
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 66, 0, 1)}}

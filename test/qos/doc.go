@@ -1,3 +1,3 @@
-// Package qos holds the resources of injected pods against Kubernetes' own code: that which computes QoS classes, and the kubelet's which gives
-// exclusive CPUs.
+// Package qos checks the resources of injected pods with Kubernetes' own code: the computation of QoS classes, and
+// the kubelet's assignment of exclusive CPUs.
 package qos

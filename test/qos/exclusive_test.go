@@ -16,8 +16,9 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// TestExclusiveCPUs has the static policy of the kubelet's CPU manager give CPUs to the containers of a pod, on a node that gives whole cores of two
-// CPUs alone: the application has its own, and the sidecar takes none. A sidecar of one whole CPU would have the pod refused.
+// TestExclusiveCPUs runs the static policy of the kubelet's CPU manager on a node that only assigns whole cores of
+// two CPUs: the application gets its own CPUs, and the sidecar none. A sidecar with one whole CPU would make the
+// kubelet reject the pod.
 func TestExclusiveCPUs(t *testing.T) {
 	tests := map[string]struct {
 		annotations string
@@ -38,7 +39,7 @@ func TestExclusiveCPUs(t *testing.T) {
 				}
 				given, err := allocate(t, inject(t, document, webhook.Options{Sidecar: form}))
 				if (err != nil) != tc.refused {
-					t.Fatalf("%s: the kubelet says %v", form, err)
+					t.Fatalf("%s: the kubelet returns %v", form, err)
 				}
 				if !tc.refused && (given["app"] != 2 || given[mesh.ContainerSidecar] != tc.cpus) {
 					t.Errorf("%s: containers have exclusive CPUs %v, want 2 for app, %d for the sidecar", form, given, tc.cpus)

@@ -15,10 +15,10 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// pods is how many random pods are injected.
+// pods is the number of injected random pods.
 const pods = 1000
 
-// decode decodes a pod, and sets what the API server sets.
+// decode decodes a pod, and sets the API server's defaults.
 func decode(t *testing.T, document []byte) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
@@ -38,8 +38,8 @@ func inject(t *testing.T, document []byte, o webhook.Options) *corev1.Pod {
 	return decode(t, document)
 }
 
-// TestRandomPods injects random pods, as somebody has written them and as the API server sends them: those of class Guaranteed stay so, and all
-// others are Burstable.
+// TestRandomPods injects random pods, as users write them and as the API server sends them: pods of class Guaranteed
+// stay Guaranteed, and all others are Burstable.
 func TestRandomPods(t *testing.T) {
 	random := rand.New(rand.NewPCG(25, 41))
 	classes := map[corev1.PodQOSClass]int{}
@@ -57,7 +57,7 @@ func TestRandomPods(t *testing.T) {
 		class := qos.ComputePodQOS(before)
 		classes[class]++
 		own := before.Spec.Resources
-		if class == corev1.PodQOSBestEffort && (own == nil || len(own.Requests)+len(own.Limits) == 0) { // by its containers, and the sidecar is one
+		if class == corev1.PodQOSBestEffort && (own == nil || len(own.Requests)+len(own.Limits) == 0) { // then only the containers decide, and the sidecar has resources
 			class = corev1.PodQOSBurstable
 		}
 		o := webhook.Options{Resources: randomOptions(random)}
@@ -77,10 +77,11 @@ func TestRandomPods(t *testing.T) {
 	}
 }
 
-// one returns one of some texts.
+// one returns one of the texts.
 func one(random *rand.Rand, texts ...string) string { return texts[random.IntN(len(texts))] }
 
-// randomPod returns a pod as YAML. Most of its containers are alike: otherwise few pods are Guaranteed.
+// randomPod returns a pod as YAML. Most of its containers have the same resources, because otherwise
+// few pods would be Guaranteed.
 func randomPod(random *rand.Rand) string {
 	usual := randomResources(random)
 	container := func(name, fields string) string {
@@ -104,14 +105,15 @@ func randomPod(random *rand.Rand) string {
 	switch random.IntN(4) {
 	case 0:
 		pod = "resources: {" + randomResources(random) + "}, "
-	case 1: // one of the two: who writes both decides about the class
+	case 1: // only one of the two: setting both would decide about the class
 		annotations = append(annotations, fmt.Sprintf("sonde.dev/sidecar-%s: %q", one(random, "cpu", "cpu-limit"), one(random, "50m", "0.1", "100m")))
 	}
 	return fmt.Sprintf("{metadata: {annotations: {%s}}, spec: {%scontainers: [%s], initContainers: [%s]}}",
 		strings.Join(annotations, ", "), pod, strings.Join(containers, ", "), strings.Join(first, ", "))
 }
 
-// randomResources returns requests and limits, which are often equal in value, and not always in writing.
+// randomResources returns requests and limits, which are often equal in value, but not always in
+// notation.
 func randomResources(random *rand.Rand) string {
 	list := func(cpu, memory []string) string {
 		var all []string
@@ -122,7 +124,7 @@ func randomResources(random *rand.Rand) string {
 			all = append(all, "memory: "+q)
 		}
 		if random.IntN(2) == 0 {
-			all = append(all, "hugepages-2Mi: 2Mi") // which counts for nothing
+			all = append(all, "hugepages-2Mi: 2Mi") // ignored for the class
 		}
 		return strings.Join(all, ", ")
 	}

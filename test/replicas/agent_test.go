@@ -26,14 +26,15 @@ import (
 	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
-// service is the address of the control plane: each connection gets to one of its replicas.
+// service is the address of the control plane: each connection reaches one of its replicas.
 const service = "10.96.0.1:5678"
 
-// agent is one proxy: the parts of the real agent that speak with the control plane. Its process may end and start again with the same files.
+// agent is one proxy: the parts of the real agent that communicate with the control plane. Its process may end and
+// restart with the same files.
 type agent struct {
 	sim        *simulation
 	name, host string
-	old        bool // of a release without epochs and without numbers of sessions
+	old        bool // of a release without epochs and without session numbers
 	epochs     bool
 	caFile     string
 	files      *virtualplane.Files
@@ -43,20 +44,20 @@ type agent struct {
 	starts     int
 	stop       context.CancelFunc // nil while it does not run
 	done       chan struct{}
-	envoy      *replica // that has its ADS stream, nil for none
+	envoy      *replica // replica of its ADS stream, or nil
 
 	mu       sync.Mutex
-	serving  bool      // its application
-	position int       // of the bundle in their order
-	told     string    // CA of the leaf that was last reported in the current session
+	serving  bool      // whether its application serves
+	position int       // position of its bundle
+	told     string    // CA of the certificate last reported in the current session
 	toldAt   time.Time // and when
-	asked    time.Time // when it was asked to renew in the current session
+	asked    time.Time // when the control plane requested a renewal in the current session
 	askedFor string    // and which CA signed then
 }
 
 func (a *agent) id() mesh.ID { return mesh.MakeID(mesh.DefaultMesh, a.name) }
 
-// start starts the process, which joins first.
+// start starts the process, which first joins.
 func (a *agent) start(ctx context.Context) {
 	a.starts++
 	a.sim.Note("agent of %s starts, old %v", a.name, a.old)
@@ -92,7 +93,7 @@ func (a *agent) start(ctx context.Context) {
 		},
 		Renewed: func() { a.check(); sess.Changed() }, Logger: log, Registerer: registry,
 	})
-	_, err := a.identity.Stored() // of its epoch, also if the certificate has expired
+	_, err := a.identity.Stored() // restores its epoch, even if the certificate has expired
 	a.sim.Detail("%s has kept a certificate: %v", a.name, err)
 	go func() {
 		defer close(a.done)
@@ -106,7 +107,7 @@ func (a *agent) start(ctx context.Context) {
 	}()
 }
 
-// report says whether the application takes traffic.
+// report reports whether the application accepts traffic.
 func (a *agent) report() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,7 +124,7 @@ func (a *agent) setServing(serving bool) {
 	}
 }
 
-// connectEnvoy opens the ADS stream of an Envoy, which takes its listeners if the replica knows them.
+// connectEnvoy opens the ADS stream of an Envoy, which accepts its listeners if the replica has them.
 func (a *agent) connectEnvoy(r *replica) {
 	if _, p := r.Pipeline.Builder.View().Proxy(a.id()); p == nil {
 		return
@@ -153,7 +154,7 @@ func (a *agent) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return a.sim.network.DialFrom(a.host)(ctx, "tcp", host+virtualplane.AgentsPort)
 }
 
-// join tries until it succeeds, and returns false if ctx ends before.
+// join retries until it succeeds, and returns false if ctx ends first.
 func (a *agent) join(ctx context.Context, client *controlplane.Client, process string) bool {
 	var backoff retry.Backoff
 	for {
@@ -197,7 +198,7 @@ func (a *agent) renew(ctx context.Context, client *controlplane.Client, process 
 	return a.received(answer.GetIdentity()), err
 }
 
-// received is what an agent reads of an answer.
+// received returns the part of a response that an agent reads.
 func (a *agent) received(i *agentv1.Identity) *agentv1.Identity {
 	if !a.epochs && i.GetBundle() != nil {
 		i.Bundle.Epoch = 0
@@ -207,7 +208,7 @@ func (a *agent) received(i *agentv1.Identity) *agentv1.Identity {
 
 const goesBack = "goes back to an older bundle:"
 
-// check is called after the agent may have got another bundle.
+// check is called when the agent may have received another bundle.
 func (a *agent) check() {
 	use := a.identity.InUse()
 	at := a.sim.bundles.position(use.GetBundleId())
@@ -221,7 +222,7 @@ func (a *agent) check() {
 	}
 }
 
-// trusting checks each bundle that the session has put in place.
+// trusting checks each bundle that the session installs.
 type trusting struct{ *agent }
 
 // InUse implements session.Identity.
@@ -243,7 +244,7 @@ func (t trusting) Trust(b *agentv1.Bundle) error {
 	return err
 }
 
-// opener watches what is said in the session.
+// opener watches the messages of the session.
 type opener struct {
 	agent  *agent
 	client *controlplane.Client
@@ -285,13 +286,13 @@ func (w watchedStream) Send(m *agentv1.AgentMessage) error {
 func (a *agent) tell(ca string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if ca == "" { // another session begins
+	if ca == "" { // a new session starts
 		a.askedFor = ""
 	}
 	a.told, a.toldAt = ca, time.Now()
 }
 
-// crossing is how long a message that was sent before it was known that it is needless may take.
+// crossing is how long a message may take that was sent before its sender knew that it is unneeded.
 const crossing = 2 * time.Second
 
 // Recv implements agentv1.AgentService_SessionClient.
@@ -303,7 +304,7 @@ func (w watchedStream) Recv() (*agentv1.ControlMessage, error) {
 	return m, err
 }
 
-// askedToRenew checks that there is a reason.
+// askedToRenew checks that the renewal has a reason.
 func (a *agent) askedToRenew() {
 	a.mu.Lock()
 	signs := a.sim.bundles.signing()

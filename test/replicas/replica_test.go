@@ -18,7 +18,7 @@ import (
 // connectionAge is short, so that streams move in most schedules.
 const connectionAge = 2 * time.Minute
 
-// replica is one process of the control plane. Kubernetes is what the schedule does.
+// replica is one process of the control plane. The schedule plays Kubernetes.
 type replica struct {
 	*virtualplane.Replica
 	name, host string
@@ -29,7 +29,7 @@ type replica struct {
 	stop       context.CancelFunc
 }
 
-// startReplica starts one that reads all that there is now.
+// startReplica starts a replica, which reads all current objects.
 func startReplica(ctx context.Context, s *simulation, name, host string) (*replica, error) {
 	r := &replica{name: name, host: host, sim: s, api: s.etcd.Client(s.lag)}
 	ctx, r.stop = context.WithCancel(ctx)
@@ -53,7 +53,7 @@ func startReplica(ctx context.Context, s *simulation, name, host string) (*repli
 	return r, nil
 }
 
-// end ends the process. One that is killed says nothing any more.
+// end ends the process. A killed process sends nothing more.
 func (r *replica) end(killed bool) {
 	if killed {
 		r.sim.network.Reset(r.host)
@@ -65,10 +65,11 @@ func (r *replica) end(killed bool) {
 	r.sim.network.Reset(r.host)
 }
 
-// log goes into the journal. That a certificate is refused is wrong in any schedule, unless it has expired: an agent may be cut off for so long.
+// log returns a logger that writes into the journal. A refused certificate is a violation in any schedule, unless it
+// has expired while its agent was disconnected.
 func (r *replica) log() *slog.Logger {
 	return virtualplane.Log(func(line string) {
-		if strings.Contains(line, "client certificate refused") && !strings.Contains(line, "has expired") {
+		if strings.Contains(line, "rejected client certificate") && !strings.Contains(line, "has expired") {
 			r.sim.Wrong("%s: %s", r.name, line)
 		}
 		r.sim.Detail("%s: %s", r.name, line)
@@ -83,7 +84,7 @@ func (tokens) Authenticate(_ context.Context, token string) (identity.Subject, e
 	return identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: token, Path: mesh.WorkloadPath(workload)}, nil
 }
 
-// addresses are those of the replicas that there are, by name.
+// addresses returns the addresses of the existing replicas, by name.
 func (s *simulation) addresses() map[string]string {
 	all := map[string]string{}
 	for name, r := range s.replicas {
@@ -92,7 +93,7 @@ func (s *simulation) addresses() map[string]string {
 	return all
 }
 
-// follow has all replicas hear which there are.
+// follow gives all replicas the current list of replicas.
 func (s *simulation) follow() {
 	all := s.addresses()
 	for _, r := range s.replicas {

@@ -1,9 +1,11 @@
-// Package replicas plays random schedules against replicas of the control plane and agents: replicas start, end and are killed, lead for too long, hear of
-// things late, are cut from each other, from the API server and from agents; CAs are rotated; agents connect anywhere, and some are of an earlier
-// release. The parts that speak are the real ones, over gRPC and mTLS; what they speak through is in memory, and time is virtual. No agent may ever trust less
-// than it has, no certificate may be refused, and when all is quiet each replica serves each proxy the same.
+// Package replicas plays random schedules with replicas of the control plane and agents. Replicas start, end, are
+// killed, lead for too long, receive changes late, and are disconnected from each other, from the API server and from
+// agents; CAs are rotated; agents connect to any replica, and some are of an earlier release. The communicating parts
+// are real, over gRPC and mTLS; the network and storage are in memory, and time is virtual. No agent may ever return
+// to an older bundle, no certificate may be refused, and after all faults have ended, each replica serves each proxy
+// the same configuration.
 //
-// What happens is drawn from the seed, and how goroutines take turns is not: a seed may have to be played several times.
+// The seed determines the events, but not how goroutines are scheduled: a seed may have to be played several times.
 package replicas
 
 import (
@@ -19,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// schedules are played at night, and few in other runs; more by hand: SONDE_TEST_SEEDS=10000.
+// schedules is the number at night, and few in other runs; to run more: SONDE_TEST_SEEDS=10000.
 const schedules, few = 40, 5
 
 func TestMain(m *testing.M) {
@@ -40,7 +42,7 @@ func TestSchedules(t *testing.T) {
 	seeded.Range(t, 0, slowtest.Rounds(schedules, few), play)
 }
 
-// TestEpochsAreNeeded plays schedules in which agents know no epochs. Soon one of them goes back to an older bundle.
+// TestEpochsAreNeeded plays schedules in which agents get no epochs. Soon one of them returns to an older bundle.
 func TestEpochsAreNeeded(t *testing.T) {
 	slowtest.Nightly(t, "how many schedules it takes is chance")
 	for seed := range uint64(schedules) {
@@ -56,5 +58,5 @@ func TestEpochsAreNeeded(t *testing.T) {
 			return
 		}
 	}
-	t.Error("without epochs no agent goes back to an older bundle")
+	t.Error("without epochs, no agent returns to an older bundle")
 }

@@ -14,10 +14,11 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// quiet is enough for all that waits: for a replica that is not heard, for a connection that is cut, for a rotation.
+// quiet is long enough for everything that waits: for a disconnected replica, a cut connection, or a rotation.
 const quiet = 6 * time.Minute
 
-// checkTrust checks that the Envoys of all proxies accept each other. Those of earlier releases may have a bundle that is older than the last one.
+// checkTrust checks that the Envoys of all proxies accept each other. Envoys of earlier releases may have a bundle
+// before the last one.
 func (s *simulation) checkTrust() {
 	synctest.Wait()
 	for _, a := range s.agents {
@@ -38,7 +39,8 @@ func (s *simulation) checkTrust() {
 	}
 }
 
-// rest mends everything, and checks that all replicas say the same, and that all proxies have what is newest.
+// rest repairs everything, and checks that all replicas have the same state, and that all proxies have the
+// newest configuration.
 func (s *simulation) rest(ctx context.Context) {
 	s.Note("everything is mended")
 	for l := range maps.Clone(s.cuts) {
@@ -59,7 +61,7 @@ func (s *simulation) rest(ctx context.Context) {
 	}
 	time.Sleep(quiet)
 	s.connectEnvoys()
-	s.put(s.dataplane(s.anyAgent())) // no later change can carry it along if it gets stuck
+	s.put(s.dataplane(s.anyAgent())) // no later change could replace it if it gets stuck
 	time.Sleep(quiet)
 	synctest.Wait()
 	s.Note("at rest")
@@ -101,7 +103,7 @@ func (s *simulation) checkServing(ctx context.Context) {
 		return
 	}
 	for name, r := range s.replicas {
-		if rotation, err := r.Agents.ServingRotation(ctx); err != nil || rotation.GetStep() != adminv1.Rotation_IDLE {
+		if rotation, err := r.Agents.Rotations().Serving().Progress(ctx); err != nil || rotation.GetStep() != adminv1.Rotation_IDLE {
 			s.Wrong("the rotation of the serving CA does not end at %s: %v %v", name, rotation, err)
 		}
 	}
@@ -112,13 +114,13 @@ func (s *simulation) waits(ctx context.Context) []any {
 	var all []any
 	for _, name := range s.names() {
 		r := s.replicas[name]
-		rotation, err := r.Agents.Rotation(ctx, "default")
+		rotation, err := r.Agents.Rotations().Mesh("default").Progress(ctx)
 		all = append(all, name, r.leads.Load(), rotation, err, r.Peers.Check())
 	}
 	return all
 }
 
-// versions returns those of all that a replica serves a proxy.
+// versions returns the versions of all resources that a replica serves to a proxy.
 func (s *simulation) versions(replica string, a *agent) map[resource.Name]string {
 	t := s.replicas[replica].Pipeline.Translator
 	t.Attach(a.id(), resource.Metadata{})
@@ -141,7 +143,7 @@ func (a *agent) leaf() *x509.Certificate {
 	return a.identity.Leaf()
 }
 
-// bundle returns the position of that in use, -1 before the agent has joined.
+// bundle returns the position of the bundle in use, or -1 before the agent has joined.
 func (a *agent) bundle() int {
 	if a.leaf() == nil {
 		return -1

@@ -18,7 +18,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
-// judge has the replica judge whether the mesh is seen, with nodes that are. It returns why nothing may follow from silence.
+// judge makes the replica judge whether the mesh is seen, with nodes that are seen. It returns a function with the
+// reason why the replica must draw no conclusion from silence.
 func (r *replica) judge(v *virtualplane.Replica) func() string {
 	if !r.sim.judged {
 		return nil
@@ -51,7 +52,7 @@ func (r *replica) judge(v *virtualplane.Replica) func() string {
 	return r.freeze.Held
 }
 
-// zoneOf has half of the proxies in each of two zones.
+// zoneOf puts half of the proxies into each of two zones.
 func zoneOf(name string) string {
 	if strings.ContainsAny(name[len(name)-1:], "02468") {
 		return "a"
@@ -59,11 +60,11 @@ func zoneOf(name string) string {
 	return "b"
 }
 
-// fleet is how many agents there are. test/freeze has a thousand, which are no real ones.
+// fleet is the number of agents. test/freeze has a thousand simulated agents.
 const fleet = 20
 
-// All agents lose their sessions with two replicas at once: their endpoints stay at both, and nothing follows from the silence. Of a few nothing is said, as
-// ever.
+// All agents lose their sessions with two replicas at once: their endpoints stay at both, because the replicas
+// conclude nothing from the silence. If only a few do, they are handled as usual.
 func TestAgentsFallSilent(t *testing.T) {
 	for name, tc := range map[string]struct {
 		gone int
@@ -100,7 +101,7 @@ func TestAgentsFallSilent(t *testing.T) {
 	}
 }
 
-// fleet starts two replicas, of which one leads until resign, and the agents.
+// fleet starts two replicas, of which one leads until resign is called, and the agents.
 func (s *simulation) fleet(ctx context.Context) (resign func()) {
 	s.put(&mesh.Mesh{Name: mesh.DefaultMesh})
 	for range 2 {
@@ -134,7 +135,7 @@ func (s *simulation) fleet(ctx context.Context) (resign func()) {
 	}
 }
 
-// holds checks that all endpoints are ready at both replicas, and what else these hold.
+// holds checks that all endpoints are ready at both replicas, and the reason that both hold.
 func (s *simulation) holds(when, held string) {
 	for name, r := range s.replicas {
 		_, service := r.Pipeline.Builder.View().Service(mesh.MakeID(mesh.DefaultMesh, workload))

@@ -28,9 +28,9 @@ const (
 	maxReplicas = 3
 	proxies     = 4
 	workload    = "web"
-	// certificates are renewed several times in a schedule.
+	// Certificates are renewed several times in a schedule.
 	validity = 5 * time.Minute
-	// longestLag is how late a replica may hear of something that it is not cut off from.
+	// longestLag is the longest delay of a change at a replica that is not disconnected.
 	longestLag = 10 * time.Second
 )
 
@@ -42,9 +42,9 @@ type simulation struct {
 	network   *virtual.Network
 	etcd      *virtualplane.Secrets
 	bundles   bundles
-	epochs    bool   // without, agents know none
+	epochs    bool   // without, agents get none
 	servingCA []byte // PEM
-	judged    bool   // whether the mesh is seen
+	judged    bool   // whether replicas judge if the mesh is seen
 
 	objects  map[mesh.Key]mesh.Object
 	replicas map[string]*replica
@@ -55,7 +55,7 @@ type simulation struct {
 
 	mu      sync.Mutex
 	lags    *rand.Rand
-	ready   []string // hosts of replicas to which the Service leads
+	ready   []string // hosts of replicas that are endpoints of the Service
 	lastCut time.Time
 }
 
@@ -68,7 +68,7 @@ func newSimulation(j *seeded.Journal, seed uint64, directory string, epochs bool
 	return s
 }
 
-// bundles are those of the mesh, in the order in which they were written.
+// bundles of the mesh, in the order of writing.
 type bundles struct {
 	mu      sync.Mutex
 	order   []string
@@ -83,7 +83,7 @@ func (b *bundles) wrote(name string, data []byte) {
 	}
 	var f ca.SetFile
 	if err := json.Unmarshal(data, &f); err != nil {
-		panic(err) // what identity has written
+		panic(err) // identity wrote it
 	}
 	set, err := f.Set()
 	if err != nil {
@@ -101,7 +101,7 @@ func (b *bundles) wrote(name string, data []byte) {
 	}
 }
 
-// position of a bundle, -1 of one that was never written.
+// position returns the position of a bundle, or -1 if it was never written.
 func (b *bundles) position(id string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,7 +133,7 @@ func (b *bundles) rotating() bool {
 	return b.rotates
 }
 
-// lag is mostly short.
+// lag returns a delay, which is mostly short.
 func (s *simulation) lag() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *simulation) lag() time.Duration {
 	return time.Duration(s.lags.Int64N(int64(longestLag)))
 }
 
-// anyReady returns the host of a replica to which the Service leads, "" if there is none.
+// anyReady returns the host of a replica that is an endpoint of the Service, or "".
 func (s *simulation) anyReady() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *simulation) anyReady() string {
 	return s.ready[s.lags.IntN(len(s.ready))]
 }
 
-// wasCut reports whether something was cut a short while ago, so that messages may be late.
+// wasCut reports whether hosts were disconnected a short while ago, so that messages may be late.
 func (s *simulation) wasCut() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +200,7 @@ func (s *simulation) end() {
 	}
 }
 
-// wait lets time pass: often so little that the last operation has not taken effect before the next one.
+// wait lets time pass: often so little that the last operation takes effect only after the next one.
 func (s *simulation) wait() {
 	longest := anymesh.Pick(s.random, 10*time.Millisecond, 2*time.Second, 30*time.Second)
 	time.Sleep(time.Duration(s.random.Int64N(int64(longest))))
@@ -210,7 +210,7 @@ func (s *simulation) names() []string {
 	return slices.Sorted(maps.Keys(s.replicas))
 }
 
-// anyReplica returns nil if there is none.
+// anyReplica returns a random replica, or nil.
 func (s *simulation) anyReplica() *replica {
 	names := s.names()
 	if len(names) == 0 {
@@ -230,7 +230,7 @@ func (s *simulation) startReplica(ctx context.Context) {
 	}
 	s.replicas[name] = r
 	s.follow()
-	// Agents are led to it once it is ready, and known to the others.
+	// The Service routes agents to it once it is ready, and the other replicas have discovered it.
 	time.Sleep(longestLag + time.Second)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +248,7 @@ func (s *simulation) endReplica(name string, killed bool) {
 	s.follow()
 }
 
-// connectEnvoys opens the ADS streams of Envoys whose replica is gone, or which have none yet.
+// connectEnvoys opens the ADS streams of Envoys whose replica has ended, or which have none yet.
 func (s *simulation) connectEnvoys() {
 	for _, a := range s.agents {
 		if a.leaf() == nil || a.envoy != nil && s.replicas[a.envoy.name] != nil {
@@ -260,13 +260,14 @@ func (s *simulation) connectEnvoys() {
 	}
 }
 
-// elect makes a replica the leader. Another one may believe for a while that it still is.
+// elect makes a replica the leader. Another replica may still consider itself the leader for a
+// while.
 func (s *simulation) elect(r *replica) {
 	s.Note("%s leads", r.name)
 	r.leads.Store(true)
 }
 
-// put sets an object, which replicas hear of later.
+// put sets an object, which replicas receive later.
 func (s *simulation) put(o mesh.Object) {
 	o.SetDefaults()
 	s.objects[o.Key()] = o
@@ -275,7 +276,7 @@ func (s *simulation) put(o mesh.Object) {
 	}
 }
 
-// read gives a replica that starts what there is.
+// read gives a starting replica the current objects.
 func (s *simulation) read(r *replica) {
 	for _, k := range slices.SortedFunc(maps.Keys(s.objects), func(a, b mesh.Key) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
 		r.Pipeline.Builder.Set(virtualplane.SourceObjects, s.objects[k])
@@ -283,7 +284,7 @@ func (s *simulation) read(r *replica) {
 	r.Pipeline.Builder.Synced(virtualplane.SourceObjects)
 }
 
-// dataplane returns that of an agent, with other tags each time: what its certificate names stays.
+// dataplane returns the Dataplane of an agent, with other tags each time, but the same identity.
 func (s *simulation) dataplane(a *agent) *mesh.Dataplane {
 	d := &mesh.Dataplane{}
 	d.Mesh, d.Name = mesh.DefaultMesh, a.name
@@ -323,7 +324,7 @@ func (s *simulation) anyAgent() *agent { return anymesh.Pick(s.random, s.agents.
 
 func (a *agent) inbound() netip.AddrPort { return netip.MustParseAddrPort(a.host + ":8080") }
 
-// setCut cuts two hosts from each other, or heals that.
+// setCut disconnects two hosts from each other, or reconnects them.
 func (s *simulation) setCut(a, b string, cut bool) {
 	s.Note("%s and %s are cut: %v", a, b, cut)
 	s.network.SetCut(a, b, cut)
@@ -355,29 +356,29 @@ var operations = []operation{
 		}
 	}},
 	{5, func(s *simulation, _ context.Context) {
-		if r := s.anyReplica(); r != nil && r.api.Reach() == nil { // without the API server none is elected
+		if r := s.anyReplica(); r != nil && r.api.Reach() == nil { // without the API server, none is elected
 			s.elect(r)
 		}
 	}},
 	{5, func(s *simulation, _ context.Context) {
 		if r := s.anyReplica(); r != nil {
-			s.Note("%s does not lead any more", r.name)
+			s.Note("%s stops leading", r.name)
 			r.leads.Store(false)
 		}
 	}},
 	{8, func(s *simulation, ctx context.Context) {
 		if r := s.anyReplica(); r != nil {
 			s.Note("rotation by %s", r.name)
-			if _, err := r.Agents.Rotate(ctx, mesh.DefaultMesh, false); err != nil {
+			if _, err := r.Agents.Rotations().Mesh(mesh.DefaultMesh).Rotate(ctx, false, false); err != nil {
 				s.Note("not started: %v", err)
 			}
 		}
 	}},
 	{3, func(s *simulation, ctx context.Context) {
-		// A pod that has not joined before is named, and has to be restarted.
+		// A rotation reports pods that have not joined yet, which then have to restart.
 		if r := s.anyReplica(); r != nil && !slices.ContainsFunc(s.agents, func(a *agent) bool { return a.leaf() == nil }) {
 			s.Note("rotation of the serving CA by %s", r.name)
-			if _, err := r.Agents.RotateServing(ctx, false, true); err != nil {
+			if _, err := r.Agents.Rotations().Serving().Rotate(ctx, false, true); err != nil {
 				s.Note("not started: %v", err)
 			}
 			s.servingCA = r.Serving.CA()

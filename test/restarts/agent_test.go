@@ -21,10 +21,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
-// service is the address of the control plane: each connection gets to one of its replicas.
+// service is the address of the control plane: each connection reaches one of its replicas.
 const service = "10.96.0.1:5678"
 
-// agent is one process of the agent of a pod: the parts of the real one that restarts depend on.
+// agent is one process of the agent of a pod: the parts of the real agent that restarts depend on.
 type agent struct {
 	pod      *pod
 	liveness *held.Liveness
@@ -32,7 +32,7 @@ type agent struct {
 	done     chan struct{}
 }
 
-// startAgent starts the process. It resumes what one before it has kept.
+// startAgent starts the process. It resumes from the stored state of an earlier process.
 func (p *pod) startAgent(ctx context.Context) {
 	p.agents++
 	a := &agent{pod: p, done: make(chan struct{})}
@@ -64,7 +64,7 @@ func (p *pod) startAgent(ctx context.Context) {
 		Instance: process, Started: time.Now(), Duplicate: func(string) {}, Refused: func(error) {},
 	})
 	p.sim.mu.Lock()
-	p.agent, p.lost = a, time.Now() // before it has a session
+	p.agent, p.lost = a, time.Now() // it has no session yet
 	p.sim.mu.Unlock()
 	go func() {
 		defer close(a.done)
@@ -89,7 +89,7 @@ func (p *pod) stopAgent() {
 	p.sim.network.Reset(p.host)
 }
 
-// join tries until it succeeds, and returns false if ctx ends before.
+// join retries until it succeeds, and returns false if ctx ends first.
 func (a *agent) join(ctx context.Context, client *controlplane.Client, who *identity.Identity, process string) bool {
 	var backoff retry.Backoff
 	for {
@@ -113,20 +113,20 @@ func (a *agent) join(ctx context.Context, client *controlplane.Client, who *iden
 	}
 }
 
-// answer is what the kubelet gets.
+// answer is the agent's response to the kubelet.
 type answer int
 
 const (
 	success answer = iota
 	failure
-	errored // which the kubelet discards
+	errored // the kubelet discards it
 )
 
-// check answers the kubelet, as package probe does. mu is held.
+// check answers the kubelet, as package probe does. The caller holds mu.
 func (p *pod) check(c *container) answer {
 	switch {
 	case p.agent == nil:
-		return errored // the guard answers so until there is another agent
+		return errored // the guard's answer until another agent runs
 	case !c.failing():
 		p.agent.liveness.Passed(c.probe)
 		c.checked = true
@@ -139,13 +139,13 @@ func (p *pod) check(c *container) answer {
 	return failure
 }
 
-// connections notes when the agent loses its session.
+// connections records when the agent loses its session.
 type connections struct {
 	*held.Liveness
 	pod *pod
 }
 
-// Connected notes it, too.
+// Connected records it, too.
 func (c connections) Connected(is bool) {
 	c.pod.sim.Detail("%s has a session: %v", c.pod.name, is)
 	c.pod.sim.mu.Lock()
@@ -159,7 +159,7 @@ func (c connections) Connected(is bool) {
 	c.Liveness.Connected(is)
 }
 
-// Told notes it, too.
+// Told records it, too.
 func (c connections) Told(m *agentv1.Restarts) {
 	c.pod.sim.Detail("%s is told %v", c.pod.name, m)
 	c.Liveness.Told(m)

@@ -16,14 +16,14 @@ import (
 
 const namespace = "shop"
 
-// kind is one kind of objects.
+// kind is a kind of object.
 type kind struct{ apiVersion, name string }
 
-// kinds that a replica may ask for, by resource. Of most there are no objects.
+// kinds that a replica may request, by resource. Most have no objects.
 var kinds = map[string]kind{
 	"pods": {"v1", "Pod"}, "namespaces": {"v1", "Namespace"}, "nodes": {"v1", "Node"}, "deployments": {"apps/v1", "Deployment"},
 	"statefulsets": {"apps/v1", "StatefulSet"}, "daemonsets": {"apps/v1", "DaemonSet"}, "replicasets": {"apps/v1", "ReplicaSet"},
-	"poddisruptionbudgets": {"policy/v1", "PodDisruptionBudget"}, "events": {"events.k8s.io/v1", "Event"},
+	"poddisruptionbudgets": {"policy/v1", "PodDisruptionBudget"}, "events": {"v1", "Event"},
 	grants: {"sonde.dev/v1alpha1", "RestartGrant"}, "restartbudgets": {"sonde.dev/v1alpha1", "RestartBudget"},
 }
 
@@ -38,24 +38,24 @@ type event struct {
 	object   []byte
 }
 
-// apiServer has objects as JSON, and all that has happened to them, in its order.
+// apiServer has objects as JSON, and all their events in order.
 type apiServer struct {
-	// wrote is told of each change of a grant, in their order. It must not call the server.
+	// wrote is called for each change of a grant, in order. It must not call the server.
 	wrote func(kind string, grant []byte)
 
 	mu        sync.Mutex
 	version   int
 	objects   map[string]map[string][]byte // by resource, and namespace/name
 	events    []event
-	compacted int           // the last version from which no watch can begin
-	changed   chan struct{} // closed with the next change
+	compacted int           // watches cannot start from this version or an earlier one
+	changed   chan struct{} // closed by the next change
 }
 
 func newAPIServer(wrote func(kind string, grant []byte)) *apiServer {
 	return &apiServer{wrote: wrote, objects: map[string]map[string][]byte{}, changed: make(chan struct{})}
 }
 
-// statusError is what the API server answers instead of an object.
+// statusError is an error response of the API server.
 type statusError struct {
 	code   int
 	reason metav1.StatusReason
@@ -74,7 +74,7 @@ func notFound(resource, key string) *statusError {
 	return &statusError{404, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", resource, key)}
 }
 
-// encode is for what can be encoded.
+// encode encodes a value that cannot fail to encode.
 func encode(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -83,7 +83,7 @@ func encode(v any) []byte {
 	return data
 }
 
-// decode is for what was encoded here, or by the client.
+// decode decodes an object that this package or the client encoded.
 func decode(data []byte) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{}
 	if err := json.Unmarshal(data, &o.Object); err != nil {
@@ -94,14 +94,14 @@ func decode(data []byte) *unstructured.Unstructured {
 
 func keyOf(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-// put creates or replaces an object, whose version it sets.
+// put creates or replaces an object, and sets its version.
 func (a *apiServer) put(resource string, o metav1.Object) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.store(resource, o)
 }
 
-// store needs mu.
+// The caller of store holds mu.
 func (a *apiServer) store(resource string, o metav1.Object) []byte {
 	a.version++
 	o.SetResourceVersion(strconv.Itoa(a.version))
@@ -117,7 +117,7 @@ func (a *apiServer) store(resource string, o metav1.Object) []byte {
 	return data
 }
 
-// happened needs mu.
+// The caller of happened holds mu.
 func (a *apiServer) happened(resource, change string, object []byte) {
 	a.events = append(a.events, event{a.version, time.Now(), resource, change, object})
 	close(a.changed)
@@ -127,7 +127,7 @@ func (a *apiServer) happened(resource, change string, object []byte) {
 	}
 }
 
-// create refuses a name that is taken.
+// create rejects a name that exists.
 func (a *apiServer) create(resource string, body []byte) ([]byte, error) {
 	o := decode(body)
 	if o.GetNamespace() == "" {
@@ -224,7 +224,7 @@ func (a *apiServer) get(resource, key string) ([]byte, error) {
 	return data, nil
 }
 
-// all returns the objects of a kind, sorted by name, and the version of that.
+// all returns the objects of a kind, sorted by name, and the version of the list.
 func (a *apiServer) all(resource string) ([][]byte, int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -235,14 +235,14 @@ func (a *apiServer) all(resource string) ([][]byte, int) {
 	return all, a.version
 }
 
-// compact forgets what has happened so far: a watch that begins from there has to list again.
+// compact drops all past events: a watch that starts from there has to list again.
 func (a *apiServer) compact() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.compacted = a.version
 }
 
-// next returns the first event of a kind from a place in events on, and where to look further. ok is false if there is none yet.
+// next returns the first event of a kind at or after an index of events, and the next index. ok is false without one.
 func (a *apiServer) next(resource string, from int) (e event, next int, ok bool, changed <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -254,7 +254,7 @@ func (a *apiServer) next(resource string, from int) (e event, next int, ok bool,
 	return event{}, len(a.events), false, a.changed
 }
 
-// place returns where the events after a version begin, and false if they are forgotten.
+// place returns the index of the events after a version, and false if they were dropped.
 func (a *apiServer) place(version int) (int, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -265,7 +265,7 @@ func (a *apiServer) place(version int) (int, bool) {
 	return i, true
 }
 
-// path is what a request is about.
+// path has the resource and object of a request.
 type path struct{ resource, key string }
 
 // parsePath reads /api/v1/… and /apis/group/version/…

@@ -8,14 +8,14 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// worker is what the kubelet remembers of one liveness probe.
-// Source: kubernetes pkg/kubelet/prober/worker.go.
+// worker is the kubelet's state of one liveness probe. Source: kubernetes
+// pkg/kubelet/prober/worker.go.
 type worker struct {
 	container int // restart count of the container that was probed last
 	last      answer
-	run       int // answers in a row that were the last one
+	run       int // number of consecutive results equal to the last
 	onHold    bool
-	// excused says that the run has failures for which no grant is needed: it was the pod's own turn.
+	// excused means that the run has failures that need no grant, because it was the pod's own turn.
 	excused bool
 }
 
@@ -44,7 +44,7 @@ func (c *container) probeUntil(ctx context.Context) {
 	}
 }
 
-// probeOnce is doProbe, and returns whether the worker should go on.
+// probeOnce is doProbe; it returns whether the worker should continue.
 func (c *container) probeOnce(ctx context.Context) bool {
 	s, w := c.pod.sim, &c.worker
 	s.mu.Lock()
@@ -86,7 +86,7 @@ func (c *container) probeOnce(ctx context.Context) bool {
 	return true
 }
 
-// kubelet returns what the kubelet has of a probe.
+// kubelet returns the numbers of a probe that the kubelet uses.
 func (s *simulation) kubelet(p mesh.Probe) webhook.Kubelet {
 	if s.variant == usersNumbers {
 		return webhook.Kubelet{TimeoutSeconds: p.TimeoutSeconds + 1, FailureThreshold: p.FailureThreshold}
@@ -97,8 +97,9 @@ func (s *simulation) kubelet(p mesh.Probe) webhook.Kubelet {
 // unanswered is how long the kernel of a node tries to connect (net.ipv4.tcp_syn_retries = 6).
 const unanswered = 127 * time.Second
 
-// ask waits for the answer of the agent until the time-out: while the agent is stopped nobody answers, while there is no sidecar the connection waits
-// (dpagent/redirect), and if it ends then it is reset. mu is held, but not while it waits.
+// ask waits for the agent's response until the timeout. A stopped agent does not respond, without a sidecar the
+// connection waits (dpagent/redirect), and an ending sidecar resets it. The caller holds mu, which ask releases while
+// it waits.
 func (c *container) ask(ctx context.Context) answer {
 	s, p := c.pod.sim, c.pod
 	timeout := time.Duration(s.kubelet(c.probe).TimeoutSeconds) * time.Second
@@ -123,7 +124,7 @@ func (c *container) ask(ctx context.Context) answer {
 	}
 }
 
-// restart ends the container, and starts another one. mu is held.
+// restart ends the container, and starts another. The caller holds mu.
 func (c *container) restart(ctx context.Context) {
 	s := c.pod.sim
 	c.running = false

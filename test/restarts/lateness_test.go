@@ -6,25 +6,26 @@ import (
 	"time"
 )
 
-// An agent must know that a grant is over after 15 s of calm with a session, however long that takes.
+// An agent must know that a grant has ended after 15 s with a session and without a fault, however
+// long that takes.
 func TestMustKnow(t *testing.T) {
 	tests := map[string]struct {
-		hindered []int // seconds after the grant is over
+		hindered []int // seconds after the end of the grant
 		lost     bool
-		session  int // seconds after, when the session began
+		session  int // seconds after it, when the session started
 		at       int
 		want     bool
 	}{
-		"too early":                    {at: 14},
-		"calm":                         {at: 15, want: true},
-		"calm first":                   {hindered: []int{15, 20}, at: 21, want: true},
-		"calm before it is over":       {hindered: []int{-20, 5}, at: 19},
-		"API server away":              {hindered: []int{10, 20, 30, 40}, at: 54},
-		"calm after the outage":        {hindered: []int{10, 20, 30, 40}, at: 55, want: true},
-		"session lost":                 {lost: true, at: 600},
-		"session begins later":         {session: 30, at: 44},
-		"calm since the session began": {session: 30, at: 45, want: true},
-		"outage in a new session":      {session: 30, hindered: []int{40}, at: 54},
+		"too early":                           {at: 14},
+		"calm":                                {at: 15, want: true},
+		"calm first":                          {hindered: []int{15, 20}, at: 21, want: true},
+		"calm before the end":                 {hindered: []int{-20, 5}, at: 19},
+		"API server away":                     {hindered: []int{10, 20, 30, 40}, at: 54},
+		"calm after the outage":               {hindered: []int{10, 20, 30, 40}, at: 55, want: true},
+		"session lost":                        {lost: true, at: 600},
+		"session starts later":                {session: 30, at: 44},
+		"calm since the start of the session": {session: 30, at: 45, want: true},
+		"outage in a new session":             {session: 30, hindered: []int{40}, at: 54},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -34,20 +34,20 @@ func (s *simulation) startReplica(ctx context.Context) {
 	s.mu.Unlock()
 }
 
-// follow has all replicas hear which there are.
+// follow gives all replicas the current list of replicas.
 func (s *simulation) follow() {
 	all := s.addresses()
 	s.tell(func(r *replica) { r.Peers.Follow(maps.Clone(all)) })
 }
 
-// unready has the Service lead to a replica no more.
+// unready removes a replica from the Service's endpoints.
 func (s *simulation) unready(r *replica) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ready = slices.DeleteFunc(s.ready, func(host string) bool { return host == r.host })
 }
 
-// kill kills a replica. If it leads, its Lease ends a while later.
+// kill kills a replica. If it leads, its Lease expires a while later.
 func (s *simulation) kill(name string) {
 	r := s.replicas[name]
 	if r == nil {
@@ -65,7 +65,7 @@ func (s *simulation) kill(name string) {
 	s.follow()
 }
 
-// diesNow has a replica killed that has written a grant just now.
+// diesNow marks a replica that has just written a grant to be killed.
 func (s *simulation) diesNow(name string) {
 	s.Note("%s dies between the object and the message", name)
 	s.mu.Lock()
@@ -73,14 +73,15 @@ func (s *simulation) diesNow(name string) {
 	s.dying = append(s.dying, name)
 }
 
-// frozeItself notes that a replica has stopped that is about to write a grant.
+// frozeItself records that a replica has stopped just before it writes a grant.
 func (s *simulation) frozeItself(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.itself = append(s.itself, name)
 }
 
-// stopped stops a replica as SIGSTOP does: what it has begun to send goes on when it is woken, and what others send waits. If it leads, its Lease ends.
+// stopped stops a replica as SIGSTOP does: its started requests continue after it is woken, and messages to it wait.
+// If it leads, its Lease expires.
 func (s *simulation) stopped(name string) {
 	r := s.replicas[name]
 	if r == nil || r.frozen {
@@ -100,7 +101,8 @@ func (s *simulation) stopped(name string) {
 	}
 }
 
-// wake wakes a replica. If its Lease is over, it finds that out soon, and has gone on with what it was about to do.
+// wake wakes a replica. If its Lease has expired, the replica detects that soon, but first continues its current
+// work.
 func (s *simulation) wake(name string) {
 	r := s.replicas[name]
 	s.Note("%s is woken", name)
@@ -123,8 +125,8 @@ func (s *simulation) wake(name string) {
 	s.ready = append(s.ready, r.host)
 }
 
-// known returns since when what the pods and budgets were like was known to a leader that has decided then. One that was just woken knows what it did
-// before. mu is held.
+// known returns a time: a leader that decided at decided knew the state of pods and budgets at that time. A leader
+// that was just woken knows only the state from before. The caller holds mu.
 func (s *simulation) known(decided time.Time) time.Time {
 	at := decided
 	for _, stop := range s.stops {
@@ -142,7 +144,7 @@ func (s *simulation) handOver() {
 	s.leader, s.leaderless = nil, time.Now()
 }
 
-// elect has a replica lead, once the Lease of the last one is over.
+// elect makes a replica lead, after the Lease of the last leader has expired.
 func (s *simulation) elect(ctx context.Context) {
 	if s.leader != nil || time.Now().Before(s.leaderless) || s.apiAway() {
 		return

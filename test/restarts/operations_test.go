@@ -8,7 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
-// operation is one kind of event, with its weight among all, and among those of a schedule that leaves something out: leaders come and go in it.
+// operation is one kind of event, with its weight among all, and its weight in the variants, in which leaders change
+// often.
 type operation struct {
 	weight, leaders int
 	do              func(s *simulation, ctx context.Context)
@@ -129,7 +130,7 @@ func (s *simulation) live(w *workload) []*pod {
 	return slices.DeleteFunc(slices.Clone(w.pods), func(p *pod) bool { return p.gone || !p.deleted.IsZero() })
 }
 
-// anyPod returns nil if there is none.
+// anyPod returns a random pod, or nil.
 func (s *simulation) anyPod() *pod {
 	all := s.live(anymesh.Pick(s.random, s.workloads...))
 	if len(all) == 0 {
@@ -138,7 +139,7 @@ func (s *simulation) anyPod() *pod {
 	return anymesh.Pick(s.random, all...)
 }
 
-// fail has containers of so many pods of a workload fail.
+// fail makes containers of this many pods of a workload fail.
 func (s *simulation) fail(pods int) {
 	all := s.live(anymesh.Pick(s.random, s.workloads...))
 	s.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -156,14 +157,14 @@ func (s *simulation) fail(pods int) {
 	}
 }
 
-// heal has a container pass by itself.
+// heal makes a container pass without a restart.
 func (s *simulation) heal() {
 	if p := s.anyPod(); p != nil {
 		s.setFault(p, nil)
 	}
 }
 
-// agentAgain starts another process of an agent that has died, unless the pod is gone.
+// agentAgain starts a new process for an agent that has died, unless the pod was deleted.
 func (p *pod) agentAgain(ctx context.Context) {
 	p.sim.mu.Lock()
 	gone := p.gone
@@ -173,7 +174,7 @@ func (p *pod) agentAgain(ctx context.Context) {
 	}
 }
 
-// restartSidecar has the agent lose all it knows.
+// restartSidecar makes the agent lose all its state.
 func (s *simulation) restartSidecar(ctx context.Context, p *pod) {
 	if !s.mayEnd(p) {
 		return
@@ -183,7 +184,8 @@ func (s *simulation) restartSidecar(ctx context.Context, p *pod) {
 	s.beginSidecar(ctx, p)
 }
 
-// mayEnd reports whether the kubelet has room for the failure with which the sidecar of a pod ends.
+// mayEnd reports whether the end of a pod's sidecar, which is one more failure, stays below the
+// kubelet's threshold.
 func (s *simulation) mayEnd(p *pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,10 +216,12 @@ func (s *simulation) beginSidecar(ctx context.Context, p *pod) {
 	p.sidecarDown, p.forgot = false, time.Now()
 }
 
-// hungFor is how long the kubelet takes to end a sidecar that is silent: three time-outs of its liveness probe, and the grace period.
+// hungFor is how long the kubelet takes to end a silent sidecar: three timeouts of its liveness probe, and the grace
+// period.
 const hungFor = 3*30*time.Second + 10*time.Second
 
-// stopAgents has the sidecars of pods stop, as by SIGSTOP, for that long. The kubelet ends those that hang for longer than hungFor.
+// stopAgents stops the sidecars of pods for a duration, as by SIGSTOP. The kubelet ends sidecars that hang for longer
+// than hungFor.
 func (s *simulation) stopAgents(ctx context.Context, pods []*pod, d time.Duration) {
 	s.mu.Lock()
 	for _, p := range pods {
@@ -243,7 +247,8 @@ func (s *simulation) stopAgents(ctx context.Context, pods []*pod, d time.Duratio
 	}
 }
 
-// stopBeforeGrant has the leader stop before it writes the grant of one pod, and others fail meanwhile.
+// stopBeforeGrant stops the leader before it writes the grant of a pod, and makes other pods fail
+// meanwhile.
 func (s *simulation) stopBeforeGrant(ctx context.Context) {
 	all := s.live(anymesh.Pick(s.random, s.workloads...))
 	if s.leader == nil || len(all) < 2 {
@@ -263,7 +268,7 @@ func (s *simulation) stopBeforeGrant(ctx context.Context) {
 	s.setFault(all[0], &fault{heals: 1})
 }
 
-// setFault has all containers of a pod fail that pass, or pass with nil.
+// setFault makes all passing containers of a pod fail; nil makes them pass.
 func (s *simulation) setFault(p *pod, f *fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,7 +284,7 @@ func (s *simulation) setFault(p *pod, f *fault) {
 	p.update()
 }
 
-// restartKubelet has the kubelet of a node lose what it has counted.
+// restartKubelet makes the kubelet of a node lose its counts.
 func (s *simulation) restartKubelet() {
 	p := s.anyPod()
 	if p == nil {
@@ -300,7 +305,7 @@ func (s *simulation) restartKubelet() {
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it has not heard of the last time
+	default: // the last value has not been received yet
 	}
 }
 

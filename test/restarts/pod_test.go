@@ -23,27 +23,28 @@ type workload struct {
 	replicas  int
 	probes    []mesh.Probe // of its containers
 	template  int
-	bad       map[int]*fault // what is wrong with all pods of a template
-	// unhelpful are the grants, by template, of restarts that a leader has found not to have helped.
+	bad       map[int]*fault // the fault of all pods of a template
+	// unhelpful has the grants of restarts that a leader has found unhelpful, by template.
 	unhelpful map[int]map[string]bool
 	away      *agentv1.WhenAway
-	pods      []*pod     // also those that have gone
-	budgets   []budgetAt // in their order
+	pods      []*pod     // including deleted pods
+	budgets   []budgetAt // in order of time
 }
 
-// budgetAt is how many pods may be unavailable from then on.
+// budgetAt is how many pods may be unavailable from a time on.
 type budgetAt struct {
 	at   time.Time
 	pods int
 }
 
-// fault is why a liveness probe fails.
+// fault is the reason why a liveness probe fails.
 type fault struct {
 	unready bool // readiness fails, too
-	heals   int  // with that many restarts; 0 for never
+	heals   int  // after this many restarts; 0 means never
 }
 
-// pod is a pod, and the kubelet of its node as far as it is concerned. Its fields are guarded by simulation.mu, but those that never change.
+// pod is a pod, with its part of the kubelet of its node. simulation.mu guards its fields, except for those that
+// never change.
 type pod struct {
 	sim                         *simulation
 	of                          *workload
@@ -59,19 +60,19 @@ type pod struct {
 	keeping        sync.Mutex
 	kept           *agentv1.Restarts // guarded by keeping
 	sidecarDown    bool
-	sidecars       int       // that have ended
-	stopped        bool      // all processes of the sidecar are
-	forgot         time.Time // when its agent has lost what it knew
-	lost           time.Time // since when the agent has no session, zero while it has one
-	connected      time.Time // when it has got its last session
+	sidecars       int       // sidecars that have ended
+	stopped        bool      // all processes of the sidecar are stopped
+	forgot         time.Time // when its agent lost its state
+	lost           time.Time // since when the agent has no session; zero with a session
+	connected      time.Time // when it got its last session
 	ready          bool
 	deleted        time.Time
 	gone           bool
-	available      bool      // as the API server knows: Ready, and not deleted
-	availableSince time.Time // since when that is so, or is not
+	available      bool      // as at the API server: Ready, and not deleted
+	availableSince time.Time // since when available has its value
 }
 
-// container is one with a guarded liveness probe.
+// container is a container with a guarded liveness probe.
 type container struct {
 	pod        *pod
 	probe      mesh.Probe
@@ -81,9 +82,9 @@ type container struct {
 	running  bool
 	started  time.Time
 	broken   *fault
-	checked  bool // since it has started
+	checked  bool // since its start
 	worker   worker
-	again    chan struct{} // the kubelet has restarted
+	again    chan struct{} // receives a value when the kubelet has restarted
 }
 
 func (c *container) name() string { return c.probe.Container }
@@ -97,7 +98,7 @@ func (c *container) fault() *fault {
 	return c.broken
 }
 
-// ready reports what the readiness probe says.
+// ready returns the result of the readiness probe.
 func (c *container) ready() bool {
 	f := c.fault()
 	return c.running && time.Since(c.started) >= c.readyAfter && (f == nil || !f.unready)
@@ -110,7 +111,7 @@ func (p *pod) id() mesh.ID { return mesh.MakeID(mesh.DefaultMesh, p.proxy()) }
 
 // keep is a held.Options.Keep.
 func (p *pod) keep(m *agentv1.Restarts) {
-	p.keeping.Lock() // not simulation.mu, with which the kubelet asks
+	p.keeping.Lock() // not simulation.mu, which the kubelet holds while it asks
 	defer p.keeping.Unlock()
 	p.kept = proto.CloneOf(m)
 }
@@ -121,7 +122,7 @@ func (p *pod) takeKept() *agentv1.Restarts {
 	return p.kept
 }
 
-// update finds out whether the pod is Ready. mu is held.
+// update recomputes whether the pod is Ready. The caller holds mu.
 func (p *pod) update() {
 	ready := true
 	for _, c := range p.containers {
@@ -138,11 +139,11 @@ func (p *pod) update() {
 func (p *pod) statusChanged() {
 	select {
 	case p.changed <- struct{}{}:
-	default: // it was not written since the last time
+	default: // the last value has not been written yet
 	}
 }
 
-// writeStatus tells the API server what has changed, as soon as that is there.
+// writeStatus writes the changed status as soon as the API server responds.
 func (p *pod) writeStatus(ctx context.Context) {
 	for {
 		select {
@@ -161,13 +162,13 @@ func (p *pod) writeStatus(ctx context.Context) {
 			p.available, p.availableSince = available, time.Now()
 		}
 		p.sim.mu.Unlock()
-		if _, err := p.sim.api.patch("pods", keyOf(o), encode(o)); err != nil { // it is new
+		if _, err := p.sim.api.patch("pods", keyOf(o), encode(o)); err != nil { // the pod is new
 			p.sim.api.put("pods", o)
 		}
 	}
 }
 
-// object needs mu.
+// The caller of object holds mu.
 func (p *pod) object() *corev1.Pod {
 	ready := corev1.ConditionFalse
 	if p.ready {
@@ -191,14 +192,19 @@ func (p *pod) object() *corev1.Pod {
 	for _, c := range p.containers {
 		table = append(table, c.probe)
 		o.Spec.Containers = append(o.Spec.Containers, corev1.Container{Name: c.name(), Image: "app:1"})
-		o.Status.ContainerStatuses = append(o.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.name(), RestartCount: int32(c.restarts), Ready: c.ready(), ContainerID: fmt.Sprintf("containerd://%s-%d", c.name(), c.restarts)})
+		status := corev1.ContainerStatus{Name: c.name(), RestartCount: int32(c.restarts), Ready: c.ready(), Started: new(c.running), ContainerID: fmt.Sprintf("containerd://%s-%d", c.name(), c.restarts)}
+		if c.restarts > 0 {
+			status.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error", StartedAt: metav1.NewTime(c.started.Add(-time.Second))}
+		}
+		o.Status.ContainerStatuses = append(o.Status.ContainerStatuses, status)
 	}
+	o.Status.ContainerStatuses = append(o.Status.ContainerStatuses, corev1.ContainerStatus{Name: mesh.ContainerSidecar, RestartCount: int32(p.sidecars)})
 	sidecar.Env = []corev1.EnvVar{{Name: mesh.EnvProbeTable, Value: string(encode(table))}}
 	o.Spec.Containers = append(o.Spec.Containers, sidecar)
 	return o
 }
 
-// dataplane is that of the pod.
+// dataplane returns the Dataplane of the pod.
 func (p *pod) dataplane() *mesh.Dataplane {
 	d := &mesh.Dataplane{}
 	d.Mesh, d.Name = mesh.DefaultMesh, p.proxy()
@@ -239,7 +245,7 @@ func (s *simulation) startPod(ctx context.Context, w *workload) {
 	}
 }
 
-// later does something with the lock, unless the pod is gone by then.
+// later calls a function with the lock held, unless the pod has been deleted by then.
 func (p *pod) later(ctx context.Context, after time.Duration, do func()) {
 	p.tasks.Go(func() {
 		if pause(ctx, after) {
@@ -250,7 +256,7 @@ func (p *pod) later(ctx context.Context, after time.Duration, do func()) {
 	})
 }
 
-// deletePod deletes a pod, which goes a while later.
+// deletePod deletes a pod, which ends a while later.
 func (s *simulation) deletePod(p *pod) {
 	s.mu.Lock()
 	s.Note("%s is deleted", p.name)
@@ -259,7 +265,7 @@ func (s *simulation) deletePod(p *pod) {
 	s.mu.Unlock()
 }
 
-// endPod takes a pod away.
+// endPod removes a pod.
 func (s *simulation) endPod(p *pod) {
 	p.stopAgent()
 	p.cancel()

@@ -12,7 +12,6 @@ import (
 	"github.com/sonde-mesh/sonde/agents"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/objects"
 	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -23,11 +22,11 @@ import (
 const (
 	// connectionAge is short, so that sessions move in most schedules.
 	connectionAge = 5 * time.Minute
-	// requestTimeout is that of package controller.
+	// requestTimeout is the same as in package controller.
 	requestTimeout = 30 * time.Second
 )
 
-// replica is one process of the control plane, with all that restarts depend on.
+// replica is one process of the control plane, with the parts that restarts depend on.
 type replica struct {
 	*virtualplane.Replica
 	name, host string
@@ -36,7 +35,7 @@ type replica struct {
 	restarts   *restarts.Restarts
 
 	stop context.CancelFunc
-	// stopLeading and led are those of the term that it leads, nil if it does not.
+	// stopLeading and led belong to the current term, or are nil.
 	stopLeading context.CancelFunc
 	led         chan struct{}
 	frozen      bool
@@ -52,7 +51,7 @@ func (s *simulation) newReplica(ctx context.Context, name, host string, ahead ti
 			Name: name, Host: host, Network: s.network, Secrets: s.secrets.Client(func() time.Duration { return 0 }), Tokens: tokens{}, Logger: s.log(name),
 			ConnectionAge: connectionAge, Late: func(ctx context.Context) bool { return pause(ctx, s.latency(longestWatch)) },
 			Agents: func(_ *virtualplane.Replica, o *agents.Options) {
-				o.Restarts = told{r.restarts, s}
+				o.Restarts = told{&restarts.Answers{Restarts: r.restarts, Replica: name}, s}
 			},
 		})
 	}
@@ -89,7 +88,7 @@ func (r *replica) openRestarts() error {
 	}
 	r.restarts = restarts.New(restarts.Options{
 		Watching: watching, Grants: clients[0], Writing: clients[1], Pods: client.CoreV1(), Logger: r.sim.log(r.name), Settings: r.sim.settings,
-		Namespaces: func() map[string]bool { return nil }, Record: func(events.Event) {}, Agents: func() restarts.Agents { return r.Agents },
+		Namespaces: func() map[string]bool { return nil }, Record: r.sim.recorded, Agents: func() restarts.Agents { return r.Agents },
 		Proxy: func(pod watch.Key) mesh.ID {
 			return mesh.MakeID(mesh.DefaultMesh, mesh.ObjectDataplane(pod.Namespace, pod.Name))
 		},
@@ -97,9 +96,9 @@ func (r *replica) openRestarts() error {
 	return nil
 }
 
-// told adds what a RestartBudget says of the time in which the control plane is away.
+// told adds a RestartBudget's setting for the time without a control plane.
 type told struct {
-	*restarts.Restarts
+	*restarts.Answers
 	sim *simulation
 }
 
@@ -112,7 +111,7 @@ func (t told) Of(id mesh.ID) *agentv1.Restarts {
 	return m
 }
 
-// lead has the replica lead until it stops, or a while after it has been replaced.
+// lead makes the replica lead until it stops, or a while after another leader has replaced it.
 func (r *replica) lead(ctx context.Context, epoch int64) {
 	r.sim.Note("%s leads, epoch %d", r.name, epoch)
 	ctx, r.stopLeading = context.WithCancel(ctx)
@@ -130,7 +129,7 @@ func (r *replica) endTerm() {
 	if r.led != nil {
 		r.stopLeading()
 		r.transport.set(noTrap)
-		r.transport.thaw() // it may just have stopped by itself
+		r.transport.thaw() // the replica may just have stopped itself
 		<-r.led
 		r.led = nil
 	}
@@ -149,7 +148,7 @@ func (r *replica) end() {
 	r.sim.network.Reset(r.host)
 }
 
-// log is of a process, and goes into the journal.
+// log returns a process's logger, which writes into the journal.
 func (s *simulation) log(of string) *slog.Logger {
 	return virtualplane.Log(func(line string) { s.Detail("%s: %s", of, line) })
 }
@@ -163,7 +162,7 @@ func (tokens) Authenticate(_ context.Context, token string) (identity.Subject, e
 	return identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: name, Instance: uid, Path: mesh.WorkloadPath("web")}, nil
 }
 
-// read gives a replica that starts what there is.
+// read gives a starting replica the current objects.
 func (r *replica) read() {
 	m := &mesh.Mesh{Name: mesh.DefaultMesh}
 	m.Spec.MTLS = &mesh.MTLS{EnabledBackend: "ca", Backends: []mesh.Backend{{Name: "ca", Type: mesh.BackendBuiltin}}}

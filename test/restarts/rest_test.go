@@ -7,13 +7,15 @@ import (
 )
 
 const (
-	// quiet is enough for all that waits for something that is away.
+	// quiet is enough for everything that waits for a stopped component.
 	quiet = 3 * time.Minute
-	// patience is how long restarts may take when all is well: one after the other, and some after what is in progress has taken its ten minutes.
+	// patience is how long restarts may take without faults: one after the other, and some after a restart in
+	// progress has taken its ten minutes.
 	patience = 90 * time.Minute
 )
 
-// rest mends everything but what fails, and checks that all that fails restarts.
+// rest repairs everything except for failing containers, and checks that all failing containers
+// restart.
 func (s *simulation) rest(ctx context.Context) {
 	s.Note("everything is mended")
 	s.mu.Lock()
@@ -35,7 +37,7 @@ func (s *simulation) rest(ctx context.Context) {
 	}
 	s.release()
 	s.wait(ctx, quiet)
-	for _, w := range s.workloads { // pods that were made during the rollout, and before it has ended
+	for _, w := range s.workloads { // pods created during the rollout, and before its end
 		for _, p := range s.live(w) {
 			s.mu.Lock()
 			for _, c := range p.containers {
@@ -52,7 +54,7 @@ func (s *simulation) rest(ctx context.Context) {
 	s.check(ctx)
 }
 
-// release gives workloads another template that wait for one.
+// release gives a new template to workloads that wait for one.
 func (s *simulation) release() {
 	for _, w := range s.workloads {
 		if s.waitsForTemplate(w) {
@@ -93,7 +95,7 @@ func (s *simulation) check(ctx context.Context) {
 	}
 }
 
-// noteDecisions writes down why the leader does not grant.
+// noteDecisions logs why the leader does not grant.
 func (s *simulation) noteDecisions() {
 	for _, name := range s.names() {
 		if round := s.replicas[name].restarts.Round(); round != nil {
@@ -104,7 +106,7 @@ func (s *simulation) noteDecisions() {
 	}
 }
 
-// failing returns the containers that fail.
+// failing returns the failing containers.
 func (s *simulation) failing() []string {
 	var all []string
 	for _, w := range s.workloads {

@@ -1,10 +1,12 @@
-// Package restarts plays random schedules of guarded liveness (docs/guarded-liveness.md): liveness probes of one, many or all containers fail, while
-// leaders are killed between the object of a grant and the message, are stopped and woken again, or hand over; replicas, agents, sidecars and kubelets start
-// again; the API server or the whole control plane is away; pods are deleted or rolled out, and budgets change. The parts that decide, tell and hold are the
-// real ones, over gRPC and mTLS; the API server, the kubelets and the network are in memory, and time is virtual. No restart may be made without a grant,
-// or beyond the budget, and when all is quiet everything that fails has restarted.
+// Package restarts plays random schedules of guarded liveness (docs/guarded-liveness.md). Liveness probes of one,
+// many or all containers fail. Meanwhile, leaders are killed between the object of a grant and its message, are
+// stopped and woken, or hand over; replicas, agents, sidecars and kubelets restart; the API server or the whole
+// control plane is stopped; pods are deleted or rolled out, and budgets change. The parts that decide, send and hold
+// are real, over gRPC and mTLS; the API server, the kubelets and the network are in memory, and time is virtual. No
+// restart may happen without a grant, or beyond the budget, and after all faults have ended, everything that fails
+// has restarted.
 //
-// What happens is drawn from the seed, and how goroutines take turns is not: a seed may have to be played several times.
+// The seed determines the events, but not how goroutines are scheduled: a seed may have to be played several times.
 package restarts
 
 import (
@@ -23,13 +25,13 @@ import (
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// schedules are played at night, and few in other runs; more by hand: SONDE_TEST_SEEDS=10000.
+// schedules is the number at night, and few in other runs; to run more: SONDE_TEST_SEEDS=10000.
 const schedules, few = 15, 1
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
-	utilruntime.ErrorHandlers = nil                   // one of them waits by the time of all schedules
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // watches that break are logged by client-go
+	utilruntime.ErrorHandlers = nil                   // one of these handlers limits its rate across all schedules
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go logs watches that break
 	seeded.Setup()
 	goleak.VerifyTestMain(m)
 }
@@ -45,16 +47,19 @@ func TestSchedules(t *testing.T) {
 	seeded.Range(t, 0, slowtest.Rounds(schedules, few), play)
 }
 
-// TestReservationsAreNeeded plays schedules in which a leader knows nothing of the restarts that those before it have granted. Soon too many are in progress.
+// TestReservationsAreNeeded plays schedules in which a leader ignores the restarts that earlier leaders have granted.
+// Soon too many are in progress.
 func TestReservationsAreNeeded(t *testing.T) { expect(t, forgetful, tooMany) }
 
-// TestEpochsAreNeeded plays schedules in which no agent knows which of two leaders is the newer one.
+// TestEpochsAreNeeded plays schedules in which agents cannot tell which of two leaders is the newer
+// one.
 func TestEpochsAreNeeded(t *testing.T) {
 	slowtest.Nightly(t, "how many schedules it takes is chance")
-	expect(t, withoutEpochs, tooMany, 110, 12, 24, 7, 25, 51, 71, 105, 64) // which find it more often than others
+	expect(t, withoutEpochs, tooMany, 110, 12, 24, 7, 25, 51, 71, 105, 64) // seeds that find it more often than others
 }
 
-// expect fails unless one of the schedules of a variant goes wrong in that way. The first are played before the others.
+// expect fails unless one of the schedules of a variant violates the given rule. It plays the first seeds before the
+// others.
 func expect(t *testing.T, v variant, wrong string, first ...uint64) {
 	t.Helper()
 	for i := range 20 * schedules {

@@ -13,12 +13,13 @@ import (
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// shareTime is how long a container takes at most to restart beside a namespace that uses up all it can: its check and the kubelet's five periods, and a
-// minute in which a limit may be used up; and as long again for a watch that is late.
+// shareTime is the longest time for a restart of a container beside a namespace that uses up every limit: its check
+// and the kubelet's five periods, and a minute in which a limit may be used up; and as long again for a delayed
+// watch.
 const shareTime = 3 * time.Minute
 
-// TestShares has all pods of a namespace fail, again and again, while leaders come and go. Containers of another namespace restart as soon as with one that
-// shares: neither the breaker nor a limit of all restarts is the first one's alone.
+// TestShares makes all pods of a namespace fail repeatedly, while leaders change. Containers of another namespace
+// restart soon: the first namespace cannot use up the breaker or the limit of all restarts alone.
 func TestShares(t *testing.T) {
 	for name, settings := range map[string]restartbudget.Settings{
 		"breaker":   {},
@@ -57,7 +58,7 @@ func (s *simulation) playShares(ctx context.Context) {
 	s.wait(ctx, time.Minute)
 	for i := range 2 {
 		s.Note("round %d", i)
-		for range 6 { // the crowd has asked for long, and has had what there is
+		for range 6 { // the crowd has waited for long, and has used the whole limit
 			s.failAll(crowd)
 			s.wait(ctx, 10*time.Second)
 		}
@@ -83,7 +84,7 @@ func (s *simulation) playShares(ctx context.Context) {
 	s.end()
 }
 
-// failAll has each container of workloads fail that passes, until it restarts.
+// failAll makes each passing container of workloads fail until it restarts.
 func (s *simulation) failAll(all []*workload) {
 	for _, w := range all {
 		for _, p := range s.live(w) {
@@ -92,7 +93,7 @@ func (s *simulation) failAll(all []*workload) {
 	}
 }
 
-// restartsOf returns how many restarts of containers of workloads there were.
+// restartsOf returns the number of restarts of containers of workloads.
 func (s *simulation) restartsOf(all ...*workload) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

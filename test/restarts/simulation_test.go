@@ -23,20 +23,20 @@ import (
 
 const (
 	maxReplicas = 3
-	// leaseTime is how long a leader that is gone is waited for.
+	// leaseTime is how long the others wait for a dead leader.
 	leaseTime = 15 * time.Second
-	// secondStep is how often the parts of Kubernetes that are not simulated in more detail do something.
+	// secondStep is the interval of the coarsely simulated parts of Kubernetes.
 	secondStep = time.Second
 )
 
-// variant is what is left out, to see that it is needed.
+// variant omits a safeguard, to show that it is needed.
 type variant int
 
 const (
 	whole variant = iota
 	forgetful
 	withoutEpochs
-	usersNumbers // the kubelet has those that the user has written
+	usersNumbers // the kubelet has the user's numbers
 )
 
 // simulation is one schedule: replicas of a control plane, an API server, and pods.
@@ -56,22 +56,22 @@ type simulation struct {
 	replicas     map[string]*replica
 	named        int // replicas so far
 	leader       *replica
-	holder       *replica  // of the Lease, perhaps of one that is over
-	leaderless   time.Time // from when on another one may lead
+	holder       *replica  // holder of the Lease, which may have expired
+	leaderless   time.Time // earliest time of another leader
 	epoch        int64
-	thaws        map[string]time.Time // when replicas are woken that are stopped
-	replacements time.Time            // before which no replica starts
+	thaws        map[string]time.Time // when stopped replicas are woken
+	replacements time.Time            // earliest time of a replica's start
 
 	drawing sync.Mutex
-	draws   *rand.Rand // of what happens in goroutines
+	draws   *rand.Rand // random numbers for goroutines
 
 	mu      sync.Mutex
-	away    time.Time               // until when the API server does not answer
-	ready   []string                // hosts of replicas to which the Service leads
-	trouble time.Time               // when something has happened last that may keep agents and leaders from each other
-	hinders []time.Time             // when that was so, or the API server was away, or a replica was stopped
+	away    time.Time               // the API server does not respond until then
+	ready   []string                // hosts of replicas that are endpoints of the Service
+	trouble time.Time               // last fault that may have separated agents and leaders
+	hinders []time.Time             // times of these faults, of stops of the API server and of replicas
 	itself  []string                // replicas that have stopped since the trap was set
-	dying   []string                // replicas that are to be killed
+	dying   []string                // replicas to be killed
 	stops   [][2]time.Time          // from when until when a replica was stopped
 	newest  int64                   // epoch of a leader
 	clocks  map[int64]time.Duration // by epoch, how far the clock of the leader is ahead
@@ -90,7 +90,7 @@ func newSimulation(j *seeded.Journal, seed uint64, v variant) *simulation {
 	return s
 }
 
-// latency is mostly short.
+// latency returns a delay, which is mostly short.
 func (s *simulation) latency(longest time.Duration) time.Duration {
 	s.drawing.Lock()
 	defer s.drawing.Unlock()
@@ -100,7 +100,7 @@ func (s *simulation) latency(longest time.Duration) time.Duration {
 	return time.Millisecond + time.Duration(s.draws.Int64N(int64(longest)))
 }
 
-// chance is true once in n.
+// chance is true with a probability of 1/n.
 func (s *simulation) chance(n int) bool {
 	s.drawing.Lock()
 	defer s.drawing.Unlock()
@@ -113,7 +113,7 @@ func (s *simulation) apiAway() bool {
 	return time.Now().Before(s.away)
 }
 
-// disturb notes that agents and leaders may not hear of each other.
+// disturb records a fault that may separate agents and leaders.
 func (s *simulation) disturb() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,14 +121,14 @@ func (s *simulation) disturb() {
 	s.hinders = append(s.hinders, s.trouble)
 }
 
-// hindered notes that the API server is away, or that a replica is stopped, whose agents do not hear of anything.
+// hindered records that the API server or a replica is stopped, so that agents receive nothing.
 func (s *simulation) hindered() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hinders = append(s.hinders, time.Now())
 }
 
-// calmFor reports whether since a time nothing has hindered leaders and agents for so long at a stretch. mu is held.
+// calmFor reports whether there was a time without a fault of at least d since a time. The caller holds mu.
 func (s *simulation) calmFor(d time.Duration, since time.Time) bool {
 	for _, at := range s.hinders {
 		if at.Sub(since) >= d {
@@ -141,7 +141,7 @@ func (s *simulation) calmFor(d time.Duration, since time.Time) bool {
 	return time.Since(since) >= d
 }
 
-// calmSince returns for how long all has been well with the control plane. mu is held.
+// calmSince returns how long the control plane has had no fault. The caller holds mu.
 func (s *simulation) calmSince() time.Duration {
 	if time.Now().Before(s.away) {
 		return 0
@@ -149,7 +149,7 @@ func (s *simulation) calmSince() time.Duration {
 	return time.Since(s.trouble)
 }
 
-// anyReady returns the host of a replica to which the Service leads, "" if there is none.
+// anyReady returns the host of a replica that is an endpoint of the Service, or "".
 func (s *simulation) anyReady() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *simulation) anyReady() string {
 
 func (s *simulation) names() []string { return slices.Sorted(maps.Keys(s.replicas)) }
 
-// anyReplica returns one that is not stopped, nil if there is none.
+// anyReplica returns a random replica that is not stopped, or nil.
 func (s *simulation) anyReplica() *replica {
 	names := slices.DeleteFunc(s.names(), func(name string) bool { return s.replicas[name].frozen })
 	if len(names) == 0 {
@@ -180,7 +180,7 @@ func (s *simulation) addresses() map[string]string {
 	return all
 }
 
-// tell has all replicas hear of something.
+// tell delivers a message to all replicas.
 func (s *simulation) tell(hear func(*replica)) {
 	for _, name := range s.names() {
 		r := s.replicas[name]
@@ -252,7 +252,7 @@ func (s *simulation) addWorkload(ctx context.Context, name string) {
 		})
 	}
 	budget := s.random.IntN(4) - 1
-	if s.variant != whole { // it goes wrong the sooner
+	if s.variant != whole { // a violation then happens sooner
 		w.replicas, w.probes, budget = 5, w.probes[:1], 1
 	}
 	switch s.random.IntN(4) {
@@ -264,7 +264,7 @@ func (s *simulation) addWorkload(ctx context.Context, name string) {
 	s.deploy(ctx, w, budget)
 }
 
-// deploy makes a Deployment and its pods, of which so many may be unavailable.
+// deploy creates a Deployment and its pods, with a budget of unavailable pods.
 func (s *simulation) deploy(ctx context.Context, w *workload, budget int) {
 	s.Note("%s has %d pods of %d containers, while away %v", w.name, w.replicas, len(w.probes), w.away)
 	s.workloads = append(s.workloads, w)
@@ -275,7 +275,7 @@ func (s *simulation) deploy(ctx context.Context, w *workload, budget int) {
 	}
 }
 
-// wait lets time pass, in which replicas and Kubernetes do what they do.
+// wait lets time pass, in which replicas and Kubernetes act.
 func (s *simulation) wait(ctx context.Context, d time.Duration) {
 	for until := time.Now().Add(d); ; {
 		s.step(ctx)
@@ -287,7 +287,7 @@ func (s *simulation) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// step does what has become due.
+// step executes pending actions.
 func (s *simulation) step(ctx context.Context) {
 	s.mu.Lock()
 	dying, itself := s.dying, s.itself

@@ -11,7 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// playTen plays what happens to ten pods of which one may be unavailable: one check a second, and the user wants a restart after so many failures.
+// playTen plays a scenario with ten pods, of which one may be unavailable. They have one check a second, and
+// threshold is the user's failure threshold.
 func playTen(t *testing.T, v variant, threshold int32, play func(ctx context.Context, s *simulation, w *workload)) (wrongs []string) {
 	t.Helper()
 	seeded.Play(t, 1, func(ctx context.Context, j *seeded.Journal) {
@@ -33,14 +34,14 @@ func playTen(t *testing.T, v variant, threshold int32, play func(ctx context.Con
 	return wrongs
 }
 
-// restarted returns how many restarts there were.
+// restarted returns the number of restarts.
 func (s *simulation) restarted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.made)
 }
 
-// Agents that are stopped, or have no processor, restart nothing, whether the kubelet ends their sidecars or not.
+// Agents that are stopped or have no CPU cause no restart, whether or not the kubelet ends their sidecars.
 func TestStoppedAgentsRestartNothing(t *testing.T) {
 	for name, d := range map[string]time.Duration{"30 s": 30 * time.Second, "two minutes": 2 * time.Minute} {
 		for _, threshold := range []int32{1, 3} {
@@ -58,7 +59,7 @@ func TestStoppedAgentsRestartNothing(t *testing.T) {
 	}
 }
 
-// With the user's time-out and threshold the kubelet restarts all of them at once.
+// With the user's timeout and threshold, the kubelet restarts all of them at once.
 func TestNumbersOfTheKubeletAreNeeded(t *testing.T) {
 	wrongs := playTen(t, usersNumbers, 3, func(ctx context.Context, s *simulation, w *workload) { s.stopAgents(ctx, w.pods, 30*time.Second) })
 	if n := len(slices.DeleteFunc(wrongs, func(text string) bool { return !strings.Contains(text, noGrant) })); n < 10 {
@@ -66,7 +67,8 @@ func TestNumbersOfTheKubeletAreNeeded(t *testing.T) {
 	}
 }
 
-// Nothing resets the kubelet's count while failures are held back: three ends of each sidecar are less than it takes. What is granted afterwards restarts.
+// While failures are held back, nothing resets the kubelet's count: three ends of each sidecar stay below the
+// threshold. A grant afterwards still causes a restart.
 func TestThreeDeathsDuringAHold(t *testing.T) {
 	playTen(t, whole, 1, func(ctx context.Context, s *simulation, w *workload) {
 		s.setBudget(w, 0)
@@ -95,7 +97,8 @@ func TestThreeDeathsDuringAHold(t *testing.T) {
 	})
 }
 
-// A grant leads to a restart after as many failures as the user has written, or after one more than the kubelet's threshold.
+// A grant leads to a restart after as many failures as the user's threshold, or after one more than the kubelet's
+// threshold.
 func TestGrantedRestartIsPrompt(t *testing.T) {
 	for _, threshold := range []int32{1, 3, 20} {
 		playTen(t, whole, threshold, func(ctx context.Context, s *simulation, w *workload) {

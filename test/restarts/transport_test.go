@@ -17,30 +17,32 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// longestAnswer is how long the API server takes at most, and longestWatch how late a watch tells something.
+// longestAnswer is the longest response time of the API server, and longestWatch the longest delay of a
+// watch.
 const (
 	longestAnswer = 2 * time.Second
 	longestWatch  = 3 * time.Second
 )
 
-// transport is the API server as one replica reaches it. It implements http.RoundTripper.
+// transport is one replica's connection to the API server. It implements http.RoundTripper.
 type transport struct {
 	sim    *simulation
 	server *apiServer
 	name   string
-	// ahead is how far the clock of the replica is. Its times are written and read by that.
+	// ahead is how far the clock of the replica is ahead. The replica writes and reads times by
+	// that clock.
 	ahead time.Duration
-	// oldServer knows no lists by watches.
+	// oldServer supports no streaming lists.
 	oldServer bool
 
 	mu     sync.Mutex
-	frozen chan struct{} // closed when the process goes on; nil while it runs
+	frozen chan struct{} // closed when the process continues; nil while it runs
 	dead   bool
 	broken chan struct{} // closed when all watches break
 	trap   trap
 }
 
-// trap is what happens to the replica that writes the next grant.
+// trap is a fault of the replica that writes the next grant.
 type trap int
 
 const (
@@ -57,7 +59,7 @@ func (t *transport) config() *rest.Config {
 	return &rest.Config{Host: "http://api", Transport: t, QPS: -1}
 }
 
-// freeze stops the process: none of its requests goes on. thaw has it go on where it was.
+// freeze stops the process: its requests wait. thaw continues it.
 func (t *transport) freeze() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +77,7 @@ func (t *transport) thaw() {
 	}
 }
 
-// die ends the process: it sends nothing any more.
+// die ends the process: it sends nothing more.
 func (t *transport) die() {
 	t.mu.Lock()
 	t.dead = true
@@ -113,7 +115,7 @@ func (t *transport) takeTrap() trap {
 
 var errAway = errors.New("connection refused")
 
-// reach waits while the process is frozen, and returns an error while the API server is away.
+// reach waits while the process is frozen, and returns an error while the API server is stopped.
 func (t *transport) reach() error {
 	frozen, _, dead := t.state()
 	if frozen != nil {
@@ -126,7 +128,7 @@ func (t *transport) reach() error {
 	return nil
 }
 
-// pause waits, and returns false if ctx ends before.
+// pause waits, and returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -138,7 +140,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// RoundTrip implements http.RoundTripper. A request of which the client knows no more may take effect yet.
+// RoundTrip implements http.RoundTripper. A request that the client has canceled may still take effect.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var body []byte
 	if r.Body != nil {
@@ -169,7 +171,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	took, late := t.sim.latency(longestAnswer), t.sim.chance(2)
 	if !pause(r.Context(), took) {
-		if late { // it was on its way
+		if late { // it was already sent
 			_, err := t.apply(r.Method, p, body)
 			t.sim.Detail("%s of %s by %s is late: %v", r.Method, p.resource, t.name, err)
 		}
@@ -191,7 +193,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.answer(r, p, data, err)
 }
 
-// apply has a request take effect.
+// apply executes a request.
 func (t *transport) apply(method string, p path, body []byte) ([]byte, error) {
 	switch method {
 	case http.MethodPost:
@@ -234,7 +236,7 @@ func (t *transport) list(r *http.Request, p path) (*http.Response, error) {
 	return response(r, http.StatusOK, io.NopCloser(bytes.NewReader(list))), nil
 }
 
-// watch begins with all objects, or after a version.
+// watch starts with all objects, or after a version.
 func (t *transport) watch(r *http.Request, p path, q url.Values) (*http.Response, error) {
 	w := &watchBody{transport: t, ctx: r.Context(), resource: p.resource}
 	_, w.broken, _ = t.state()
@@ -273,8 +275,8 @@ func response(r *http.Request, code int, body io.ReadCloser) *http.Response {
 	}
 }
 
-// shown is an object as the replica reads it. A leader that is to forget grants reads that they are of another workload, and one that is to know no epochs
-// that all grants have the same.
+// shown is an object as the replica reads it. In the variant without reservations, a leader reads grants as another
+// workload's; in the variant without epochs, it reads the same epoch from all grants.
 func (t *transport) shown(resource string, object []byte) []byte {
 	if resource == grants && t.sim.variant != whole && len(object) > 0 {
 		o := decode(object)
@@ -289,7 +291,7 @@ func (t *transport) shown(resource string, object []byte) []byte {
 	return shift(resource, object, -t.ahead)
 }
 
-// shift moves the times of a grant, which the clock of the replica says.
+// shift shifts the times of a grant, which are by the replica's clock.
 func shift(resource string, object []byte, by time.Duration) []byte {
 	if resource != grants || len(object) == 0 || by == 0 {
 		return object
@@ -306,11 +308,11 @@ func shift(resource string, object []byte, by time.Duration) []byte {
 
 func setField(o *unstructured.Unstructured, v any, field ...string) {
 	if err := unstructured.SetNestedField(o.Object, v, field...); err != nil {
-		panic(err) // none of what is around it is a text
+		panic(err) // impossible: its parents are not strings
 	}
 }
 
-// watchBody is the answer to a watch. It implements io.ReadCloser.
+// watchBody is the response to a watch. It implements io.ReadCloser.
 type watchBody struct {
 	*transport
 	ctx      context.Context //nolint:containedctx // of the request
@@ -322,7 +324,7 @@ type watchBody struct {
 	unread   []byte
 }
 
-// begin has all objects told, and returns the version of that.
+// begin sends all objects, and returns the version of the list.
 func (w *watchBody) begin() int {
 	all, version := w.server.all(w.resource)
 	for _, object := range all {
@@ -351,7 +353,7 @@ func (w *watchBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// await waits for the next event, which comes late.
+// await waits for the next event, which is delayed.
 func (w *watchBody) await() error {
 	if err := w.reach(); err != nil {
 		return err
@@ -371,7 +373,7 @@ func (w *watchBody) await() error {
 		return w.ctx.Err()
 	case <-w.broken:
 		return io.ErrUnexpectedEOF
-	case <-changed: // nil while an event is due
+	case <-changed: // nil while an event is pending
 	case <-timer.C:
 		if !is {
 			return io.EOF

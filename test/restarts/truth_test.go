@@ -7,34 +7,35 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/events"
+	"github.com/sonde-mesh/sonde/internal/podcause"
 	"github.com/sonde-mesh/sonde/restartbudget"
-
-	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// late is how late a leader may know what has happened to pods and budgets, with watches that break and are opened again. Restarts by grants are known
-// at once: they are reserved.
+// late is the longest delay until a leader knows the state of pods and budgets, with watches that break and are
+// reopened. It knows restarts by grants at once, because they are reserved.
 const late = 25 * time.Second
 
-// lateness is how long an agent may take to learn that a grant is over, beside its period, while nothing is in the way:
-// it is the leader's write, and a watch.
+// lateness is how long an agent may take to learn that a grant has ended, besides its period and without faults: it
+// needs the leader's write, and a watch.
 const lateness = 15 * time.Second
 
-// granted is what is known of a RestartGrant.
+// granted is the state of a RestartGrant.
 type granted struct {
 	name, uid, container string
 	restarts             int
 	epoch                int64
-	at, decided          time.Time // a leader that is stopped writes late
-	late                 bool      // there was a later leader when it was made
+	at, decided          time.Time // a stopped leader writes late
+	late                 bool      // a later leader existed when it was created
 	outcome              restartbudget.Outcome
 	refunded             time.Time
 	used                 bool
 }
 
-// restart is one that the kubelet has made since a liveness probe has failed.
+// restart is a restart that the kubelet made because a liveness probe failed.
 type restart struct {
 	container *container
 	count     int // restart count before
@@ -42,10 +43,10 @@ type restart struct {
 	grant     *granted // nil if it needed none
 	ready     bool     // the pod has been Ready since
 	over      bool     // and the container was checked
-	unhelpful bool     // it is long known that it has failed since, and never passed
+	unhelpful bool     // the leader has long known that the container has failed since, and never passed
 }
 
-// inProgress as the leader must count it: until it is over, or ten minutes after the grant.
+// inProgress is as the leader must count it: until it is over, or ten minutes after the grant.
 func (r *restart) inProgress() bool {
 	return r.grant != nil && !r.over && !r.container.pod.gone && time.Since(r.grant.decided) < restartbudget.InProgress
 }
@@ -54,7 +55,7 @@ func (r *restart) inProgress() bool {
 func (s *simulation) wroteGrant(change string, object []byte) {
 	var o v1alpha1.RestartGrant
 	if err := json.Unmarshal(object, &o); err != nil {
-		panic(err) // it was decoded before
+		panic(err) // decoded successfully before
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +67,7 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 	}
 	switch g := s.granted[o.Name]; {
 	case change == "DELETED":
-		delete(s.granted, o.Name) // there may be another one of the name
+		delete(s.granted, o.Name) // another grant may have the same name
 		s.Note("grant %s is deleted", o.Name)
 	case g == nil:
 		g = &granted{
@@ -75,7 +76,7 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 		}
 		s.granted[o.Name] = g
 		s.Note("grant %s is made, epoch %d", o.Name, g.epoch)
-		if !g.late { // the leader takes it back
+		if !g.late { // the leader takes the grant back
 			s.checkHelps(g)
 		}
 	case restartbudget.Outcome(o.Status.Outcome) == restartbudget.Refunded && g.refunded.IsZero():
@@ -87,7 +88,7 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 	}
 }
 
-// noteUnhelpful notes that a restart of a template has not helped.
+// noteUnhelpful records that a restart of a template has not helped.
 func (w *workload) noteUnhelpful(template int, grant string) {
 	if w.unhelpful[template] == nil {
 		w.unhelpful[template] = map[string]bool{}
@@ -95,8 +96,9 @@ func (w *workload) noteUnhelpful(template int, grant string) {
 	w.unhelpful[template][grant] = true
 }
 
-// giveBack ends the restarts of a container of which a grant is refunded: a leader counts the last one alone. An agent may give one back by which the container
-// has restarted, if the kubelet had counted failures before. mu is held.
+// giveBack ends the restarts of a container whose grant is refunded: a leader counts only the last one. An agent may
+// return a grant by which the container has restarted, if the kubelet had counted failures before. The caller holds
+// mu.
 func (s *simulation) giveBack(g *granted) {
 	for _, r := range s.made {
 		if r.grant != nil && r.grant.uid == g.uid && r.grant.container == g.container && !r.grant.decided.After(g.decided) {
@@ -105,14 +107,15 @@ func (s *simulation) giveBack(g *granted) {
 	}
 }
 
-// settle finds out which restarts of a pod are over, and which are long known not to have helped, with all that has to say so in place. mu is held.
+// settle updates which restarts of a pod are over, and which have long been known not to have helped, if all
+// reporters are connected. The caller holds mu.
 func (s *simulation) settle(p *pod) {
 	for _, r := range s.made {
 		c := r.container
 		if c.pod != p || !c.running || c.restarts <= r.count {
 			continue
 		}
-		r.ready = r.ready || p.ready // a leader may hear late that it is not any more
+		r.ready = r.ready || p.ready // a leader may learn late that it has become unready
 		if !r.over && r.ready && c.checked {
 			r.over = true
 			s.Note("the restart of %s of %s is over", c.name(), p.name)
@@ -123,7 +126,8 @@ func (s *simulation) settle(p *pod) {
 	}
 }
 
-// find returns the grant by which a container restarts, nil if there is none. One that the leader could not know the last restart of counts too. mu is held.
+// find returns the grant for a container's restart, or nil. A grant counts even if the leader could not know the
+// container's last restart. The caller holds mu.
 func (s *simulation) find(c *container, excused bool) *granted {
 	var found *granted
 	for _, g := range s.granted {
@@ -134,8 +138,9 @@ func (s *simulation) find(c *container, excused bool) *granted {
 	return found
 }
 
-// findUsed returns the open grant by which a container has restarted if its agent may not know that: the whole sidecar has restarted since, and no leader
-// has seen the restart yet. It has its place in the budget. mu is held.
+// findUsed returns the open grant by which a container has restarted, if its agent may not know that: the whole
+// sidecar has restarted since, and no leader has seen the restart yet. Its budget is still reserved. The caller holds
+// mu.
 func (s *simulation) findUsed(c *container) *granted {
 	for _, r := range s.made {
 		if g := r.grant; r.container == c && g != nil && g.outcome == restartbudget.Open && c.pod.forgot.After(r.at) {
@@ -145,7 +150,7 @@ func (s *simulation) findUsed(c *container) *granted {
 	return nil
 }
 
-// restarts checks that a container may restart now. mu is held.
+// restarts checks that a container may restart now. The caller holds mu.
 func (s *simulation) restarts(c *container, excused bool) {
 	r := &restart{container: c, count: c.restarts, at: time.Now(), grant: s.find(c, excused)}
 	if r.grant == nil && !excused {
@@ -165,7 +170,7 @@ func (s *simulation) restarts(c *container, excused bool) {
 	}
 	if s.variant == whole && r.grant.late && !s.mustKnow(c.pod, r.grant.at) {
 		s.Note("before the leader could take that back")
-		r.grant = nil // no budget is promised for it, and it is unavailable as any other
+		r.grant = nil // it needs no budget, and counts as unavailable like any other
 		return
 	}
 	if !r.grant.refunded.IsZero() && s.mustKnow(c.pod, r.grant.refunded) {
@@ -175,9 +180,9 @@ func (s *simulation) restarts(c *container, excused bool) {
 	s.checkUnavailable(r)
 }
 
-// mustKnow reports whether the agent of a pod has had the time to learn that a grant is over: it has a session, and
-// since then nothing was in the way for lateness at a stretch. While the API server is away or no replica leads, no
-// grant is taken back. mu is held.
+// mustKnow reports whether the agent of a pod has had the time to learn that a grant has ended: it has a session,
+// and since then there was no fault for lateness. Without the API server or a leader, no grant is taken back. The
+// caller holds mu.
 func (s *simulation) mustKnow(p *pod, over time.Time) bool {
 	if !p.lost.IsZero() {
 		return false
@@ -188,7 +193,7 @@ func (s *simulation) mustKnow(p *pod, over time.Time) bool {
 	return s.calmFor(lateness, over)
 }
 
-// What is wrong.
+// Violations.
 const (
 	noGrant    = "restarts without a grant"
 	tooMany    = "restarts are in progress"
@@ -196,11 +201,12 @@ const (
 	tooFewLeft = "pods are unavailable with the one that restarts"
 )
 
-// checkInProgress checks that no more restarts are in progress than the budget has allowed since the first of them was granted. mu is held.
+// checkInProgress checks that no more restarts are in progress than the budget has allowed since the first of them
+// was granted. The caller holds mu.
 func (s *simulation) checkInProgress(r *restart) {
 	p, first := r.container.pod, r.grant.decided
 	var others []string
-	counted := map[*container]bool{r.container: true} // the next restart of a container has the place of the one before
+	counted := map[*container]bool{r.container: true} // the next restart of a container replaces the previous one
 	for _, other := range s.made {
 		if other == r || !other.inProgress() || other.container.pod.of != p.of {
 			continue
@@ -222,8 +228,8 @@ func (s *simulation) checkInProgress(r *restart) {
 	}
 }
 
-// checkUnavailable checks that a pod which was Ready when its restart was granted has fit beside all that was known to be unavailable then, and has stayed
-// so. mu is held.
+// checkUnavailable checks the budget of a pod that was Ready when its restart was granted: the pod and all pods then
+// known to be unavailable, and still unavailable, must not exceed it. The caller holds mu.
 func (s *simulation) checkUnavailable(r *restart) {
 	p, known := r.container.pod, s.known(r.grant.decided)
 	if !p.available || p.availableSince.After(known) {
@@ -243,7 +249,8 @@ func (s *simulation) checkUnavailable(r *restart) {
 	}
 }
 
-// checkHelps checks that pods of a template of which two restarts are long known not to have helped get no other one. mu is held.
+// checkHelps checks that pods of a template get no more grants after two of its restarts have long been known not to
+// help. The caller holds mu.
 func (s *simulation) checkHelps(g *granted) {
 	p := s.podOf(g.uid)
 	if p == nil || p.of.bad[p.template] == nil {
@@ -260,7 +267,7 @@ func (s *simulation) checkHelps(g *granted) {
 	}
 }
 
-// mostSince returns the largest budget that has held at any time since then.
+// mostSince returns the largest budget in effect at any time since t.
 func (w *workload) mostSince(t time.Time) int {
 	most := 0
 	for i, b := range w.budgets {
@@ -271,12 +278,13 @@ func (w *workload) mostSince(t time.Time) int {
 	return most
 }
 
-// ownTurn reports whether an agent may tell the truth since it has no session. mu is held.
+// ownTurn reports whether an agent may tell the kubelet the truth because it has no session. The
+// caller holds mu.
 func (s *simulation) ownTurn(p *pod) bool {
 	return p.of.away.GetPolicy() != agentv1.WhenAway_HOLD && !p.lost.IsZero() && time.Since(p.lost) >= p.of.away.GetAfter().AsDuration()
 }
 
-// whenAway is what a pod's agent is told to do while it has no session.
+// whenAway returns a pod's setting for the time without a session.
 func (s *simulation) whenAway(id mesh.ID) *agentv1.WhenAway {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +302,7 @@ func (s *simulation) whenAway(id mesh.ID) *agentv1.WhenAway {
 	return nil
 }
 
-// podOf returns the pod, which may be gone. mu is held.
+// podOf returns the pod, which may have been deleted. The caller holds mu.
 func (s *simulation) podOf(uid string) *pod {
 	for _, w := range s.workloads {
 		for _, p := range w.pods {
@@ -304,4 +312,21 @@ func (s *simulation) podOf(uid string) *pod {
 		}
 	}
 	return nil
+}
+
+// recorded receives events: no leader may report a restart with a grant as ungranted. Pods that restart in their own
+// turn need no grant, and here their leader cannot tell.
+func (s *simulation) recorded(e events.Event) {
+	if e.Reason != podcause.RestartUnheld {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.workloads {
+		for _, p := range w.pods {
+			if p.uid == string(e.UID) && w.away.GetPolicy() == agentv1.WhenAway_HOLD {
+				s.Wrong("%s: %s", p.name, e.Note)
+			}
+		}
+	}
 }

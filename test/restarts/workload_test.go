@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// reconcile does what the controller of Deployments does.
+// reconcile acts as the Deployment controller.
 func (s *simulation) reconcile(ctx context.Context) {
 	for _, w := range s.workloads {
 		live, old, unhealthy, over := s.sort(w)
@@ -20,7 +20,7 @@ func (s *simulation) reconcile(ctx context.Context) {
 		switch {
 		case live < w.replicas, len(old)+len(unhealthy) > 0 && live == w.replicas:
 			s.startPod(ctx, w)
-		case len(unhealthy) > 0: // they go first
+		case len(unhealthy) > 0: // they are replaced first
 			s.deletePod(unhealthy[0])
 		case len(old) > 0 && s.available(w) >= w.replicas:
 			s.deletePod(old[0])
@@ -28,8 +28,8 @@ func (s *simulation) reconcile(ctx context.Context) {
 	}
 }
 
-// sort returns how many pods there are that are not deleted; of those the ones of an older template, and of these the ones that are not available; and the
-// pods that are deleted and have had their time.
+// sort returns the number of pods that are not deleted, the pods with an older template, the unavailable ones among
+// these, and deleted pods whose grace period is over.
 func (s *simulation) sort(w *workload) (live int, old, unhealthy, over []*pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *simulation) sort(w *workload) (live int, old, unhealthy, over []*pod) {
 	return live, old, unhealthy, over
 }
 
-// available returns how many pods are available.
+// available returns the number of available pods.
 func (s *simulation) available(w *workload) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,14 +73,14 @@ func (s *simulation) putDeployment(w *workload) {
 	})
 }
 
-// setBudget sets how many pods of a workload may be unavailable, by a PodDisruptionBudget; with -1 there is none.
+// setBudget sets the budget of unavailable pods of a workload, by a PodDisruptionBudget; -1 removes it.
 func (s *simulation) setBudget(w *workload, pods int) {
 	s.Note("%s: the PodDisruptionBudget says %d", w.name, pods)
 	allowed := pods
 	if pods < 0 {
 		allowed = max(w.replicas/4, 1)
 		if _, err := s.api.remove("poddisruptionbudgets", w.namespace+"/"+w.name); err != nil {
-			s.Detail("%v", err) // there was none
+			s.Detail("%v", err) // no budget existed
 		}
 	} else {
 		s.api.put("poddisruptionbudgets", &policyv1.PodDisruptionBudget{

@@ -15,19 +15,20 @@ import (
 // endless is a number of responses on one stream that no schedule can need.
 const endless = 4000
 
-// pace is how long a client needs for a share of the responses.
+// pace is a client's delay for a share of the responses.
 type pace struct {
 	share       float64
 	least, most time.Duration
 }
 
-// A client that always needs a while longer than the server gathers changes of endpoints falls behind.
+// A client that always needs slightly longer than the server's time for gathering changes of endpoints
+// falls behind.
 var paces = []pace{
 	{0.5, 0, time.Millisecond}, {0.5, 0, 100 * time.Millisecond}, {0.5, 0, 5 * time.Second},
 	{1, 100 * time.Millisecond, 400 * time.Millisecond},
 }
 
-// client is one proxy: an Envoy, and its stream if it has one.
+// client is one proxy: an Envoy, and its stream, if any.
 type client struct {
 	s       *simulation
 	name    string
@@ -39,16 +40,16 @@ type client struct {
 	pipe    *pipe         // nil before the first one
 	done    chan struct{} // closed when the session has ended
 
-	slowReader  atomic.Bool   // it reads slowly, see pace and stalled
-	stalled     atomic.Int64  // until when it does not read, in nanoseconds
+	slowReader  atomic.Bool   // reads slowly, see pace and stalled
+	stalled     atomic.Int64  // does not read until then, in nanoseconds
 	refusalRate atomic.Int64  // how many of 1000 resources it refuses
-	refusalSeed atomic.Uint64 // decides which ones
+	refusalSeed atomic.Uint64 // determines which ones
 	responses   atomic.Int64  // number of responses
 }
 
 func (c *client) node() string { return c.options.Node }
 
-// connected says whether the client has a session.
+// connected returns whether the client has a session.
 func (c *client) connected() bool {
 	if c.pipe == nil {
 		return false
@@ -61,8 +62,7 @@ func (c *client) connected() bool {
 	}
 }
 
-// connect opens a stream. Unless it connects again, the client begins with nothing. So does one that has something which it
-// would not name.
+// connect opens a stream. The client keeps its state only if it reconnects, and only if it names all its resources.
 func (c *client) connect(again bool) {
 	again = again && c.envoy != nil && (c.options.Protocol == envoysim.SotW || !c.envoy.HasUnnamed())
 	if !again {
@@ -75,7 +75,7 @@ func (c *client) connect(again bool) {
 	go c.session(c.pipe, c.done)
 }
 
-// disconnect ends the session and the stream. vanish only ends the session: the server believes that the stream is alive.
+// disconnect ends the session and the stream. vanish only ends the session: for the server, the stream is alive.
 func (c *client) disconnect() {
 	c.pipe.cancel()
 	<-c.done
@@ -122,9 +122,10 @@ func (c *client) session(p *pipe, done chan<- struct{}) {
 	c.s.Wrong("%s: messages go round for ever", c.name)
 }
 
-// delay waits as long as this client needs for a response.
+// delay waits for as long as this client needs for a response.
 func (c *client) delay(p *pipe) bool {
-	// Never zero: events at the same instant of a bubble have no order, so a seed would not always be the same schedule.
+	// Never zero: events at the same instant of a bubble have no order, so a seed would not always give the same
+	// schedule.
 	d := 1 + time.Duration(c.random.Int64N(int64(time.Millisecond)))
 	if c.slowReader.Load() {
 		if c.random.Float64() < c.pace.share {
@@ -153,15 +154,16 @@ func (c *client) take(r *envoysim.Response) {
 	}
 }
 
-// check checks that no traffic is harmed. What a server may do after a refusal depends on what is refused: TestModel of xds shows it.
+// check checks that no traffic is affected. TestModel of package xds shows what a server may do after a refusal,
+// which depends on the refused resource.
 func (c *client) check() {
 	if lacks := c.envoy.Lacks(); len(lacks) > 0 && !c.envoy.Refused() {
 		c.s.Wrong("%s: %s", c.name, lacks[0])
 	}
 }
 
-// giveUp ends the wait for endpoints. It may take so long, too, if they came on a lost stream, so that the server does not know
-// them, and their cluster is to be removed.
+// giveUp ends the wait for endpoints. The wait is also legitimate if the endpoints were sent on a lost stream, so
+// that the server does not know about them, and their cluster is to be removed.
 func (c *client) giveUp() {
 	desired, _ := c.plane.Translator.Resources(c.node())
 	c.envoy.GiveUp(func(cluster string) {
@@ -176,7 +178,7 @@ func (c *client) giveUp() {
 	})
 }
 
-// refusals draws what the client refuses of the next response.
+// refusals draws which resources of the next response the client refuses.
 func (c *client) refusals() envoysim.Refusals {
 	rate, seed := uint64(c.refusalRate.Load()), c.refusalSeed.Load()
 	return envoysim.Refusals{
@@ -195,7 +197,7 @@ func (c *client) refusals() envoysim.Refusals {
 	}
 }
 
-// describe is for the journal.
+// describe describes a response for the journal.
 func describe(r *envoysim.Response) string {
 	words := []string{r.Type.Short()}
 	for _, p := range r.Put {

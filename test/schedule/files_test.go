@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
-// fileOf returns the file of an object. A Mesh has its own file, the Services and MeshServices of a mesh share one, and half of all others
-// have no file.
+// fileOf returns the file of an object. A Mesh has its own file, the Services and MeshServices of a mesh share one,
+// and half of all other objects have no file.
 func (s *simulation) fileOf(k mesh.Key) string {
 	switch k.Kind {
 	case mesh.KindMesh:
@@ -31,7 +31,7 @@ func (s *simulation) fileOf(k mesh.Key) string {
 	return ""
 }
 
-// put sets the object with that key, or removes it if o is nil. The caller must not use o afterwards.
+// put sets the object with that key; nil removes it. The caller must not use o afterwards.
 func (s *simulation) put(k mesh.Key, o mesh.Object) {
 	if o == nil {
 		delete(s.objects, k)
@@ -47,7 +47,7 @@ func (s *simulation) put(k mesh.Key, o mesh.Object) {
 	switch file := s.fileOf(k); {
 	case file != "":
 		s.write(file)
-	case s.plane == nil: // the next control plane gets it at its start
+	case s.plane == nil: // the next control plane reads it at its start
 	case o == nil:
 		s.plane.Builder.Delete(sourceDirect, k)
 	default:
@@ -55,7 +55,7 @@ func (s *simulation) put(k mesh.Key, o mesh.Object) {
 	}
 }
 
-// text is what the file should contain.
+// text returns the expected content of the file.
 func (s *simulation) text(file string) []byte {
 	var all [][]byte
 	for _, k := range s.keys() {
@@ -76,7 +76,7 @@ func (s *simulation) text(file string) []byte {
 
 func (s *simulation) keys() []mesh.Key { return anymesh.Keys(s.objects) }
 
-// write writes what the file should contain, and removes a file without objects.
+// write writes the expected content of the file, and removes a file without objects.
 func (s *simulation) write(file string) {
 	delete(s.broken, file)
 	if text := s.text(file); len(text) > 0 {
@@ -86,8 +86,8 @@ func (s *simulation) write(file string) {
 	}
 }
 
-// breakFile writes something that the store must not accept. The objects of a broken file may be in use nowhere, so that another
-// file may have them: only those of a good file clash.
+// breakFile writes content that the store must reject. The objects of a broken file may be unused, so that another
+// file may have them: only objects of valid files conflict.
 func (s *simulation) breakFile(file string) {
 	var other []byte
 	for _, k := range s.keys() {
@@ -102,7 +102,8 @@ func (s *simulation) breakFile(file string) {
 	s.replace(file, text)
 }
 
-// replace replaces a file in one step. It sets the modification time, since the system's clock is slower than the bubble's.
+// replace replaces a file in one step. It sets the modification time, because the system's clock is slower than the
+// bubble's.
 func (s *simulation) replace(file string, text []byte) {
 	s.writes++
 	at := time.Now().Add(time.Duration(s.writes))

@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
-// There are so few names that most objects refer to each other.
+// The few names make most objects refer to each other.
 const (
 	proxies      = 3 // of each mesh
 	services     = 3 // of each mesh

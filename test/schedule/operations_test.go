@@ -126,7 +126,7 @@ func (s *simulation) observe(id mesh.ID, o mesh.Observation) {
 	}
 }
 
-// anyFile returns the file of any Mesh, which may not exist, or of an existing object.
+// anyFile returns the file of any Mesh, existing or not, or of an existing object.
 func (s *simulation) anyFile() string {
 	files := []string{s.fileOf((&mesh.Mesh{Name: mesh.DefaultMesh}).Key())}
 	for _, k := range s.keys() {
@@ -137,7 +137,8 @@ func (s *simulation) anyFile() string {
 	return anymesh.Pick(s.random, files...)
 }
 
-// breakUnnoticed breaks a good file and changes nothing else, whatever the state of the others. No client may notice.
+// breakUnnoticed breaks a valid file and changes nothing else, whatever the state of the others. No client may be
+// affected.
 func (s *simulation) breakUnnoticed(file string) {
 	if s.plane == nil || s.broken[file] || len(s.text(file)) == 0 {
 		return
@@ -151,7 +152,7 @@ func (s *simulation) breakUnnoticed(file string) {
 	}
 }
 
-// brokenFiles returns them, sorted.
+// brokenFiles returns the broken files, sorted.
 func (s *simulation) brokenFiles() []string {
 	var files []string
 	for file := range s.broken {

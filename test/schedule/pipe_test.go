@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds"
 )
 
-// Number of unread responses and requests that a stream holds: a proxy that does not read soon blocks Send.
+// Number of unread responses and requests that a stream buffers: a proxy that does not read soon blocks
+// Send.
 const (
 	downBuffer = 2
 	upBuffer   = 16
@@ -26,7 +27,7 @@ type pipe struct {
 	cancel   context.CancelFunc
 	up       chan *envoysim.Request
 	down     chan *envoysim.Response
-	vanished chan struct{} // closed when the client is gone and the server does not know
+	vanished chan struct{} // closed when the client has vanished and the server does not know
 	decoder  *envoysim.Decoder
 	wrong    func(format string, args ...any)
 }
@@ -56,7 +57,7 @@ func (p *pipe) receive() (*envoysim.Request, error) {
 	}
 }
 
-// deliver blocks while the client does not read. The server must not accept that for longer than its timeout.
+// deliver blocks while the client does not read. The server must time out.
 func (p *pipe) deliver(r *envoysim.Response, err error) error {
 	if err != nil {
 		p.wrong("%s is sent what cannot be decoded: %v", p.node, err)
@@ -95,7 +96,7 @@ var (
 func (e deltaEnd) Context() context.Context { return e.ctx }
 func (e sotwEnd) Context() context.Context  { return e.ctx }
 
-// RecvMsg encodes what the proxy has sent for the server's codec.
+// RecvMsg encodes the proxy's message for the server's codec.
 func (e deltaEnd) RecvMsg(m any) error {
 	r, err := e.receive()
 	if err != nil {
@@ -109,7 +110,7 @@ func (e deltaEnd) Recv() (*discoveryv3.DeltaDiscoveryRequest, error) {
 	return r, e.RecvMsg(r)
 }
 
-// SendMsg decodes what the server has encoded for its codec.
+// SendMsg decodes the server's message.
 func (e deltaEnd) SendMsg(m any) error {
 	data, err := xds.Codec().Marshal(m)
 	if err != nil {
@@ -126,7 +127,7 @@ func (e deltaEnd) Send(r *discoveryv3.DeltaDiscoveryResponse) error {
 	return e.deliver(e.decoder.Delta(r))
 }
 
-// RecvMsg encodes what the proxy has sent for the server's codec.
+// RecvMsg encodes the proxy's message for the server's codec.
 func (e sotwEnd) RecvMsg(m any) error {
 	r, err := e.receive()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds"
 )
 
-// Sources of the builder: a directory of files, and one that reports each change at once.
+// Sources of the builder: a directory of files, and a source that reports each change at once.
 const (
 	sourceFiles  = "files"
 	sourceDirect = "direct"
@@ -26,7 +26,7 @@ const (
 // sendTimeout is how long the server waits for a client that does not read: the default.
 const sendTimeout = time.Minute
 
-// drainTime is how long a listener that is replaced or removed serves its open connections.
+// drainTime is how long a replaced or removed listener serves its open connections.
 const drainTime = 3 * time.Second
 
 // plane is the pipeline of the control plane, with its sources.
@@ -70,7 +70,7 @@ func (d details) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// wrongs makes the schedule fail with what the pipeline logs as an error: resource generation failed, for instance.
+// wrongs fails the schedule if the pipeline logs an error, such as failed resource generation.
 type wrongs struct{ sim *simulation }
 
 func (o wrongs) Write(line []byte) (int, error) {
@@ -105,7 +105,7 @@ func (p *plane) kill() {
 	p.empty()
 }
 
-// empty checks that the server holds nothing of streams that have ended.
+// empty checks that the server keeps nothing of ended streams.
 func (p *plane) empty() {
 	for _, status := range p.XDS.Status() {
 		p.sim.Wrong("a stream of %s has not ended", status.Node)

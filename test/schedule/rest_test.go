@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// longPause is longer than any stall plus the time that a client then needs.
+	// longPause is longer than any stall plus the client's time to recover.
 	longPause = longestStall + soon
-	// soon is longer than the next scan of the directory or a cluster that warms in vain, plus the answers of clients that are not
-	// slow.
+	// soon is longer than the next scan of the directory or a cluster that warms in vain, plus the responses of
+	// clients that are not slow.
 	soon = 30 * time.Second
 )
 
@@ -29,7 +29,7 @@ func settle(d time.Duration) {
 	synctest.Wait()
 }
 
-// mend brings back what is missing. After it no client refuses anything.
+// mend restores everything. Afterwards, no client refuses a resource.
 func (s *simulation) mend(ctx context.Context) {
 	s.Note("everything is mended")
 	for _, p := range s.halfOpen {
@@ -62,7 +62,8 @@ func (s *simulation) mend(ctx context.Context) {
 	s.forgive()
 }
 
-// mendFiles writes the broken files again, and brings back all Meshes: objects without their Mesh are problems.
+// mendFiles rewrites the broken files, and restores all Meshes, because objects without their Mesh are
+// problems.
 func (s *simulation) mendFiles() {
 	for _, file := range s.brokenFiles() {
 		s.write(file)
@@ -72,7 +73,7 @@ func (s *simulation) mendFiles() {
 	}
 }
 
-// lastChange makes one more change. No later change can carry it along if it gets stuck.
+// lastChange makes one more change. No later change could replace it if it gets stuck.
 func (s *simulation) lastChange() {
 	id := anymesh.Pick(s.random, s.nodes()...)
 	meshName, name := mesh.SplitID(id)
@@ -84,7 +85,8 @@ func (s *simulation) lastChange() {
 	settle(soon)
 }
 
-// forgive reconnects clients that lack something which they once refused: a version is not sent twice on one stream.
+// forgive reconnects clients that lack a resource that they once refused, because the server sends a version only
+// once per stream.
 func (s *simulation) forgive() {
 	refused := map[string]bool{}
 	for _, status := range s.plane.XDS.Status() {
@@ -106,8 +108,8 @@ func (s *simulation) forgive() {
 	}
 }
 
-// rest compares all clients with what the sources say and with new clients. Then all disconnect, and no stage may keep anything
-// of them.
+// rest compares all clients with the sources and with new clients. Then all disconnect, and no stage may keep
+// anything of them.
 func (s *simulation) rest() {
 	s.Note("at rest")
 	responses := map[*client]int64{}
@@ -162,7 +164,7 @@ func (s *simulation) nodes() []mesh.ID {
 	return nodes
 }
 
-// fresh returns a Translator that got everything that the sources say in one step.
+// fresh returns a Translator that received the sources in one step.
 func (s *simulation) fresh() *generator.Translator {
 	b := meshview.NewBuilder(meshview.Options{Sources: []string{sourceFiles, sourceDirect}})
 	documents, problems, err := store.Read(s.directory, nil, "")
@@ -170,7 +172,7 @@ func (s *simulation) fresh() *generator.Translator {
 		s.Wrong("%v", err)
 	}
 	for _, p := range problems {
-		if p.Severity == store.Error { // warnings are about outbounds to what is not there, and the like
+		if p.Severity == store.Error { // warnings are about outbounds to missing services, and the like
 			s.Wrong("mended, and still: %v", p)
 		}
 	}
@@ -187,19 +189,19 @@ func (s *simulation) fresh() *generator.Translator {
 	}
 	b.Synced(sourceFiles)
 	b.Synced(sourceDirect)
-	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.Wrong("resource generation failed: %v", err) }})
+	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.Wrong("failed to generate resources: %v", err) }})
 	if c, ok := b.Build(); ok {
 		if _, err := t.Apply(c); err != nil {
-			s.Wrong("resource generation failed: %v", err)
+			s.Wrong("failed to generate resources: %v", err)
 		}
 	}
 	for _, node := range s.nodes() {
-		t.Attach(node, resource.Metadata{}) // its resources are made once, and used by all comparisons
+		t.Attach(node, resource.Metadata{}) // its resources are generated once, for all comparisons
 	}
 	return t
 }
 
-// versions returns the versions of everything desired, whether asked for or not.
+// versions returns the versions of all desired resources, subscribed or not.
 func versions(d resource.Desired) map[resource.Name]string {
 	all := map[resource.Name]string{}
 	for _, t := range resource.Types() {
@@ -210,7 +212,7 @@ func versions(d resource.Desired) map[resource.Name]string {
 	return all
 }
 
-// compare reports what differs between a client and what it should have.
+// compare reports differences between a client's resources and the expected ones.
 func (s *simulation) compare(c *client, with string, want resource.Desired) {
 	if !c.connected() {
 		s.Wrong("%s has no stream", c.name)
@@ -231,8 +233,8 @@ func (s *simulation) compare(c *client, with string, want resource.Desired) {
 	}
 }
 
-// needed returns the versions of all that a client ends up with: clusters and listeners, and the endpoints and routes that
-// they ask for.
+// needed returns the versions of all resources that a client finally has: clusters and listeners, and the endpoints
+// and routes that these name.
 func (s *simulation) needed(d resource.Desired) map[resource.Name]string {
 	all := map[resource.Name]string{}
 	add := func(n resource.Name) *envoysim.Resource {
@@ -262,8 +264,8 @@ func (s *simulation) needed(d resource.Desired) map[resource.Name]string {
 	return all
 }
 
-// forget checks that the stages keep nothing of proxies that have disconnected: an attached proxy would keep what it had even without
-// its Dataplane.
+// forget checks that the stages keep nothing of disconnected proxies: an attached proxy would keep its resources even
+// without its Dataplane.
 func (s *simulation) forget() {
 	s.Note("all disconnect")
 	for _, c := range s.clients {

@@ -1,8 +1,9 @@
-// Package schedule plays random schedules against the pipeline of the control plane. Files and objects change, break and are
-// mended; proxies come, stall, refuse and go; control planes are killed. Time is virtual (testing/synctest), and streams are
-// channels. At the end each client must have what a new one gets, and no stage may hold anything of clients that are gone.
+// Package schedule plays random schedules with the pipeline of the control plane. Files and objects change, break and
+// are repaired; proxies connect, stall, refuse resources and disconnect; control planes are killed. Time is virtual
+// (testing/synctest), and streams are channels. At the end, each client must have the same resources as a new client,
+// and no stage may keep anything of disconnected clients.
 //
-// A seed is a schedule, see package seeded.
+// A seed determines a schedule; see package seeded.
 package schedule
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// schedules are played at night, and few in other runs; more by hand: SONDE_TEST_SEEDS=10000.
+// schedules is the number at night, and few in other runs; to run more: SONDE_TEST_SEEDS=10000.
 const schedules, few = 1000, 50
 
 func TestMain(m *testing.M) {
@@ -26,7 +27,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestSchedules also compares the memory in use at the end with that after the first schedules.
+// TestSchedules also compares the memory in use at the end with the memory after the first
+// schedules.
 func TestSchedules(t *testing.T) {
 	if seed, one := seeded.One(); one {
 		play(t, seed)
@@ -47,7 +49,7 @@ func TestSchedules(t *testing.T) {
 
 func inUse() uint64 {
 	runtime.GC()
-	runtime.GC() // a sync.Pool is emptied by the second collection
+	runtime.GC() // the second collection empties a sync.Pool
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

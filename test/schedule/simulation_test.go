@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// simulation is one schedule: what the sources should contain, a control plane, and clients.
+// simulation is one schedule: the expected content of the sources, a control plane, and clients.
 type simulation struct {
 	*seeded.Journal
 	random  *rand.Rand
@@ -24,15 +24,15 @@ type simulation struct {
 	directory string
 	objects   map[mesh.Key]mesh.Object
 	texts     map[mesh.Object][]byte // in files
-	parity    int                    // of the Dataplanes that are in files
+	parity    int                    // of the Dataplanes in files
 	broken    map[string]bool        // files
 	writes    int
 	observed  map[mesh.ID]mesh.Observation
 
-	plane    *plane // nil while it is down
+	plane    *plane // nil while it is stopped
 	clients  []*client
 	joined   int     // clients so far
-	halfOpen []*pipe // streams of clients that have vanished
+	halfOpen []*pipe // streams of vanished clients
 }
 
 func newSimulation(j *seeded.Journal, seed uint64, directory string) *simulation {
@@ -48,7 +48,7 @@ func newSimulation(j *seeded.Journal, seed uint64, directory string) *simulation
 	return s
 }
 
-// play makes random operations, and then checks that everything comes to rest.
+// play makes random operations, and then checks the final state.
 func (s *simulation) play(ctx context.Context) {
 	for _, name := range s.meshes {
 		if s.random.IntN(2) == 0 {
@@ -62,7 +62,8 @@ func (s *simulation) play(ctx context.Context) {
 	for range 2 + s.random.IntN(3) {
 		s.join()
 	}
-	// Most schedules are short: many short ones find more than few long ones, and are easier to read.
+	// Most schedules are short: many short schedules find more than few long ones, and are easier to
+	// read.
 	for range 20 + int(180*math.Pow(s.random.Float64(), 14)) {
 		s.operate(ctx)
 		s.wait()
@@ -80,7 +81,7 @@ func (s *simulation) play(ctx context.Context) {
 	s.end()
 }
 
-// start starts a new control plane from what the sources contain.
+// start starts a new control plane from the current sources.
 func (s *simulation) start(ctx context.Context) {
 	s.Note("control plane starts")
 	s.plane = startPlane(ctx, s)
@@ -106,7 +107,7 @@ func (s *simulation) kill() {
 	}
 }
 
-// wait lets time pass. Often it is so short that the last operation has not taken effect before the next one.
+// wait lets time pass: often so little that the last operation takes effect only after the next one.
 func (s *simulation) wait() {
 	switch n := s.random.IntN(10); {
 	case n < 4:
@@ -118,7 +119,7 @@ func (s *simulation) wait() {
 	}
 }
 
-// reconnect opens streams for some of the clients that have none.
+// reconnect opens streams for some of the disconnected clients.
 func (s *simulation) reconnect() {
 	if s.plane == nil {
 		return
@@ -132,8 +133,8 @@ func (s *simulation) reconnect() {
 
 func (s *simulation) anyMesh() string { return anymesh.Pick(s.random, s.meshes...) }
 
-// join adds a client of some proxy, which may not have a Dataplane yet. A proxy has at most two clients: with too many streams
-// the server ends the oldest.
+// join adds a client of some proxy, which may not have a Dataplane yet. A proxy has at most two clients: with more
+// streams, the server ends the oldest.
 func (s *simulation) join() {
 	node := mesh.MakeID(s.anyMesh(), s.anyProxy())
 	others := 0
@@ -182,7 +183,7 @@ func (s *simulation) end() {
 	}
 }
 
-// anyClient returns a client with a stream, nil if none has.
+// anyClient returns a client with a stream, or nil.
 func (s *simulation) anyClient() *client {
 	list := slices.DeleteFunc(slices.Clone(s.clients), func(c *client) bool { return !c.connected() })
 	if len(list) == 0 {

@@ -1,5 +1,6 @@
-// Package seeded plays random schedules in virtual time (testing/synctest). A seed is a schedule: a failure prints the seed, with the command that plays
-// it again, and what has happened. SONDE_TEST_SEEDS says how many are played (slowtest.Rounds).
+// Package seeded plays random schedules in virtual time (testing/synctest). A seed determines a schedule: a failure
+// prints the seed, the command that plays it again, and the journal. SONDE_TEST_SEEDS sets how many schedules are
+// played (slowtest.Rounds).
 package seeded
 
 import (
@@ -21,13 +22,13 @@ var oneSeed = flag.Int64("seed", -1, "play the one schedule of this seed, and wr
 
 // Setup is called by TestMain.
 func Setup() {
-	// A panic in a goroutine of a stage ends the process. The labels in its trace have the seed.
+	// A panic in a goroutine of a stage ends the process. The labels in its trace contain the seed.
 	if err := os.Setenv("GODEBUG", os.Getenv("GODEBUG")+",tracebacklabels=1"); err != nil {
 		panic(err)
 	}
 }
 
-// One returns the seed of the one schedule that is asked for, and false if all are.
+// One returns the seed of the one requested schedule, and false if all are requested.
 func One() (seed uint64, is bool) { return uint64(*oneSeed), *oneSeed >= 0 }
 
 // Range plays the schedules of these seeds, several at once.
@@ -49,7 +50,7 @@ func Play(t *testing.T, seed uint64, play func(ctx context.Context, j *Journal))
 		stuck := recover() // synctest panics if all goroutines are blocked
 		if j != nil && (stuck != nil || t.Failed()) {
 			test, _, _ := strings.Cut(t.Name(), "/")
-			t.Logf("to play it again: go test -run '^%s$' -seed=%d\n%s", test, seed, j.history())
+			t.Logf("to repeat it: go test -run '^%s$' -seed=%d\n%s", test, seed, j.history())
 		}
 		if stuck != nil {
 			panic(stuck)
@@ -64,7 +65,7 @@ func Play(t *testing.T, seed uint64, play func(ctx context.Context, j *Journal))
 	})
 }
 
-// Journal is what has happened in a schedule. Its methods may be called from any goroutine.
+// Journal records the events of a schedule. Its methods may be called from any goroutine.
 type Journal struct {
 	begun   time.Time
 	report  func(format string, args ...any)
@@ -82,14 +83,14 @@ func (j *Journal) Note(format string, args ...any) {
 	j.lines = append(j.lines, fmt.Sprintf("%10.3fs ", time.Since(j.begun).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// Detail writes a line if a single schedule is played.
+// Detail writes a line if only one schedule is played.
 func (j *Journal) Detail(format string, args ...any) {
 	if j.verbose {
 		j.Note("    "+format, args...)
 	}
 }
 
-// Wrong makes the schedule fail.
+// Wrong fails the schedule.
 func (j *Journal) Wrong(format string, args ...any) {
 	j.Note("WRONG: "+format, args...)
 	j.mu.Lock()
@@ -98,13 +99,13 @@ func (j *Journal) Wrong(format string, args ...any) {
 	j.report(format, args...)
 }
 
-// Expect has what goes wrong not fail the test: it is there to see that it does.
+// Expect makes violations not fail the test, for schedules that must have one.
 func (j *Journal) Expect() { j.report = func(string, ...any) {} }
 
-// Failed reports whether something was wrong.
+// Failed reports whether there was a violation.
 func (j *Journal) Failed() bool { return len(j.Wrongs()) > 0 }
 
-// Wrongs returns what was wrong.
+// Wrongs returns the violations.
 func (j *Journal) Wrongs() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()

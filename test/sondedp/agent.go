@@ -1,4 +1,4 @@
-// Package sondedp runs the real `sonde-dp probes`, a guard and its worker, for tests.
+// Package sondedp runs the real `sonde-dp probes`, with guard and worker, for tests.
 package sondedp
 
 import (
@@ -20,14 +20,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// limit bounds each wait for the program. It is far longer than needed on a machine that is not busy.
+// limit bounds each wait for the program. It is much longer than needed on an idle machine.
 const limit = time.Minute
 
 // Agent is a running `sonde-dp probes`.
 type Agent struct {
-	// Address of the virtual port.
+	// Address is the address of the virtual port.
 	Address string
-	// Ended is closed when the guard has ended and Err says how.
+	// Ended is closed after the guard has ended; then Err has the result.
 	Ended chan struct{}
 	Err   error
 
@@ -35,8 +35,8 @@ type Agent struct {
 	log logtest.Buffer
 }
 
-// Command returns the command that answers the probes of a table, as the environment has it, at an address. It logs from a
-// level on.
+// Command returns the command that answers the probes of a table, passed in the environment, at an address. It logs
+// from a level on.
 func Command(ctx context.Context, program string, at netip.AddrPort, level slog.Level, table string, env ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, "probes", "--virtual-probes-port="+strconv.Itoa(int(at.Port())), "--log-level="+level.String())
 	cmd.Env = append([]string{
@@ -46,12 +46,12 @@ func Command(ctx context.Context, program string, at netip.AddrPort, level slog.
 	return cmd
 }
 
-// Start runs it, and returns when it listens. The caller must stop it.
+// Start runs that command, and returns when it listens. The caller must stop it.
 func Start(program string, at netip.AddrPort, level slog.Level, table string, env ...string) (*Agent, error) {
 	return Run(Command(context.Background(), program, at, level, table, env...), at.String()) // it ends by Stop, Kill or a test's own signal
 }
 
-// Run runs a program that answers probes as `sonde-dp probes` does, and returns when it listens on an address. The caller must stop it.
+// Run runs a program like `sonde-dp probes`, and returns when it listens on an address. The caller must stop it.
 func Run(cmd *exec.Cmd, address string) (*Agent, error) {
 	a := &Agent{Address: address, Ended: make(chan struct{}), cmd: cmd}
 	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
@@ -67,7 +67,7 @@ func Run(cmd *exec.Cmd, address string) (*Agent, error) {
 	go func() {
 		select {
 		case <-a.Ended:
-			cancel() // it will not listen any more
+			cancel() // it will never listen
 		case <-ctx.Done():
 		}
 	}()
@@ -93,7 +93,7 @@ func (a *Agent) Kill() {
 	<-a.Ended
 }
 
-// Stop asks it to end, which it must do in time and without an error.
+// Stop terminates the guard, which must end in time and without an error.
 func (a *Agent) Stop() error {
 	_ = a.Signal(syscall.SIGTERM) // it may have ended
 	select {
@@ -108,15 +108,15 @@ func (a *Agent) Stop() error {
 	return nil
 }
 
-// Log returns what it has written so far.
+// Log returns the log so far.
 func (a *Agent) Log() string {
 	return a.log.String()
 }
 
-// Guard is the process id of the guard.
+// Guard returns the process id of the guard.
 func (a *Agent) Guard() int { return a.cmd.Process.Pid }
 
-// Worker is the process id of the guard's worker, an error while there is none.
+// Worker returns the process id of the guard's worker, or an error.
 func (a *Agent) Worker() (int, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", a.Guard()))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package strangers attacks a port as somebody may who has no certificate, from many addresses of this machine.
+// Package strangers attacks a port as a client without a certificate can, from many addresses of this machine.
 package strangers
 
 import (
@@ -13,17 +13,19 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// Attack says who does what.
+// Attack describes an attack.
 type Attack struct {
 	Connections, Addresses int
-	// Kind of what connections send: idle for nothing, http or http2 for all that a server of that may fall by.
+	// Kind of the data that connections send: idle for none, http or http2 for data that is hard for such a
+	// server.
 	Kind string
 	// Path of a probe, for http.
 	Path string
 }
 
-// Start begins the attack on a port. It lasts until stop is called or the test ends, and opened returns how many connections there were. Attackers have
-// processors of their own: here they get those that nobody else wants. setpriority(2) would only do that for one thread.
+// Start starts the attack on a port. The attack lasts until stop is called or the test ends; opened returns the
+// number of connections. Real attackers have their own CPUs, so the process runs with nice 19; setpriority(2) would
+// change only one of its threads.
 func (a Attack) Start(t testing.TB, target string) (opened func() int, stop func()) {
 	t.Helper()
 	program, err := harness.BuildInto(t.Context(), t.TempDir(), "test/strangers/attacker")

@@ -1,5 +1,5 @@
-// Command stuckcp is a control plane with a mesh from files whose fan-out can be deadlocked, to see what a supervisor does: at SIGUSR1 it
-// changes its mesh, and the log never takes the message that tells of the new view.
+// Command stuckcp is a control plane with a mesh from files whose fan-out can be deadlocked, to test a supervisor: on
+// SIGUSR1 it changes its mesh, and its log blocks on the message about the new view.
 package main
 
 import (
@@ -63,24 +63,25 @@ func run(ctx context.Context, args []string) error {
 			return nil
 		case <-asked:
 		}
-		log.full.Lock() // for ever
+		log.full.Lock() // never unlocked
 		return os.WriteFile(filepath.Join(files, "shop.yaml"), []byte("type: Mesh\nname: shop\n"), 0o600)
 	})
 	return group.Wait()
 }
 
-// fullPipe is a log that takes no news of views while it is locked, as a pipe that nobody reads. Other messages have a place of their own.
+// fullPipe is a log that blocks on messages about views while it is locked, like a full pipe. Other messages do not
+// block.
 type fullPipe struct {
 	slog.Handler
 	full sync.Mutex
 }
 
-// Enabled implements slog.Handler. News of views are for debugging.
+// Enabled implements slog.Handler. Messages about views have level debug.
 func (*fullPipe) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.
 func (p *fullPipe) Handle(ctx context.Context, r slog.Record) error { //nolint:gocritic // slog.Handler
-	if r.Message == "view published" {
+	if r.Message == "published view" {
 		p.full.Lock()
 		defer p.full.Unlock()
 	}

@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-// Files are those of an agent's work directory, which outlives its process. Its zero value has none.
+// Files are the files of an agent's work directory, which outlives its process. The zero value has
+// no files.
 type Files struct {
 	mu  sync.Mutex
 	all map[string][]byte

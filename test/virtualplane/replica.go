@@ -1,4 +1,5 @@
-// Package virtualplane has replicas of the control plane, and what they and agents keep, in memory and in virtual time (testing/synctest).
+// Package virtualplane runs replicas of the control plane, and the storage of replicas and agents, in memory and in
+// virtual time (testing/synctest).
 package virtualplane
 
 import (
@@ -27,7 +28,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds"
 )
 
-// Sources of a replica's view, which needs both: Meshes and Dataplanes, and what other replicas know.
+// Sources of a replica's view, which needs both: Meshes and Dataplanes, and the state of other
+// replicas.
 const (
 	SourceObjects = "objects"
 	sourcePeers   = "peers"
@@ -39,22 +41,22 @@ const (
 	PeersPort  = ":5682"
 )
 
-// ReplicaOptions of a replica. All but Agents are required.
+// ReplicaOptions of a replica. All except for Agents are required.
 type ReplicaOptions struct {
 	Name, Host string
 	Network    *virtual.Network
 	Secrets    *Client
 	Tokens     join.Authenticator
 	Logger     *slog.Logger
-	// ConnectionAge is after what time an agent has to connect again.
+	// ConnectionAge is the maximum age of an agent's connection.
 	ConnectionAge time.Duration
-	// Late waits until the replica hears of what has happened. It returns false if ctx ends before.
+	// Late waits for the delay of a change. It returns false if ctx ends first.
 	Late func(ctx context.Context) bool
-	// Agents completes the options of the server of agents. Default: no change.
+	// Agents completes the options of the agents' server. Optional.
 	Agents func(r *Replica, o *agents.Options)
 }
 
-// Replica is one process of the control plane, with the real parts that decide who is who and what is told to whom.
+// Replica is one process of the control plane, with the real parts that authenticate agents and send them messages.
 type Replica struct {
 	Authority *identity.Authority
 	Serving   *serving.Certificate
@@ -66,13 +68,13 @@ type Replica struct {
 	credentials *mtls.Credentials
 	tasks       *errgroup.Group
 
-	// What it hears is applied in its order, each after a while.
+	// Changes are applied in order, each after a delay.
 	mu     sync.Mutex
 	queue  []func()
 	queued run.Signal
 }
 
-// NewReplica makes the parts, as package controlplane does.
+// NewReplica creates the parts, as package controlplane does.
 func NewReplica(ctx context.Context, o ReplicaOptions) (*Replica, error) {
 	r := &Replica{o: o, queued: run.NewSignal()}
 	var err error
@@ -122,7 +124,7 @@ func (r *Replica) proxies(meshName string) (iter.Seq2[string, string], bool) {
 	return r.Pipeline.Builder.View().Instances(meshName)
 }
 
-// Start has the replica listen, and run until ctx ends. also are tasks that end with it.
+// Start makes the replica listen, and run until ctx ends. also are tasks that end with it.
 func (r *Replica) Start(ctx context.Context, also ...func(context.Context) error) error {
 	ends, err := r.o.Network.Listen(ctx, "tcp", r.o.Host+AgentsPort)
 	if err != nil {
@@ -158,10 +160,10 @@ func (r *Replica) Start(ctx context.Context, also ...func(context.Context) error
 	return nil
 }
 
-// Wait returns when all tasks have ended, and the error of the first that failed.
+// Wait waits until all tasks have ended, and returns the first error.
 func (r *Replica) Wait() error { return r.tasks.Wait() }
 
-// Later has the replica hear of something after a while, and after what it was told before.
+// Later calls hear after a delay, and after the earlier calls.
 func (r *Replica) Later(hear func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

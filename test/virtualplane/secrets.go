@@ -9,16 +9,17 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// Secrets has the Secrets that all replicas share. It answers in no time, since replicas hold locks meanwhile, which time does not wait for; what it
-// tells of changes comes late.
+// Secrets has the Secrets that all replicas share. Its responses take no time, because replicas hold locks meanwhile,
+// which would stop the virtual time; its events of changes are delayed.
 type Secrets struct{ secrettest.Memory }
 
-// NewSecrets returns a storage without secrets. wrote is called with each version of one, in their order.
+// NewSecrets returns a storage without secrets. wrote is called with each version of a secret, in order.
 func NewSecrets(wrote func(name string, data []byte)) *Secrets {
 	return &Secrets{secrettest.Memory{Wrote: wrote}}
 }
 
-// Client is Secrets as one replica reaches it: it may be cut off, and is told of changes after a while.
+// Client is one replica's connection to Secrets: it can be disconnected, and receives changes after a
+// delay.
 type Client struct {
 	all *Secrets
 	lag func() time.Duration
@@ -27,12 +28,12 @@ type Client struct {
 	cut bool
 }
 
-// Client returns a client that is told of changes that late.
+// Client returns a client that receives changes after a delay.
 func (e *Secrets) Client(lag func() time.Duration) *Client {
 	return &Client{all: e, lag: lag}
 }
 
-// SetCut cuts the client off, or heals that.
+// SetCut disconnects the client, or reconnects it.
 func (a *Client) SetCut(cut bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -41,7 +42,7 @@ func (a *Client) SetCut(cut bool) {
 
 var errCut = errors.New("the API server does not answer")
 
-// Reach returns an error while the client is cut off.
+// Reach returns an error while the client is disconnected.
 func (a *Client) Reach() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +84,7 @@ func (a *Client) List(ctx context.Context, directory string) ([]string, error) {
 	return a.all.List(ctx, directory)
 }
 
-// Late waits until the client hears of what has happened, which it does not while it is cut off. It returns false if ctx ends before.
+// Late waits for the delay of a change, and while the client is disconnected. It returns false if ctx ends first.
 func (a *Client) Late(ctx context.Context) bool {
 	for late := a.lag(); late > 0 || a.Reach() != nil; late = 0 {
 		select {
@@ -95,7 +96,7 @@ func (a *Client) Late(ctx context.Context) bool {
 	return true
 }
 
-// Watch implements secret.Shared. It begins with what there is.
+// Watch implements secret.Shared. It starts with the current secrets.
 func (a *Client) Watch(ctx context.Context, changed func(name string)) error {
 	return a.all.WatchLate(ctx, a.Late, changed)
 }

@@ -1,4 +1,4 @@
-// Package cache is the directory in which the tools keep what they download or build, across work trees.
+// Package cache has the directory for the tools' downloads and builds, which all work trees share.
 package cache
 
 import (

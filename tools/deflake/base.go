@@ -25,7 +25,7 @@ func output(ctx context.Context, directory, program string, args ...string) (str
 	return string(out), nil
 }
 
-// repository is a work tree of git.
+// repository is a git work tree.
 type repository struct {
 	root string
 	run  runFunc
@@ -36,8 +36,8 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(out), err
 }
 
-// base returns the commit that changes are counted from, and what it is: what the user asks for, else the first of the merge base with
-// origin/main, that with main and the parent of HEAD that exists and is not HEAD.
+// base returns the commit to compare with, and its description: the user's choice, otherwise the merge base with
+// origin/main, the merge base with main, or the parent of HEAD, whichever first exists and is not HEAD.
 func (r *repository) base(ctx context.Context, asked string) (commit, name string, err error) {
 	if asked != "" {
 		commit, err = r.git(ctx, "rev-parse", "--verify", asked+"^{commit}")
@@ -60,7 +60,7 @@ func (r *repository) base(ctx context.Context, asked string) (commit, name strin
 	return commit, "HEAD~1", nil
 }
 
-// changed returns the files that differ from a commit, also those that are not committed.
+// changed returns the files that differ from a commit, including uncommitted ones.
 func (r *repository) changed(ctx context.Context, base string) ([]string, error) {
 	tracked, err := r.git(ctx, "diff", "--name-only", "--no-renames", base)
 	if err != nil {
@@ -70,7 +70,7 @@ func (r *repository) changed(ctx context.Context, base string) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
-	files := strings.FieldsFunc(tracked+"\n"+others, func(r rune) bool { return r == '\n' }) // a name may have a space
+	files := strings.FieldsFunc(tracked+"\n"+others, func(r rune) bool { return r == '\n' }) // a name may contain a space
 	slices.Sort(files)
 	return slices.Compact(files), nil
 }

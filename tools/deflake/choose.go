@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// pkg is a package of one of the modules.
+// pkg is a package of a module.
 type pkg struct {
 	// directory from the top of the repository, with slashes.
 	directory string
@@ -21,11 +21,11 @@ type pkg struct {
 	module    string // its directory
 	tests     bool
 	imports   []string
-	// testImports are only of its tests.
+	// testImports are the imports of only its tests.
 	testImports []string
 }
 
-// packages returns those of all modules.
+// packages returns the packages of all modules.
 func (r *repository) packages(ctx context.Context, modules []string) ([]*pkg, error) {
 	var all []*pkg
 	for _, module := range modules {
@@ -56,7 +56,7 @@ func (r *repository) packages(ctx context.Context, modules []string) ([]*pkg, er
 	return all, nil
 }
 
-// owners returns the packages of files: each in the nearest directory above it, as of data of tests.
+// owners returns the packages of files. Files such as test data belong to the nearest directory above with a package.
 func owners(all []*pkg, files []string) []*pkg {
 	byDirectory := map[string]*pkg{}
 	for _, p := range all {
@@ -83,8 +83,8 @@ func owners(all []*pkg, files []string) []*pkg {
 	return list
 }
 
-// affected returns the packages with tests that depend on changed ones, those that are changed first and then by distance. Who imports a
-// package in tests alone is not imported for it.
+// affected returns the packages whose tests depend on changed packages: changed packages first, then by distance. An
+// import in tests only affects the importing package itself.
 func affected(all, changed []*pkg) []*pkg {
 	importers, testers := map[string][]*pkg{}, map[string][]*pkg{}
 	for _, p := range all {

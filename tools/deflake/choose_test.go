@@ -74,7 +74,8 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// graph makes packages, all with tests but those in lower case that end in "0": name, what it imports and what its tests import.
+// graph returns packages: name, imports and imports of tests. Packages with lower-case names that end in "0" have no
+// tests.
 func graph(rows ...[3]string) []*pkg {
 	var all []*pkg
 	for _, row := range rows {
@@ -120,11 +121,11 @@ func TestOwners(t *testing.T) {
 func TestAffected(t *testing.T) {
 	all := graph(
 		[3]string{"api0"},               // has no tests
-		[3]string{"view", "api0"},       // one away from api0
+		[3]string{"view", "api0"},       // distance one from api0
 		[3]string{"agents", "view"},     // two
 		[3]string{"cmd", "agents api0"}, // one
-		[3]string{"rig", "", "view"},    // its tests alone
-		[3]string{"user", "rig"},        // of a package whose tests alone import a changed one
+		[3]string{"rig", "", "view"},    // only its tests import it
+		[3]string{"user", "rig"},        // an importer of a package of which only the tests import a changed one
 		[3]string{"test/feature", "", "agents"},
 		[3]string{"other", "", "user"},
 	)

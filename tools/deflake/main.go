@@ -1,5 +1,5 @@
-// Command deflake runs the tests of packages that differ from a base, and of those that import them, many copies at once at low priority: a
-// test that depends on how fast the machine is fails. It takes fast packages alone, see package tier.
+// Command deflake runs the tests of changed packages and their importers, in many copies at once at low priority, so
+// that tests that depend on the machine's speed fail. It only runs fast packages, see package tier.
 package main
 
 import (
@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// limit of all runs.
+	// limit bounds the time of all runs.
 	limit = 2 * time.Minute
-	// maxPackages are run.
+	// maxPackages limits the number of packages.
 	maxPackages = 20
 )
 
@@ -53,10 +53,10 @@ func (d *deflaker) say(format string, args ...any) {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("deflake", flag.ContinueOnError)
 	root := flags.String("root", "..", "top `directory` of the repository")
-	base := flags.String("base", "", "`commit` that changes are counted from (default: merge base with origin/main, else with main, else HEAD~1)")
-	one := flags.String("package", "", "run this `directory` alone, whatever has changed, and as long as it takes")
+	base := flags.String("base", "", "`commit` to compare with (default: merge base with origin/main, else with main, else HEAD~1)")
+	one := flags.String("package", "", "run only this `directory`, changed or not, without a time limit")
 	runs := flags.Int("runs", copies, "`number` of runs of each package, 8 at once")
-	list := flags.Bool("list", false, "name the packages, and run none")
+	list := flags.Bool("list", false, "only print the packages")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return d.deflake(ctx, chosen, limit)
 }
 
-// choose returns the packages to run, and says which ones it leaves out.
+// choose returns the packages to run, and prints the packages that it omits.
 func (d *deflaker) choose(ctx context.Context, all []*pkg, asked string) ([]*pkg, error) {
 	tiers, err := tier.Read(d.root)
 	if err != nil {
@@ -134,7 +134,7 @@ func (d *deflaker) leaveOut(why string, all []*pkg) {
 	d.say("left out, %s: %s", why, strings.Join(names, " "))
 }
 
-// deflake compiles the tests of packages, and then runs them for at most so long, 0 for as long as it takes.
+// deflake compiles the tests of packages, and then runs them for at most this time; 0 means no limit.
 func (d *deflaker) deflake(ctx context.Context, chosen []*pkg, most time.Duration) (err error) {
 	race, err := d.hasCompiler(ctx)
 	if err != nil {
@@ -171,7 +171,7 @@ func (d *deflaker) runAll(ctx context.Context, chosen []*pkg, programs map[*pkg]
 	var failed []string
 	for i, p := range chosen {
 		if limited.Err() != nil {
-			d.leaveOut(fmt.Sprintf("no time within %s", most), chosen[i:])
+			d.leaveOut(fmt.Sprintf("not started within %s", most), chosen[i:])
 			break
 		}
 		began := time.Now()

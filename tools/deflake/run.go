@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// copies of a package that run at once.
+// copies is the number of parallel copies of a package.
 const copies = 8
 
 // compiler compiles tests.
 type compiler struct {
 	*repository
 	race      bool
-	directory string // of the test programs
+	directory string // directory of the test programs
 }
 
-// hasCompiler reports whether there is a C compiler, which the race detector needs.
+// hasCompiler reports whether a C compiler is installed, which the race detector needs.
 func (r *repository) hasCompiler(ctx context.Context) (bool, error) {
 	cc, err := r.run(ctx, r.root, "go", "env", "CC")
 	if err != nil {
@@ -55,10 +55,11 @@ func (c *compiler) compile(ctx context.Context, p *pkg) (string, error) {
 // outcome of the copies of one package.
 type outcome struct {
 	passed, failed int
-	output         string // of one that failed
+	output         string // output of a copy that failed
 }
 
-// runCopies runs a test program so many times, copies at once. Those that run when ctx ends are killed, and count neither way.
+// runCopies runs a test program a number of times, with parallel copies. It kills running copies when ctx ends, and
+// counts them neither as passed nor as failed.
 func runCopies(ctx context.Context, directory, program string, runs int) outcome {
 	var mu sync.Mutex
 	var o outcome
@@ -80,7 +81,7 @@ func runCopies(ctx context.Context, directory, program string, runs int) outcome
 			switch {
 			case err == nil:
 				o.passed++
-			case ctx.Err() != nil: // killed, most likely
+			case ctx.Err() != nil: // probably killed
 			default:
 				o.failed++
 				o.output = text + err.Error() + "\n"
@@ -91,7 +92,7 @@ func runCopies(ctx context.Context, directory, program string, runs int) outcome
 	return o
 }
 
-// runCopy runs a test program once, with all processes that it starts in a group of their own.
+// runCopy runs a test program once, in a process group of its own.
 func runCopy(ctx context.Context, directory, program string) (string, error) {
 	cmd := exec.CommandContext(ctx, "nice", "-n", "19", program, "-test.cpu=1,4", "-test.timeout=10m", "-test.paniconexit0")
 	cmd.Dir = directory
@@ -103,7 +104,7 @@ func runCopy(ctx context.Context, directory, program string) (string, error) {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // the test passed, and left a process
+		err = nil // the test passed but left a process
 	}
 	return out.String(), err
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// envRole makes the test program one that is run.
+// envRole makes the test program play a role.
 const envRole = "TEST_DEFLAKE_ROLE"
 
 func TestMain(m *testing.M) {
@@ -96,7 +96,7 @@ func TestNoTime(t *testing.T) {
 		defer cancel()
 		time.Sleep(time.Minute)
 		err := d.runAll(ctx, graph([3]string{"a"}, [3]string{"b"}), nil, limit)
-		if err != nil || out.String() != "left out, no time within 2m0s: a b\n" {
+		if err != nil || out.String() != "left out, not started within 2m0s: a b\n" {
 			t.Errorf("runAll() = %v, output %q", err, &out)
 		}
 	})

@@ -23,7 +23,7 @@ type release struct {
 	sha256 string
 }
 
-// minor is "1.40" of "1.40.0".
+// minor returns "1.40" for "1.40.0".
 func (r release) minor() string { return minorOf(r.version) }
 
 // releases has the newest release of each supported minor version, newest first.
@@ -43,7 +43,7 @@ var versionPattern = regexp.MustCompile(`version: [0-9a-f]+/(\d+\.\d+\.\d+)`)
 
 // getter finds or downloads Envoy.
 type getter struct {
-	// cache is the directory that holds envoy-<version>/envoy.
+	// cache is the directory with envoy-<version>/envoy.
 	cache string
 	// envoy is the value of $ENVOY, "" if it is not set.
 	envoy    string
@@ -70,7 +70,7 @@ func (g *getter) get(ctx context.Context, version string) (string, error) {
 		return path, nil
 	}
 	if g.platform != wheelPlatform {
-		return "", fmt.Errorf("no Envoy %s is packaged for %s (only for %s): set ENVOY to the path of an Envoy %s",
+		return "", fmt.Errorf("no package of Envoy %s for %s (only for %s): set ENVOY to the path of an Envoy %s",
 			want.minor(), g.platform, wheelPlatform, supportedList())
 	}
 	return path, g.download(ctx, want, path)
@@ -86,8 +86,8 @@ func (g *getter) find(version string) (release, error) {
 	return release{}, fmt.Errorf("version %q is not supported: choose one of %s", version, supportedList())
 }
 
-// atHand returns $ENVOY or the envoy on PATH if it has the right version, and "" if neither has. An $ENVOY that is not a
-// supported Envoy is an error, since the user asked for it. One on PATH is ignored.
+// atHand returns $ENVOY or the envoy on PATH if it has the right version, "" if neither has. An unsupported $ENVOY is
+// an error, since the user has set it; an unsupported envoy on PATH is ignored.
 func (g *getter) atHand(ctx context.Context, version string) (string, error) {
 	if g.envoy != "" {
 		path, err := filepath.Abs(g.envoy)
@@ -96,7 +96,7 @@ func (g *getter) atHand(ctx context.Context, version string) (string, error) {
 		}
 		has, err := g.supported(ctx, path)
 		if err != nil {
-			return "", fmt.Errorf("use $ENVOY: %w; set ENVOY to an Envoy of %s, or unset it to have one fetched", err, supportedList())
+			return "", fmt.Errorf("use $ENVOY: %w; set ENVOY to an Envoy of %s, or unset it to download one", err, supportedList())
 		}
 		if version == "" || has.minor() == minorOf(version) {
 			return path, nil
@@ -113,7 +113,7 @@ func (g *getter) atHand(ctx context.Context, version string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// supported asks a binary for its version and returns the release of the same minor version.
+// supported runs a binary to get its version, and returns the release of the same minor version.
 func (g *getter) supported(ctx context.Context, path string) (release, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
@@ -121,7 +121,7 @@ func (g *getter) supported(ctx context.Context, path string) (release, error) {
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
 	if err != nil {
-		return release{}, fmt.Errorf("ask %s for its version: %w", path, err)
+		return release{}, fmt.Errorf("get version of %s: %w", path, err)
 	}
 	match := versionPattern.FindSubmatch(out)
 	if match == nil {
@@ -134,8 +134,8 @@ func (g *getter) supported(ctx context.Context, path string) (release, error) {
 	return r, nil
 }
 
-// download downloads a release and puts its binary at path in one step. If another process is downloading it, it waits for
-// that one and uses its result.
+// download downloads a release and atomically writes its binary to path. If another process is downloading the release,
+// it waits and uses that result.
 func (g *getter) download(ctx context.Context, r release, path string) error {
 	directory := filepath.Dir(path)
 	if err := os.MkdirAll(directory, 0o755); err != nil {
@@ -150,7 +150,7 @@ func (g *getter) download(ctx context.Context, r release, path string) error {
 		return nil
 	}
 	work := filepath.Join(directory, ".download")
-	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // a killed process may have left one
+	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // from a killed process
 		return fmt.Errorf("create a directory for the download: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()

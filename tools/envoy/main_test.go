@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// envProgram makes the test binary the program.
+// envProgram makes the test binary run the program.
 const envProgram = "TEST_IS_ENVOY_GETTER"
 
 func TestMain(m *testing.M) {
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// cacheAll makes a cache that has all releases, and no other Envoy. It returns their paths, one a line.
+// cacheAll creates a cache with all releases, without another Envoy. It returns their paths, one per line.
 func cacheAll(t *testing.T) string {
 	t.Helper()
 	onPath(t, nil)
@@ -38,7 +38,7 @@ func cacheAll(t *testing.T) string {
 	return all.String()
 }
 
-// writes keeps what each Write got.
+// writes stores the data of each Write.
 type writes []string
 
 func (w *writes) Write(p []byte) (int, error) {
@@ -46,7 +46,7 @@ func (w *writes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAllAtOnce shows that the reader of a pipe, such as head -1, gets the first path when nothing else is to be written.
+// TestAllAtOnce shows that the reader of a pipe, such as head -1, gets the first path only when all are available.
 func TestAllAtOnce(t *testing.T) {
 	want := writes{cacheAll(t)}
 	var got writes

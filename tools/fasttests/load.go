@@ -23,12 +23,13 @@ type analyzer struct {
 	isReal func(directory string) bool
 	// packages are the directories that were loaded.
 	packages map[string]bool
-	// found are the messages by package, each with its place.
+	// found are the messages by package, each with its position.
 	found map[string][]string
-	// facts about functions, by full name: those of a package that was compiled are other objects than those of its source.
+	// facts about functions, by full name, since a compiled package has other objects than its source.
 	facts map[string]analysis.Fact
 	done  map[*packages.Package]bool
-	// named are those that the patterns name. Of others, which are compiled once more for the tests of what they import, bodies have no types.
+	// named are the packages that the patterns name. Other packages, which are compiled again for tests of their imports,
+	// have no types in function bodies.
 	named map[*packages.Package]bool
 }
 
@@ -49,7 +50,7 @@ func (a *analyzer) module(directory string) error {
 	return nil
 }
 
-// check checks a package after those that it imports, whose facts it needs.
+// check checks a package after its imports, whose facts it needs.
 func (a *analyzer) check(p *packages.Package) error {
 	if !a.named[p] || a.done[p] || len(p.Syntax) == 0 || strings.HasSuffix(p.ID, ".test") {
 		return nil
@@ -77,7 +78,7 @@ func (a *analyzer) check(p *packages.Package) error {
 	return err
 }
 
-// pass returns what the analyzer gets of a package.
+// pass returns the analyzer's input for a package.
 func (a *analyzer) pass(p *packages.Package, directory string) *analysis.Pass {
 	return &analysis.Pass{
 		Analyzer: check.Analyzer, Fset: p.Fset, Files: p.Syntax, Pkg: p.Types, TypesInfo: p.TypesInfo, TypesSizes: p.TypesSizes,

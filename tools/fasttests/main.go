@@ -1,5 +1,5 @@
-// Command fasttests checks that the tests of fast packages have no process, no socket and no clock but that of testing/synctest. Its
-// arguments are directories of modules. Packages with real tests are exempt: see package tier.
+// Command fasttests checks that tests of fast packages use no processes, no sockets and only the clock of
+// testing/synctest. Its arguments are directories of modules. Packages with real tests are exempt: see package tier.
 package main
 
 import (

@@ -24,13 +24,13 @@ import (
 	"github.com/sonde-mesh/sonde/deploy/image/debian"
 )
 
-// distribution is what commands of the tests call.
+// distribution are the packages with commands that tests call.
 var distribution = []string{
 	"bash", "bind9-dnsutils", "busybox-static", "conntrack", "coreutils", "curl", "dash", "findutils", "grep", "hostname", "iproute2", "libc-bin",
 	"mawk", "netcat-openbsd", "nginx", "procps", "sed", "util-linux", "wget",
 }
 
-// unused directories of the distribution would double the image.
+// unused directories of the distribution, which would double the image.
 var unused = []string{"/usr/share/doc/", "/usr/share/locale/", "/usr/share/man/", "/perl/"}
 
 const (
@@ -45,13 +45,14 @@ http {
   server { listen 80; listen [::]:80; root /usr/share/nginx/html; }
 }
 `
-	// nobody is the user of tests that name one; it needs no entry, but has one in every distribution.
+	// Some tests use a user that exists in every distribution.
 	etcPasswd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 	etcGroup  = "root:x:0:\nnogroup:x:65534:\n"
 	nsswitch  = "passwd: files\ngroup: files\nhosts: files dns\n"
 )
 
-// writeImages writes those of the images with these tags that can be made of the programs and of the distribution into a file.
+// writeImages builds the images with these tags from programs and the distribution, if possible, and writes them to a
+// file.
 func writeImages(ctx context.Context, getter *debian.Getter, programs string, tags []string, file string) error {
 	base, err := base(ctx, getter)
 	if err != nil {
@@ -59,7 +60,7 @@ func writeImages(ctx context.Context, getter *debian.Getter, programs string, ta
 	}
 	makers := map[string]func(v1.Layer) (v1.Image, error){
 		"registry.k8s.io/e2e-test-images/agnhost": func(base v1.Layer) (v1.Image, error) { return agnhost(programs, base) },
-		// Its sh knows [[, which dash does not.
+		// The original image's sh supports [[, unlike dash.
 		"registry.k8s.io/e2e-test-images/busybox": func(base v1.Layer) (v1.Image, error) {
 			return image(v1.Config{Cmd: []string{"sh"}}, []archive.File{{Path: "/usr/bin/sh", Mode: fs.ModeSymlink | 0o777, Content: []byte("busybox")}}, base)
 		},
@@ -87,7 +88,7 @@ func writeImages(ctx context.Context, getter *debian.Getter, programs string, ta
 	return archive.WriteAll(file, images)
 }
 
-// plain returns an image of the distribution alone.
+// plain returns an image with only the distribution.
 func plain(base v1.Layer) (v1.Image, error) { return image(v1.Config{Cmd: []string{"sh"}}, nil, base) }
 
 // base returns the distribution as a layer.
@@ -108,7 +109,7 @@ func base(ctx context.Context, getter *debian.Getter) (v1.Layer, error) {
 		{Path: "/etc/group", Mode: 0o644, Content: []byte(etcGroup)},
 		{Path: "/etc/nsswitch.conf", Mode: 0o644, Content: []byte(nsswitch)},
 		{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
-		// As their packages do when they are installed.
+		// Like the packages' installation scripts.
 		{Path: "/usr/bin/awk", Mode: fs.ModeSymlink | 0o777, Content: []byte("mawk")},
 		{Path: "/usr/bin/nc", Mode: fs.ModeSymlink | 0o777, Content: []byte("nc.openbsd")},
 	} {
@@ -118,8 +119,8 @@ func base(ctx context.Context, getter *debian.Getter) (v1.Layer, error) {
 	return archive.Layer(append(files, debian.Links(files)...))
 }
 
-// agnhost returns the image of the program that most pods of the tests are. It wants a certificate and a directory to be there, and tests of DNS
-// want a server.
+// agnhost returns the image of the program of most test pods. It needs a certificate and a directory, and tests of DNS
+// need a server.
 // Source: k8s.io/kubernetes/test/images/agnhost/Dockerfile.
 func agnhost(programs string, base v1.Layer) (v1.Image, error) {
 	agnhost, err := program(programs, "agnhost")
@@ -143,7 +144,7 @@ func agnhost(programs string, base v1.Layer) (v1.Image, error) {
 	}, base)
 }
 
-// alone returns the image of one static program.
+// alone returns the image with one static program.
 func alone(programs, name string) (v1.Image, error) {
 	program, err := program(programs, name)
 	if err != nil {

@@ -6,34 +6,34 @@ import (
 	"strings"
 )
 
-// outcome is how a test ended.
+// outcome is the outcome of a test.
 type outcome string
 
 const (
 	passed outcome = "passed"
 	failed outcome = "failed"
-	// skipped is of a test that has decided to skip itself: one that was not chosen has no outcome.
+	// skipped is for a test that skipped itself. Tests that were not selected have no outcome.
 	skipped outcome = "skipped"
 )
 
-// results has the outcome of each test, by its full name, and of the parts of the suite around them that failed.
+// results has the outcome of each test by its full name, and failed setup and teardown nodes of the suite.
 type results map[string]outcome
 
-// junit is a report as ginkgo writes it (reporters/junit_report.go).
+// junit is a report of ginkgo (reporters/junit_report.go).
 type junit struct {
 	Suites []struct {
 		Cases []struct {
 			Name    string `xml:"name,attr"`
 			Status  string `xml:"status,attr"`
 			Skipped struct {
-				// Message is "skipped" for a test that was not chosen, and has the reason of one that has skipped itself.
+				// Message is "skipped" for a test that was not selected, or the reason of a test that skipped itself.
 				Message string `xml:"message,attr"`
 			} `xml:"skipped"`
 		} `xml:"testcase"`
 	} `xml:"testsuite"`
 }
 
-// testPrefix marks a test, and tells it from what runs before and after all.
+// testPrefix distinguishes a test from setup and teardown nodes.
 const testPrefix = "[It] "
 
 func readJUnit(text []byte) (results, error) {
@@ -59,7 +59,7 @@ func readJUnit(text []byte) (results, error) {
 	return all, nil
 }
 
-// unexpected returns the tests that failed and are not among the expected, sorted.
+// unexpected returns the failed tests that are not expected to fail, sorted.
 func (r results) unexpected(expected map[string]bool) []string {
 	var names []string
 	for name, o := range r {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// testReport is of the form that ginkgo 2.28 writes for one process or several.
+// testReport has the format of ginkgo 2.28 for one or several processes.
 const testReport = `<?xml version="1.0" encoding="UTF-8"?>
 <testsuites tests="7" failures="3"><testsuite name="Kubernetes e2e suite">
   <testcase name="[SynchronizedBeforeSuite]" status="passed" time="1"></testcase>
@@ -34,7 +34,7 @@ func TestReadJUnit(t *testing.T) {
 	}
 }
 
-// TestExactly looks that what is run again is the tests that failed and no others.
+// TestExactly checks that the pattern matches exactly the failed tests.
 func TestExactly(t *testing.T) {
 	pattern := regexp.MustCompile(exactly([]string{"[sig-a] bad (really)", "[sig-a] late"}))
 	for name, want := range map[string]bool{

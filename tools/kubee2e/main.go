@@ -1,5 +1,5 @@
-// Command kubee2e runs Kubernetes' own e2e tests on a cluster of the test bed, with every one of their namespaces in the mesh or in none, and
-// compares what failed with the table of what is known to fail. See docs/kubernetes-e2e.md.
+// Command kubee2e runs Kubernetes' own e2e tests on a cluster of the test bed, with all of their namespaces in the mesh
+// or without a mesh, and compares the failures with a table of known failures. See docs/kubernetes-e2e.md.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// options are the flags.
+// options holds the values of the flags.
 type options struct {
 	state, output, focus string
 	procs                int
@@ -46,10 +46,10 @@ type options struct {
 func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("kubee2e", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&o.state, "state", "", "`directory` of the cluster, which is up and has Sonde")
+	flags.StringVar(&o.state, "state", "", "`directory` of a running cluster with Sonde")
 	flags.StringVar(&o.output, "output", "", "`directory` for the images, the log and the results")
-	flags.StringVar(&o.focus, "focus", "", "run the tests whose names match this `regexp`, instead of all that the table is about")
-	flags.IntVar(&o.procs, "procs", 8, "how many tests run at once; they mostly wait")
+	flags.StringVar(&o.focus, "focus", "", "run tests whose names match this `regexp`, instead of all tests that the table covers")
+	flags.IntVar(&o.procs, "procs", 8, "number of parallel tests, which mostly wait")
 	flags.BoolVar(&o.mesh, "mesh", true, "put the namespaces of the tests in the mesh")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -105,8 +105,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	expected := known.expected(o.mesh)
 	if again := results.unexpected(expected); len(again) > 0 {
-		// A busy machine fails tests that a quiet one does not.
-		if _, err := fmt.Fprintf(stdout, "running again, one after the other, what failed and is not in %s:\n  %s\n", tableFile, strings.Join(again, "\n  ")); err != nil {
+		// Some tests fail only on a busy machine.
+		if _, err := fmt.Fprintf(stdout, "running failed tests that are not in %s again, one after the other:\n  %s\n", tableFile, strings.Join(again, "\n  ")); err != nil {
 			return err
 		}
 		second, err := s.run(ctx, "again", exactly(again), 1)
@@ -118,7 +118,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return report(stdout, results, known.compare(results, o.mesh, o.focus == ""))
 }
 
-// exactly returns a pattern of tests' full names.
+// exactly returns a pattern that matches these full names.
 func exactly(names []string) string {
 	quoted := make([]string, 0, len(names))
 	for _, name := range names {
@@ -151,7 +151,7 @@ func prepare(ctx context.Context, o options, c *cluster.Cluster, progress io.Wri
 	return s, c.LoadImages(ctx, file)
 }
 
-// report prints what ran and where it differs from the table, which is an error.
+// report prints the results. Differences from the table are an error.
 func report(out io.Writer, r results, differences []string) error {
 	count := map[outcome]int{}
 	for _, o := range r {
@@ -161,7 +161,7 @@ func report(out io.Writer, r results, differences []string) error {
 	slices.Sort(differences)
 	lines = append(lines, differences...)
 	if len(differences) == 0 {
-		lines = append(lines, "all as "+tableFile+" says")
+		lines = append(lines, "all results match "+tableFile)
 	}
 	if _, err := fmt.Fprintln(out, strings.Join(lines, "\n")); err != nil {
 		return err

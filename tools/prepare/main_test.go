@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// fakeGo is a go that writes down its arguments, downloads, compiles and finds an Envoy.
+// fakeGo is a fake go command that records its arguments.
 const fakeGo = `#!/bin/sh
 echo "$(basename "$PWD") $GOMAXPROCS go $*" >>"$FAKE_LOG"
 case "$*" in
@@ -23,8 +23,8 @@ build*) echo example.com/a >&2; echo "go: downloading example.com/late v1.0.0" >
 esac
 `
 
-// prepare runs the program in a repository with modules and a fake go. fails is a pattern of arguments with which that fails. It returns the
-// calls of Go, each as directory, GOMAXPROCS and arguments.
+// prepare runs the program in a repository with modules and a fake go command, which fails for arguments that match
+// fails. It returns the calls of go, each as directory, GOMAXPROCS and arguments.
 func prepare(t *testing.T, fails string, args ...string) (calls []string, stdout, stderr string, err error) {
 	t.Helper()
 	root, bin := filepath.Join(t.TempDir(), "top"), t.TempDir()
@@ -43,12 +43,12 @@ func prepare(t *testing.T, fails string, args ...string) (calls []string, stdout
 	t.Setenv("GOMAXPROCS", "2")
 	var out, progress bytes.Buffer
 	err = run(t.Context(), append([]string{"-root=" + root}, args...), &out, &progress)
-	data, _ := os.ReadFile(log) // there is none if nothing was called
+	data, _ := os.ReadFile(log) // missing without calls
 	text := strings.ReplaceAll(string(data), root, "ROOT")
 	return slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return line == "" }), out.String(), progress.String(), err
 }
 
-// wantLines checks that lines of progress are there, whatever their order and times.
+// wantLines checks the lines of progress, in any order and with any times.
 func wantLines(t *testing.T, progress string, want ...string) {
 	t.Helper()
 	got := strings.Split(strings.TrimSpace(regexp.MustCompile(`(?m)^\[ *\d+ s\] `).ReplaceAllString(progress, "")), "\n")

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// interval of the lines about steps that run on.
+// interval of messages about running steps.
 const interval = 10 * time.Second
 
-// progress writes a line as each step ends, and every interval one about those that still run.
+// progress writes a line when a step ends, and one about running steps in each interval.
 type progress struct {
 	out   io.Writer
 	began time.Time
@@ -24,8 +24,8 @@ type progress struct {
 // step is a download or a build.
 type step struct {
 	name string
-	unit string // what is counted
-	all  int    // how many there will be, 0 if that is unknown
+	unit string // unit of the count
+	all  int    // total number, 0 if unknown
 	done int
 }
 
@@ -46,12 +46,12 @@ func (p *progress) say(text string) {
 	p.line(text)
 }
 
-// line is say for a caller that holds mu.
+// line is say for callers that hold mu.
 func (p *progress) line(text string) {
-	_, _ = fmt.Fprintf(p.out, "[%3.0f s] %s\n", time.Since(p.began).Seconds(), text) // if the terminal is gone, nobody reads
+	_, _ = fmt.Fprintf(p.out, "[%3.0f s] %s\n", time.Since(p.began).Seconds(), text) // without a terminal, the error cannot be shown
 }
 
-// do runs a step, whose function counts by count.
+// do runs a step, whose function calls count.
 func (p *progress) do(s *step, run func(count func()) error) error {
 	p.mu.Lock()
 	p.running = append(p.running, s)
@@ -71,7 +71,7 @@ func (p *progress) do(s *step, run func(count func()) error) error {
 	return err
 }
 
-// report writes what runs until the channel is closed.
+// report writes lines about running steps until the channel is closed.
 func (p *progress) report(end <-chan struct{}) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -16,16 +16,16 @@ import (
 	"github.com/sonde-mesh/sonde/tools/cache"
 )
 
-// file names the commit, in the repository.
+// file is the file in the repository that names the commit.
 const file = "test/real/upgrade/previous"
 
-// errMissing says that there is nothing to build from.
-var errMissing = errors.New("the release before is not in this history: git fetch --unshallow gets all of it, and an archive of the sources has none")
+// errMissing means that the sources of the previous release are missing.
+var errMissing = errors.New("the previous release is not in this history: run git fetch --unshallow; an archive of the sources has no history")
 
-// commitLine is the first line of the file that is no comment.
+// commitLine matches the first line of the file that is not a comment.
 var commitLine = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// builder builds the release before.
+// builder builds the previous release.
 type builder struct {
 	repository, cache string
 	// tag of the image, "" for none.
@@ -33,7 +33,7 @@ type builder struct {
 	progress io.Writer
 }
 
-// build returns the directory with what is asked for, which is built if it is not in the cache.
+// build returns the directory with the requested files, which it builds unless they are in the cache.
 func (b *builder) build(ctx context.Context) (string, error) {
 	commit, err := b.commit()
 	if err != nil {
@@ -59,10 +59,10 @@ func (b *builder) build(ctx context.Context) (string, error) {
 		return "", err
 	}
 	begun := time.Now()
-	_, _ = fmt.Fprintf(b.progress, "build the release before, %s\n", commit)
+	_, _ = fmt.Fprintf(b.progress, "building the previous release, %s\n", commit)
 	err = b.buildIn(ctx, tree, commit, directory)
 	if err = errors.Join(err, os.RemoveAll(tree)); err != nil {
-		return "", fmt.Errorf("build the release before, %s: %w", commit, err)
+		return "", fmt.Errorf("build previous release, %s: %w", commit, err)
 	}
 	_, _ = fmt.Fprintf(b.progress, "built after %s\n", time.Since(begun).Round(time.Second))
 	return directory, nil
@@ -72,7 +72,7 @@ func (b *builder) build(ctx context.Context) (string, error) {
 func (b *builder) commit() (string, error) {
 	text, err := os.ReadFile(filepath.Join(b.repository, file))
 	if err != nil {
-		return "", fmt.Errorf("read which commit is the release before: %w", err)
+		return "", fmt.Errorf("read commit of the previous release: %w", err)
 	}
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
@@ -86,7 +86,7 @@ func (b *builder) commit() (string, error) {
 	return "", fmt.Errorf("%s: names no commit", file)
 }
 
-// has reports whether all that is asked for is there. What is there is complete, since it is moved there.
+// has reports whether all requested files exist. Existing files are complete, since build moves them there.
 func (b *builder) has(directory string) bool {
 	wanted := []string{"bin", "chart"}
 	if b.tag != "" {
@@ -101,7 +101,8 @@ func (b *builder) has(directory string) bool {
 }
 
 func (b *builder) buildIn(ctx context.Context, tree, commit, directory string) error {
-	// A clone that borrows the objects, not a worktree: Go records no version of a build in one, and nothing is written into the repository.
+	// A clone that borrows the objects, not a worktree, in which Go records no version of a build. It writes nothing into
+	// the repository.
 	if err := b.git(ctx, "clone", "--quiet", "--shared", "--no-checkout", ".", tree); err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (b *builder) buildIn(ctx context.Context, tree, commit, directory string) e
 		replace(filepath.Join(tree, "bin"), filepath.Join(directory, "bin")))
 }
 
-// replace moves a file or directory in the cache, also over another one.
+// replace moves a file or directory in the cache, and overwrites an existing one.
 func replace(from, to string) error {
 	return errors.Join(os.RemoveAll(to), os.Rename(from, to))
 }
@@ -136,7 +137,7 @@ func (b *builder) git(ctx context.Context, args ...string) error {
 	return b.command(ctx, b.repository, "git", args...)
 }
 
-// command runs a program. The error has what it has said.
+// command runs a program. The error contains its output.
 func (b *builder) command(ctx context.Context, directory, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.WaitDelay = directory, 10*time.Second

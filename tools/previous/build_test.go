@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// makefile builds what a release has.
+// makefile builds the files of a release.
 const makefile = `build:
 	@mkdir bin && echo program >bin/sonde-cp
 image:
@@ -59,7 +59,7 @@ func read(t *testing.T, path ...string) string {
 func TestBuild(t *testing.T) {
 	repository, commit := newRepository(t, makefile)
 	write(t, filepath.Join(repository, file), "# the last one\n\n"+commit+"\n")
-	write(t, filepath.Join(repository, "Makefile"), "build:\n\t@false\n") // not that of the commit
+	write(t, filepath.Join(repository, "Makefile"), "build:\n\t@false\n") // different from the commit
 	b := builder{repository: repository, cache: t.TempDir(), progress: t.Output()}
 	directory, err := b.build(t.Context())
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command previous builds the release before this one, and prints the directory that it is in: bin/ has its programs, chart/ its chart, and with --image
-// image.tar is its image. test/real/upgrade/previous names its commit, and the cache keeps what is built.
+// Command previous builds the previous release, and prints its directory: bin/ has its programs, chart/ its chart, and
+// with --image image.tar is its image. test/real/upgrade/previous names its commit. The cache stores the build.
 package main
 
 import (

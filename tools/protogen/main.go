@@ -1,5 +1,5 @@
-// Command protogen compiles the protobuf files below a directory and writes the Go code next to them. It does what protoc does
-// with protoc-gen-go and protoc-gen-go-grpc, but needs nothing except Go. go.mod has the versions of the plugins.
+// Command protogen compiles the protobuf files below a directory and writes the Go code next to them, like protoc with
+// protoc-gen-go and protoc-gen-go-grpc, but it only needs Go. go.mod has the versions of the plugins.
 package main
 
 import (
@@ -90,7 +90,7 @@ func compile(ctx context.Context, dir string, files []string) (*pluginpb.CodeGen
 	return request, nil
 }
 
-// generate runs a plugin of go.mod and writes the files of its answer.
+// generate runs a plugin of go.mod and writes the files of its response.
 func generate(ctx context.Context, plugin string, request *pluginpb.CodeGeneratorRequest, dir string) error {
 	in, err := proto.Marshal(request)
 	if err != nil {

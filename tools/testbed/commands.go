@@ -8,15 +8,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sonde-mesh/sonde/tools/testbed/binaries"
 	"github.com/sonde-mesh/sonde/tools/testbed/cluster"
 )
 
-// at makes the cluster of the flag --state.
+// at returns the cluster for the flag --state.
 type at func(cmd *cobra.Command) (*cluster.Cluster, error)
 
 func newUpCommand(at at) *cobra.Command {
 	var options cluster.Options
-	var family string
+	var family, kubernetes string
+	var nodeKubernetes []string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "start a cluster, as root, and wait until it is ready",
@@ -31,6 +33,16 @@ func newUpCommand(at at) *cobra.Command {
 				return err
 			}
 			options.IPFamily = cluster.IPFamily(family)
+			if options.Kubernetes, err = binaries.ParseVersion(kubernetes); err != nil {
+				return err
+			}
+			for _, text := range nodeKubernetes {
+				v, err := binaries.ParseVersion(text)
+				if err != nil {
+					return err
+				}
+				options.NodeKubernetes = append(options.NodeKubernetes, v)
+			}
 			if err := c.Up(cmd.Context(), options, getter); err != nil {
 				return err
 			}
@@ -40,16 +52,20 @@ func newUpCommand(at at) *cobra.Command {
 	}
 	cmd.Flags().IntVar(&options.Nodes, "nodes", 2, "number of nodes, 1 to 20; the first has the control plane too")
 	cmd.Flags().StringVar(&family, "ip-family", string(cluster.Dual), "addresses of nodes, pods and services: dual, ipv4 or ipv6")
-	cmd.Flags().StringSliceVar(&options.Zones, "zones", nil, "zones of the nodes, which take them in turn, such as a,b: labels "+cluster.ZoneLabel)
+	cmd.Flags().StringSliceVar(&options.Zones, "zones", nil, "zones, assigned to nodes in turn, such as a,b: labels "+cluster.ZoneLabel)
 	cmd.Flags().DurationVar(&options.NodeMonitorGracePeriod, "node-monitor-grace-period", cluster.DefaultNodeMonitorGracePeriod,
-		"how long the controller-manager hears nothing of a node before the node is Unknown, 10s to 1h; Kubernetes' own default is 50s")
+		"time without a report after which the controller-manager sets a node to Unknown, 10s to 1h; Kubernetes' own default is 50s")
+	cmd.Flags().StringVar(&kubernetes, "kubernetes", string(binaries.DefaultVersion), kubernetesUsage)
+	cmd.Flags().StringSliceVar(&nodeKubernetes, "node-kubernetes", nil,
+		"versions, assigned to nodes in turn, such as 1.37.2,1.36.3; none newer than --kubernetes (default: its version)")
+	cmd.Flags().StringSliceVar(&options.FeatureGates, "feature-gates", nil, "feature gates to set, such as H2CContainerProbe=true; the API server must have them")
 	return cmd
 }
 
 func newCheckCommand(at at) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "say what this machine lacks for a cluster; it is an error if there is anything",
+		Short: "print what this machine lacks for a cluster; exits with an error if it lacks anything",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := at(cmd)
@@ -64,7 +80,7 @@ func newCheckCommand(at at) *cobra.Command {
 func newDownCommand(at at) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "end the cluster, or what is left of one, and remove all of it",
+		Short: "stop the cluster, or its remains, and remove all of it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := at(cmd)
@@ -79,7 +95,7 @@ func newDownCommand(at at) *cobra.Command {
 func newLoadCommand(at at) *cobra.Command {
 	return &cobra.Command{
 		Use:   "load-image FILE...",
-		Short: "give each node the images in these files (docker-archive or OCI)",
+		Short: "load the images in these files on each node (docker-archive or OCI)",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := at(cmd)
@@ -145,7 +161,7 @@ func newExecCommand(at at) *cobra.Command {
 	return cmd
 }
 
-// replaceBy runs another program in place of this one.
+// replaceBy replaces this process with another program.
 func replaceBy(program string, args []string) error {
 	return syscall.Exec(program, append([]string{program}, args...), os.Environ())
 }
@@ -168,7 +184,7 @@ func newStopCommand(at at) *cobra.Command {
 func newStartCommand(at at) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start PROCESS",
-		Short: "start a process that was stopped, as it was started first",
+		Short: "start a stopped process again, with the same arguments",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := at(cmd)

@@ -7,16 +7,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// toAPIServer is the only end of a link that can be chosen.
+// toAPIServer is the only value of --to.
 const toAPIServer = "apiserver"
 
 func newLinkCommand(at at) *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use:   "link NODE up|down",
-		Short: "connect a node to the others, or cut it off",
-		Long: "Connects a node to the others, or cuts it off.\n" +
-			"With --to=apiserver it is the node's own connections to the API server alone, those of its kubelet and kube-proxy: what its pods send goes on.",
+		Short: "connect a node to the others, or disconnect it",
+		Long: "Connects a node to the others, or disconnects it.\n" +
+			"With --to=apiserver, affects only the connections of the node's kubelet and kube-proxy to the API server, not of its pods.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := at(cmd)
@@ -40,6 +40,6 @@ func newLinkCommand(at at) *cobra.Command {
 			return set(cmd.Context(), node, args[1] == "up")
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", "", "what the node is cut off from, if not from all other nodes: "+toAPIServer)
+	cmd.Flags().StringVar(&to, "to", "", "destination of the disconnected link instead of all other nodes: "+toAPIServer)
 	return cmd
 }

@@ -50,8 +50,12 @@ func newCommand() *cobra.Command {
 	return cmd
 }
 
+// kubernetesUsage is the usage of --kubernetes.
+var kubernetesUsage = "Kubernetes: " + strings.Join(binaries.Releases(), " or ") + ", or one of these with +" + strings.Join(binaries.Patches(), " or +")
+
 func newBinariesCommand() *cobra.Command {
 	var only []string
+	var kubernetes string
 	cmd := &cobra.Command{
 		Use:   "binaries",
 		Short: "build the programs of a cluster that are not in the cache, and print their directory",
@@ -64,6 +68,9 @@ func newBinariesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if getter.Kubernetes, err = binaries.ParseVersion(kubernetes); err != nil {
+				return err
+			}
 			directory, err := getter.Get(cmd.Context(), only...)
 			if err != nil {
 				return err
@@ -73,6 +80,7 @@ func newBinariesCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&only, "only", nil, "programs to build, such as kube-apiserver,etcd,kubectl (default: all that a cluster needs)")
+	cmd.Flags().StringVar(&kubernetes, "kubernetes", string(binaries.DefaultVersion), kubernetesUsage)
 	return cmd
 }
 

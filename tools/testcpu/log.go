@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// expensive is how many packages the summary names.
+// expensive is the number of packages in the summary.
 const expensive = 5
 
 // entry is one run of a package.
 type entry struct {
 	directory string
 	took      time.Duration
-	// slowness of the machine then. It is 1 where it was not measured: in a package that keeps its budget on any machine.
+	// slowness of the machine at that time, 1 if it was not measured because the package kept its budget anyway.
 	slowness float64
 }
 
-// over tells whether the package took more than so many budgets, on a machine that is as fast as the one they are for.
+// over reports whether the package took more than this many budgets, converted to the budget's machine.
 func (e entry) over(budgets float64) bool {
 	return e.took.Seconds()/e.slowness > budgets*budget.Seconds()
 }
 
-// String is the CPU time, and the slowness if it is known.
+// String formats the CPU time, and the slowness if it was measured.
 func (e entry) String() string {
 	if e.slowness == 1 {
 		return fmt.Sprintf("%.1f s", e.took.Seconds())
@@ -45,7 +45,7 @@ func (e entry) judge() error {
 		e.directory, e, tolerated, budget)
 }
 
-// append adds a line to a log that other processes add to, too.
+// append appends a line to a log that other processes also append to.
 func (e entry) append(log string) (err error) {
 	file, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -56,7 +56,8 @@ func (e entry) append(log string) (err error) {
 	return err
 }
 
-// read returns the runs in a log. Those of one package are one, on the slowest machine that it had. A log that was not begun has none.
+// read returns the runs in a log. It merges the runs of a package, with their maximum slowness. A missing log has no
+// runs.
 func read(log string) ([]entry, error) {
 	data, err := os.ReadFile(log)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -83,7 +84,7 @@ func read(log string) ([]entry, error) {
 	return all, nil
 }
 
-// summary of runs, the longest first.
+// summary summarises runs, the longest first.
 func summary(all []entry) string {
 	if len(all) == 0 {
 		return "CPU time: no test ran, all results are cached\n"

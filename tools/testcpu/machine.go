@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// nominal is the CPU time that work takes on the machine that the budget is for. On a machine that others use, too, the same work may take twice as much
-// as it took an hour before.
+// nominal is the CPU time of work on the budget's machine. On a shared machine, the same work may take twice the CPU
+// time of an hour before.
 const nominal = 50 * time.Millisecond
 
-// measureSlowness returns how many times more CPU time work takes here and now.
+// measureSlowness returns the current CPU time of work relative to nominal.
 func measureSlowness() (float64, error) {
 	before, err := cpuTime()
 	if err != nil {
@@ -36,7 +36,7 @@ func cpuTime() (time.Duration, error) {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano()), nil
 }
 
-// work does what most tests do: it formats, fills maps, sorts and compares.
+// work has typical operations of tests: it formats, fills maps, sorts and compares.
 func work() {
 	for range 50 {
 		texts := map[string]string{}

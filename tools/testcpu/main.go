@@ -1,6 +1,6 @@
-// Command testcpu runs test programs for go test -exec, and keeps how much CPU time each takes: of the test and of the processes that it
-// waited for. A package that takes more than three times its budget fails: of CPU time on a machine of a fixed speed, so that one that others slow down
-// judges alike. Wall time is not judged: it says more about the machine.
+// Command testcpu runs test programs for go test -exec, and logs the CPU time of each test and its child processes. A
+// package that takes more than three times its budget fails. It converts CPU times to a machine of fixed speed, so that
+// the load of the machine does not matter. It ignores wall time, which depends more on the machine.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 const (
 	// budget of a package.
 	budget = 10 * time.Second
-	// tolerated is how many budgets a package may take before it fails.
+	// tolerated is the number of budgets that a package may take.
 	tolerated = 3
 )
 
@@ -31,7 +31,7 @@ The first form runs a test program, as for go test -exec. The second prints the 
 `
 
 func main() {
-	runtime.LockOSThread() // Pdeathsig is about the thread that starts the process
+	runtime.LockOSThread() // Pdeathsig depends on the thread that starts the process
 	code, err := run(os.Args[1:], os.Stdout, os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -67,7 +67,7 @@ func run(args []string, stdout, stderr io.Writer) (int, error) {
 		flags.Usage()
 		return 2, errors.New("a log and a program are required")
 	}
-	directory, err := os.Getwd() // go test runs tests there
+	directory, err := os.Getwd() // go test runs tests in the package's directory
 	if err != nil {
 		return 1, err
 	}
@@ -95,8 +95,8 @@ func run(args []string, stdout, stderr io.Writer) (int, error) {
 	return code, nil
 }
 
-// execute runs a program and passes signals on: go test sends SIGQUIT after its timeout. It returns the exit code, 128 and the number for a
-// signal.
+// execute runs a program and forwards signals, since go test sends SIGQUIT after its timeout. It returns the exit code;
+// for a signal, 128 plus its number.
 func execute(args []string) (code int, took time.Duration, err error) {
 	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // ended by signals
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -112,7 +112,7 @@ func execute(args []string) (code int, took time.Duration, err error) {
 		for {
 			select {
 			case s := <-signals:
-				_ = cmd.Process.Signal(s) // it may have ended
+				_ = cmd.Process.Signal(s) // the program may have ended
 			case <-ended:
 				return
 			}

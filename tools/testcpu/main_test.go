@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// envRole makes the test program one that is run.
+// envRole makes the test program play a role.
 const envRole = "TEST_TESTCPU_ROLE"
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// logged runs this program in a role, and returns its code and what is in the log.
+// logged runs this program in a role, and returns its exit code and the log.
 func logged(t *testing.T, role string) (code int, log string, err error) {
 	t.Helper()
 	t.Setenv(envRole, role)

@@ -1,4 +1,5 @@
-// Package tier says which packages are fast. A fast test has no process, no socket and no clock but that of testing/synctest.
+// Package tier knows which packages are fast. Fast tests use no processes, no sockets and only the clock of
+// testing/synctest.
 package tier
 
 import (
@@ -12,13 +13,14 @@ import (
 	"strings"
 )
 
-// List is the file with the real packages that make test runs all the same: a line each, the path and then the reason.
+// List is the file with the real packages that make test still runs: one line each, with the path and the reason.
 const List = "test/fast.txt"
 
 // real are the directories of real tests.
 var real = []string{"test/real", "test/e2e", "test/bench"}
 
-// Tiers of all packages. A package is named by its directory, as a slash-separated path from the top of the repository.
+// Tiers has the tiers of all packages. Packages are named by their directories, as slash-separated paths from the top
+// of the repository.
 type Tiers struct {
 	listed map[string]int // line number by package
 }

@@ -1,5 +1,5 @@
-// Command vuln runs govulncheck in modules. Where its database cannot be reached it says so and passes, unless it is required: an answer that is not
-// known must not look like a good one.
+// Command vuln runs govulncheck in modules. If its database is unreachable, it prints that nothing was checked and
+// passes, unless the database is required.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// required is the variable that has an unreachable database fail, if it is "required".
+// required is the variable that makes an unreachable database an error if its value is "required".
 const required = "SONDE_VULN"
 
 func main() {
@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// reach returns a function that says why a database does not answer, nil if it does.
+// reach returns a function that returns an error if a database does not respond.
 func reach(transport http.RoundTripper, db string) func(context.Context) error {
 	client := http.Client{Transport: transport, Timeout: 30 * time.Second}
 	return func(ctx context.Context) error {
@@ -57,7 +57,7 @@ func reach(transport http.RoundTripper, db string) func(context.Context) error {
 	}
 }
 
-// check runs govulncheck in each module. What it finds, and each failure of its own, is an error.
+// check runs govulncheck in each module. It returns findings, and failures of govulncheck, as errors.
 func check(ctx context.Context, reach func(context.Context) error, required bool, modules []string, out io.Writer, run func(module string) error) error {
 	if err := reach(ctx); err != nil {
 		err = fmt.Errorf("the database of vulnerabilities cannot be reached, so NOTHING WAS CHECKED: %w", err)

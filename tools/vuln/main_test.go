@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// answers is a database that answers, or does not.
+// answers is a database that responds or not.
 type answers struct {
 	status int
 	err    error
@@ -24,14 +24,14 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, Status: http.StatusText(a.status), Body: io.NopCloser(strings.NewReader("{}"))}, nil
 }
 
-// What is found always fails; a database that is away is told, and fails where it is required.
+// Findings always fail. An unreachable database is reported, and fails if it is required.
 func TestCheck(t *testing.T) {
 	found := errors.New("exit status 3")
 	for name, tc := range map[string]struct {
 		database  answers
 		required  bool
 		found     error
-		out, want string // in what is printed, and in the error; "" for no error
+		out, want string // part of the output and of the error; "" for no error
 		ran       []string
 	}{
 		"nothing found":              {database: answers{status: 200}, ran: []string{"a", "b"}},

@@ -1,4 +1,5 @@
-// Package cluster watches one cluster: it probes it again and again, judges whether its nodes are seen, and has its dependants scaled.
+// Package cluster watches one cluster: it probes the cluster periodically, judges the state of its nodes, and scales
+// its dependants.
 package cluster
 
 import (
@@ -21,72 +22,74 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// Source is what one probe asks. *probe.Probe implements it.
+// Source is one probe. *probe.Probe implements it.
 type Source interface {
 	// APIServer returns nil if the API server answers.
 	APIServer(ctx context.Context) error
-	// Nodes returns the zones of the nodes that are not being deleted, by name. Going are those that an autoscaler is about to delete.
+	// Nodes returns the zones of nodes, except nodes being deleted, by node name. Going returns the names of nodes that an
+	// autoscaler is about to delete.
 	Nodes(ctx context.Context) (map[string]string, error)
 	Going(ctx context.Context) ([]string, error)
-	// Leases returns those of nodes, and when they began to be read.
+	// Leases returns the node leases, and when the read began.
 	Leases(ctx context.Context) (time.Time, []leases.Lease, error)
 	Close()
 }
 
 var _ Source = (*probe.Probe)(nil)
 
-// Event is one that an operator is told.
+// Event is an event for operators.
 type Event struct {
-	// Reason is a word of a small set, and Action another one.
+	// Reason and Action are from fixed sets of words.
 	Reason, Action, Note string
-	// FieldPath is the part of the object that it is about, such as spec.dependants{Deployment/kcm}, or "": events of one part with the same reason are one.
+	// FieldPath is the affected part of the object, such as spec.dependants{Deployment/kcm}, or "". Events with the same
+	// part and reason are merged.
 	FieldPath string
-	// Normal events are no warnings.
+	// Normal is false for warnings.
 	Normal bool
 }
 
-// Options of a Cluster. All are required but DryRun.
+// Options of a Cluster. All but DryRun are required.
 type Options struct {
-	// Open begins a probe. Its error is a *probe.Error if the verdict is to say more than that the API server is away.
+	// Open begins a probe. It returns a *probe.Error if the verdict's cause should not be an unreachable API server.
 	Open func(ctx context.Context) (Source, error)
-	// Statuses keeps the status, which the next leader reads, and Epoch is that of this leader.
+	// Statuses stores the status for the next leader. Epoch is the epoch of this leader.
 	Statuses Statuses
 	Epoch    int64
-	// Objects are the dependants.
+	// Objects reads and scales the dependants.
 	Objects scale.Objects
-	// Probed is told of each probe, Acted of each action, Event of what an operator is told. They return at once.
+	// Probed is called for each probe, Acted for each action, Event for each event. They must return at once.
 	Probed func(took time.Duration)
 	Acted  func(scale.Action)
 	Event  func(Event)
-	// DryRun has nothing be scaled.
+	// DryRun scales nothing.
 	DryRun bool
 	Logger *slog.Logger
 }
 
-// Cluster is one that is watched.
+// Cluster is a watched cluster.
 type Cluster struct {
 	o        Options
 	config   atomic.Pointer[config.Cluster]
-	wake     run.Signal // the configuration has changed
+	wake     run.Signal // signals a changed configuration
 	ledger   *ledger
 	tracker  leases.Tracker
 	state    partition.State
 	worker   worker
 	snapshot atomic.Pointer[Snapshot]
-	due      atomic.Pointer[time.Time] // when the probe that goes on, or the next one, has to have ended
+	due      atomic.Pointer[time.Time] // deadline of the current probe, or of the next one
 }
 
-// Snapshot is what is known after a probe.
+// Snapshot is the state after a probe.
 type Snapshot struct {
 	State partition.State
-	// Leases by what was made of them.
+	// Leases counts leases by state.
 	Leases map[LeaseState]int
 }
 
-// LeaseState is what was made of a lease.
+// LeaseState is the state of a lease.
 type LeaseState string
 
-// The states. A lease is left out that has no node, or one that is about to be deleted.
+// States of a lease. It is left out if it has no node, or if its node is about to be deleted.
 const (
 	Renewed  LeaseState = "renewed"
 	Expired  LeaseState = "expired"
@@ -103,8 +106,8 @@ func New(o Options, c *config.Cluster, accepted metav1.Condition) *Cluster {
 	return w
 }
 
-// Configure replaces the configuration, unless it is nil: one that is not valid changes nothing. What is known of the nodes stays. accepted is the
-// condition that says so.
+// Configure replaces the configuration, but nil, for an invalid one, changes nothing. It keeps the state of the nodes.
+// accepted is the configuration's Accepted condition.
 func (c *Cluster) Configure(to *config.Cluster, accepted metav1.Condition) {
 	if to != nil {
 		c.config.Store(to)
@@ -113,10 +116,10 @@ func (c *Cluster) Configure(to *config.Cluster, accepted metav1.Condition) {
 	c.wake.Set()
 }
 
-// Snapshot returns what is known, nil before the first probe. It must not be changed.
+// Snapshot returns the last snapshot, nil before the first probe. It must not be changed.
 func (c *Cluster) Snapshot() *Snapshot { return c.snapshot.Load() }
 
-// overdue is how late a probe may be: its requests have timeouts, and so has what it waits for.
+// overdue is how late a probe may end: its requests, and all other waits, have timeouts.
 const overdue = 2 * time.Minute
 
 // Check returns an error if probes have stopped.
@@ -127,10 +130,10 @@ func (c *Cluster) Check(now time.Time) error {
 	return nil
 }
 
-// claimEvery is how often the status is claimed, if the API server refuses.
+// claimEvery is the delay before another attempt to claim the status if the API server refuses.
 const claimEvery = 2 * time.Second
 
-// Run watches the cluster until ctx ends, or another leader has taken over. What it has begun to scale has ended then.
+// Run watches the cluster until ctx ends or another leader takes over. It waits for scaling that has begun.
 func (c *Cluster) Run(ctx context.Context) {
 	defer c.due.Store(nil)
 	defer c.worker.stop()
@@ -142,10 +145,10 @@ func (c *Cluster) Run(ctx context.Context) {
 		if c.over(ctx, err) || wait(ctx, nil, claimEvery) != nil {
 			return
 		}
-		c.o.Logger.WarnContext(ctx, "status not read, trying again", "err", err)
+		c.o.Logger.WarnContext(ctx, "failed to read status, retrying", "err", err)
 	}
 	c.state = c.ledger.restore()
-	if len(c.state) == 0 && !c.ledger.hasSteps() { // where a leader has stopped, this one goes on at once
+	if len(c.state) == 0 && !c.ledger.hasSteps() { // continue the previous leader's work immediately
 		if wait(ctx, nil, c.config.Load().Probe.InitialDelay) != nil {
 			return
 		}
@@ -158,16 +161,16 @@ func (c *Cluster) Run(ctx context.Context) {
 	}
 }
 
-// over reports whether nothing more is to be done.
+// over reports whether this leader must stop.
 func (c *Cluster) over(ctx context.Context, err error) bool {
 	if errors.Is(err, errFenced) {
-		c.o.Logger.ErrorContext(ctx, "not watched any more: another leader has taken over", "err", err)
+		c.o.Logger.ErrorContext(ctx, "another leader has taken over, stopped watching", "err", err)
 		return true
 	}
 	return ctx.Err() != nil
 }
 
-// wait returns after a time, or once wake receives, and an error if ctx ends.
+// wait returns after a delay or once wake receives, and returns an error if ctx ends.
 func wait(ctx context.Context, wake <-chan struct{}, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -179,19 +182,19 @@ func wait(ctx context.Context, wake <-chan struct{}, d time.Duration) error {
 	return ctx.Err()
 }
 
-// maxRetryAfter limits what an API server may ask for: it must not have itself forgotten.
+// maxRetryAfter limits the Retry-After of an API server, which must not stop its own probes.
 const maxRetryAfter = 2 * time.Minute
 
-// round probes, judges and acts once, and returns when to do so again.
+// round probes, judges and scales once. It returns the delay before the next round.
 func (c *Cluster) round(ctx context.Context) (after time.Duration, err error) {
 	conf := c.config.Load()
-	after = time.Duration(float64(conf.Probe.Interval) * (1 + conf.Probe.Jitter*rand.Float64())) //nolint:gosec // it spreads probes, and keeps no secret
+	after = time.Duration(float64(conf.Probe.Interval) * (1 + conf.Probe.Jitter*rand.Float64())) //nolint:gosec // jitter, not a secret
 	c.expect(conf.Probe.Timeout)
 	began := time.Now()
 	reading, counts, failed := c.read(ctx, conf)
 	c.o.Probed(time.Since(began))
 	if ctx.Err() != nil {
-		return 0, nil //nolint:nilerr // the end of ctx is how it is meant to end
+		return 0, nil //nolint:nilerr // ctx has ended, as intended
 	}
 	if failed != nil {
 		after = max(after, c.failed(ctx, conf, failed, &reading))
@@ -199,13 +202,13 @@ func (c *Cluster) round(ctx context.Context) (after time.Duration, err error) {
 	before := c.state
 	c.state = partition.Judge(before, reading, conf.Judge)
 	if failed != nil {
-		counts = nil // nothing is known of the leases
+		counts = nil // the leases were not read
 	}
 	c.snapshot.Store(&Snapshot{State: c.state, Leases: counts})
 	c.tell(ctx, before[partition.Whole], c.state[partition.Whole])
 	err = c.ledger.judged(ctx, c.state, failed)
 	if err != nil && !errors.Is(err, errFenced) {
-		c.o.Logger.WarnContext(ctx, "status not written, trying again", "err", err)
+		c.o.Logger.WarnContext(ctx, "failed to write status, retrying", "err", err)
 		err = nil
 	}
 	if err == nil {
@@ -220,12 +223,12 @@ func (c *Cluster) expect(within time.Duration) {
 	c.due.Store(&due)
 }
 
-// failed makes a reading of a probe that has failed, and returns for how long the API server is to be left alone at least.
+// failed returns the reading for a failed probe, and the minimum delay before the next request to the API server.
 func (c *Cluster) failed(ctx context.Context, conf *config.Cluster, failed error, r *partition.Reading) time.Duration {
 	c.tracker.Missed()
 	*r = partition.Reading{At: time.Now(), Failed: partition.APIServerAway}
 	after := time.Duration(0)
-	if e, is := errors.AsType[*probe.Error](failed); is {
+	if e, ok := errors.AsType[*probe.Error](failed); ok {
 		r.Failed = e.Cause
 		after = min(e.RetryAfter, maxRetryAfter)
 	}
@@ -236,7 +239,7 @@ func (c *Cluster) failed(ctx context.Context, conf *config.Cluster, failed error
 	return after
 }
 
-// act has the dependants be scaled as the verdict says. While it is unknown, or the cluster paused, nothing is scaled.
+// act scales the dependants according to the verdict. While it is unknown, or the cluster is paused, nothing is scaled.
 func (c *Cluster) act(ctx context.Context, conf *config.Cluster) {
 	var to scale.Direction
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// What leases lead to: nodes are seen for two minutes, then something happens, and two minutes later dependants have these replicas.
+// Nodes are seen for two minutes, then something happens, and two minutes later dependants have these replicas.
 func TestLeases(t *testing.T) {
 	tests := map[string]struct {
 		nodes int
@@ -118,7 +118,7 @@ func zones(w *world) {
 	})
 }
 
-// outage has something fail for a minute, and be there again.
+// outage makes a request fail for a minute.
 func outage(what string, cause partition.Cause) func(*world) {
 	return func(w *world) {
 		w.change(func() { w.apiErr[what] = fails(cause, 0) })
@@ -127,8 +127,8 @@ func outage(what string, cause partition.Cause) func(*world) {
 	}
 }
 
-// Kubelets that get through once in each expiry do not have dependants be scaled up and down in turn, however often the cluster is probed. Once they get
-// through regularly, dependants are up after one expiry.
+// Kubelets that get through once per expiry do not make dependants scale up and down repeatedly, for any probe
+// interval. Once they get through regularly, dependants are scaled up after one expiry.
 func TestRenewedOncePerExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(4)
@@ -162,7 +162,7 @@ func TestRenewedOncePerExpiry(t *testing.T) {
 		if got := w.replicas(); got != down {
 			t.Errorf("%s within an expiry, want %s", got, down)
 		}
-		after(renewEvery + 30*time.Second) // until the first renewal, and what the levels take
+		after(renewEvery + 30*time.Second) // until the first renewal, plus the time of the levels
 		if got := w.replicas(); got != up {
 			t.Errorf("%s after an expiry, want %s", got, up)
 		}
@@ -185,14 +185,14 @@ func TestInTime(t *testing.T) {
 				}
 			}
 		})
-		after(time.Until(first.Add(51 * time.Second))) // by the default of recent releases
+		after(time.Until(first.Add(51 * time.Second))) // the default of recent releases
 		if got := w.replicas(); got != down {
 			t.Errorf("%s 51 s after the first renewal that was the last, want %s", got, down)
 		}
 	})
 }
 
-// A leader that begins while nothing is renewed judges nothing, unless the one before it has.
+// A leader that starts without renewals has no verdict of its own, but uses the previous leader's.
 func TestTakesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(4)
@@ -224,14 +224,14 @@ func TestTakesOver(t *testing.T) {
 	})
 }
 
-// A leader that another one has followed writes nothing any more.
+// A replaced leader no longer writes.
 func TestFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(4)
 		old, _, stopOld := w.lead(t.Context(), 1)
 		defer stopOld()
 		after(time.Minute)
-		w.change(func() { // the next one leads, and has no reason to touch a dependant
+		w.change(func() { // the next leader has no reason to change a dependant
 			w.status.Epoch = 2
 			w.version++
 		})
@@ -253,7 +253,7 @@ func TestFenced(t *testing.T) {
 	})
 }
 
-// Throttled: it waits as long as it is asked to, or as it was told to.
+// Throttled: it waits for Retry-After, or for the configured delay.
 func TestBacksOff(t *testing.T) {
 	tests := map[string]struct {
 		err  error
@@ -285,7 +285,8 @@ func TestBacksOff(t *testing.T) {
 	}
 }
 
-// What is being scaled ends when the verdict changes: with sight lost nothing more is done, and what has begun goes on with it.
+// A change of the verdict ends scaling: if the state becomes unknown nothing more is scaled, and scaling continues with
+// the verdict.
 func TestVerdictChangesMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(4)
@@ -314,7 +315,7 @@ func TestVerdictChangesMeanwhile(t *testing.T) {
 	})
 }
 
-// A dependant that is taken out of the object while it is scaled down is scaled up nevertheless.
+// A dependant removed from the object while it is scaled down is still scaled up.
 func TestDependantIsTakenOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(4)
@@ -334,7 +335,7 @@ func TestDependantIsTakenOut(t *testing.T) {
 	})
 }
 
-// Paused, and as a dry run, it judges, and scales nothing. A dry run says once what it would do.
+// If paused, or in a dry run, it judges, but scales nothing. A dry run reports its actions once.
 func TestPausedAndDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(4)
@@ -352,7 +353,7 @@ func TestPausedAndDryRun(t *testing.T) {
 		if n := c.Snapshot().Leases; n[Expired] != 4 || n[Renewed] != 0 {
 			t.Errorf("leases %v, want 4 that have expired", n)
 		}
-		w.cut(false) // or the next leader scales down before it is paused
+		w.cut(false) // otherwise the next leader scales down before the pause
 		after(2 * time.Minute)
 		stop()
 		c, _, stop = w.lead(t.Context(), 2)
@@ -369,7 +370,7 @@ func TestPausedAndDryRun(t *testing.T) {
 	})
 }
 
-// An operator is told of a loss, of what was done, and that it is over.
+// Events report a loss, the actions, and the end of the loss.
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(3)
@@ -389,7 +390,7 @@ func TestEvents(t *testing.T) {
 
 var _ scale.Objects = client{}
 
-// Nodes that could not renew their leases while the API server was away have time to do so after it, whenever the first probe comes.
+// After an outage of the API server, nodes have time to renew their leases, for any time of the first probe.
 func TestOutageIsNoSilence(t *testing.T) {
 	for _, cause := range []partition.Cause{partition.APIServerAway, partition.Throttled} {
 		for back := range 10 { // seconds

@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// counted takes the counts of a state into a status, and returns whether this is to be written. changed says that it is in any case.
+// counted copies the counts of a state into a status, and returns whether to write it. changed forces the write.
 func (l *ledger) counted(s *v1alpha1.WatchedClusterStatus, state partition.State, changed bool) bool {
 	counts := countsOf(state)
 	if slices.Equal(counts, s.Counts) || !changed && time.Since(l.countedAt) < tellEvery {
@@ -19,14 +19,15 @@ func (l *ledger) counted(s *v1alpha1.WatchedClusterStatus, state partition.State
 	return true
 }
 
-// countsOf returns the counts of all nodes, and of zones by name.
+// countsOf returns the counts of the whole cluster, then of its zones by name.
 func countsOf(state partition.State) []v1alpha1.NodeCount {
 	var counts []v1alpha1.NodeCount
 	for group, status := range state {
 		if status.Members == 0 && group != partition.Whole {
 			continue
 		}
-		counts = append(counts, v1alpha1.NodeCount{Zone: group.Zone, Nodes: count32(status.Members), Silent: count32(status.Silent), Unheard: count32(status.Unheard)})
+		counts = append(counts, v1alpha1.NodeCount{Zone: group.Zone, Nodes: count32(status.Members),
+			Silent: count32(status.Silent), Unheard: count32(status.Unheard)})
 	}
 	slices.SortFunc(counts, func(a, b v1alpha1.NodeCount) int { return cmp.Compare(a.Zone, b.Zone) })
 	return counts[:min(len(counts), 1+maxZones)]

@@ -9,9 +9,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// Halt writes that a cluster is not probed, and why, as the reason and the message of a condition. What was known of its nodes is forgotten, also that
-// they are lost: when it is probed again, it is another cluster for all that is known. The steps stay.
-func Halt(ctx context.Context, statuses Statuses, epoch int64, accepted metav1.Condition, reason, message string) error {
+// Halt records that a cluster is not probed, with the condition's reason and message. It drops the state of the nodes,
+// including lost ones, since the next probe may reach a different cluster. It keeps steps.
+func Halt(
+	ctx context.Context, statuses Statuses, epoch int64, accepted metav1.Condition, reason, message string,
+) error {
 	l := &ledger{store: statuses, epoch: epoch}
 	if err := l.claim(ctx); err != nil {
 		return err

@@ -23,53 +23,53 @@ import (
 type Statuses interface {
 	// Read returns the status, and the version of the object.
 	Read(ctx context.Context) (v1alpha1.WatchedClusterStatus, string, error)
-	// Write replaces the status of an object of which the caller has read this version, and returns the new one. The error wraps ErrConflict if it has
-	// another one by now.
+	// Write replaces the status if the object still has the given version, and returns the new version. Otherwise the
+	// error wraps ErrConflict.
 	Write(ctx context.Context, status v1alpha1.WatchedClusterStatus, version string) (string, error)
 }
 
-// ErrConflict is what Statuses.Write returns for an object that has changed meanwhile.
+// ErrConflict is returned by Statuses.Write for an object that has changed since it was read.
 var ErrConflict = errors.New("changed meanwhile")
 
-// errFenced says that another leader has taken over.
-var errFenced = errors.New("the status is of a later leader")
+// errFenced means that another leader has taken over.
+var errFenced = errors.New("a later leader has written the status")
 
 // Conditions of a WatchedCluster beside Accepted, and their reasons.
 const (
-	// ConditionProbed says whether the last probe could read the cluster.
+	// ConditionProbed is true if the last probe could read the cluster.
 	ConditionProbed = "Probed"
 	reasonProbed    = "Probed"
 )
 
 const (
-	// maxZones is how many zones the status has.
+	// maxZones limits the zones in the status.
 	maxZones = 32
-	// maxMessage of a condition, in bytes.
+	// maxMessage limits the message of a condition, in bytes.
 	maxMessage = 1024
-	// maxConflicts is how often a status is written anew, since its object was changed by another client.
+	// maxConflicts limits the attempts to write a status that other clients change.
 	maxConflicts = 5
 )
 
-// ledger is the status of a cluster as this leader has written it. It is safe for concurrent use.
+// ledger is the status of a cluster as written by this leader. It is safe for concurrent use.
 type ledger struct {
 	store Statuses
 	epoch int64
 
-	writing sync.Mutex // held during a write, so that there is one after the other
+	writing sync.Mutex // held during a write, to serialise writes
 
-	// accepted is the condition that says whether the object is used as it is written.
+	// accepted is the Accepted condition of the object.
 	accepted atomic.Pointer[metav1.Condition]
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the following fields
 	version string
 	status  v1alpha1.WatchedClusterStatus
 
-	countedAt, probedAt time.Time // when counts, and the condition, were written last; only judged uses them
+	countedAt, probedAt time.Time // last write of counts and condition; only used by judged
 }
 
 var _ scale.Journal = (*ledger)(nil)
 
-// claim reads what earlier leaders have written, and has them write nothing any more.
+// claim reads the status of earlier leaders, and fences them off.
 func (l *ledger) claim(ctx context.Context) error {
 	status, version, err := l.store.Read(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func (l *ledger) checkEpoch(s *v1alpha1.WatchedClusterStatus) error {
 	return nil
 }
 
-// update changes the status, and writes it if change says that this is needed. A status that could not be written stays as it was.
+// update changes the status, and writes it if change returns true. After a failed write, the status is unchanged.
 func (l *ledger) update(ctx context.Context, change func(*v1alpha1.WatchedClusterStatus) bool) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -123,10 +123,10 @@ func (l *ledger) update(ctx context.Context, change func(*v1alpha1.WatchedCluste
 			return err
 		}
 	}
-	return fmt.Errorf("write the status: %d other writers were faster: %w", maxConflicts, ErrConflict)
+	return fmt.Errorf("write status: %d conflicts with other writers: %w", maxConflicts, ErrConflict)
 }
 
-// restore returns what the leader before has judged.
+// restore returns the verdict of the previous leader.
 func (l *ledger) restore() partition.State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,34 +148,37 @@ func (l *ledger) hasSteps() bool {
 	return len(l.status.Steps) > 0
 }
 
-// orphans returns those that were scaled down, and are no dependants any more.
+// orphans returns the scaled-down dependants that the configuration no longer lists.
 func (l *ledger) orphans(dependants []config.Dependant) []config.Dependant {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Orphans(l.status.Steps, dependants)
 }
 
-// Orphans returns those that have a step, and are no dependants any more. They are scaled up like those of the lowest level.
+// Orphans returns dependants that have a step but are no longer configured. They are scaled up with the lowest level.
 func Orphans(steps []v1alpha1.ScaleStep, dependants []config.Dependant) []config.Dependant {
 	var all []config.Dependant
 	for _, step := range steps {
 		if !slices.ContainsFunc(dependants, func(d config.Dependant) bool { return d.Ref == step.Ref }) {
-			all = append(all, config.Dependant{Ref: step.Ref, Optional: true, Up: config.Scaling{Timeout: config.DefaultScaleTimeout}})
+			all = append(all, config.Dependant{Ref: step.Ref, Optional: true,
+				Up: config.Scaling{Timeout: config.DefaultScaleTimeout}})
 		}
 	}
 	return all
 }
 
-// judged writes the verdicts, and why a probe has failed, if they are others than before.
+// judged writes changed verdicts, and the error of a probe.
 func (l *ledger) judged(ctx context.Context, state partition.State, failed error) error {
 	return l.update(ctx, func(s *v1alpha1.WatchedClusterStatus) bool {
 		whole := state[partition.Whole]
-		changed := s.Verdict != string(whole.Verdict) || s.Cause != string(whole.Cause) || (s.LostSince != nil) != whole.Latched()
+		changed := s.Verdict != string(whole.Verdict) || s.Cause != string(whole.Cause) ||
+			(s.LostSince != nil) != whole.Latched()
 		s.Verdict, s.Cause, s.Since = string(whole.Verdict), string(whole.Cause), timeOf(whole.Since)
 		s.LostSince = lostSince(s.LostSince, whole)
 		zones := zonesOf(s.Zones, state)
 		changed = changed || !slices.EqualFunc(zones, s.Zones, func(a, b v1alpha1.WatchedZone) bool {
-			return a.Name == b.Name && a.Verdict == b.Verdict && a.Cause == b.Cause && (a.LostSince != nil) == (b.LostSince != nil)
+			return a.Name == b.Name && a.Verdict == b.Verdict && a.Cause == b.Cause &&
+				(a.LostSince != nil) == (b.LostSince != nil)
 		})
 		s.Zones = zones
 		if failed == nil {
@@ -189,19 +192,23 @@ func (l *ledger) judged(ctx context.Context, state partition.State, failed error
 	})
 }
 
-// tellEvery is how often what differs with each probe is written, if nothing else is: counts, and messages. Each write is one of etcd.
+// tellEvery is the minimum interval between writes of only counts and messages, which change with each probe, since
+// each write reaches etcd.
 const tellEvery = time.Minute
 
-// setProbed sets the condition, and reports whether that has to be written: the message alone, which may differ each time, seldom.
+// setProbed sets the condition, and reports whether to write it. A changed message alone is rarely written, since it
+// may change with each probe.
 func (l *ledger) setProbed(s *v1alpha1.WatchedClusterStatus, cause partition.Cause, failed error) bool {
-	c := metav1.Condition{Type: ConditionProbed, Status: metav1.ConditionTrue, Reason: reasonProbed, Message: "the API server answers, and the leases of the nodes can be read"}
+	c := metav1.Condition{Type: ConditionProbed, Status: metav1.ConditionTrue, Reason: reasonProbed,
+		Message: "the API server answers, and the node leases are readable"}
 	if failed != nil {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonOf(cause)
 		c.Message = failed.Error()
 		c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), maxMessage)], "")
 	}
 	before := meta.FindStatusCondition(s.Conditions, c.Type)
-	if before != nil && before.Status == c.Status && before.Reason == c.Reason && (before.Message == c.Message || time.Since(l.probedAt) < tellEvery) {
+	if before != nil && before.Status == c.Status && before.Reason == c.Reason &&
+		(before.Message == c.Message || time.Since(l.probedAt) < tellEvery) {
 		return false
 	}
 	l.probedAt = time.Now()
@@ -209,16 +216,18 @@ func (l *ledger) setProbed(s *v1alpha1.WatchedClusterStatus, cause partition.Cau
 	return true
 }
 
-// Refuse writes the condition of an object that cannot be watched, as it is not valid.
+// Refuse writes the condition of an invalid object, which is not watched.
 func Refuse(ctx context.Context, statuses Statuses, epoch int64, accepted metav1.Condition) error {
 	l := &ledger{store: statuses, epoch: epoch}
 	if err := l.claim(ctx); err != nil {
 		return err
 	}
-	return l.update(ctx, func(s *v1alpha1.WatchedClusterStatus) bool { return meta.SetStatusCondition(&s.Conditions, accepted) })
+	return l.update(ctx, func(s *v1alpha1.WatchedClusterStatus) bool {
+		return meta.SetStatusCondition(&s.Conditions, accepted)
+	})
 }
 
-// reasonOf returns a cause as the reason of a condition: APIServerAway for api-server-away.
+// reasonOf returns the condition reason for a cause: APIServerAway for api-server-away.
 func reasonOf(c partition.Cause) string {
 	switch c {
 	case partition.APIServerAway:
@@ -229,7 +238,7 @@ func reasonOf(c partition.Cause) string {
 	return "Unreadable"
 }
 
-// zonesOf returns the zones that are not seen, or count as lost.
+// zonesOf returns the zones that are silent or count as lost.
 func zonesOf(before []v1alpha1.WatchedZone, state partition.State) []v1alpha1.WatchedZone {
 	var zones []v1alpha1.WatchedZone
 	for group, status := range state {
@@ -249,7 +258,7 @@ func zonesOf(before []v1alpha1.WatchedZone, state partition.State) []v1alpha1.Wa
 	return zones[:min(len(zones), maxZones)]
 }
 
-// lostSince returns since when a group counts as lost, nil if it does not.
+// lostSince returns since when a group has counted as lost, nil if it does not.
 func lostSince(before *metav1.Time, s partition.Status) *metav1.Time {
 	switch {
 	case !s.Latched():

@@ -42,7 +42,7 @@ func stateOf(v partition.Verdict, c partition.Cause, nodes, silent int) partitio
 	}
 }
 
-// Counts are written with a verdict, and else seldom; a probe that has failed says nothing of them.
+// Counts are written with a verdict, otherwise rarely. A failed probe does not change them.
 func TestCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kept{}
@@ -75,7 +75,7 @@ func TestCounts(t *testing.T) {
 	})
 }
 
-// Why probes fail is told anew, though not with each of them.
+// Changed errors of probes are written, but not after each probe.
 func TestProbedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kept{}
@@ -97,7 +97,7 @@ func TestProbedMessage(t *testing.T) {
 	})
 }
 
-// A cluster that is not probed any more keeps its steps, and nothing else that was known; a later leader's status is left.
+// A cluster that is no longer probed keeps only its steps. A later leader's status is not overwritten.
 func TestHalt(t *testing.T) {
 	now := metav1.Now()
 	k := &kept{status: v1alpha1.WatchedClusterStatus{

@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
-// read probes the cluster. The leases are asked for only if the API server answers, and any error is one of the whole probe.
+// read probes the cluster. It reads the leases only if the API server responds; any error fails the whole probe.
 func (c *Cluster) read(ctx context.Context, conf *config.Cluster) (partition.Reading, map[LeaseState]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, conf.Probe.Timeout)
 	defer cancel()
@@ -32,13 +32,14 @@ func (c *Cluster) read(ctx context.Context, conf *config.Cluster) (partition.Rea
 	c.tracker.Read(at, all)
 	r := partition.Reading{At: at}
 	for _, l := range all {
-		if zone, there := zones[l.Node]; there {
+		if zone, ok := zones[l.Node]; ok {
 			r.Members = append(r.Members, partition.Member{Name: l.Node, Zone: zone, Heard: c.tracker.Heard(l.Node)})
 		}
 	}
 	counts := count(r, conf.Judge.Silence)
-	if suspects := counts[Expired] + counts[Unjudged]; counts[Expired] > 0 && float64(suspects) >= conf.Judge.Leave*float64(len(r.Members)) {
-		// Taints are read with whole nodes, which are large: only if it matters who is about to be deleted.
+	if suspects := counts[Expired] + counts[Unjudged]; counts[Expired] > 0 &&
+		float64(suspects) >= conf.Judge.Leave*float64(len(r.Members)) {
+		// Taints are only in whole nodes, which are large: read them only if pending deletions matter.
 		going, err := source.Going(ctx)
 		if err != nil {
 			return partition.Reading{}, nil, err
@@ -47,8 +48,8 @@ func (c *Cluster) read(ctx context.Context, conf *config.Cluster) (partition.Rea
 			delete(zones, node)
 		}
 		r.Members = slices.DeleteFunc(r.Members, func(m partition.Member) bool {
-			_, there := zones[m.Name]
-			return !there
+			_, ok := zones[m.Name]
+			return !ok
 		})
 		counts = count(r, conf.Judge.Silence)
 	}
@@ -56,7 +57,7 @@ func (c *Cluster) read(ctx context.Context, conf *config.Cluster) (partition.Rea
 	return r, counts, nil
 }
 
-// count counts the leases of a reading by what is made of them.
+// count counts the leases of a reading by state.
 func count(r partition.Reading, silence time.Duration) map[LeaseState]int {
 	counts := map[LeaseState]int{Renewed: 0, Expired: 0, Unjudged: 0}
 	for i := range r.Members {

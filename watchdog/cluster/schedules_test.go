@@ -16,8 +16,9 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// TestSchedules plays cuts, outages, wrong and changing clocks, flapping, nodes that come and go, and leaders that are stopped, killed, or cut off while
-// the next one leads already. No dependant is scaled down while enough nodes are well, and all are back once all is well.
+// TestSchedules simulates network partitions, outages, wrong and changing clocks, flapping, new and deleted nodes, and
+// leaders that are stopped, killed, or disconnected while the next one already leads. No dependant is scaled down while
+// enough nodes are healthy, and all are scaled up in the end.
 func TestSchedules(t *testing.T) {
 	const parts = 4
 	for part := range uint64(parts) {
@@ -37,20 +38,20 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// schedule is one that is played.
+// schedule is a running simulation.
 type schedule struct {
 	*world
 	r     *rand.Rand
-	want  map[string]int32 // the replicas that dependants are to have
+	want  map[string]int32 // the expected replicas of dependants
 	epoch int64
 	lead  leading
-	old   []leading // that have not ended
+	old   []leading // running leaders
 
 	loss     bool // enough nodes were silent
 	lastLoss time.Time
 }
 
-// leading is a leader.
+// leading is a running leader.
 type leading struct{ cut, stop func() }
 
 func (s *schedule) play(t *testing.T) {
@@ -90,7 +91,7 @@ func (s *schedule) play(t *testing.T) {
 	}
 }
 
-// clock returns how far a clock is off.
+// clock returns the error of a clock.
 func (s *schedule) clock() time.Duration {
 	return time.Duration(s.r.Int64N(int64(2*time.Hour))) - time.Hour
 }
@@ -102,7 +103,7 @@ func (s *schedule) next(ctx context.Context) {
 	s.lead = leading{cut, stop}
 }
 
-// happen has one thing happen.
+// happen simulates one event.
 func (s *schedule) happen(ctx context.Context) {
 	names := slices.Sorted(maps.Keys(s.nodes))
 	some := names[:s.r.IntN(len(names)+1)]
@@ -120,7 +121,7 @@ func (s *schedule) happen(ctx context.Context) {
 		})
 	case 6:
 		s.change(func() { clear(s.apiErr) })
-	case 7: // an hour or more: what is less is a renewal that has taken long
+	case 7: // an hour or more, since less could be a slow renewal
 		s.change(func() {
 			for _, name := range some {
 				s.nodes[name].skew += time.Duration(1+s.r.IntN(3)) * time.Hour * time.Duration(1-2*s.r.IntN(2))
@@ -134,10 +135,10 @@ func (s *schedule) happen(ctx context.Context) {
 			}
 			s.add(fmt.Sprint("x", s.r.IntN(1000)), time.Duration(s.r.Int64N(int64(renewEvery))))
 		})
-	case 9: // stopped, and followed at once
+	case 9: // stopped, and replaced at once
 		s.lead.stop()
 		s.next(ctx)
-	case 10: // cut off from its API server: the next one leads while it goes on
+	case 10: // disconnected from its API server: the next one leads while this one continues
 		s.lead.cut()
 		s.old = append(s.old, s.lead)
 		s.next(ctx)
@@ -150,11 +151,12 @@ func (s *schedule) happen(ctx context.Context) {
 	}
 }
 
-// witnessed is how long after a reading with enough silent nodes dependants may be scaled down: three probes, each of which may have to wait.
+// witnessed is how long after a reading with enough silent nodes dependants may be scaled down: three probes, each with
+// delays.
 const witnessed = 3 * time.Minute
 
-// witness notes, for each reading of the leases, whether enough nodes are silent by the true clock. That of one reading may be wrong by what a leader
-// cannot know: when nodes were heard since its last one.
+// witness records for each reading of the leases whether enough nodes are silent by the true clock. A leader's reading
+// may differ, since it cannot know renewals since its previous reading.
 func (s *schedule) witness() {
 	judge := conf().Judge
 	silent := 0

@@ -9,22 +9,23 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// lookAgainAfter is how often it is looked for what a leader before this one, or the Dependency Watchdog, has left scaled down, while the nodes are seen.
+// lookAgainAfter is the interval, while the nodes are seen, of checks for dependants that a previous leader or the
+// Dependency Watchdog left scaled down.
 const lookAgainAfter = time.Minute
 
-// worker scales beside the probes, so that these go on meanwhile, and can have it stop. Only the goroutine of the cluster calls it.
+// worker scales in parallel to the probes, which can stop it. Only the cluster's goroutine calls it.
 type worker struct {
 	scaler *scale.Scaler
 
-	direction scale.Direction // of what runs, or has run last
+	direction scale.Direction // direction of the current or last run
 	cancel    context.CancelFunc
 	running   sync.WaitGroup
-	done      chan struct{} // closed when it has ended; nil before the first
-	clean     time.Time     // since when there has been nothing to scale up
+	done      chan struct{} // closed at the end of a run; nil before the first
+	clean     time.Time     // time since which nothing has to be scaled up
 }
 
-// turn has the dependants be scaled in a direction, or nothing be scaled. What runs in another direction ends before that. pending says that some are
-// known to be scaled down.
+// turn scales the dependants in a direction, if any. It first stops a run in the other direction. pending means that
+// some dependants are known to be scaled down.
 func (w *worker) turn(ctx context.Context, to scale.Direction, dependants []config.Dependant, pending bool) {
 	if w.busy() && to == w.direction {
 		return
@@ -34,7 +35,7 @@ func (w *worker) turn(ctx context.Context, to scale.Direction, dependants []conf
 		w.direction, w.clean = to, time.Time{}
 	}
 	if w.scaler.DryRun && w.done != nil && to == w.direction && !w.clean.IsZero() {
-		return // it was told what would be done
+		return // a dry run has already reported it
 	}
 	if to == "" || to == scale.Up && !pending && !w.clean.IsZero() && time.Since(w.clean) < lookAgainAfter {
 		return
@@ -45,7 +46,7 @@ func (w *worker) turn(ctx context.Context, to scale.Direction, dependants []conf
 	w.done = done
 	w.running.Go(func() {
 		defer close(done)
-		_ = w.scaler.Run(ctx, to, dependants) // what has failed is reported, and done anew by the next turn
+		_ = w.scaler.Run(ctx, to, dependants) // the run has reported errors, and the next turn retries
 	})
 }
 
@@ -61,7 +62,7 @@ func (w *worker) busy() bool {
 	}
 }
 
-// stop ends what runs, and waits for it.
+// stop ends a run, and waits for it.
 func (w *worker) stop() {
 	if w.cancel != nil {
 		w.cancel()

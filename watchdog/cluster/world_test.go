@@ -28,23 +28,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // renewEvery is how often kubelets renew leases.
 const renewEvery = 10 * time.Second
 
-// node of the cluster.
+// node is a node of the cluster.
 type node struct {
 	zone    string
-	skew    time.Duration // of its clock
-	cut     bool          // it does not reach the API server
-	next    time.Time     // when it renews its lease
-	renewed time.Time     // when it did, by the true clock; zero for a lease that is not there
-	written time.Time     // what it has written, by its own clock
-	deleted bool          // there is a lease, but no node
+	skew    time.Duration // error of its clock
+	cut     bool          // disconnected from the API server
+	next    time.Time     // time of the next renewal
+	renewed time.Time     // last renewal by the true clock; zero without a lease
+	written time.Time     // last renewal by its own clock
+	deleted bool          // a lease without a node
 	going   bool          // an autoscaler is about to delete it
 }
 
-// world is a cluster, and the one with its WatchedCluster and dependants. Time is that of a bubble.
+// world is a watched cluster, and the cluster with its WatchedCluster and dependants. Its clock is the bubble's.
 type world struct {
 	mu      sync.Mutex
 	nodes   map[string]*node
-	apiErr  map[string]error // by what is asked: open, version, nodes, going, leases
+	apiErr  map[string]error // by request: open, version, nodes, going, leases
 	status  v1alpha1.WatchedClusterStatus
 	objects map[string]*scale.Object
 	version int
@@ -67,7 +67,7 @@ func newWorld(nodes int) *world {
 	return w
 }
 
-// add adds a node that renews its lease after a time, and then regularly.
+// add adds a node whose first renewal is after a time.
 func (w *world) add(name string, phase time.Duration) *node {
 	now := time.Now()
 	n := &node{next: now.Add(phase), renewed: now.Add(-time.Second), written: now.Add(-time.Second)}
@@ -75,7 +75,7 @@ func (w *world) add(name string, phase time.Duration) *node {
 	return n
 }
 
-// advance has kubelets renew what they have renewed until now. It has to be called before anything changes that they depend on.
+// advance performs the kubelets' renewals until now. Call it before any change that affects them.
 func (w *world) advance() {
 	now := time.Now()
 	for _, n := range w.nodes {
@@ -96,7 +96,7 @@ func (w *world) change(do func()) {
 	do()
 }
 
-// cut cuts nodes off, or connects them.
+// cut disconnects or connects nodes.
 func (w *world) cut(cut bool, names ...string) {
 	w.change(func() {
 		for name, n := range w.nodes {
@@ -107,7 +107,7 @@ func (w *world) cut(cut bool, names ...string) {
 	})
 }
 
-// source is one probe of the world.
+// source is a probe of the world.
 type source struct{ *world }
 
 func (w *world) open(context.Context) (Source, error) {
@@ -117,7 +117,7 @@ func (w *world) open(context.Context) (Source, error) {
 	return source{w}, w.apiErr["open"]
 }
 
-// ask returns the error of what is asked.
+// ask returns the error of a request.
 func (s source) ask(what string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,10 +175,10 @@ func (s source) Leases(context.Context) (time.Time, []leases.Lease, error) {
 	return time.Now(), all, nil
 }
 
-// client is how one leader reaches the WatchedCluster and the dependants.
+// client is a leader's client for the WatchedCluster and the dependants.
 type client struct {
 	*world
-	cut *bool // it does not
+	cut *bool // disconnected
 }
 
 var errCut = errors.New("connection refused")
@@ -260,7 +260,7 @@ func (c client) SetReplicas(_ context.Context, ref v1alpha1.DependantRef, versio
 	})
 }
 
-// lead starts a leader, and returns what cuts it off from its API server, and what ends it.
+// lead starts a leader, and returns functions that disconnect it from its API server and stop it.
 func (w *world) lead(ctx context.Context, epoch int64, change ...func(*Options)) (c *Cluster, cut, stop func()) {
 	off := new(bool)
 	cl := client{w, off}
@@ -295,7 +295,7 @@ func (w *world) lead(ctx context.Context, epoch int64, change ...func(*Options))
 	}
 }
 
-// conf is the configuration of the Dependency Watchdog's example, without an initial delay.
+// conf is the Dependency Watchdog's example configuration, without an initial delay.
 func conf() *config.Cluster {
 	dependant := func(name string, up, down int32) config.Dependant {
 		return config.Dependant{
@@ -312,14 +312,14 @@ func conf() *config.Cluster {
 	return c
 }
 
-// replicas returns those of all dependants, as in "ca 1, kcm 2, mcm 1".
+// replicas returns the replicas of all dependants, as in "ca 1, kcm 2, mcm 1".
 func (w *world) replicas() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return fmt.Sprintf("ca %d, kcm %d, mcm %d", w.objects["ca"].Replicas, w.objects["kcm"].Replicas, w.objects["mcm"].Replicas)
 }
 
-// left returns what is left of a scaling that is over.
+// left returns remaining annotations and steps after scaling.
 func (w *world) left() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

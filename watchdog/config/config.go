@@ -1,4 +1,5 @@
-// Package config has what sonde-watchdog is told about a cluster: by a WatchedCluster, or by a file of Gardener's Dependency Watchdog.
+// Package config reads the configuration of a watched cluster from a WatchedCluster, or from a file of Gardener's
+// Dependency Watchdog.
 package config
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Defaults of Settings that are not in package partition.
+// Defaults of settings outside package partition.
 const (
 	DefaultProbeInterval       = 10 * time.Second
 	DefaultInitialDelay        = 30 * time.Second
@@ -22,9 +23,9 @@ const (
 	DefaultScaleTimeout        = 30 * time.Second
 )
 
-// Cluster is one that is watched, with the defaults of what is not given.
+// Cluster is the configuration of a watched cluster, with defaults filled in.
 type Cluster struct {
-	// Secret has its kubeconfig; "" for the local cluster.
+	// Secret is the name of the Secret with the cluster's kubeconfig, empty for the local cluster.
 	Secret     string
 	Paused     bool
 	Probe      Probe
@@ -32,35 +33,36 @@ type Cluster struct {
 	Dependants []Dependant
 }
 
-// Probe says when a cluster is probed.
+// Probe has the intervals and timeouts of probes.
 type Probe struct {
-	// Interval between the end of a probe and the next one; Jitter is the share of it that is added at most.
+	// Interval between the end of a probe and the next one. Jitter is the maximum share of Interval that is added.
 	Interval time.Duration
 	Jitter   float64
-	// InitialDelay before the first one, and Timeout of each.
+	// InitialDelay before the first probe, and Timeout of each.
 	InitialDelay, Timeout time.Duration
-	// Throttled is waited after an answer 429 that does not say how long.
+	// Throttled is the delay after a 429 response without Retry-After.
 	Throttled time.Duration
 }
 
-// Dependant is what is scaled.
+// Dependant is an object to scale.
 type Dependant struct {
 	Ref      v1alpha1.DependantRef
 	Optional bool
 	Up, Down Scaling
 }
 
-// Scaling says when a dependant is scaled in one direction.
+// Scaling has the order and delays for scaling a dependant in one direction.
 type Scaling struct {
-	// Level orders dependants: lower ones come first.
+	// Level orders dependants: lower levels come first.
 	Level          int32
 	Delay, Timeout time.Duration
 }
 
-// Self is the Deployment of the watchdog, which must not scale itself.
+// Self is the watchdog's Deployment, which must not scale itself.
 type Self struct{ Namespace, Name string }
 
-// Of returns what a WatchedCluster of a namespace says, or all violations, joined. Each names the field, its value and what is allowed.
+// Of returns the configuration in a WatchedCluster of a namespace, or all errors, joined. Each names the field, its
+// value and the allowed values.
 func Of(spec *v1alpha1.WatchedClusterSpec, namespace string, self Self) (*Cluster, error) {
 	if err := validate(spec, namespace, self, ofObject); err != nil {
 		return nil, err
@@ -72,24 +74,28 @@ func Of(spec *v1alpha1.WatchedClusterSpec, namespace string, self Self) (*Cluste
 		Secret: spec.KubeconfigSecretName, Paused: spec.Paused,
 		Probe: Probe{
 			Interval: durationOr(s.ProbeInterval, DefaultProbeInterval), Jitter: valueOr(s.BackoffJitterFactor, DefaultJitter),
-			InitialDelay: durationOr(s.InitialDelay, DefaultInitialDelay), Timeout: durationOr(s.ProbeTimeout, DefaultProbeTimeout),
-			Throttled: durationOr(s.BackOffDurationForThrottledRequests, DefaultThrottled),
+			InitialDelay: durationOr(s.InitialDelay, DefaultInitialDelay),
+			Timeout:      durationOr(s.ProbeTimeout, DefaultProbeTimeout),
+			Throttled:    durationOr(s.BackOffDurationForThrottledRequests, DefaultThrottled),
 		},
 		Judge: partition.Settings{
 			Silence: time.Duration(float64(grace) * valueOr(s.LeaseExpiryFraction, DefaultLeaseExpiryFraction)),
 			Enter:   enter, Leave: valueOr(s.NodeLeaseRecoveryFraction, partition.LeaveFor(enter)), Calm: partition.DefaultCalm,
 		},
 	}
-	c.Judge.Quiet = c.Judge.Silence // else kubelets that get through once in each have dependants be scaled up and down in turn
+	// otherwise kubelets that occasionally get through would scale dependants up and down repeatedly
+	c.Judge.Quiet = c.Judge.Silence
 	for i := range spec.Dependants {
 		d := &spec.Dependants[i]
-		c.Dependants = append(c.Dependants, Dependant{Ref: d.Ref, Optional: d.Optional, Up: scalingOf(d.ScaleUp), Down: scalingOf(d.ScaleDown)})
+		c.Dependants = append(c.Dependants, Dependant{Ref: d.Ref, Optional: d.Optional, Up: scalingOf(d.ScaleUp),
+			Down: scalingOf(d.ScaleDown)})
 	}
 	return c, nil
 }
 
 func scalingOf(s *v1alpha1.ScaleInfo) Scaling {
-	return Scaling{Level: s.Level, Delay: durationOr(s.InitialDelay, 0), Timeout: durationOr(s.Timeout, DefaultScaleTimeout)}
+	return Scaling{Level: s.Level, Delay: durationOr(s.InitialDelay, 0),
+		Timeout: durationOr(s.Timeout, DefaultScaleTimeout)}
 }
 
 func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {

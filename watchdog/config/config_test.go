@@ -16,7 +16,7 @@ import (
 
 var self = Self{Namespace: "garden", Name: "sonde-watchdog"}
 
-// read reads a file of a text.
+// read reads a file with this text.
 func read(t *testing.T, text string, local bool) (*v1alpha1.WatchedClusterSpec, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -26,14 +26,14 @@ func read(t *testing.T, text string, local bool) (*v1alpha1.WatchedClusterSpec, 
 	return ReadFile(path, "garden", local, self)
 }
 
-// dependant is one in the form of a file.
+// dependant is a dependant in the format of the file.
 func dependant(name string, up, down string) string {
 	return "- ref: {apiVersion: apps/v1, kind: Deployment, name: " + name + "}\n  scaleUp: " + up + "\n  scaleDown: " + down + "\n"
 }
 
 const secret = "kubeConfigSecretName: probe\n"
 
-// one is the least that a file has.
+// one is a minimal file.
 var one = secret + "dependentResourceInfos:\n" + dependant("kcm", "{level: 0}", "{level: 1}")
 
 func TestDefaults(t *testing.T) {
@@ -63,7 +63,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// All keys that the Dependency Watchdog has, and ours.
+// All keys of the Dependency Watchdog, and Sonde's.
 func TestAllKeys(t *testing.T) {
 	spec, err := read(t, `
 kubeConfigSecretName: "probe"
@@ -112,7 +112,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// wrong are files and the errors of each, all of which have to be told.
+// wrong maps files to all their expected errors.
 var wrong = map[string]struct {
 	text string
 	want []string
@@ -144,11 +144,11 @@ var wrong = map[string]struct {
 	"the weeder's file":           {"watchDuration: 5m\nservicesAndDependantSelectors: {}\n", []string{"watchDuration: is a key of the Dependency Watchdog's weeder, not of its prober", "servicesAndDependantSelectors: is a key of the"}},
 	"unknown and of a wrong type": {one + "probeIntervall: 1s\nprobeTimeout: soon\n", []string{"probeIntervall: is an unknown field: did you mean probeInterval?\nprobeTimeout: \"soon\""}},
 	"two documents":               {one + "---\n" + one, []string{"must be one YAML document"}},
-	"a ConfigMap":                 {"apiVersion: v1\nkind: ConfigMap\ndata: {}\n", []string{"it is a ConfigMap: must be the file that is in its data"}},
+	"a ConfigMap":                 {"apiVersion: v1\nkind: ConfigMap\ndata: {}\n", []string{"must be the file inside the ConfigMap"}},
 	"fraction 0":                  {one + "nodeLeaseFailureFraction: 0\n", []string{`nodeLeaseFailureFraction: 0: must be more than 0 and at most 1`}},
 	"fraction 1.5":                {one + "nodeLeaseFailureFraction: 1.5\n", []string{`nodeLeaseFailureFraction: 1.5: must be more than 0 and at most 1`}},
 	"fraction text":               {one + "nodeLeaseFailureFraction: most\n", []string{`nodeLeaseFailureFraction: "most": must be a number`}},
-	"leave above enter":           {one + "nodeLeaseRecoveryFraction: 0.61\n", []string{`nodeLeaseRecoveryFraction: 0.61: must be at most nodeLeaseFailureFraction, which is 0.6`}},
+	"leave above enter":           {one + "nodeLeaseRecoveryFraction: 0.61\n", []string{`nodeLeaseRecoveryFraction: 0.61: must be at most nodeLeaseFailureFraction, 0.6`}},
 	"expiry":                      {one + "leaseExpiryFraction: -1\n", []string{`leaseExpiryFraction: -1: must be more than 0`}},
 	"jitter":                      {one + "backoffJitterFactor: -0.1\n", []string{`backoffJitterFactor: -0.1: must be from 0 to 10`}},
 	"no grace":                    {one + "kcmNodeMonitorGraceDuration: 0s\n", []string{`kcmNodeMonitorGraceDuration: "0s": must be from 1ms to 1h0m0s`}},
@@ -185,7 +185,7 @@ func TestWrongFiles(t *testing.T) {
 	}
 }
 
-// An object names its fields as they are written there.
+// Errors about an object name its fields.
 func TestWrongObjects(t *testing.T) {
 	valid := v1alpha1.WatchedDependant{
 		Ref: v1alpha1.DependantRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "a"}, ScaleUp: &v1alpha1.ScaleInfo{}, ScaleDown: &v1alpha1.ScaleInfo{},

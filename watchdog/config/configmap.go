@@ -18,7 +18,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// Import is ReadFile for a file that may also be the ConfigMap that holds it. key is the one of its data, "" if it has only one.
+// Import is ReadFile for a file that may also be a ConfigMap with that file. key selects an entry of its data; ""
+// selects the only one.
 func Import(path, key, namespace string, local bool) (*v1alpha1.WatchedClusterSpec, error) {
 	data, err := contentOf(path)
 	if err != nil {
@@ -31,19 +32,19 @@ func Import(path, key, namespace string, local bool) (*v1alpha1.WatchedClusterSp
 			at += fmt.Sprintf(", data[%q]", key)
 		}
 	} else if err == nil && key != "" {
-		err = &mesh.FieldError{Field: "--key", Value: key, Allowed: "must be given for a ConfigMap alone"}
+		err = &mesh.FieldError{Field: "--key", Value: key, Allowed: "must only be given for a ConfigMap"}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration %s: %w", at, err)
+		return nil, fmt.Errorf("read configuration %s: %w", at, err)
 	}
 	spec, err := parse(data, namespace, local, Self{})
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration %s: %w", at, err)
+		return nil, fmt.Errorf("read configuration %s: %w", at, err)
 	}
 	return spec, nil
 }
 
-// toJSON returns the one document of a YAML file. The YAML library would pass over others.
+// toJSON returns the only document of a YAML file. The YAML library would ignore other documents.
 func toJSON(data []byte) ([]byte, error) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var one []byte
@@ -53,11 +54,11 @@ func toJSON(data []byte) ([]byte, error) {
 			break
 		}
 		if err != nil {
-			return nil, err //nolint:wrapcheck // it says what is wrong
+			return nil, err //nolint:wrapcheck // the error is complete
 		}
 		body, err := yaml.YAMLToJSONStrict(document)
 		if _, ofFile := yaml.YAMLToJSONStrict(data); err != nil && ofFile != nil {
-			err = ofFile // its lines are those of the file
+			err = ofFile // the error has line numbers of the file
 		}
 		if err != nil {
 			return nil, err //nolint:wrapcheck // it names the line
@@ -83,7 +84,7 @@ func isConfigMap(body []byte) bool {
 	return json.Unmarshal(body, &object) == nil && object.Kind == "ConfigMap"
 }
 
-// dataOf returns the file at a key of a ConfigMap's data, or at its only one for "".
+// dataOf returns the file at a key of a ConfigMap's data; "" selects the only one.
 func dataOf(body []byte, key string) (string, []byte, error) {
 	var object struct {
 		Data map[string]string `json:"data"`
@@ -94,15 +95,17 @@ func dataOf(body []byte, key string) (string, []byte, error) {
 	keys := slices.Sorted(maps.Keys(object.Data))
 	switch {
 	case len(keys) == 0:
-		return "", nil, &mesh.FieldError{Field: "data", Allowed: "is missing: must have the file of a prober"}
+		return "", nil, &mesh.FieldError{Field: "data", Allowed: "is missing: must contain the file of a prober"}
 	case key == "" && len(keys) > 1:
-		return "", nil, &mesh.FieldError{Field: "--key", Allowed: "is required: the data of the ConfigMap has " + strings.Join(keys, ", ")}
+		return "", nil, &mesh.FieldError{Field: "--key", Allowed: "is required: the ConfigMap has the keys " +
+			strings.Join(keys, ", ")}
 	case key == "":
 		key = keys[0]
 	}
 	text, ok := object.Data[key]
 	if !ok {
-		return "", nil, &mesh.FieldError{Field: "--key", Value: key, Allowed: "must be a key of the data of the ConfigMap: " + strings.Join(keys, ", ")}
+		return "", nil, &mesh.FieldError{Field: "--key", Value: key,
+			Allowed: "must be a key of the data of the ConfigMap: " + strings.Join(keys, ", ")}
 	}
 	return key, []byte(text), nil
 }

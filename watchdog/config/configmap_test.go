@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// configMap returns a ConfigMap, as it is deployed, with a text at each key.
+// configMap returns a deployed ConfigMap with this data.
 func configMap(texts map[string]string) string {
 	var all strings.Builder
 	all.WriteString("# of the prober\n---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: prober\n")
@@ -26,13 +26,13 @@ func TestImport(t *testing.T) {
 		"the file itself":     {text: one},
 		"a ConfigMap":         {text: configMap(map[string]string{"dep-config.yaml": one})},
 		"by its key":          {text: two, key: "a.yaml"},
-		"several keys":        {text: two, want: "--key: is required: the data of the ConfigMap has a.yaml, b.yaml"},
+		"several keys":        {text: two, want: "--key: is required: the ConfigMap has the keys a.yaml, b.yaml"},
 		"no such key":         {text: two, key: "c", want: `--key: "c": must be a key of the data of the ConfigMap: a.yaml, b.yaml`},
 		"wrong in a key":      {text: two, key: "b.yaml", want: `FILE, data["b.yaml"]: probeIntervall: is an unknown field: did you mean probeInterval?`},
-		"no data":             {text: configMap(nil), want: "data: is missing: must have the file of a prober"},
+		"no data":             {text: configMap(nil), want: "data: is missing: must contain the file of a prober"},
 		"data of other types": {text: "kind: ConfigMap\ndata: {a: {b: c}}\n", want: `data["a"]: {...}: must be a text`},
-		"a key of no data":    {text: one, key: "a", want: `--key: "a": must be given for a ConfigMap alone`},
-		"a map in a map":      {text: configMap(map[string]string{"a": "kind: ConfigMap"}), want: "it is a ConfigMap"},
+		"a key of no data":    {text: one, key: "a", want: `--key: "a": must only be given for a ConfigMap`},
+		"a map in a map":      {text: configMap(map[string]string{"a": "kind: ConfigMap"}), want: "must be the file inside the ConfigMap"},
 		"no YAML":             {text: "a: b: c\n", want: "mapping values are not allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,18 +13,18 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// maxFile is the size of a configuration file, in bytes.
+// maxFile limits a configuration file, in bytes.
 const maxFile = 1 << 20
 
-// file is the configuration of the Dependency Watchdog's prober. Settings that it does not have may be in it, too.
+// file is the configuration of the Dependency Watchdog's prober, which may also have Sonde's settings.
 type file struct {
 	KubeConfigSecretName   string                      `json:"kubeConfigSecretName"`
 	DependentResourceInfos []v1alpha1.WatchedDependant `json:"dependentResourceInfos"`
 	v1alpha1.WatchSettings `json:",inline"`
 }
 
-// ReadFile reads the file of a prober of the Dependency Watchdog, as the spec of a WatchedCluster of a namespace. local says that the local
-// cluster is watched, whatever Secret the file names.
+// ReadFile converts a prober file of the Dependency Watchdog to the spec of a WatchedCluster in a namespace. local
+// selects the local cluster, and ignores the Secret in the file.
 func ReadFile(path, namespace string, local bool, self Self) (*v1alpha1.WatchedClusterSpec, error) {
 	data, err := contentOf(path)
 	if err != nil {
@@ -32,7 +32,7 @@ func ReadFile(path, namespace string, local bool, self Self) (*v1alpha1.WatchedC
 	}
 	spec, err := parse(data, namespace, local, self)
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration %s: %w", path, err)
+		return nil, fmt.Errorf("read configuration %s: %w", path, err)
 	}
 	return spec, nil
 }
@@ -40,15 +40,15 @@ func ReadFile(path, namespace string, local bool, self Self) (*v1alpha1.WatchedC
 func contentOf(path string) ([]byte, error) {
 	r, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	defer r.Close() //nolint:errcheck // it was only read
+	defer r.Close() //nolint:errcheck // opened for reading
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	if len(data) > maxFile {
-		return nil, fmt.Errorf("read the configuration %s: must be at most %d bytes", path, maxFile)
+		return nil, fmt.Errorf("read configuration %s: must be at most %d bytes", path, maxFile)
 	}
 	return data, nil
 }
@@ -59,7 +59,8 @@ func parse(data []byte, namespace string, local bool, self Self) (*v1alpha1.Watc
 		return nil, err
 	}
 	if isConfigMap(body) {
-		return nil, errors.New("it is a ConfigMap: must be the file that is in its data; sondectl watchdog import reads ConfigMaps, too")
+		return nil, errors.New(
+			"must be the file inside the ConfigMap, not the ConfigMap; sondectl watchdog import reads ConfigMaps too")
 	}
 	unknown := unknownKeys(body)
 	var f file
@@ -70,7 +71,8 @@ func parse(data []byte, namespace string, local bool, self Self) (*v1alpha1.Watc
 		return nil, unknown
 	}
 	spec := &v1alpha1.WatchedClusterSpec{
-		KubeconfigSecretName: f.KubeConfigSecretName, Local: local, Dependants: f.DependentResourceInfos, Settings: f.WatchSettings,
+		KubeconfigSecretName: f.KubeConfigSecretName, Local: local, Dependants: f.DependentResourceInfos,
+		Settings: f.WatchSettings,
 	}
 	if err := validate(spec, namespace, self, ofFile); err != nil {
 		return nil, err
@@ -81,7 +83,7 @@ func parse(data []byte, namespace string, local bool, self Self) (*v1alpha1.Watc
 	return spec, nil
 }
 
-// unknownKeys returns an error for each key that nothing reads. One in another letter case is read, as the Dependency Watchdog reads it.
+// unknownKeys returns an error for each unknown key. Keys are case-insensitive, as in the Dependency Watchdog.
 func unknownKeys(body []byte) error {
 	var errs []error
 	mesh.CheckJSON("", body, &file{}, func(*mesh.FieldError) {}, func(path, name string, known []string) {

@@ -15,19 +15,20 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// form is how the fields of a spec are called where it was written.
+// form names the fields of a spec like its source.
 type form struct {
 	kubeconfig, settings, dependants string
-	// mustHaveSecret says that there is no other way to reach the cluster.
+	// mustHaveSecret means that the cluster is only reachable by a Secret.
 	mustHaveSecret bool
 }
 
 var (
 	ofObject = form{kubeconfig: "spec.kubeconfigSecretName", settings: "spec.settings.", dependants: "spec.dependants"}
-	ofFile   = form{kubeconfig: "kubeConfigSecretName", settings: "", dependants: "dependentResourceInfos", mustHaveSecret: true}
+	ofFile   = form{kubeconfig: "kubeConfigSecretName", settings: "", dependants: "dependentResourceInfos",
+		mustHaveSecret: true}
 )
 
-// Limits of a spec. Those of numbers are what the CustomResourceDefinition has, too.
+// Limits of a spec. The CustomResourceDefinition has the same limits for numbers.
 const (
 	minInterval   = 100 * time.Millisecond
 	maxDuration   = time.Hour
@@ -35,7 +36,7 @@ const (
 	maxDependants = 32
 )
 
-// validator gathers violations.
+// validator collects errors.
 type validator struct {
 	form
 	errs []error
@@ -47,7 +48,7 @@ func validate(spec *v1alpha1.WatchedClusterSpec, namespace string, self Self, f 
 	v.times(&spec.Settings)
 	v.fractions(&spec.Settings)
 	if n := len(spec.Dependants); n == 0 {
-		v.refuse(v.dependants, "", "must have at least one: without a dependant there is nothing to scale")
+		v.refuse(v.dependants, "", "must have at least one dependant to scale")
 	} else if n > maxDependants {
 		v.refuseNumber(v.dependants, strconv.Itoa(n), "must be at most "+strconv.Itoa(maxDependants))
 	}
@@ -62,7 +63,7 @@ func (v *validator) refuse(field, value, allowed string) {
 	v.errs = append(v.errs, &mesh.FieldError{Field: field, Value: value, Allowed: allowed})
 }
 
-// refuseNumber is refuse for a value that is no text.
+// refuseNumber is refuse for a value that is not text.
 func (v *validator) refuseNumber(field, value, allowed string) {
 	v.errs = append(v.errs, &mesh.FieldError{Field: field, Value: value, Bare: true, Allowed: allowed})
 }
@@ -72,7 +73,7 @@ func (v *validator) reach(spec *v1alpha1.WatchedClusterSpec) {
 	switch {
 	case spec.Local && name != "" && !v.mustHaveSecret:
 		v.refuse(v.kubeconfig, name, "must not be given with local: true")
-	case spec.Local: // of a file, the flag for the local cluster replaces it
+	case spec.Local: // a file has the flag for the local cluster instead
 	case name == "" && v.mustHaveSecret:
 		v.refuse(v.kubeconfig, "", "is required: the name of the Secret with the kubeconfig")
 	case name == "":
@@ -113,7 +114,7 @@ func (v *validator) duration(field string, d *metav1.Duration, least time.Durati
 func (v *validator) fractions(s *v1alpha1.WatchSettings) {
 	const isFraction = "must be more than 0 and at most 1"
 	check := func(name string, value *float64) {
-		if value != nil && !(*value > 0 && *value <= 1) { // NaN is neither
+		if value != nil && !(*value > 0 && *value <= 1) { // also false for NaN
 			v.refuseNumber(v.settings+name, number(*value), isFraction)
 		}
 	}
@@ -122,7 +123,8 @@ func (v *validator) fractions(s *v1alpha1.WatchSettings) {
 	check("nodeLeaseRecoveryFraction", s.NodeLeaseRecoveryFraction)
 	enter := valueOr(s.NodeLeaseFailureFraction, partition.DefaultEnter)
 	if leave := s.NodeLeaseRecoveryFraction; leave != nil && *leave > enter {
-		v.refuseNumber(v.settings+"nodeLeaseRecoveryFraction", number(*leave), "must be at most nodeLeaseFailureFraction, which is "+number(enter))
+		v.refuseNumber(v.settings+"nodeLeaseRecoveryFraction", number(*leave),
+			"must be at most nodeLeaseFailureFraction, "+number(enter))
 	}
 	if jitter := s.BackoffJitterFactor; jitter != nil && !(*jitter >= 0 && *jitter <= maxJitter) {
 		v.refuseNumber(v.settings+"backoffJitterFactor", number(*jitter), fmt.Sprintf("must be from 0 to %d", maxJitter))
@@ -131,8 +133,10 @@ func (v *validator) fractions(s *v1alpha1.WatchSettings) {
 
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// dependant checks one. seen has the fields of those before it.
-func (v *validator) dependant(d *v1alpha1.WatchedDependant, field string, seen map[schema.GroupKind]map[string]string, namespace string, self Self) {
+// dependant checks one dependant. seen has the fields of previous dependants.
+func (v *validator) dependant(
+	d *v1alpha1.WatchedDependant, field string, seen map[schema.GroupKind]map[string]string, namespace string, self Self,
+) {
 	ref := d.Ref
 	version, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil || version.Version == "" {

@@ -1,5 +1,5 @@
-// Package gardener reads Gardener's Cluster objects, of which there is one for each shoot of a seed, and says whether the shoot is to be watched. It
-// has what is needed of Gardener's types, and nothing else.
+// Package gardener reads Gardener's Cluster objects, one for each shoot of a seed, and decides whether to watch the
+// shoot. It has only the needed parts of Gardener's types.
 package gardener
 
 import (
@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion of Clusters, Kind and Resource their name and its plural.
+// GroupVersion of Clusters.
 var GroupVersion = schema.GroupVersion{Group: "extensions.gardener.cloud", Version: "v1alpha1"}
 
 // Names of the kind.
@@ -17,8 +17,8 @@ const (
 	Resource = "clusters"
 )
 
-// Cluster is an object of the cluster, not of a namespace: its name is that of the namespace with the control plane of the shoot. Cloud profile and
-// seed, which it has as well, are not read.
+// Cluster is cluster-scoped. Its name is the namespace of the shoot's control plane. This type omits its cloud profile
+// and seed.
 type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -26,7 +26,7 @@ type Cluster struct {
 	Spec ClusterSpec `json:"spec"`
 }
 
-// ClusterSpec has the shoot as it was written: one that cannot be read must not keep others from being read.
+// ClusterSpec has the raw shoot, so that an invalid one does not prevent reading others.
 type ClusterSpec struct {
 	Shoot runtime.RawExtension `json:"shoot"`
 }

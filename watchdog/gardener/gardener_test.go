@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// shootOf returns a Shoot as gardenlet writes it, with a worker, created, and changed by a merge patch.
+// shootOf returns a created Shoot with a worker, as written by gardenlet, changed by a merge patch.
 func shootOf(t *testing.T, patch string) []byte {
 	t.Helper()
 	const created = `{"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot",
@@ -34,8 +34,8 @@ func shootOf(t *testing.T, patch string) []byte {
 
 func merge(to, from map[string]any) {
 	for key, value := range from {
-		deep, is := value.(map[string]any)
-		if inner, has := to[key].(map[string]any); is && has {
+		deep, ok := value.(map[string]any)
+		if inner, has := to[key].(map[string]any); ok && has {
 			merge(inner, deep)
 			continue
 		}
@@ -43,7 +43,7 @@ func merge(to, from map[string]any) {
 	}
 }
 
-// When the Dependency Watchdog runs a probe, and when it ends one: its own cases, and those between them.
+// The Dependency Watchdog's own cases of starting and stopping a probe, and cases between them.
 func TestHalt(t *testing.T) {
 	tests := map[string]struct {
 		patch string
@@ -113,7 +113,7 @@ func TestMonitorGrace(t *testing.T) {
 	}
 }
 
-// A shoot that cannot be read is not watched, and it is said why.
+// An unreadable shoot is not watched, with a reason.
 func TestUnreadable(t *testing.T) {
 	tests := map[string]struct{ raw, want string }{
 		"nothing":        {``, "spec.shoot: must be a Shoot"},
@@ -140,7 +140,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// Whatever a shoot is, reading it does not panic, and what is wrong with one that cannot be read is said.
+// Reading an arbitrary shoot never panics, and an unreadable one has a reason.
 func FuzzRecordOf(f *testing.F) {
 	f.Add([]byte(`{"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot", "spec": {"provider": {"workers": [{}]}}, "status": {"lastOperation": {"type": "Reconcile"}}}`))
 	f.Add([]byte(`{"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot", "spec": {"kubernetes": {"kubeControllerManager": {"nodeMonitorGracePeriod": "1s"}}}}`))
@@ -155,8 +155,8 @@ func FuzzRecordOf(f *testing.F) {
 
 func TestCopiesAreDeep(t *testing.T) {
 	l := &ClusterList{Items: []Cluster{{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"x": "y"}}, Spec: ClusterSpec{Shoot: runtime.RawExtension{Raw: []byte("{}")}}}}}
-	made, is := l.DeepCopyObject().(*ClusterList)
-	if !is || cmp.Diff(l, made) != "" {
+	made, ok := l.DeepCopyObject().(*ClusterList)
+	if !ok || cmp.Diff(l, made) != "" {
 		t.Fatalf("DeepCopyObject() = %+v", made)
 	}
 	made.Items[0].Labels["x"], made.Items[0].Spec.Shoot.Raw[0] = "z", '['

@@ -12,13 +12,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// shootVersion and shootKind are what spec.shoot has to be.
+// shootVersion and shootKind are required in spec.shoot.
 const (
 	shootVersion = "core.gardener.cloud/v1beta1"
 	shootKind    = "Shoot"
 )
 
-// Operations on a shoot, and their state.
+// Operations on a shoot, and their states.
 const (
 	operationCreate    = "Create"
 	operationReconcile = "Reconcile"
@@ -29,9 +29,10 @@ const (
 	stateSucceeded     = "Succeeded"
 )
 
-var operations = []string{operationCreate, operationReconcile, operationDelete, operationMigrate, operationLive, operationRestore}
+var operations = []string{operationCreate, operationReconcile, operationDelete, operationMigrate, operationLive,
+	operationRestore}
 
-// shoot has the fields of Gardener's Shoot that say whether it is to be watched, and how.
+// shoot has the fields of Gardener's Shoot that decide whether and how to watch it.
 type shoot struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        struct {
@@ -59,48 +60,48 @@ type shoot struct {
 	} `json:"status"`
 }
 
-// Halt is why a shoot is not watched. It is the reason of a condition; "" if it is watched.
+// Halt is why a shoot is not watched, as the reason of a condition; "" if it is watched.
 type Halt string
 
 // The reasons.
 const (
-	Deleted    Halt = "ShootDeleted"    // it is being deleted, or its Cluster has gone
+	Deleted    Halt = "ShootDeleted"    // being deleted, or its Cluster no longer exists
 	Hibernated Halt = "ShootHibernated" // or about to be
 	Waking     Halt = "ShootWaking"
-	Migrating  Halt = "ShootMigrating" // to another seed, and not restored there yet
+	Migrating  Halt = "ShootMigrating" // being migrated to another seed, and not restored there yet
 	Creating   Halt = "ShootCreating"
 	Workerless Halt = "ShootWorkerless"
 	Unreadable Halt = "ShootUnreadable"
-	// Unfollowed is that the watchdog does not follow Clusters, and so cannot know any of these.
+	// Unfollowed means that the watchdog does not follow Clusters, so the shoot's state is unknown.
 	Unfollowed Halt = "ShootUnfollowed"
 )
 
-// texts say the same to an operator.
+// texts explain each reason to an operator.
 var texts = map[Halt]string{
 	Deleted:    "the shoot is being deleted, or has been",
 	Hibernated: "the shoot is hibernated, or about to be",
-	Waking:     "the shoot wakes up from hibernation",
+	Waking:     "the shoot is waking up from hibernation",
 	Migrating:  "the shoot is being migrated to another seed, or has not been restored there yet",
 	Creating:   "the shoot has not been created yet",
 	Workerless: "the shoot has no workers",
 	Unreadable: "the shoot cannot be read",
-	Unfollowed: "it is about a shoot, and the watchdog runs without --gardener: whether the shoot is hibernated is not known",
+	Unfollowed: "the watchdog runs without --gardener, and cannot know whether the shoot is hibernated",
 }
 
-// Text says it to an operator.
+// Text explains the reason to an operator.
 func (h Halt) Text() string { return texts[h] }
 
-// Record is what is kept of a Cluster.
+// Record is the part of a Cluster that the watchdog stores.
 type Record struct {
 	UID types.UID
-	// Halt is why the shoot is not watched, "" if it is, and Detail what is wrong with one that is Unreadable.
+	// Halt is why the shoot is not watched, "" if it is. Detail is the error of an Unreadable shoot.
 	Halt   Halt
 	Detail string
-	// MonitorGrace is --node-monitor-grace-period of the shoot's controller-manager, 0 if the shoot does not say.
+	// MonitorGrace is --node-monitor-grace-period of the shoot's controller-manager, 0 if unset.
 	MonitorGrace time.Duration
 }
 
-// RecordOf returns what is kept of a Cluster. None is left out: its WatchedCluster may be there.
+// RecordOf returns the record of a Cluster. It never omits a Cluster, since its WatchedCluster may exist.
 func RecordOf(c *Cluster) (Record, bool) {
 	r := Record{UID: c.UID}
 	s, err := decode(c.Spec.Shoot.Raw)
@@ -118,13 +119,13 @@ func RecordOf(c *Cluster) (Record, bool) {
 	return r, true
 }
 
-// Limits of what is said of a shoot that cannot be read, and of a value in it, in bytes.
+// Limits, in bytes, of the message about an unreadable shoot and of a value in it.
 const (
 	maxDetail = 1000
 	maxShown  = 100
 )
 
-// decode reads a shoot. Unknown fields are left to Gardener, those that are needed have to be of their type.
+// decode reads a shoot. Unknown fields are ignored; the fields read must have the right type.
 func decode(raw []byte) (*shoot, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, &mesh.FieldError{Field: "spec.shoot", Allowed: "must be a Shoot"}
@@ -134,24 +135,30 @@ func decode(raw []byte) (*shoot, error) {
 		return nil, mesh.ExplainJSON("spec.shoot", raw, &s)
 	}
 	if s.APIVersion != shootVersion {
-		return nil, &mesh.FieldError{Field: "spec.shoot.apiVersion", Value: mesh.Shorten(s.APIVersion, maxShown), Allowed: "must be " + shootVersion}
+		return nil, &mesh.FieldError{Field: "spec.shoot.apiVersion", Value: mesh.Shorten(s.APIVersion, maxShown),
+			Allowed: "must be " + shootVersion}
 	}
 	if s.Kind != shootKind {
-		return nil, &mesh.FieldError{Field: "spec.shoot.kind", Value: mesh.Shorten(s.Kind, maxShown), Allowed: "must be " + shootKind}
+		return nil, &mesh.FieldError{Field: "spec.shoot.kind", Value: mesh.Shorten(s.Kind, maxShown),
+			Allowed: "must be " + shootKind}
 	}
-	if m := s.Spec.Kubernetes.KubeControllerManager; m != nil && m.NodeMonitorGracePeriod != nil && m.NodeMonitorGracePeriod.Duration <= 0 {
+	if m := s.Spec.Kubernetes.KubeControllerManager; m != nil && m.NodeMonitorGracePeriod != nil &&
+		m.NodeMonitorGracePeriod.Duration <= 0 {
 		return nil, &mesh.FieldError{
-			Field: "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod", Value: m.NodeMonitorGracePeriod.Duration.String(), Allowed: "must be more than 0s",
+			Field: "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod",
+			Value: m.NodeMonitorGracePeriod.Duration.String(), Allowed: "must be more than 0s",
 		}
 	}
 	if o := s.Status.LastOperation; o != nil && !slices.Contains(operations, o.Type) {
-		return nil, &mesh.FieldError{Field: "spec.shoot.status.lastOperation.type", Value: mesh.Shorten(o.Type, maxShown), Allowed: "must be one of " + strings.Join(operations, ", ")}
+		return nil, &mesh.FieldError{Field: "spec.shoot.status.lastOperation.type", Value: mesh.Shorten(o.Type, maxShown),
+			Allowed: "must be one of " + strings.Join(operations, ", ")}
 	}
 	return &s, nil
 }
 
-// halt says whether the shoot is to be watched. The Dependency Watchdog has two rules, when to start a probe and when to end it, and what runs goes on
-// between them; here both are one, so that a leader that begins and one that goes on do the same.
+// halt decides whether to watch the shoot. The Dependency Watchdog has different rules to start and to stop probes, so
+// that the result depends on the past. Here one rule serves both, so that a new leader and a running one decide the
+// same.
 func (s *shoot) halt() Halt {
 	hibernated := s.Spec.Hibernation != nil && s.Spec.Hibernation.Enabled != nil && *s.Spec.Hibernation.Enabled
 	operation := s.Status.LastOperation

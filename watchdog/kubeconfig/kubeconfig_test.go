@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// valid is a kubeconfig with a server and what a user has.
+// valid is a kubeconfig with a server and a user's credentials.
 func valid(cluster, user string) string {
 	return `apiVersion: v1
 kind: Config
@@ -86,7 +86,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A name may stand for an address of the host: it is refused once it is known.
+// A name may resolve to an address of the host, which is rejected then.
 func TestDialRefusesOwnHost(t *testing.T) {
 	target, err := Parse([]byte(valid(server, "token: abc")))
 	if err != nil {
@@ -96,7 +96,7 @@ func TestDialRefusesOwnHost(t *testing.T) {
 		"127.0.0.1:443", "[::1]:443", "169.254.169.254:80", "[fe80::a9fe:a9fe%lo]:443", "[fd00:ec2::254]:80", "[fd20:ce::254]:80", "168.63.129.16:80",
 		"100.100.100.200:80", "[::ffff:100.100.100.200]:80", "[64:ff9b::100.100.100.200]:80",
 	} {
-		if c, err := target.Config.Dial(t.Context(), "tcp", address); err == nil || !strings.Contains(err.Error(), "must not stand for an address of the host itself") {
+		if c, err := target.Config.Dial(t.Context(), "tcp", address); err == nil || !strings.Contains(err.Error(), "must not resolve to an address of the host itself") {
 			t.Errorf("Dial(%s) = %v, %v, want it refused", address, c, err)
 		}
 	}

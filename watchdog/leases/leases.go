@@ -1,4 +1,5 @@
-// Package leases finds out when nodes were heard last, on the watchdog's clock, from the renewTime of their leases, which is on the clocks of the nodes.
+// Package leases computes, on the watchdog's clock, when each node last renewed its lease. The renewTime of a lease is
+// on the node's clock.
 package leases
 
 import "time"
@@ -6,31 +7,31 @@ import "time"
 // Lease of a node.
 type Lease struct {
 	Node    string
-	Renewed time.Time // by the node's clock
+	Renewed time.Time // on the node's clock
 }
 
-// Tracker remembers leases. The zero value is usable. It is not safe for concurrent use.
+// Tracker tracks leases. The zero value is usable. It is not safe for concurrent use.
 type Tracker struct {
-	at     time.Time // of the last reading
-	missed bool      // there were readings since that have failed
+	at     time.Time // time of the last reading
+	missed bool      // readings have failed since then
 	nodes  map[string]*record
 }
 
 // record of a node.
 type record struct {
 	renewed time.Time
-	// heard is zero until the lease was seen to be renewed: how old it was at first is not known.
+	// heard is zero until the first observed renewal, since the lease's initial age is unknown.
 	heard time.Time
-	// least is the least that a reading was later than the renewTime that it had, both clocks as they are: how far the node's clock is behind, and the
-	// least time that a renewal takes to be read.
+	// least is the smallest difference between the time of a reading and the renewTime it saw, each on its own clock:
+	// the node's clock skew plus the shortest time from renewal to reading.
 	least time.Duration
 }
 
-// Missed says that a reading has failed. The time until the next one that does not is no silence of the nodes: they may not have reached the API
-// server either.
+// Missed records a failed reading. The time until the next successful one does not count as silence of the nodes, which
+// may also have been disconnected from the API server.
 func (t *Tracker) Missed() { t.missed = true }
 
-// Read takes the leases of a reading, which began at a time. It forgets nodes that have none any more.
+// Read records the leases of a reading that began at a time. It drops nodes without a lease.
 func (t *Tracker) Read(at time.Time, leases []Lease) {
 	blind := time.Duration(0)
 	if t.missed && !t.at.IsZero() {
@@ -62,8 +63,8 @@ func minTime(a, b time.Time) time.Time {
 	return a
 }
 
-// renew notes a renewal between two readings. One that seems to be older than the first of them is by a clock that was set back, or has taken
-// long: it was heard in any case.
+// renew records a renewal between two readings. The renewal counts even if it seems older than the first reading: the
+// node's clock was set back, or the renewal was delayed.
 func (r *record) renew(renewed, at, before time.Time) {
 	lag := at.Sub(renewed)
 	first := r.heard.IsZero()
@@ -77,7 +78,7 @@ func (r *record) renew(renewed, at, before time.Time) {
 	}
 }
 
-// Heard returns when a node was heard last, on the clock of Read; zero if it was not heard since the Tracker began.
+// Heard returns the last renewal of a node on the clock of Read, zero before its first observed renewal.
 func (t *Tracker) Heard(node string) time.Time {
 	if r := t.nodes[node]; r != nil {
 		return r.heard

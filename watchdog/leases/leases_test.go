@@ -11,7 +11,7 @@ var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // at returns a time of the test, in seconds.
 func at(seconds float64) time.Time { return begin.Add(time.Duration(seconds * float64(time.Second))) }
 
-// step is a reading of the lease of one node: when, and the renewTime that it has. One without has failed.
+// step is a reading of one node's lease: its time, and the lease's renewTime; without it, the reading has failed.
 type step struct {
 	at      float64
 	renewed float64
@@ -29,7 +29,7 @@ func TestHeard(t *testing.T) {
 		"renewed for the first time":              {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 5}}, 10},
 		"the least lag":                           {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, renewed: 17}}, 18},
 		"a lesser lag":                            {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 5}, {at: 20, renewed: 19}}, 20},
-		"not renewed any more":                    {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, renewed: 9}, {at: 60, renewed: 9}}, 10},
+		"no longer renewed":                       {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, renewed: 9}, {at: 60, renewed: 9}}, 10},
 		"a clock an hour behind":                  {[]step{{at: 0, renewed: -3605}, {at: 10, renewed: -3591}, {at: 20, renewed: -3583}}, 18},
 		"a clock an hour ahead":                   {[]step{{at: 0, renewed: 3595}, {at: 10, renewed: 3609}, {at: 20, renewed: 3617}}, 18},
 		"a clock that is set ahead":               {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, renewed: 3618}}, 20},
@@ -63,7 +63,7 @@ func TestHeard(t *testing.T) {
 	}
 }
 
-// A node whose lease goes, and comes back, begins anew.
+// A node whose lease is deleted and created again starts again.
 func TestForgets(t *testing.T) {
 	var tracker Tracker
 	tracker.Read(at(0), []Lease{{"a", at(0)}})
@@ -75,8 +75,8 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// Whatever the clock of a node and the delays are: it is never heard later than it was read, nor, once a renewal was seen without delay, earlier than it
-// renewed its lease by more than the steps of its clock.
+// For any clock of a node and any delays: Heard is never later than the reading, nor, after a renewal without delay,
+// earlier than the true renewal by more than the steps of the node's clock.
 func TestSchedules(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 29))

@@ -3,30 +3,31 @@ package probe
 import "net/http"
 
 const (
-	// maxAnswer is how many bytes an answer may have, and largeAnswers how many of them are read and decoded at a time, for all clusters together.
+	// maxAnswer limits a response in bytes. largeAnswers limits the number that are read and decoded at a time, over all
+	// clusters.
 	maxAnswer    = 8 << 20
 	largeAnswers = 3
-	// smallAnswer is how many bytes an answer may have that is read beside those: more than the metadata of any one node, for which the API server takes 256 KiB
-	// of annotations.
+	// smallAnswer limits, in bytes, a response while all slots for large ones are used. It fits the metadata of any single
+	// node, for which the API server allows 256 KiB of annotations.
 	smallAnswer = 512 << 10
-	// maxNodes is how many nodes, or leases, a cluster may have: several times what Kubernetes supports.
+	// maxNodes limits the nodes, or leases, of a cluster: several times what Kubernetes supports.
 	maxNodes = 20_000
 )
 
-// Budget bounds the memory that the answers of all watched clusters take together. Its zero value cannot be used.
+// Budget bounds the memory of responses from all watched clusters together. Use NewBudget.
 type Budget struct {
-	large chan struct{} // has those of largeBytes
-	// largeBytes and smallBytes are what an answer may have.
+	large chan struct{} // one slot per large response
+	// largeBytes and smallBytes limit a response.
 	largeBytes, smallBytes int64
 }
 
-// NewBudget returns a Budget that is not used yet.
+// NewBudget returns an unused Budget.
 func NewBudget() *Budget {
 	return &Budget{large: make(chan struct{}, largeAnswers), largeBytes: maxAnswer, smallBytes: smallAnswer}
 }
 
-// take returns how many bytes an answer may have now, and what to call once it is decoded. It does not wait, so that a cluster that never ends its
-// answers costs the others larger pages, and not their probes.
+// take returns the current limit of a response in bytes, and a function to call once it is decoded. It does not wait: a
+// cluster with endless responses only makes other clusters use smaller pages.
 func (b *Budget) take() (limit int64, release func()) {
 	select {
 	case b.large <- struct{}{}:
@@ -36,7 +37,7 @@ func (b *Budget) take() (limit int64, release func()) {
 	}
 }
 
-// limited limits the size of answers. It serves one request at a time.
+// limited limits the size of responses. It serves one request at a time.
 type limited struct {
 	http.RoundTripper
 	limit int64

@@ -16,11 +16,11 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Error is why a probe has failed.
+// Error is the error of a probe.
 type Error struct {
-	// Cause is that of the verdict which follows.
+	// Cause is the cause of the resulting verdict.
 	Cause partition.Cause
-	// RetryAfter is how long the API server asks to be left alone, 0 if it does not say.
+	// RetryAfter is the delay requested by the API server, 0 for none.
 	RetryAfter time.Duration
 	Err        error
 }
@@ -31,10 +31,11 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Explain returns an error of a request to the API server as an Error.
+// Explain converts an error of a request to the API server to an Error.
 func Explain(what string, err error) *Error {
 	e := &Error{Cause: partition.APIServerAway, Err: fmt.Errorf("%s: %w", what, err)}
-	if _, is := errors.AsType[*tls.CertificateVerificationError](err); is { // there is one who answers, and it is not known who: the kubeconfig may be old
+	// a server responds, but its certificate is not trusted: the kubeconfig may be old
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		e.Cause = partition.Unreadable
 		return e
 	}
@@ -54,11 +55,11 @@ func Explain(what string, err error) *Error {
 	return e
 }
 
-// errUnreadable stands for an error that may quote the answer.
-var errUnreadable = errors.New("the answer is not what an API server answers")
+// errUnreadable replaces an error that may quote the response.
+var errUnreadable = errors.New("the response is not from an API server")
 
-// explainAnswer returns an error of a request to a watched API server as an Error whose text has nothing of the answer: conditions show it to others than those
-// who may ask that server.
+// explainAnswer converts an error of a request to a watched API server to an Error without text from the response,
+// because users without access to that server can read conditions.
 func explainAnswer(what string, err error) *Error {
 	e := Explain(what, err)
 	shown, readable := withoutAnswer(err)
@@ -69,7 +70,7 @@ func explainAnswer(what string, err error) *Error {
 	return e
 }
 
-// withoutAnswer returns what may be shown of an error of a request, and whether the answer, if there was one, could be read.
+// withoutAnswer returns the displayable part of a request error, and whether the response, if any, was readable.
 func withoutAnswer(err error) (shown error, readable bool) {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
@@ -77,19 +78,19 @@ func withoutAnswer(err error) (shown error, readable bool) {
 		return fmt.Errorf("HTTP %d %s", code, http.StatusText(code)), true
 	}
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return fmt.Errorf("the answer has more than %d bytes", large.Limit), false
+		return fmt.Errorf("the response has more than %d bytes", large.Limit), false
 	}
-	for _, known := range []error{errRedirect, errNoVersion, errTooMany} {
-		if errors.Is(err, known) {
-			return known, false
+	for _, ok := range []error{errRedirect, errNoVersion, errTooMany} {
+		if errors.Is(err, ok) {
+			return ok, false
 		}
 	}
 	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return untrusted, true
 	}
-	for _, known := range []error{context.DeadlineExceeded, context.Canceled, io.ErrUnexpectedEOF, io.EOF} {
-		if errors.Is(err, known) {
-			return known, true
+	for _, ok := range []error{context.DeadlineExceeded, context.Canceled, io.ErrUnexpectedEOF, io.EOF} {
+		if errors.Is(err, ok) {
+			return ok, true
 		}
 	}
 	if broken, ok := errors.AsType[net.Error](err); ok {
@@ -98,7 +99,7 @@ func withoutAnswer(err error) (shown error, readable bool) {
 		} else if inner, ok := errors.AsType[net.Error](outer.Err); ok {
 			return inner, true
 		}
-		return errUnreadable, true // HTTP that is malformed, which such an error quotes
+		return errUnreadable, true // malformed HTTP, which the error quotes
 	}
 	return errUnreadable, false
 }

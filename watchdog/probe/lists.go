@@ -23,17 +23,17 @@ import (
 
 var codecs = scheme.Codecs.WithoutConversion()
 
-// leaseNamespace has the leases of nodes.
+// leaseNamespace is the namespace of node leases.
 const leaseNamespace = "kube-node-lease"
 
-// acceptMetadata asks for objects without their specs: those of nodes are large.
+// acceptMetadata requests only metadata, since whole nodes are large.
 const acceptMetadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// goingTaints are those that the cluster autoscaler and Karpenter give to nodes that they are about to delete. Karpenter had the last one before its
-// first release.
+// goingTaints are set by the cluster autoscaler and Karpenter on nodes about to be deleted. The last one is from
+// Karpenter before its first release.
 var goingTaints = []string{"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"}
 
-// Nodes returns the zones of nodes, by name. One that is being deleted is left out.
+// Nodes returns the zones of nodes by node name, without nodes being deleted.
 func (p *Probe) Nodes(ctx context.Context) (map[string]string, error) {
 	zones := map[string]string{}
 	client, err := p.clientFor(metadata.ConfigFor(p.config), corev1.SchemeGroupVersion)
@@ -44,10 +44,10 @@ func (p *Probe) Nodes(ctx context.Context) (map[string]string, error) {
 		answer, err := client.Get().Resource("nodes").SetHeader("Accept", acceptMetadata).
 			VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Get()
 		if err != nil {
-			return "", err //nolint:wrapcheck // explainAnswer does
+			return "", err //nolint:wrapcheck // explainAnswer wraps
 		}
-		page, is := answer.(*metav1.PartialObjectMetadataList)
-		if !is {
+		page, ok := answer.(*metav1.PartialObjectMetadataList)
+		if !ok {
 			return "", runtime.NewNotRegisteredErrForType(answer.GetObjectKind().GroupVersionKind().Kind, nil)
 		}
 		for i := range page.Items {
@@ -68,7 +68,8 @@ func (p *Probe) Nodes(ctx context.Context) (map[string]string, error) {
 	return zones, nil
 }
 
-// Going returns the names of the nodes with a taint of the cluster autoscaler's or Karpenter's: they are about to be deleted. It reads whole nodes.
+// Going returns the names of nodes that the cluster autoscaler or Karpenter has tainted for deletion. It reads whole
+// nodes.
 func (p *Probe) Going(ctx context.Context) ([]string, error) {
 	var going []string
 	client, err := p.clientFor(p.config, corev1.SchemeGroupVersion)
@@ -77,8 +78,9 @@ func (p *Probe) Going(ctx context.Context) ([]string, error) {
 	}
 	err = p.eachPage(func(o metav1.ListOptions) (string, error) {
 		var page corev1.NodeList
-		if err := client.Get().Resource("nodes").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(&page); err != nil {
-			return "", err //nolint:wrapcheck // explainAnswer does
+		if err := client.Get().Resource("nodes").VersionedParams(&o,
+			scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(&page); err != nil {
+			return "", err //nolint:wrapcheck // explainAnswer wraps
 		}
 		for i := range page.Items {
 			n := &page.Items[i]
@@ -97,7 +99,7 @@ func (p *Probe) Going(ctx context.Context) ([]string, error) {
 	return going, nil
 }
 
-// Leases returns those of nodes, and when they began to be read. One without renewTime is left out.
+// Leases returns the node leases that have renewTime, and when the read began.
 func (p *Probe) Leases(ctx context.Context) (at time.Time, all []leases.Lease, err error) {
 	client, err := p.clientFor(p.config, coordinationv1.SchemeGroupVersion)
 	if err != nil {
@@ -106,8 +108,9 @@ func (p *Probe) Leases(ctx context.Context) (at time.Time, all []leases.Lease, e
 	at = time.Now()
 	err = p.eachPage(func(o metav1.ListOptions) (string, error) {
 		var page coordinationv1.LeaseList
-		if err := client.Get().Namespace(leaseNamespace).Resource("leases").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(&page); err != nil {
-			return "", err //nolint:wrapcheck // explainAnswer does
+		if err := client.Get().Namespace(leaseNamespace).Resource("leases").VersionedParams(&o,
+			scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(&page); err != nil {
+			return "", err //nolint:wrapcheck // explainAnswer wraps
 		}
 		for i := range page.Items {
 			l := &page.Items[i]
@@ -126,11 +129,11 @@ func (p *Probe) Leases(ctx context.Context) (at time.Time, all []leases.Lease, e
 	return at, all, nil
 }
 
-// maxPage is how many objects an answer has if they are not too large.
+// maxPage is the initial page size, in objects.
 const maxPage = 500
 
-// eachPage asks for one page after the other, and for a smaller one if it is too large. Without a resourceVersion they are what etcd has, not what a cache of
-// the API server may have kept.
+// eachPage requests all pages, with smaller pages if one is too large. It sets no resourceVersion, so that the data
+// comes from etcd, not from a stale cache of the API server.
 func (p *Probe) eachPage(ask func(metav1.ListOptions) (next string, err error)) error {
 	for token := ""; ; {
 		next, err := p.page(metav1.ListOptions{Limit: p.pageSize, Continue: token}, ask)
@@ -145,8 +148,10 @@ func (p *Probe) eachPage(ask func(metav1.ListOptions) (next string, err error)) 
 	}
 }
 
-// page asks for one page within the budget, of which it takes a part until the page is decoded.
-func (p *Probe) page(o metav1.ListOptions, ask func(metav1.ListOptions) (next string, err error)) (next string, err error) {
+// page requests one page, and holds a share of the budget until it is decoded.
+func (p *Probe) page(
+	o metav1.ListOptions, ask func(metav1.ListOptions) (next string, err error),
+) (next string, err error) {
 	limit, release := p.budget.take()
 	defer release()
 	p.answers.limit = limit
@@ -155,7 +160,7 @@ func (p *Probe) page(o metav1.ListOptions, ask func(metav1.ListOptions) (next st
 
 var errTooMany = fmt.Errorf("more than %d objects", maxNodes)
 
-// checkNames returns an error if what is kept of a cluster would take more than one as large as Kubernetes allows.
+// checkNames returns an error if a cluster's names need more memory than in the largest supported cluster.
 func checkNames(count int, names ...string) error {
 	if count >= maxNodes {
 		return errTooMany
@@ -176,7 +181,8 @@ func (p *Probe) clientFor(config *rest.Config, version schema.GroupVersion) (*re
 	}
 	if c.NegotiatedSerializer == nil {
 		c.NegotiatedSerializer = codecs
-		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf,
+			runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	}
-	return rest.RESTClientForConfigAndClient(c, p.client) //nolint:wrapcheck // explainAnswer does
+	return rest.RESTClientForConfigAndClient(c, p.client) //nolint:wrapcheck // explainAnswer wraps
 }

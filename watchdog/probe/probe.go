@@ -1,4 +1,4 @@
-// Package probe reads, once, whether the API server of a cluster answers, and what the leases of its nodes say.
+// Package probe checks once whether a cluster's API server responds, and reads its node leases.
 package probe
 
 import (
@@ -14,49 +14,51 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Probe is one probe. It has connections of its own, which do not outlive a request: one that broke unnoticed must not be taken for an API server
-// that is away. Its methods are called one at a time.
+// Probe is one probe. Each request has its own connection, so that a silently broken one does not look like an
+// unreachable API server. It is not safe for concurrent use.
 type Probe struct {
 	config    *rest.Config
 	transport *http.Transport
 	client    *http.Client
 	answers   *limited
 	budget    *Budget
-	// pageSize is how many objects the next answer has.
+	// pageSize is the number of objects to request in the next page.
 	pageSize int64
 }
 
-// New returns a Probe of the API server of config, which is not changed. Close ends it.
+// New returns a Probe of the API server in config, which it does not change. The caller must call Close.
 func New(config *rest.Config, budget *Budget) (*Probe, error) {
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // the API server says when it gets too many
+	config.QPS = -1 // no client-side limit: the API server throttles
 	config.WarningHandler = rest.NoWarnings{}
 	secured, err := rest.TLSConfigFor(config)
 	if err != nil {
-		return nil, &Error{Cause: partition.Unreadable, Err: fmt.Errorf("make client: %w", err)}
+		return nil, &Error{Cause: partition.Unreadable, Err: fmt.Errorf("create client: %w", err)}
 	}
-	t := &http.Transport{TLSClientConfig: secured, DisableKeepAlives: true, DialContext: config.Dial, TLSHandshakeTimeout: config.Timeout}
+	t := &http.Transport{TLSClientConfig: secured, DisableKeepAlives: true, DialContext: config.Dial,
+		TLSHandshakeTimeout: config.Timeout}
 	answers := &limited{RoundTripper: t}
 	wrapped, err := rest.HTTPWrappersForConfig(config, answers)
 	if err != nil {
-		return nil, &Error{Cause: partition.Unreadable, Err: fmt.Errorf("make client: %w", err)}
+		return nil, &Error{Cause: partition.Unreadable, Err: fmt.Errorf("create client: %w", err)}
 	}
 	return &Probe{
-		config: config, transport: t, client: &http.Client{Transport: wrapped, CheckRedirect: refuseRedirect}, answers: answers, budget: budget, pageSize: maxPage,
+		config: config, transport: t, client: &http.Client{Transport: wrapped, CheckRedirect: refuseRedirect},
+		answers: answers, budget: budget, pageSize: maxPage,
 	}, nil
 }
 
-// errRedirect is a redirect, which no API server answers with: followed, it would take the token of the kubeconfig to where the answer says.
+// errRedirect rejects a redirect. No API server sends one, and following it would leak the kubeconfig's token.
 var errRedirect = errors.New("redirects are not followed")
 
 func refuseRedirect(*http.Request, []*http.Request) error { return errRedirect }
 
-// Close ends what a probe has left.
+// Close closes idle connections.
 func (p *Probe) Close() { p.transport.CloseIdleConnections() }
 
-// APIServer returns nil if the API server answers with its version, as anything else that answers does not.
+// APIServer returns nil if the server responds with a Kubernetes version, so that it is an API server.
 func (p *Probe) APIServer(ctx context.Context) error {
-	const what = "ask the API server for its version"
+	const what = "get version of the API server"
 	c := rest.CopyConfig(p.config)
 	c.APIPath, c.NegotiatedSerializer = "/", codecs
 	client, err := rest.UnversionedRESTClientForConfigAndClient(c, p.client)
@@ -75,4 +77,4 @@ func (p *Probe) APIServer(ctx context.Context) error {
 	return nil
 }
 
-var errNoVersion = errors.New("no gitVersion in the answer")
+var errNoVersion = errors.New("no gitVersion in the response")

@@ -27,13 +27,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// apiServer answers with objects, in pages.
+// apiServer serves objects in pages.
 type apiServer struct {
 	mu       sync.Mutex
 	leases   []coordinationv1.Lease
 	nodes    []corev1.Node
 	requests []*http.Request
-	// refuse answers a request whose path ends so instead.
+	// refuse handles requests whose path has this suffix instead.
 	refuse map[string]func(w http.ResponseWriter)
 }
 
@@ -43,7 +43,7 @@ func (s *apiServer) start(t *testing.T) *Probe {
 	return probeOf(t, s, rest.TLSClientConfig{Insecure: true})
 }
 
-// probeOf returns a Probe of what a handler serves over TLS.
+// probeOf returns a Probe of a handler over TLS.
 func probeOf(t *testing.T, handler http.Handler, client rest.TLSClientConfig) *Probe {
 	t.Helper()
 	secured, _ := certificate.Server(t, "api")
@@ -99,7 +99,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// status answers with a status of the API server.
+// status responds with a status of the API server.
 func status(code int, retryAfter string) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		if retryAfter != "" {
@@ -113,7 +113,7 @@ func lease(node string, renewed *metav1.MicroTime) coordinationv1.Lease {
 	return coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: coordinationv1.LeaseSpec{RenewTime: renewed}}
 }
 
-// full returns a server with more nodes and leases than a page has, and some that do not count.
+// full returns a server with more nodes and leases than one page, some of which are ignored.
 func full(renewed metav1.MicroTime) *apiServer {
 	s := &apiServer{leases: []coordinationv1.Lease{lease("a", &renewed), lease("new", nil)}}
 	for i := range 2*maxPage + 1 {
@@ -156,7 +156,7 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// Requests ask for what etcd has, on connections that end.
+// Requests read from etcd, each on its own connection.
 func TestRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := full(metav1.NowMicro())
@@ -174,7 +174,7 @@ func TestRequests(t *testing.T) {
 	})
 }
 
-// An error of any request is an error of the probe: what was read before it does not count. Nothing is tried again.
+// An error of any request fails the probe, including earlier reads. There are no retries.
 func TestErrors(t *testing.T) {
 	tests := map[string]struct {
 		path   string
@@ -207,8 +207,8 @@ func TestErrors(t *testing.T) {
 			_, nodes := p.Nodes(t.Context())
 			_, going := p.Going(t.Context())
 			version := p.APIServer(t.Context())
-			got, is := errors.AsType[*Error](errors.Join(version, leases, nodes))
-			if !is || got.Cause != tc.cause || got.RetryAfter != tc.after {
+			got, ok := errors.AsType[*Error](errors.Join(version, leases, nodes))
+			if !ok || got.Cause != tc.cause || got.RetryAfter != tc.after {
 				t.Errorf("%+v, want %s after %s", got, tc.cause, tc.after)
 			}
 			if (nodes == nil) != (going == nil) {
@@ -222,7 +222,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Second pages fail, too.
+// Errors of second pages also count.
 func TestLaterPageFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		renewed := metav1.NowMicro()
@@ -244,26 +244,26 @@ func TestLaterPageFails(t *testing.T) {
 	})
 }
 
-// zeros are as many as are read.
+// zeros is an endless response.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// An answer without an end is an error.
+// An endless response is an error.
 func TestAnswerIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &apiServer{refuse: map[string]func(http.ResponseWriter){"/leases": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.CopyN(w, zeros{}, 2*maxAnswer) // until the reader has gone
+			_, _ = io.CopyN(w, zeros{}, 2*maxAnswer) // until the reader has disconnected
 		}}}
 		_, _, err := s.start(t).Leases(t.Context())
-		if e, is := errors.AsType[*Error](err); !is || e.Cause != partition.Unreadable || !strings.Contains(err.Error(), "more than 8388608 bytes") {
+		if e, ok := errors.AsType[*Error](err); !ok || e.Cause != partition.Unreadable || !strings.Contains(err.Error(), "more than 8388608 bytes") {
 			t.Errorf("Leases() = %v, want that the answer is too large", err)
 		}
 	})
 }
 
-// heavy returns a server whose nodes and leases have annotations of so many bytes each.
+// heavy returns a server whose nodes and leases have annotations of this size.
 func heavy(nodes, bytes int) *apiServer {
 	renewed := metav1.NowMicro()
 	s := &apiServer{}
@@ -277,7 +277,7 @@ func heavy(nodes, bytes int) *apiServer {
 	return s
 }
 
-// Pages get smaller until their answers are within the limit, whatever the other clusters take of the budget.
+// Pages get smaller until the responses are within the limit, for any budget taken by other clusters.
 func TestPagesAreMadeSmaller(t *testing.T) {
 	tests := map[string]struct {
 		taken, nodes, bytes int
@@ -285,8 +285,8 @@ func TestPagesAreMadeSmaller(t *testing.T) {
 	}{
 		"whole budget":                       {0, 100, 2_000, ""},
 		"the others take all":                {largeAnswers, 100, 2_000, ""},
-		"an object too large":                {0, 2, 64 << 10, "list nodes: the answer has more than 65536 bytes"},
-		"an object too large for the others": {largeAnswers, 2, 8 << 10, "list nodes: the answer has more than 8192 bytes"},
+		"an object too large":                {0, 2, 64 << 10, "list nodes: the response has more than 65536 bytes"},
+		"an object too large for the others": {largeAnswers, 2, 8 << 10, "list nodes: the response has more than 8192 bytes"},
 	}
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
@@ -314,7 +314,7 @@ func TestPagesAreMadeSmaller(t *testing.T) {
 	}
 }
 
-// A list that does not end, or has names that no object has, is no cluster's.
+// An endless list, or one with invalid names, is an error.
 func TestEndlessLists(t *testing.T) {
 	for name, tc := range map[string]struct {
 		name func(i int) string
@@ -342,7 +342,8 @@ func TestEndlessLists(t *testing.T) {
 	}
 }
 
-// What answers is no API server: neither its redirect is followed nor a word of it shown, and no version of its own is one of Kubernetes.
+// A server that is not an API server: the probe neither follows its redirects nor shows its text, and does not accept
+// its version.
 func TestAnswersOfOthers(t *testing.T) {
 	const secret = "hunter2"
 	body := func(code int, text string) func(http.ResponseWriter) {
@@ -361,20 +362,20 @@ func TestAnswersOfOthers(t *testing.T) {
 		"redirect": {"/version", func(w http.ResponseWriter) {
 			w.Header().Set("Location", "http://10.0.0.1/"+secret)
 			w.WriteHeader(http.StatusTemporaryRedirect)
-		}, partition.Unreadable, "ask the API server for its version: redirects are not followed"},
-		"an error's text":      {"/version", body(http.StatusBadGateway, secret), partition.APIServerAway, "ask the API server for its version: HTTP 502 Bad Gateway"},
+		}, partition.Unreadable, "get version of the API server: redirects are not followed"},
+		"an error's text":      {"/version", body(http.StatusBadGateway, secret), partition.APIServerAway, "get version of the API server: HTTP 502 Bad Gateway"},
 		"a status":             {"/leases", body(http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","code":403,"reason":"Forbidden","message":"`+secret+`"}`), partition.Unreadable, "list leases: HTTP 403 Forbidden"},
-		"a code that is none":  {"/leases", body(http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","code":299,"reason":"`+secret+`"}`), partition.Unreadable, "list leases: HTTP 403 Forbidden"},
+		"an invalid code":      {"/leases", body(http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","code":299,"reason":"`+secret+`"}`), partition.Unreadable, "list leases: HTTP 403 Forbidden"},
 		"another object":       {"/nodes", body(http.StatusOK, `{"kind":"`+secret+`","apiVersion":"v1"}`), partition.Unreadable, "list nodes: " + errUnreadable.Error()},
 		"no object":            {"/nodes", body(http.StatusOK, secret), partition.Unreadable, "list nodes: " + errUnreadable.Error()},
-		"no version":           {"/version", body(http.StatusOK, `{"a":"`+secret+`"}`), partition.Unreadable, "ask the API server for its version: " + errNoVersion.Error()},
-		"a version of no JSON": {"/version", body(http.StatusOK, secret), partition.Unreadable, "ask the API server for its version: " + errNoVersion.Error()},
-		"created":              {"/version", body(http.StatusCreated, ""), partition.Unreadable, "ask the API server for its version: " + errNoVersion.Error()},
+		"no version":           {"/version", body(http.StatusOK, `{"a":"`+secret+`"}`), partition.Unreadable, "get version of the API server: " + errNoVersion.Error()},
+		"a version of no JSON": {"/version", body(http.StatusOK, secret), partition.Unreadable, "get version of the API server: " + errNoVersion.Error()},
+		"created":              {"/version", body(http.StatusCreated, ""), partition.Unreadable, "get version of the API server: " + errNoVersion.Error()},
 		"no HTTP": {"/version", func(w http.ResponseWriter) {
 			c, _, _ := w.(http.Hijacker).Hijack() //nolint:forcetypeassert // of HTTP/1.1
 			_, _ = io.WriteString(c, secret+"\r\n\r\n")
 			_ = c.Close()
-		}, partition.APIServerAway, "ask the API server for its version: " + errUnreadable.Error()},
+		}, partition.APIServerAway, "get version of the API server: " + errUnreadable.Error()},
 	}
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
@@ -389,12 +390,12 @@ func TestAnswersOfOthers(t *testing.T) {
 	}
 }
 
-// A certificate that is not trusted is that of one who answers: the kubeconfig may be old, and the API server is not away.
+// An untrusted certificate shows that a server responds: the kubeconfig may be old, and the API server may be up.
 func TestUntrusted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := probeOf(t, &apiServer{}, rest.TLSClientConfig{})
-		e, is := errors.AsType[*Error](p.APIServer(t.Context()))
-		if !is || e.Cause != partition.Unreadable || !strings.Contains(e.Error(), "failed to verify certificate") {
+		e, ok := errors.AsType[*Error](p.APIServer(t.Context()))
+		if !ok || e.Cause != partition.Unreadable || !strings.Contains(e.Error(), "failed to verify certificate") {
 			t.Errorf("APIServer() = %v", e)
 		}
 	})

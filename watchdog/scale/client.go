@@ -24,37 +24,41 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// lookUpEvery is how often all kinds are looked up because of one that is not known: its CustomResourceDefinition may have come.
+// lookUpEvery is the minimum interval between discoveries for an unknown kind, whose CustomResourceDefinition may have
+// been created.
 const lookUpEvery = time.Minute
 
-// Clients reach the objects of all namespaces of one API server. They are safe for concurrent use.
+// Clients has clients for the objects of all namespaces of one API server. It is safe for concurrent use.
 type Clients struct {
 	mapper   *restmapper.DeferredDiscoveryRESTMapper
-	anew     *rate.Limiter // of looking up all kinds, since one is not known
+	anew     *rate.Limiter // limits discovery for unknown kinds
 	metadata metadata.Interface
 	scales   scale.ScalesGetter
 }
 
-// NewClients returns the clients of the API server of config, which has the timeout of requests.
+// NewClients returns clients for the API server in config, which includes the request timeout.
 func NewClients(config *rest.Config) (*Clients, error) {
 	discovered, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make client for discovery: %w", err)
+		return nil, fmt.Errorf("create client for discovery: %w", err)
 	}
 	cached := memory.NewMemCacheClient(discovered)
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cached)
 	objects, err := metadata.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make client for metadata: %w", err)
+		return nil, fmt.Errorf("create client for metadata: %w", err)
 	}
-	scales, err := scale.NewForConfig(config, mapper, dynamic.LegacyAPIPathResolverFunc, scale.NewDiscoveryScaleKindResolver(cached))
+	scales, err := scale.NewForConfig(config, mapper, dynamic.LegacyAPIPathResolverFunc,
+		scale.NewDiscoveryScaleKindResolver(cached))
 	if err != nil {
-		return nil, fmt.Errorf("make client for scales: %w", err)
+		return nil, fmt.Errorf("create client for scales: %w", err)
 	}
-	return &Clients{mapper: mapper, anew: rate.NewLimiter(rate.Every(lookUpEvery), 1), metadata: objects, scales: scales}, nil
+	return &Clients{
+		mapper: mapper, anew: rate.NewLimiter(rate.Every(lookUpEvery), 1), metadata: objects, scales: scales,
+	}, nil
 }
 
-// In returns what reaches the objects of a namespace.
+// In returns a client for the objects of a namespace.
 func (c *Clients) In(namespace string) *Client { return &Client{Clients: c, namespace: namespace} }
 
 // Client implements Objects.
@@ -65,7 +69,7 @@ type Client struct {
 
 var _ Objects = (*Client)(nil)
 
-// resource returns that of the kind of a dependant.
+// resource returns the resource of a dependant's kind.
 func (c *Client) resource(ref v1alpha1.DependantRef) (schema.GroupVersionResource, error) {
 	version, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
@@ -79,10 +83,11 @@ func (c *Client) resource(ref v1alpha1.DependantRef) (schema.GroupVersionResourc
 		return schema.GroupVersionResource{}, fmt.Errorf("kind %s of %s: %w", ref.Kind, ref.APIVersion, ErrGone)
 	}
 	if err != nil {
-		return schema.GroupVersionResource{}, fmt.Errorf("look up the kind %s of %s: %w", ref.Kind, ref.APIVersion, err)
+		return schema.GroupVersionResource{}, fmt.Errorf("find kind %s of %s: %w", ref.Kind, ref.APIVersion, err)
 	}
 	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
-		return schema.GroupVersionResource{}, fmt.Errorf("kind %s of %s: must be one of objects that have a namespace", ref.Kind, ref.APIVersion)
+		return schema.GroupVersionResource{}, fmt.Errorf("kind %s of %s: must be namespaced",
+			ref.Kind, ref.APIVersion)
 	}
 	return mapping.Resource, nil
 }
@@ -106,26 +111,31 @@ func (c *Client) Get(ctx context.Context, ref v1alpha1.DependantRef) (Object, er
 			return Object{}, ErrNoScale
 		}
 		if err != nil {
-			return Object{}, fmt.Errorf("read the scale subresource: %w", err)
+			return Object{}, fmt.Errorf("read scale subresource: %w", err)
 		}
-		if s.ResourceVersion == object.ResourceVersion { // else it has changed between the two
-			return Object{Version: s.ResourceVersion, Annotations: object.Annotations, Replicas: s.Spec.Replicas, Running: s.Status.Replicas}, nil
+		if s.ResourceVersion == object.ResourceVersion { // otherwise the object changed between the two reads
+			return Object{Version: s.ResourceVersion, Annotations: object.Annotations, Replicas: s.Spec.Replicas,
+				Running: s.Status.Replicas}, nil
 		}
 	}
 	return Object{}, ErrConflict
 }
 
 // Annotate implements Objects.
-func (c *Client) Annotate(ctx context.Context, ref v1alpha1.DependantRef, version string, annotations map[string]*string) (string, error) {
+func (c *Client) Annotate(
+	ctx context.Context, ref v1alpha1.DependantRef, version string, annotations map[string]*string,
+) (string, error) {
 	resource, err := c.resource(ref)
 	if err != nil {
 		return "", err
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": version, "annotations": annotations}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": version,
+		"annotations": annotations}})
 	if err != nil {
 		return "", fmt.Errorf("encode annotations: %w", err)
 	}
-	object, err := c.metadata.Resource(resource).Namespace(c.namespace).Patch(ctx, ref.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	object, err := c.metadata.Resource(resource).Namespace(c.namespace).Patch(ctx, ref.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	if err != nil {
 		return "", explain("annotate", err)
 	}
@@ -133,13 +143,16 @@ func (c *Client) Annotate(ctx context.Context, ref v1alpha1.DependantRef, versio
 }
 
 // SetReplicas implements Objects.
-func (c *Client) SetReplicas(ctx context.Context, ref v1alpha1.DependantRef, version string, replicas int32) (string, error) {
+func (c *Client) SetReplicas(
+	ctx context.Context, ref v1alpha1.DependantRef, version string, replicas int32,
+) (string, error) {
 	resource, err := c.resource(ref)
 	if err != nil {
 		return "", err
 	}
 	set, err := c.scales.Scales(c.namespace).Update(ctx, resource.GroupResource(), &autoscalingv1.Scale{
-		ObjectMeta: metav1.ObjectMeta{Name: ref.Name, Namespace: c.namespace, ResourceVersion: version}, Spec: autoscalingv1.ScaleSpec{Replicas: replicas},
+		ObjectMeta: metav1.ObjectMeta{Name: ref.Name, Namespace: c.namespace, ResourceVersion: version},
+		Spec:       autoscalingv1.ScaleSpec{Replicas: replicas},
 	}, metav1.UpdateOptions{})
 	if err != nil {
 		return "", explain("set replicas", err)
@@ -147,7 +160,7 @@ func (c *Client) SetReplicas(ctx context.Context, ref v1alpha1.DependantRef, ver
 	return set.ResourceVersion, nil
 }
 
-// explain returns what a caller of Objects expects.
+// explain maps an API error to the errors of Objects.
 func explain(what string, err error) error {
 	switch {
 	case apierrors.IsConflict(err):

@@ -9,38 +9,41 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
-// Next is what would be done with a dependant.
+// Next is the next action on a dependant.
 type Next string
 
-// What would be done. Nothing is also what holds while nothing is known of the nodes.
+// Values of Next. Nothing also applies while the state of the nodes is unknown.
 const (
 	ScaleDown Next = "scale-down"
 	ScaleUp   Next = "scale-up"
-	Keep      Next = "keep"    // the replicas that another client has set are left, and that is noted
-	Note      Next = "note"    // what an earlier leader has done is noted
-	Release   Next = "release" // it is to be ignored, and left to its operator
+	Keep      Next = "keep"    // record that another client's replicas are kept
+	Note      Next = "note"    // record the action of an earlier leader
+	Release   Next = "release" // the dependant is ignored: leave it to its operator
 	Nothing   Next = "nothing"
-	Fail      Next = "fail" // it cannot be read, or is missing
+	Fail      Next = "fail" // the dependant is missing or unreadable
 )
 
-// Outlook is what is to be expected of a dependant.
+// Outlook is the expected action on a dependant.
 type Outlook struct {
 	Dependant config.Dependant
-	// Object is what was read of it, unless Err says why it was not.
+	// Object as read, or the error Err.
 	Object Object
 	Err    error
-	// Step is that of the journal, its State "" without one.
+	// Step from the journal; State is "" without one.
 	Step v1alpha1.ScaleStep
 	Next Next
-	// Before are dependants of lower levels with which something is to be done first, or for which this one waits as they fail.
+	// Before are the dependants of lower levels that must be scaled before this one.
 	Before []v1alpha1.DependantRef
 }
 
-// Ignored reports whether the dependant is to be ignored.
+// Ignored reports whether the dependant is ignored.
 func (o *Outlook) Ignored() bool { return o.Err == nil && ignored(o.Object) }
 
-// Look returns what a Run in a direction would do, by the same rules, in the order in which it would; "" is the direction of none. It changes nothing.
-func Look(ctx context.Context, objects Objects, steps []v1alpha1.ScaleStep, direction Direction, dependants []config.Dependant) []Outlook {
+// Look returns the actions of a Run in a direction, by the same rules and in the same order; "" means no direction. It
+// changes nothing.
+func Look(
+	ctx context.Context, objects Objects, steps []v1alpha1.ScaleStep, direction Direction, dependants []config.Dependant,
+) []Outlook {
 	s := &Scaler{Objects: objects, Journal: pastSteps(steps)}
 	var all []Outlook
 	var before []v1alpha1.DependantRef
@@ -77,12 +80,12 @@ func (s *Scaler) look(ctx context.Context, direction Direction, d config.Dependa
 	return o
 }
 
-// holds reports whether the levels behind the dependant's wait for it. On the way up one that was not scaled down holds no other.
+// holds reports whether later levels wait for this dependant. When scaling up, others wait only for a scaled-down one.
 func (o *Outlook) holds(direction Direction) bool {
 	return o.Next != Nothing && (o.Next != Fail || direction == Down || o.Step.State != "")
 }
 
-// pastSteps is the Journal of who only looks.
+// pastSteps is a read-only Journal.
 type pastSteps []v1alpha1.ScaleStep
 
 // Step implements Journal.

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// What is expected of dependants in any state is what then happens to them, and looking changes nothing.
+// For dependants in any state, the outlook is what Run then does, and Look changes nothing.
 func TestLookIsWhatRunDoes(t *testing.T) {
 	for seed := range uint64(500) {
 		synctest.Test(t, func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestLookIsWhatRunDoes(t *testing.T) {
 			}
 			steps := make([]v1alpha1.ScaleStep, 0, len(w.steps))
 			for _, d := range example() {
-				if step, has := w.steps[d.Ref.Name]; has {
+				if step, ok := w.steps[d.Ref.Name]; ok {
 					steps = append(steps, step)
 				}
 			}
@@ -30,14 +30,14 @@ func TestLookIsWhatRunDoes(t *testing.T) {
 			if log := w.taken(); len(log) > 0 {
 				t.Fatalf("seed %d: looking has done %q", seed, log)
 			}
-			_ = w.scaler().Run(t.Context(), direction, example()) // what fails is in the log
+			_ = w.scaler().Run(t.Context(), direction, example()) // failures are in the log
 			log := w.taken()
 			checkLooks(t, fmt.Sprintf("seed %d, %s: %q", seed, direction, log), looks, direction, log, len(steps) > 0)
 		})
 	}
 }
 
-// checkLooks compares what was expected with what was done. Steps may be forgotten where nothing else is done.
+// checkLooks compares expected with actual actions. Run may remove steps without an action.
 func checkLooks(t *testing.T, scene string, looks []Outlook, direction Direction, log []string, steps bool) {
 	t.Helper()
 	stopped := false

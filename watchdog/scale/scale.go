@@ -1,7 +1,7 @@
-// Package scale scales the dependants of a cluster down, and those that it has scaled down up again, level by level.
+// Package scale scales the dependants of a cluster down and back up, level by level.
 //
-// A dependant carries what is needed to scale it up again: its replicas, in an annotation that is written before they are set to 0. The Journal says
-// beside that what is being done, so that the next leader goes on where this one has stopped.
+// An annotation of a dependant stores its replicas before they are set to 0. The Journal also records each step, so
+// that the next leader can continue.
 package scale
 
 import (
@@ -13,15 +13,17 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
-// Annotations of dependants. They are those of the Dependency Watchdog, so that whatever heeds them goes on to do so.
+// Annotations of dependants, the same as the Dependency Watchdog's, so that tools that respect them keep working.
 const (
-	// AnnotationReplicas has the replicas that a dependant had. AnnotationProtected says that it is scaled down, and must not be scaled up by others.
+	// AnnotationReplicas stores a dependant's original replicas. AnnotationProtected marks it as scaled down, so that
+	// other controllers do not scale it up.
 	AnnotationReplicas  = "dependency-watchdog.gardener.cloud/replicas"
 	AnnotationProtected = "dependency-watchdog.gardener.cloud/meltdown-protection-active"
-	// AnnotationIgnore has a dependant never be scaled, if it is true.
+	// AnnotationIgnore set to true prevents scaling of a dependant.
 	AnnotationIgnore = "dependency-watchdog.gardener.cloud/ignore-scaling"
 )
 
@@ -40,49 +42,52 @@ const (
 	Lowering = "Lowering"
 	Lowered  = "Lowered"
 	Raising  = "Raising"
-	// Kept: another client has set replicas while the dependant was scaled down. It is left alone until the nodes are seen again.
+	// Kept means that another client set replicas while the dependant was scaled down. The watchdog does not scale it
+	// until the nodes are seen again.
 	Kept = "Kept"
 )
 
 // Result of an Action.
 type Result string
 
-// The results. Nothing is reported of a dependant with which there is nothing to do.
+// Results. A dependant that needs no action is not reported.
 const (
 	Done    Result = "success"
 	Failed  Result = "error"
-	Was     Result = "kept"    // another client has set its replicas
-	Ignored Result = "ignored" // by AnnotationIgnore
+	Was     Result = "kept"    // another client has set the replicas
+	Ignored Result = "ignored" // because of AnnotationIgnore
 	DryRun  Result = "dry-run"
 )
 
-// Action is what was done with a dependant.
+// Action is a completed action on a dependant.
 type Action struct {
 	Ref       v1alpha1.DependantRef
 	Direction Direction
 	Result    Result
-	// Replicas that it had before it was scaled down, or that it has now.
+	// Replicas before the scale-down, or the current ones.
 	Replicas int32
-	// Err is why it has failed.
+	// Err is the error of a failed action.
 	Err error
 }
 
-// Object is what is read of a dependant.
+// Object is a dependant read from the API server.
 type Object struct {
 	// Version is its resourceVersion.
 	Version     string
 	Annotations map[string]string
-	// Replicas are those that it is to have, Running those that it has.
+	// Replicas are the desired replicas, Running the current ones.
 	Replicas, Running int32
 }
 
-// Objects of the namespace with the dependants. *Client implements it.
+// Objects reads and changes the dependants of a namespace. *Client implements it.
 type Objects interface {
-	// Get returns ErrGone if there is none of that name, and ErrNoScale if its kind has no scale subresource.
+	// Get returns ErrGone if the object does not exist, and ErrNoScale if its kind has no scale subresource.
 	Get(ctx context.Context, ref v1alpha1.DependantRef) (Object, error)
-	// Annotate sets annotations, and removes those that are nil. SetReplicas sets the replicas. Both need the version of what was read, return that of
-	// what is there now, and return ErrConflict if the object has another one by now.
-	Annotate(ctx context.Context, ref v1alpha1.DependantRef, version string, annotations map[string]*string) (string, error)
+	// Annotate sets annotations, and removes annotations whose value is nil. SetReplicas sets the replicas. Both get the
+	// version read, return the new one, and return ErrConflict if the object has changed.
+	Annotate(
+		ctx context.Context, ref v1alpha1.DependantRef, version string, annotations map[string]*string,
+	) (string, error)
 	SetReplicas(ctx context.Context, ref v1alpha1.DependantRef, version string, replicas int32) (string, error)
 }
 
@@ -93,11 +98,11 @@ var (
 	ErrConflict = errors.New("changed meanwhile")
 )
 
-// Journal keeps the steps where the next leader finds them. It is safe for concurrent use.
+// Journal stores the steps for the next leader. It is safe for concurrent use.
 type Journal interface {
-	// Step returns the step of a dependant, false if there is none.
+	// Step returns the step of a dependant, false if it has none.
 	Step(ref v1alpha1.DependantRef) (v1alpha1.ScaleStep, bool)
-	// Write replaces the step of a dependant, or removes it if there is nil. It fails if another leader has taken over.
+	// Write replaces the step of a dependant, or removes it if nil. It fails if another leader has taken over.
 	Write(ctx context.Context, ref v1alpha1.DependantRef, step *v1alpha1.ScaleStep) error
 }
 
@@ -105,9 +110,9 @@ type Journal interface {
 type Scaler struct {
 	Objects Objects
 	Journal Journal
-	// Report is told what was done. It may be called by several goroutines at once.
+	// Report is called for each action, possibly by several goroutines at once.
 	Report func(Action)
-	// DryRun has it report what it would do, and do nothing.
+	// DryRun only reports actions.
 	DryRun bool
 }
 
@@ -133,9 +138,9 @@ func scalingOf(direction Direction, d config.Dependant) config.Scaling {
 	return d.Up
 }
 
-// Run scales all dependants in a direction, those of a level at once, and returns when that is done, or ctx ends. If one of a level fails, the levels
-// behind it wait for the next Run: what was done is not done twice. On the way up, only one that is scaled down has others wait: one that has its
-// replicas, and not come to lose its annotations, is an error of the whole Run.
+// Run scales all dependants in a direction, level by level, and returns at the end or when ctx ends. If a dependant
+// fails, later levels wait for the next Run, which does not repeat completed actions. When scaling up, others wait only
+// for a scaled-down dependant; a dependant with its replicas but remaining annotations makes the whole Run fail.
 func (s *Scaler) Run(ctx context.Context, direction Direction, dependants []config.Dependant) error {
 	var marked []error
 	for _, level := range levelsOf(direction, dependants) {
@@ -147,8 +152,8 @@ func (s *Scaler) Run(ctx context.Context, direction Direction, dependants []conf
 				if errs[i] = t.run(ctx); errs[i] != nil && ctx.Err() == nil {
 					t.report(Failed, 0, errs[i])
 				}
-				if _, has := s.Journal.Step(d.Ref); direction == Up && !has && ctx.Err() == nil {
-					errs[i] = nil // it was not scaled down: what is wrong with it must not keep others at 0
+				if _, ok := s.Journal.Step(d.Ref); direction == Up && !ok && ctx.Err() == nil {
+					errs[i] = nil // this dependant was not scaled down: its error must not keep others at 0
 				}
 			})
 		}
@@ -165,11 +170,12 @@ func (s *Scaler) Run(ctx context.Context, direction Direction, dependants []conf
 	return errors.Join(marked...)
 }
 
-// Times of a task.
+// Timing of a task.
 const (
-	// attempts at an object that others change at the same time.
+	// attempts on an object that other clients change at the same time.
 	attempts = 5
-	// settleTimeout limits how long a level waits for the pods of its dependants to end, or to be made; settlePeriod is how often it looks.
+	// settleTimeout limits how long a level waits for the pods of its dependants to stop or start; settlePeriod is the
+	// interval of checks.
 	settleTimeout = 5 * time.Second
 	settlePeriod  = 500 * time.Millisecond
 )
@@ -178,12 +184,5 @@ func wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return run.Sleep(ctx, d)
 }

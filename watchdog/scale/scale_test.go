@@ -50,7 +50,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// The order of all writes, down and up: what is needed to scale up again is written before.
+// The order of all writes, down and up: the information for scaling up is written first.
 func TestDownAndUp(t *testing.T) {
 	w := newWorld(map[string]int32{"kcm": 3, "mcm": 1})
 	dependants := []config.Dependant{dependant("kcm", 0, 1), dependant("mcm", 1, 0)}
@@ -79,7 +79,7 @@ func TestDownAndUp(t *testing.T) {
 	run(Up)
 }
 
-// What there is to do with one dependant, by what it is.
+// Actions on one dependant, by its state.
 func TestOne(t *testing.T) {
 	protected := func(replicas string) map[string]string {
 		return map[string]string{AnnotationProtected: "", AnnotationReplicas: replicas}
@@ -88,7 +88,7 @@ func TestOne(t *testing.T) {
 		direction   Direction
 		replicas    int32
 		annotations map[string]string
-		want        string // what it is after it
+		want        string // state afterwards
 		reports     string
 	}{
 		"down":                           {Down, 2, nil, "0 meltdown-protection-active= replicas=2", "success 2"},
@@ -127,7 +127,7 @@ func TestOne(t *testing.T) {
 				}
 				reports, writes := "", 0
 				for _, line := range w.taken() {
-					if _, report, is := strings.Cut(line, "kcm: "); is {
+					if _, report, ok := strings.Cut(line, "kcm: "); ok {
 						reports = report
 					} else {
 						writes++
@@ -147,7 +147,7 @@ func TestOne(t *testing.T) {
 	}
 }
 
-// What is not there.
+// Missing dependants.
 func TestMissing(t *testing.T) {
 	two := func(optional bool) []config.Dependant {
 		first := dependant("ca", 0, 0)
@@ -203,7 +203,7 @@ func TestReplicasOfOthersAreKept(t *testing.T) {
 	}
 	run(Down)
 	w.operator("kcm", func(o *Object) { o.Replicas = 5 })
-	w.operator("mcm", func(o *Object) { o.Annotations = map[string]string{} }) // it is to stay at 0
+	w.operator("mcm", func(o *Object) { o.Annotations = map[string]string{} }) // it must stay at 0
 	w.taken()
 	run(Down)
 	run(Down)
@@ -222,7 +222,7 @@ func TestReplicasOfOthersAreKept(t *testing.T) {
 	}
 }
 
-// A client that changes the object between a reading and a write is not overwritten.
+// A write does not overwrite another client's change since the read.
 func TestConflict(t *testing.T) {
 	w := newWorld(map[string]int32{"kcm": 3})
 	times := 0
@@ -246,7 +246,8 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// The delay is waited only if there is something to do, by the dependants of a level at once, and what is done follows what is there after it.
+// The delay only applies to necessary actions, once for all dependants of a level, and the action depends on the state
+// after it.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(map[string]int32{"kcm": 3, "mcm": 1})
@@ -277,7 +278,7 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// A level waits for the pods of the one before, though not for long. A run that is not wanted any more ends at once.
+// A level waits for the pods of the previous one, for a limited time. A cancelled run ends at once.
 func TestSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(map[string]int32{"kcm": 3, "mcm": 1})
@@ -304,8 +305,8 @@ func TestSettles(t *testing.T) {
 	})
 }
 
-// A dependant whose annotations cannot be removed, as where a policy denies it, has its replicas: those of higher levels are scaled up after it, nothing is
-// done twice, and the next runs try again.
+// A dependant whose annotations cannot be removed, for example because of a policy, has its replicas: higher levels are
+// scaled up, no action is repeated, and the next runs retry.
 func TestAnnotationsStay(t *testing.T) {
 	for name, other := range map[string]int32{"scaled up": 0, "set by another client": 5} {
 		t.Run(name, func(t *testing.T) {

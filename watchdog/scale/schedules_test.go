@@ -14,8 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
-// TestSchedules kills leaders before and after any of their writes, and has others change dependants meanwhile. In the end all have the replicas that
-// they are to have, and nothing is left behind.
+// TestSchedules kills leaders before and after any write, while other clients change dependants. In the end all have
+// the expected replicas, without remaining annotations and steps.
 func TestSchedules(t *testing.T) {
 	for seed := range uint64(slowtest.Rounds(10_000, 500)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func play(t *testing.T, r *rand.Rand) error {
 	return nil
 }
 
-// disturb has the leader die, or another client set replicas.
+// disturb kills the leader, or makes another client set replicas.
 func (s *schedule) disturb(string) error {
 	switch {
 	case s.dead:
@@ -70,7 +70,7 @@ func (s *schedule) disturb(string) error {
 	case s.r.IntN(12) == 0:
 		s.dead = true
 		return errKilled
-	case s.r.IntN(12) == 0: // what another client sets is what a dependant is to have
+	case s.r.IntN(12) == 0: // the other client's replicas are the expected ones
 		name := slices.Sorted(maps.Keys(s.objects))[s.r.IntN(3)]
 		s.want[name] = 1 + s.r.Int32N(9)
 		s.set(s.objects[name], func(o *Object) { o.Replicas = s.want[name] })
@@ -78,7 +78,7 @@ func (s *schedule) disturb(string) error {
 	return nil
 }
 
-// begin disturbs before a write, which fails if its object has another version by then.
+// begin disturbs before a write, which fails if the object's version has changed.
 func (s *schedule) begin(what string) error {
 	name := what[strings.LastIndexByte(what, ' ')+1:]
 	version := s.objects[name].Version

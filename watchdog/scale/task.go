@@ -13,16 +13,16 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
-// task is one dependant that is scaled.
+// task scales one dependant.
 type task struct {
 	*Scaler
 	direction Direction
 	dependant config.Dependant
 	scaling   config.Scaling
-	delayed   bool // the delay is over
+	delayed   bool // the delay has passed
 }
 
-// run scales the dependant, unless there is nothing to do.
+// run scales the dependant if needed.
 func (t *task) run(ctx context.Context) error {
 	for range attempts {
 		again, err := t.attempt(ctx)
@@ -41,8 +41,8 @@ func (t *task) wrap(err error) error {
 	return fmt.Errorf("scale %s %s: %w", t.dependant.Ref.Kind, t.dependant.Ref.Name, err)
 }
 
-// attempt looks at the dependant, and does what is to be done. It asks to be called again once it has waited for the delay, since the dependant may
-// be another one by then.
+// attempt reads the dependant and acts on it. After waiting for the delay it reads the dependant again, since it may
+// have changed.
 func (t *task) attempt(ctx context.Context) (again bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, t.scaling.Timeout)
 	defer cancel()
@@ -68,7 +68,7 @@ func (t *task) attempt(ctx context.Context) (again bool, err error) {
 	return false, act.do(limited, o)
 }
 
-// gone returns err, unless there may be no such dependant. On the way up one that is missing keeps no other one down.
+// gone returns err, unless the dependant may be missing. When scaling up, a missing dependant does not delay others.
 func (t *task) gone(ctx context.Context, err error) error {
 	if t.direction == Down && !t.dependant.Optional {
 		return err
@@ -79,54 +79,54 @@ func (t *task) gone(ctx context.Context, err error) error {
 	return t.forget(ctx)
 }
 
-// action is what is to be done with a dependant.
+// action is an action on a dependant.
 type action struct {
 	what    Next
-	delayed bool // after the delay
+	delayed bool // wait for the delay first
 	do      func(context.Context, Object) error
 }
 
-// plan returns what is to be done, nil for nothing.
+// plan returns the action needed, nil for none.
 func (t *task) plan(o Object) *action {
 	_, protected := o.Annotations[AnnotationProtected]
-	step, has := t.Journal.Step(t.dependant.Ref)
+	step, ok := t.Journal.Step(t.dependant.Ref)
 	if ignored(o) {
-		if protected || has {
+		if protected || ok {
 			return &action{what: Release, do: t.release}
 		}
 		return nil
 	}
 	if t.direction == Up {
-		return t.planUp(o, protected, has)
+		return t.planUp(o, protected, ok)
 	}
 	return t.planDown(o, protected, step.State)
 }
 
-// ignored reports whether a dependant is never to be scaled.
+// ignored reports whether a dependant must never be scaled.
 func ignored(o Object) bool {
 	ignore, err := strconv.ParseBool(o.Annotations[AnnotationIgnore])
 	return err == nil && ignore
 }
 
-// planUp is plan on the way up. has says that there is a step.
+// planUp is plan for scaling up. has reports whether a step exists.
 func (t *task) planUp(o Object, protected, has bool) *action {
 	switch {
 	case protected && o.Replicas == 0:
 		return &action{what: ScaleUp, delayed: true, do: t.raise}
-	case protected || has: // another client has set its replicas, or has made them its own by removing the annotation
+	case protected || has: // another client has set the replicas, or removed the annotation to take the dependant over
 		return &action{what: Keep, do: t.keep}
 	}
 	return nil
 }
 
-// planDown is plan on the way down. state is that of the step, "" without one.
+// planDown is plan for scaling down. state is the step's, "" without one.
 func (t *task) planDown(o Object, protected bool, state string) *action {
 	switch {
 	case state == Kept:
 		return nil
 	case state == Lowered && o.Replicas > 0:
 		return &action{what: Keep, do: t.leave}
-	case state == Lowering && o.Replicas == 0 && protected: // the leader before this one has not come to write that it is done
+	case state == Lowering && o.Replicas == 0 && protected: // the previous leader did not record the end
 		return &action{what: Note, do: t.lowered}
 	case o.Replicas > 0:
 		return &action{what: ScaleDown, delayed: true, do: t.lower}
@@ -134,13 +134,14 @@ func (t *task) planDown(o Object, protected bool, state string) *action {
 	return nil
 }
 
-// lower scales down. The replicas are in the annotation, and the step in the journal, before they are set.
+// lower scales down, after it has written the replicas to the annotation and the step to the journal.
 func (t *task) lower(ctx context.Context, o Object) error {
 	if err := t.write(ctx, Lowering, o.Replicas); err != nil {
 		return err
 	}
 	replicas, protected := strconv.Itoa(int(o.Replicas)), ""
-	version, err := t.Objects.Annotate(ctx, t.dependant.Ref, o.Version, map[string]*string{AnnotationReplicas: &replicas, AnnotationProtected: &protected})
+	version, err := t.Objects.Annotate(ctx, t.dependant.Ref, o.Version,
+		map[string]*string{AnnotationReplicas: &replicas, AnnotationProtected: &protected})
 	if err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ func (t *task) lower(ctx context.Context, o Object) error {
 	return t.settle(ctx, func(o Object) bool { return o.Running == 0 })
 }
 
-// lowered writes what an earlier leader has done.
+// lowered records an earlier leader's scale-down.
 func (t *task) lowered(ctx context.Context, _ Object) error {
 	step, _ := t.Journal.Step(t.dependant.Ref)
 	if err := t.write(ctx, Lowered, step.Replicas); err != nil {
@@ -164,7 +165,7 @@ func (t *task) lowered(ctx context.Context, _ Object) error {
 	return nil
 }
 
-// leave leaves a dependant to another client, which has scaled it up while the nodes are lost.
+// leave leaves a dependant to another client that scaled it up while the nodes were lost.
 func (t *task) leave(ctx context.Context, o Object) error {
 	if err := t.write(ctx, Kept, o.Replicas); err != nil {
 		return err
@@ -173,7 +174,7 @@ func (t *task) leave(ctx context.Context, o Object) error {
 	return nil
 }
 
-// raise scales up. The annotations go after that: without them no later run would know that it is to be scaled up.
+// raise scales up, then removes the annotations, without which a later run would not scale up after a failure.
 func (t *task) raise(ctx context.Context, o Object) error {
 	replicas := t.replicas(o)
 	if err := t.write(ctx, Raising, replicas); err != nil {
@@ -186,45 +187,46 @@ func (t *task) raise(ctx context.Context, o Object) error {
 	if err = t.unmark(ctx, version); err != nil && !errors.Is(err, errMarked) {
 		return err
 	}
-	if err == nil { // otherwise keep reports it
+	if err == nil { // otherwise keep reports the action
 		t.report(Done, replicas, nil)
 	}
 	return errors.Join(err, t.settle(ctx, func(o Object) bool { return o.Running > 0 }))
 }
 
-// replicas returns how many a dependant had: as its annotation says, else as the journal says, else one.
+// replicas returns the original replicas: from the annotation, else the journal, else one.
 func (t *task) replicas(o Object) int32 {
 	if n, err := strconv.ParseInt(o.Annotations[AnnotationReplicas], 10, 32); err == nil && n > 0 {
 		return int32(n)
 	}
-	if step, has := t.Journal.Step(t.dependant.Ref); has && step.Replicas > 0 {
+	if step, ok := t.Journal.Step(t.dependant.Ref); ok && step.Replicas > 0 {
 		return step.Replicas
 	}
 	return 1
 }
 
-// keep leaves the replicas as they are, and removes the annotations if they are there. Those of a dependant that a leader has scaled up, and not
-// come to remove them, go the same way.
+// keep keeps the replicas, and removes all annotations, including annotations that a leader did not remove after
+// scaling up.
 func (t *task) keep(ctx context.Context, o Object) error {
-	step, has := t.Journal.Step(t.dependant.Ref)
+	step, ok := t.Journal.Step(t.dependant.Ref)
 	if err := t.unmark(ctx, o.Version); err != nil {
 		return err
 	}
-	switch same := has && step.Replicas == o.Replicas; {
+	switch same := ok && step.Replicas == o.Replicas; {
 	case same && step.State == Raising:
 		t.report(Done, o.Replicas, nil)
-	case same && step.State == Lowering: // it was never scaled down
+	case same && step.State == Lowering: // the dependant was never scaled down
 	default:
 		t.report(Was, o.Replicas, nil)
 	}
 	return nil
 }
 
-// release leaves a dependant that is to be ignored to its operator. As the Dependency Watchdog does, it removes the annotation that keeps others
-// from scaling it.
+// release leaves an ignored dependant to its operator. Like the Dependency Watchdog, it removes the annotation that
+// prevents scaling by other controllers.
 func (t *task) release(ctx context.Context, o Object) error {
 	if _, protected := o.Annotations[AnnotationProtected]; protected {
-		if _, err := t.Objects.Annotate(ctx, t.dependant.Ref, o.Version, map[string]*string{AnnotationProtected: nil}); err != nil {
+		if _, err := t.Objects.Annotate(ctx, t.dependant.Ref, o.Version,
+			map[string]*string{AnnotationProtected: nil}); err != nil {
 			return err
 		}
 	}
@@ -235,12 +237,14 @@ func (t *task) release(ctx context.Context, o Object) error {
 	return nil
 }
 
-// errMarked says that a dependant has its replicas, and still its annotations. The step stays, so that the next run removes them.
+// errMarked means that a dependant has its replicas, but that its annotations remain. The step remains, too, so that
+// the next run removes the annotations.
 var errMarked = errors.New("annotations are not removed")
 
-// unmark removes both annotations, and the step.
+// unmark removes both annotations and the step.
 func (t *task) unmark(ctx context.Context, version string) error {
-	_, err := t.Objects.Annotate(ctx, t.dependant.Ref, version, map[string]*string{AnnotationReplicas: nil, AnnotationProtected: nil})
+	_, err := t.Objects.Annotate(ctx, t.dependant.Ref, version,
+		map[string]*string{AnnotationReplicas: nil, AnnotationProtected: nil})
 	if errors.Is(err, ErrConflict) {
 		return err
 	}
@@ -251,18 +255,19 @@ func (t *task) unmark(ctx context.Context, version string) error {
 }
 
 func (t *task) write(ctx context.Context, state string, replicas int32) error {
-	return t.Journal.Write(ctx, t.dependant.Ref, &v1alpha1.ScaleStep{Ref: t.dependant.Ref, State: state, Replicas: replicas, Since: metav1.Now()})
+	return t.Journal.Write(ctx, t.dependant.Ref, &v1alpha1.ScaleStep{Ref: t.dependant.Ref, State: state,
+		Replicas: replicas, Since: metav1.Now()})
 }
 
 func (t *task) forget(ctx context.Context) error {
-	if _, has := t.Journal.Step(t.dependant.Ref); !has {
+	if _, ok := t.Journal.Step(t.dependant.Ref); !ok {
 		return nil
 	}
 	return t.Journal.Write(ctx, t.dependant.Ref, nil)
 }
 
-// settle waits for the pods of the dependant, so that the next level does not act beside it. It does not wait for long: how long pods take to end is
-// not known, and those of the next level go on meanwhile.
+// settle waits for the dependant's pods to start or stop before the next level is scaled. The wait is bounded, since
+// pods may take arbitrarily long to end.
 func (t *task) settle(ctx context.Context, settled func(Object) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()

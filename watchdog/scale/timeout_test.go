@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
-// silent is an API server that accepts, and never answers about one dependant.
+// silent is an API server that never responds to requests for one dependant.
 type silent struct {
 	*world
 
@@ -26,7 +26,8 @@ func (s silent) Get(ctx context.Context, ref v1alpha1.DependantRef) (Object, err
 	return Object{}, ctx.Err()
 }
 
-// One that is not answered about fails after its timeout, without its delay; others of its level are scaled, and those behind it wait.
+// A dependant without responses fails after its timeout, without its delay; others of its level are scaled, and later
+// levels wait.
 func TestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(map[string]int32{"kcm": 1, "mcm": 1, "ca": 1})

@@ -26,9 +26,10 @@ type world struct {
 	steps   map[string]v1alpha1.ScaleStep
 	version int
 	noScale map[string]bool
-	// before is called before each write, with what it is and mu held. Its error is that of the write. after is called once it is done.
+	// before is called before each write, with its description and mu held. Its error fails the write. after is called
+	// after the write.
 	before, after func(what string) error
-	log           []string // of writes that were done, and actions
+	log           []string // completed writes, and actions
 	running       bool     // pods follow their replicas at once
 }
 
@@ -57,7 +58,7 @@ func (w *world) Get(ctx context.Context, ref v1alpha1.DependantRef) (Object, err
 	return read, nil
 }
 
-// write does one write, unless it is stopped.
+// write performs one write, unless it is stopped.
 func (w *world) write(what string, do func()) error {
 	if w.before != nil {
 		if err := w.before(what); err != nil {
@@ -119,8 +120,8 @@ func (w *world) SetReplicas(_ context.Context, ref v1alpha1.DependantRef, versio
 func (w *world) Step(ref v1alpha1.DependantRef) (v1alpha1.ScaleStep, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	step, has := w.steps[ref.Name]
-	return step, has
+	step, ok := w.steps[ref.Name]
+	return step, ok
 }
 
 func (w *world) Write(_ context.Context, ref v1alpha1.DependantRef, step *v1alpha1.ScaleStep) error {
@@ -132,7 +133,7 @@ func (w *world) Write(_ context.Context, ref v1alpha1.DependantRef, step *v1alph
 	return w.write(step.State+" "+ref.Name, func() { w.steps[ref.Name] = *step })
 }
 
-// scaler returns one whose actions are in the log.
+// scaler returns a Scaler that logs its actions.
 func (w *world) scaler() *Scaler {
 	return &Scaler{Objects: w, Journal: w, Report: func(a Action) {
 		w.mu.Lock()
@@ -154,7 +155,7 @@ func (w *world) taken() []string {
 	return log
 }
 
-// described returns an object as a text: its replicas, and its annotations.
+// described formats an object: its replicas and annotations.
 func (w *world) described(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,14 +168,14 @@ func (w *world) described(name string) string {
 	return strings.Join(parts, " ")
 }
 
-// operator changes an object, as another client does.
+// operator changes an object like another client.
 func (w *world) operator(name string, do func(*Object)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.set(w.objects[name], do)
 }
 
-// dependant returns one with levels of both ways.
+// dependant returns a dependant with levels for both directions.
 func dependant(name string, up, down int32) config.Dependant {
 	return config.Dependant{
 		Ref: v1alpha1.DependantRef{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
@@ -182,7 +183,7 @@ func dependant(name string, up, down int32) config.Dependant {
 	}
 }
 
-// example is that of the Dependency Watchdog.
+// example is the Dependency Watchdog's example.
 func example() []config.Dependant {
 	return []config.Dependant{dependant("kcm", 0, 1), dependant("mcm", 1, 0), dependant("ca", 2, 0)}
 }

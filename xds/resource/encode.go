@@ -15,18 +15,18 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// typePrefix is what Envoy puts before the full name of a message.
+// typePrefix precedes the full name of a message in Envoy's type URLs.
 const typePrefix = "type.googleapis.com/"
 
-// versionBytes is how many bytes of the hash are the version: only versions of the same name are compared.
+// versionBytes is how many bytes of the hash are used as version: only versions of the same name are compared.
 const versionBytes = 8
 
-// marshal encodes every message: anypb.New and proto.Marshal may order maps differently each time, and the same view must
-// give the same bytes.
+// marshal encodes every message. It is deterministic, unlike anypb.New and proto.Marshal, which may order maps
+// differently each time: equal views must yield equal bytes.
 var marshal = proto.MarshalOptions{Deterministic: true}
 
-// Any packs m, always into the same bytes. Use it instead of anypb.New for messages within messages. It panics if m cannot
-// be encoded: only a string that is not UTF-8 can cause that, and no valid object contains one.
+// Any packs m, always into the same bytes. Use it instead of anypb.New for messages within messages. It panics if m
+// cannot be encoded: only a string that is not UTF-8 can cause this, and no valid object contains one.
 func Any(m proto.Message) *anypb.Any {
 	body, err := marshal.Marshal(m)
 	if err != nil {
@@ -35,8 +35,9 @@ func Any(m proto.Message) *anypb.Any {
 	return &anypb.Any{TypeUrl: typeOf(m), Value: body}
 }
 
-// Encode returns m as a resource with that name. It does not keep m. It returns an error if Sonde does not serve the type
-// of m, if m has another name, or if m is invalid: Envoy would refuse such a resource, and with it the whole response.
+// Encode returns m as a resource with this name. It does not keep m. It returns an error if Sonde does not serve the
+// type of m, if m has another name, or if m is invalid: Envoy would refuse such a resource together with the whole
+// response.
 func Encode(name string, m proto.Message) (*Resource, error) {
 	i := Type(typeOf(m)).index()
 	if i < 0 {
@@ -44,7 +45,7 @@ func Encode(name string, m proto.Message) (*Resource, error) {
 	}
 	t := Types()[i] // a constant: all resources share its bytes
 	if own := ownName(m); own != name || name == "" {
-		return nil, fmt.Errorf("encode %s %q: the message calls itself %q", t.Short(), name, own)
+		return nil, fmt.Errorf("encode %s %q: the message has the name %q", t.Short(), name, own)
 	}
 	if v, ok := m.(interface{ ValidateAll() error }); ok {
 		if err := v.ValidateAll(); err != nil {
@@ -65,7 +66,8 @@ func Encode(name string, m proto.Message) (*Resource, error) {
 // New returns a resource from a message that is already encoded and known to be valid.
 func New(t Type, name, version string, body []byte) *Resource {
 	entry, value := entryOf(t, name, version, body)
-	return &Resource{Type: t, Name: name, Version: version, Body: &anypb.Any{TypeUrl: string(t), Value: value}, Entry: entry}
+	return &Resource{Type: t, Name: name, Version: version, Body: &anypb.Any{TypeUrl: string(t), Value: value},
+		Entry: entry}
 }
 
 // Numbers of the fields of discovery.v3's DeltaDiscoveryResponse and Resource, and of Any.
@@ -80,8 +82,8 @@ const (
 	anyValue   = 2
 )
 
-// entryOf encodes a resource as a field of a response. value is the part of entry that holds body, so that there is only
-// one copy.
+// entryOf encodes a resource as a field of a response. value is the part of entry that contains body, so that only one
+// copy exists.
 func entryOf(t Type, name, version string, body []byte) (entry, value []byte) {
 	size := func(n int) int { return 1 + protowire.SizeBytes(n) } // the tags take one byte each
 	wrapped := size(len(t)) + size(len(body))
@@ -112,8 +114,8 @@ func endpointsOf(m proto.Message) string {
 	return cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
 }
 
-// boundBy returns the address of a listener, by the direction of its traffic. One for outbound traffic may not bind its address: other listeners hand
-// connections over to it.
+// boundBy returns the address of a listener, by the direction of its traffic. An outbound listener need not bind its
+// address: other listeners hand connections over to it.
 func boundBy(m proto.Message) (inbound, outbound netip.AddrPort) {
 	l, ok := m.(*listenerv3.Listener)
 	if !ok {
@@ -121,7 +123,7 @@ func boundBy(m proto.Message) (inbound, outbound netip.AddrPort) {
 	}
 	socket := l.GetAddress().GetSocketAddress()
 	address, err := netip.ParseAddr(socket.GetAddress())
-	if err != nil { // a name or a pipe, at which no endpoint can be
+	if err != nil { // a name or a pipe, which no endpoint can have
 		return inbound, outbound
 	}
 	at := netip.AddrPortFrom(address.Unmap(), uint16(socket.GetPortValue()))
@@ -138,7 +140,7 @@ func typeOf(m proto.Message) string {
 	return typePrefix + string(m.ProtoReflect().Descriptor().FullName())
 }
 
-// ownName returns the field that Envoy uses as the name: cluster_name of a ClusterLoadAssignment, else name.
+// ownName returns the field that Envoy uses as the name: cluster_name of a ClusterLoadAssignment, otherwise name.
 func ownName(m proto.Message) string {
 	switch m := m.(type) {
 	case interface{ GetClusterName() string }:

@@ -23,7 +23,7 @@ const (
 // Types lists the types in the order in which they are sent.
 func Types() []Type { return []Type{Cluster, Endpoint, Listener, Route} }
 
-// index returns the position in Types, -1 for a type that is not served.
+// index returns the position in Types, or -1 for a type that is not served.
 func (t Type) index() int {
 	switch t {
 	case Cluster:
@@ -66,34 +66,35 @@ type Resource struct {
 	Endpoints string
 	// Peers are the identities that a Cluster accepts from its endpoints, sorted; they are in Body, too. See WithPeers.
 	Peers []string
-	// Inbound is the address of a Listener for others than the application; the zero AddrPort for any other resource.
+	// Inbound is the address of a Listener for inbound traffic; the zero AddrPort for any other resource.
 	Inbound netip.AddrPort
-	// Outbound is the address that a Listener for the application's own traffic binds; the zero AddrPort for any other resource.
+	// Outbound is the address that a Listener for the application's own traffic binds; the zero AddrPort for any other
+	// resource.
 	Outbound netip.AddrPort
 }
 
-// NodeDrainTime is the key in the metadata of a node of how long its Envoy lets the connections of a replaced listener go on,
-// as a Go duration: Envoy's own requests do not say what its --drain-time-s is.
+// NodeDrainTime is the node metadata key for the time, as a Go duration, that the node's Envoy keeps the connections of
+// a replaced listener. Envoy's requests do not include its --drain-time-s.
 const NodeDrainTime = "sonde.dev/drain-time"
 
-// NodeRecords is the key in the metadata of a node that says whether its agent reads what Envoy records of plain text: true or false. Without
-// it nothing is recorded.
+// NodeRecords is the node metadata key that tells whether the agent reads Envoy's records of plaintext connections:
+// true or false. If it is missing, nothing is recorded.
 const NodeRecords = "sonde.dev/plaintext-records"
 
-// Metadata is what the metadata of a node says of what its Envoy should have.
+// Metadata is the content of a node's metadata that affects its resources.
 type Metadata struct {
-	// Records is what NodeRecords says.
+	// Records is the value of NodeRecords.
 	Records bool
 }
 
-// WithPeers returns a copy of a Cluster that says which identities it accepts, sorted.
+// WithPeers returns a copy of a Cluster with the identities it accepts, sorted.
 func (r *Resource) WithPeers(peers []string) *Resource {
 	with := *r
 	with.Peers = peers
 	return &with
 }
 
-// Key names the resource within a Set.
+// Key returns the name of the resource within a Set.
 func (r *Resource) Key() Name { return Name{Type: r.Type, Name: r.Name} }
 
 // Name of a resource together with its type.
@@ -106,18 +107,19 @@ func (n Name) compare(m Name) int {
 	return cmp.Or(cmp.Compare(n.Type, m.Type), cmp.Compare(n.Name, m.Name))
 }
 
-// Desired holds the resources that a proxy should have. Shared is the same pointer for all proxies that see the same
-// services, Node for those of them on one node; no name is in two sets. The zero value means that the proxy is not known.
+// Desired holds the desired resources of a proxy. Shared is the same pointer for all proxies that see the same
+// services, and Node for all of them on one node; no name is in two sets. The zero value means that the proxy is
+// unknown.
 type Desired struct {
 	Shared, Node, Own *Set
-	// For is what the Envoy has said for which Own was made.
+	// For is the metadata that Own was made for.
 	For Metadata
 }
 
 // Known reports whether the proxy is known, even if it should have no resources.
 func (d Desired) Known() bool { return d.Shared != nil || d.Own != nil }
 
-// Get returns the resource with that name, nil if there is none.
+// Get returns the resource with a name, nil if not found.
 func (d Desired) Get(n Name) *Resource {
 	if r := d.Own.Get(n); r != nil {
 		return r

@@ -87,17 +87,17 @@ func TestEncodeRoundTrip(t *testing.T) {
 	}
 }
 
-// TestEntry puts entries together to a response, and has protobuf read it.
+// TestEntry joins entries to a response, which protobuf must be able to parse.
 func TestEntry(t *testing.T) {
 	t.Parallel()
 	var wire []byte
 	want := &discoveryv3.DeltaDiscoveryResponse{}
-	for _, size := range []int{1, 100, 127, 128, 20_000, 3_000_000} { // the length of lengths differs
+	for _, size := range []int{1, 100, 127, 128, 20_000, 3_000_000} { // with different lengths of the length
 		r := cluster(t, strings.Repeat("n", min(size, 500)), strings.Repeat("a", size))
 		wire = append(wire, r.Entry...)
 		want.Resources = append(want.Resources, &discoveryv3.Resource{Name: r.Name, Version: r.Version, Resource: r.Body})
 		if len(r.Entry) != cap(r.Entry) {
-			t.Errorf("Entry of %d bytes has room for %d", len(r.Entry), cap(r.Entry))
+			t.Errorf("Entry of %d bytes has the capacity %d", len(r.Entry), cap(r.Entry))
 		}
 	}
 	got := &discoveryv3.DeltaDiscoveryResponse{}
@@ -105,7 +105,7 @@ func TestEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !proto.Equal(want, got) {
-		t.Error("entries are not the resources that they were made of")
+		t.Error("the parsed entries differ from the resources")
 	}
 }
 
@@ -130,7 +130,8 @@ func TestEncodeNamesTheEndpointsOfACluster(t *testing.T) {
 	}
 }
 
-// TestEncodeNamesTheAddressOfAListener by the direction of its traffic: one that binds nothing has none.
+// TestEncodeNamesTheAddressOfAListener checks the address by the direction of the traffic: a listener that does not
+// bind has none.
 func TestEncodeNamesTheAddressOfAListener(t *testing.T) {
 	t.Parallel()
 	listener := func(direction corev3.TrafficDirection, binds *wrapperspb.BoolValue) *listenerv3.Listener {
@@ -161,8 +162,8 @@ func TestEncodeErrors(t *testing.T) {
 		want string
 	}{
 		"other type":     {"x", &corev3.Node{Id: "x"}, "is not served"},
-		"other name":     {"x", &clusterv3.Cluster{Name: "y"}, `calls itself "y"`},
-		"no name":        {"", &clusterv3.Cluster{}, "calls itself"},
+		"other name":     {"x", &clusterv3.Cluster{Name: "y"}, `has the name "y"`},
+		"no name":        {"", &clusterv3.Cluster{}, "has the name"},
 		"field rules":    {"x", &listenerv3.Listener{Name: "x", Address: badPort()}, "PortValue"},
 		"nested rules":   {"x", &endpointv3.ClusterLoadAssignment{ClusterName: "x", Policy: badPolicy()}, "OverprovisioningFactor"},
 		"not UTF-8":      {"x", &clusterv3.Cluster{Name: "x", AltStatName: "\xff"}, "UTF-8"},
@@ -305,7 +306,7 @@ func TestDiffOfSuccessorIsKept(t *testing.T) {
 	}
 }
 
-// keys describes a delta: name@version for what is put, -name for what is removed.
+// keys formats a delta: name@version for put resources, -name for removed ones.
 func keys(d resource.Delta) []string {
 	var all []string
 	for _, c := range d {
@@ -342,7 +343,7 @@ func TestDesired(t *testing.T) {
 	a, b := cluster(t, "a", ""), cluster(t, "b", "")
 	d := resource.Desired{Shared: resource.NewSet(a), Own: resource.NewSet(b)}
 	if d.Get(name("a")) != a || d.Get(name("b")) != b || d.Get(name("c")) != nil {
-		t.Error("Get() of Desired does not look into both sets")
+		t.Error("Get() of Desired does not find the resources of both sets")
 	}
 	if !d.Known() || (resource.Desired{}).Known() {
 		t.Error("Known() is wrong")

@@ -5,18 +5,19 @@ import (
 	"slices"
 )
 
-// Set is an immutable set of resources, unique by type and name. A nil *Set is empty. A set made by With shares with its
-// predecessor every resource, and every list of a type, that did not change.
+// Set is an immutable set of resources, unique by type and name. A nil *Set is empty. A set made by With shares
+// unchanged resources, and unchanged lists of a type, with its predecessor.
 type Set struct {
 	byType [typeCount][]*Resource // by Type.index, each sorted by name
 	id     *identity
-	before *identity // of the predecessor; nil if the set was made by NewSet
-	delta  Delta     // from before to this one
+	before *identity // identity of the predecessor; nil if NewSet made the set
+	delta  Delta     // difference from the predecessor
 }
 
 const typeCount = 4 // len(Types())
 
-// identity tells sets apart without keeping them alive: a set that referred to its predecessor would keep all of them.
+// identity distinguishes sets without keeping them alive: a set that referred to its predecessor would keep all
+// predecessors.
 type identity struct{ _ byte }
 
 // Delta is the difference between two sets, sorted by type and name. It is shared: do not modify it.
@@ -28,7 +29,7 @@ type Change struct {
 	New *Resource // nil if it was removed
 }
 
-// Key names the resource.
+// Key returns the name of the resource.
 func (c Change) Key() Name {
 	if c.New != nil {
 		return c.New.Key()
@@ -36,7 +37,7 @@ func (c Change) Key() Name {
 	return c.Old.Key()
 }
 
-// NewSet returns a set of these resources. Of two with the same type and name the later one wins.
+// NewSet returns a set of these resources. If two have the same type and name, the later one wins.
 func NewSet(resources ...*Resource) *Set {
 	if s := (*Set)(nil).With(resources, nil); s != nil {
 		return s
@@ -44,9 +45,9 @@ func NewSet(resources ...*Resource) *Set {
 	return &Set{id: new(identity)}
 }
 
-// With returns a set with some resources put and others removed; a name in both is put. A resource whose version s has
-// already is not replaced, and if nothing changes With returns s. The cost is that of the change, and a copy of the list of
-// pointers of each type that changed.
+// With returns a set with some resources put and others removed; a name in both is put. A resource whose version is
+// unchanged is not replaced, and if nothing changes With returns s. The cost is proportional to the change, plus a copy
+// of the list of pointers of each changed type.
 func (s *Set) With(put []*Resource, remove []Name) *Set {
 	d := s.change(put, remove)
 	if len(d) == 0 {
@@ -68,7 +69,7 @@ func (s *Set) With(put []*Resource, remove []Name) *Set {
 	return next
 }
 
-// change returns what differs from s.
+// change returns the differences from s.
 func (s *Set) change(put []*Resource, remove []Name) Delta {
 	var d Delta
 	named := make(map[Name]bool, len(put)+len(remove))
@@ -107,13 +108,13 @@ func merge(list []*Resource, changes Delta) []*Resource {
 			changes = changes[1:]
 		}
 	}
-	for _, c := range changes { // all are new
+	for _, c := range changes { // all remaining changes are new
 		merged = append(merged, c.New)
 	}
 	return merged
 }
 
-// Get returns the resource with that name, nil if there is none.
+// Get returns the resource with a name, nil if not found.
 func (s *Set) Get(n Name) *Resource {
 	list := s.Of(n.Type)
 	i, ok := slices.BinarySearchFunc(list, n.Name, func(r *Resource, name string) int { return cmp.Compare(r.Name, name) })
@@ -132,7 +133,8 @@ func (s *Set) Of(t Type) []*Resource {
 	return s.byType[i]
 }
 
-// Diff returns the difference between two sets. It is free if With made to out of from; else the lists are compared.
+// Diff returns the difference between two sets. It costs nothing if With made to from from; otherwise it compares the
+// lists.
 func Diff(from, to *Set) Delta {
 	switch {
 	case from == to:

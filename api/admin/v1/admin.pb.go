@@ -4,8 +4,9 @@
 // 	protoc        (unknown)
 // source: admin/v1/admin.proto
 
-// sondectl speaks this to the control plane, on port 5681. Each call carries the metadata "authorization: Bearer TOKEN", with the admin token, or on
-// Kubernetes with one of a service account for audience sonde-admin, which has the right that the method needs (rights.go).
+// The API of the control plane for sondectl, on port 5681. Each call needs the metadata "authorization: Bearer TOKEN",
+// with the admin token, or on Kubernetes with a service-account token for audience sonde-admin whose account has the
+// right for the method (rights.go).
 
 package adminv1
 
@@ -30,9 +31,9 @@ type StrictPort_Kind int32
 
 const (
 	StrictPort_KIND_UNSPECIFIED StrictPort_Kind = 0
-	// It is not encrypted.
+	// The traffic is not encrypted.
 	StrictPort_PLAINTEXT StrictPort_Kind = 1
-	// It is the application's own TLS.
+	// The traffic has the application's own TLS.
 	StrictPort_APPLICATION_TLS StrictPort_Kind = 2
 	// The port has no inbound.
 	StrictPort_NO_INBOUND StrictPort_Kind = 3
@@ -89,7 +90,7 @@ const (
 	// Gets traffic while no endpoint of the service is ready.
 	Endpoint_DRAINING Endpoint_Health = 2
 	Endpoint_READY    Endpoint_Health = 3
-	// Its agent has drained, and has ended. Callers try it at most as they do a DRAINING one.
+	// The agent has drained and exited. Callers try the endpoint at most as often as a DRAINING one.
 	Endpoint_STOPPED Endpoint_Health = 4
 )
 
@@ -142,17 +143,17 @@ type AgentState_Phase int32
 
 const (
 	AgentState_PHASE_UNSPECIFIED AgentState_Phase = 0
-	// It has a session.
+	// The agent has a session.
 	AgentState_CONNECTED AgentState_Phase = 1
-	// Its session has ended, or the control plane has started, less than 30 s ago, and it has not come back yet.
+	// Its session ended, or the control plane started, less than 30 s ago, and it has not reconnected yet.
 	AgentState_RECONNECTING AgentState_Phase = 2
-	// It had a session, or could have one by now, and has none.
+	// It had a session, or should have one, but is disconnected.
 	AgentState_LOST AgentState_Phase = 3
-	// It said that it drains, and has no session any more.
+	// It drained, and its session has ended.
 	AgentState_STOPPED AgentState_Phase = 4
 	// No certificate has been issued to the proxy.
 	AgentState_NEVER_JOINED AgentState_Phase = 5
-	// It asks to join, with a valid token, and is refused for the moment.
+	// It has a valid token, but cannot join yet.
 	AgentState_WAITING AgentState_Phase = 6
 )
 
@@ -209,13 +210,13 @@ type Rotation_Step int32
 
 const (
 	Rotation_STEP_UNSPECIFIED Rotation_Step = 0
-	// No rotation is under way.
+	// No rotation is in progress.
 	Rotation_IDLE Rotation_Step = 1
-	// Every proxy gets the bundle of the old and the new authority.
+	// Every proxy gets the bundle of the old and the new CA.
 	Rotation_TRUST_BOTH Rotation_Step = 2
-	// Every proxy gets a certificate of the new authority. Of the serving CA: every replica of the control plane does.
+	// Every proxy gets a certificate of the new CA. For the serving CA: every replica of the control plane does.
 	Rotation_RENEW_LEAVES Rotation_Step = 3
-	// Every proxy gets the bundle of the new authority alone.
+	// Every proxy gets the bundle of the new CA only.
 	Rotation_TRUST_NEW Rotation_Step = 4
 )
 
@@ -271,7 +272,7 @@ const (
 	HealthCheck_OK                 HealthCheck_Status = 1
 	// The group fails, too.
 	HealthCheck_FAILED HealthCheck_Status = 2
-	// It informs: the group does not fail for it.
+	// The check only informs; the group does not fail.
 	HealthCheck_WARNING HealthCheck_Status = 3
 )
 
@@ -324,11 +325,11 @@ const (
 	Restart_STATE_UNSPECIFIED Restart_State = 0
 	// Its liveness probe fails, and no restart is granted.
 	Restart_WAITING Restart_State = 1
-	// The kubelet is told that it fails.
+	// The kubelet receives the failure.
 	Restart_GRANTED Restart_State = 2
-	// It has restarted, and that is in progress: its pod is not Ready, or its probe has not been checked again.
+	// It has restarted, and the restart is in progress: its pod is not Ready, or its probe has not been checked again.
 	Restart_RESTARTING Restart_State = 3
-	// As WAITING, since restarts of the workload have not helped.
+	// As WAITING, because restarts of the workload did not help.
 	Restart_UNHELPFUL Restart_State = 4
 )
 
@@ -374,7 +375,7 @@ func (x Restart_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restart_State.Descriptor instead.
 func (Restart_State) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57, 0}
 }
 
 type GuardedContainer_Check int32
@@ -383,7 +384,7 @@ const (
 	GuardedContainer_CHECK_UNSPECIFIED GuardedContainer_Check = 0
 	GuardedContainer_PASSES            GuardedContainer_Check = 1
 	GuardedContainer_FAILS             GuardedContainer_Check = 2
-	// The agent has not said anything of it, or has no session.
+	// The agent has not reported the container, or has no session.
 	GuardedContainer_UNKNOWN GuardedContainer_Check = 3
 )
 
@@ -427,12 +428,12 @@ func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GuardedContainer_Check.Descriptor instead.
 func (GuardedContainer_Check) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61, 0}
 }
 
 type CheckStrictRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: all meshes.
+	// Empty for all meshes.
 	Mesh          string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -479,7 +480,7 @@ type CheckStrictResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sorted by name.
 	Meshes []*StrictMesh `protobuf:"bytes,1,rep,name=meshes,proto3" json:"meshes,omitempty"`
-	// Replicas of the control plane that are not heard: what agents with them have counted since is not in the answer. Sorted.
+	// Disconnected replicas of the control plane: the response lacks newer counts of agents with them. Sorted.
 	MissingReplicas []string `protobuf:"bytes,2,rep,name=missing_replicas,json=missingReplicas,proto3" json:"missing_replicas,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -529,21 +530,22 @@ func (x *CheckStrictResponse) GetMissingReplicas() []string {
 	return nil
 }
 
-// StrictMesh is what speaks against mode STRICT in a mesh.
+// StrictMesh is what a mesh would reject in mode STRICT.
 type StrictMesh struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	// PERMISSIVE or STRICT; empty without mTLS.
 	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
-	// Since when the replica that answers keeps what pods have counted that are gone. It keeps that in memory alone, for a day.
+	// Since when the answering replica has the counts of deleted pods. It keeps them only in memory, for a day.
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	// Proxies of the mesh, and how many of them have told what they get until now: the latter in mode PERMISSIVE alone.
+	// Number of proxies of the mesh, and how many of them have reported their traffic until now; the latter only in mode
+	// PERMISSIVE.
 	Proxies uint32 `protobuf:"varint,4,opt,name=proxies,proto3" json:"proxies,omitempty"`
 	Telling uint32 `protobuf:"varint,5,opt,name=telling,proto3" json:"telling,omitempty"`
-	// What STRICT would refuse, by workload and port: what was seen last comes first. At most 5000.
+	// Traffic that STRICT would reject, by workload and port, latest traffic first. At most 5000.
 	Ports        []*StrictPort `protobuf:"bytes,6,rep,name=ports,proto3" json:"ports,omitempty"`
 	PortsLeftOut uint32        `protobuf:"varint,7,opt,name=ports_left_out,json=portsLeftOut,proto3" json:"ports_left_out,omitempty"`
-	// Proxies that do not tell. At most 5000.
+	// Proxies without a current report. At most 5000.
 	Gaps          []*StrictGap `protobuf:"bytes,8,rep,name=gaps,proto3" json:"gaps,omitempty"`
 	GapsLeftOut   uint32       `protobuf:"varint,9,opt,name=gaps_left_out,json=gapsLeftOut,proto3" json:"gaps_left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -643,23 +645,24 @@ func (x *StrictMesh) GetGapsLeftOut() uint32 {
 	return 0
 }
 
-// StrictPort is what has come to a port of a workload, for one reason to refuse it.
+// StrictPort is the traffic to a port of a workload that STRICT would reject for one reason.
 type StrictPort struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Workload string                 `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// Services of which the port is an endpoint now, and Dataplanes that have got it and are still there. Sorted; at most 20 of each.
+	// Services that have the port as an endpoint, and existing Dataplanes that received the traffic. Sorted; at most 20
+	// of each.
 	Services   []string `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
 	Dataplanes []string `protobuf:"bytes,3,rep,name=dataplanes,proto3" json:"dataplanes,omitempty"`
-	// 0: ports beyond those that an agent tells apart.
+	// 0 for ports beyond the limit of an agent's counts.
 	Port uint32          `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
 	Kind StrictPort_Kind `protobuf:"varint,5,opt,name=kind,proto3,enum=sonde.admin.v1.StrictPort_Kind" json:"kind,omitempty"`
-	// Requests were counted, else connections.
+	// The tallies count requests, otherwise connections.
 	Requests bool `protobuf:"varint,6,opt,name=requests,proto3" json:"requests,omitempty"`
-	// Those with the most first.
+	// Sorted by count, highest first.
 	Sources []*StrictSource `protobuf:"bytes,7,rep,name=sources,proto3" json:"sources,omitempty"`
-	// Of other sources, and of those that are not known.
+	// All other sources, including unknown ones.
 	Others *StrictTally `protobuf:"bytes,8,opt,name=others,proto3" json:"others,omitempty"`
-	// Requests with the user agent of a kubelet's probes, which are in no other tally.
+	// Requests with the user agent of a kubelet's probes. No other tally includes them.
 	Probes        *StrictTally `protobuf:"bytes,9,opt,name=probes,proto3" json:"probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -762,16 +765,16 @@ type StrictSource struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Tally   *StrictTally           `protobuf:"bytes,2,opt,name=tally,proto3" json:"tally,omitempty"`
-	// Whose address it is now: a proxy of a mesh, with its workload, or a pod without a sidecar, NAMESPACE/NAME, or a node. All empty: none that is
-	// known, or one that was not there then.
+	// The owner of the address: a proxy of a mesh with its workload, a pod without a sidecar (NAMESPACE/NAME), or a node.
+	// All empty if the owner is unknown, or did not exist at the time of the traffic.
 	Mesh      string `protobuf:"bytes,3,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Dataplane string `protobuf:"bytes,4,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
 	Workload  string `protobuf:"bytes,5,opt,name=workload,proto3" json:"workload,omitempty"`
 	Pod       string `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
 	Node      string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
-	// It is the address of a machine, or a loopback address: any program there sends from it, whether it has a sidecar or not.
+	// The address belongs to a machine, or is a loopback address: any program there uses it, with or without a sidecar.
 	Machine bool `protobuf:"varint,8,opt,name=machine,proto3" json:"machine,omitempty"`
-	// MESH/NAME of the proxies that share the machine, at most 20, where it is of several.
+	// MESH/NAME of the proxies that share the machine, if there are several; at most 20.
 	Dataplanes    []string `protobuf:"bytes,9,rep,name=dataplanes,proto3" json:"dataplanes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -873,7 +876,7 @@ func (x *StrictSource) GetDataplanes() []string {
 type StrictTally struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Count uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// How many went on for at least 30 s, when it was said last; connections of them are not in the count.
+	// Connections that had lasted for at least 30 s at the last report; count does not include them.
 	Open          uint32                 `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
 	First         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=first,proto3" json:"first,omitempty"`
 	Last          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last,proto3" json:"last,omitempty"`
@@ -939,7 +942,7 @@ func (x *StrictTally) GetLast() *timestamppb.Timestamp {
 	return nil
 }
 
-// StrictGap is a proxy that does not tell what it gets.
+// StrictGap is a proxy without a current report about its traffic.
 type StrictGap struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Dataplane string                 `protobuf:"bytes,1,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
@@ -993,7 +996,7 @@ func (x *StrictGap) GetReason() string {
 	return ""
 }
 
-// Filter narrows a list. Empty fields narrow nothing.
+// Filter narrows a list. Empty fields match everything.
 type Filter struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mesh          string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
@@ -1049,13 +1052,13 @@ func (x *Filter) GetName() string {
 // Tail comes with each list.
 type Tail struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many more there are than the server sends in one answer.
+	// How many more entries match than one response may have.
 	LeftOut uint32 `protobuf:"varint,1,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// What the store cannot read or use, whatever the filter.
+	// Problems of the store, whatever the filter.
 	Problems []*Problem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
-	// Where the filter's name matches nothing: a name that the caller may have meant.
+	// A similar name, if nothing matches the filter's name.
 	Near string `protobuf:"bytes,3,opt,name=near,proto3" json:"near,omitempty"`
-	// Replicas of the control plane that are not heard: what agents and Envoys with them have said since is not in the answer. Sorted.
+	// Disconnected replicas of the control plane: the response lacks newer reports of their agents and Envoys. Sorted.
 	MissingReplicas []string `protobuf:"bytes,4,rep,name=missing_replicas,json=missingReplicas,proto3" json:"missing_replicas,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1119,21 +1122,21 @@ func (x *Tail) GetMissingReplicas() []string {
 	return nil
 }
 
-// Problem of the store.
+// Problem of an object in the store.
 type Problem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// File, document (from 1) and line (from 1). Zero where unknown.
+	// File, document (from 1) and line (from 1). Zero if unknown.
 	File     string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
 	Document uint32 `protobuf:"varint,2,opt,name=document,proto3" json:"document,omitempty"`
 	Line     uint32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
-	// Errors take effect: what they hit is not used. Warnings do not.
+	// An error prevents the use of the object, a warning does not.
 	Warning bool `protobuf:"varint,4,opt,name=warning,proto3" json:"warning,omitempty"`
-	// Without the place.
+	// The message, without the place.
 	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
-	// KIND/NAME in lower case of the object that it is about, and its mesh; empty where unknown.
+	// KIND/NAME of the object in lower case, and its mesh; empty if unknown.
 	Object string `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
 	Mesh   string `protobuf:"bytes,7,opt,name=mesh,proto3" json:"mesh,omitempty"`
-	// Since when the replica that answers has it; absent where unknown.
+	// Since when the answering replica has had the problem; absent if unknown.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1227,12 +1230,12 @@ func (x *Problem) GetSince() *timestamppb.Timestamp {
 
 type DrainDataplaneRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: the only one with a dataplane of this name.
+	// May be empty if only one mesh has a dataplane of this name.
 	Mesh string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Let it have new traffic again.
+	// End the drain.
 	Undo bool `protobuf:"varint,3,opt,name=undo,proto3" json:"undo,omitempty"`
-	// Human-readable; the first 256 bytes are passed on.
+	// Human-readable; only the first 256 bytes are used.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1299,7 +1302,7 @@ func (x *DrainDataplaneRequest) GetReason() string {
 type DrainDataplaneResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
-	// Why it was drained before, empty if it was not.
+	// The previous reason, empty if the proxy was not drained.
 	Before        string `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1449,13 +1452,13 @@ type Mesh struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON of the object with defaults set: name, labels, spec.
 	Object []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// End of the signing certificate of the mesh's authority.
+	// Expiry of the mesh's signing CA certificate.
 	CaExpires *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ca_expires,json=caExpires,proto3" json:"ca_expires,omitempty"`
 	Proxies   uint32                 `protobuf:"varint,3,opt,name=proxies,proto3" json:"proxies,omitempty"`
-	// Those of them whose Envoy is connected to this replica of the control plane.
+	// How many of these proxies have an Envoy that is connected to this replica of the control plane.
 	Connected uint32 `protobuf:"varint,4,opt,name=connected,proto3" json:"connected,omitempty"`
 	Services  uint32 `protobuf:"varint,5,opt,name=services,proto3" json:"services,omitempty"`
-	// Its Mesh is lost, and it goes on with what is recorded of it.
+	// The Mesh object is lost, and the recorded one is in effect.
 	Recorded      bool `protobuf:"varint,6,opt,name=recorded,proto3" json:"recorded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1633,15 +1636,16 @@ type Dataplane struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON of the object with defaults set: mesh, name, labels, spec.
 	Object []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// The agent says that it will end and has not ended yet, or the proxy should get no new traffic.
+	// The agent has announced its end but has not exited yet, or the proxy should get no new traffic.
 	Draining bool `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
 	// Health of each inbound, in order.
 	Inbounds []*InboundHealth `protobuf:"bytes,3,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
-	// Why it should get no new traffic, and why it serves on if it does; empty if it may.
+	// Why the proxy should get no new traffic, and why it serves on if it does; empty if it may get traffic.
 	Drain string `protobuf:"bytes,4,opt,name=drain,proto3" json:"drain,omitempty"`
-	// Its agent has drained, and has ended.
+	// The agent has drained and exited.
 	Stopped bool `protobuf:"varint,5,opt,name=stopped,proto3" json:"stopped,omitempty"`
-	// Health of each outbound at which its Envoy listens, in order; with redirection, of the port to which all are redirected.
+	// Health of each outbound at which Envoy listens, in order; with redirection, of the port to which all connections
+	// are redirected.
 	Outbounds []*OutboundHealth `protobuf:"bytes,6,rep,name=outbounds,proto3" json:"outbounds,omitempty"`
 	// The Dataplane belongs to a pod; its name is POD.NAMESPACE.
 	Pod           bool `protobuf:"varint,7,opt,name=pod,proto3" json:"pod,omitempty"`
@@ -1730,7 +1734,7 @@ func (x *Dataplane) GetPod() bool {
 
 type OutboundHealth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ip:port at which the application calls.
+	// ip:port to which the application connects.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// Empty with redirection.
 	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
@@ -1738,7 +1742,7 @@ type OutboundHealth struct {
 	Health Endpoint_Health `protobuf:"varint,3,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
 	// Why it is NOT_READY.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Since when the replica that answers has seen this health; absent where that is older than the replica.
+	// Since when the answering replica has seen this health; absent if that is longer than the replica runs.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1812,15 +1816,15 @@ func (x *OutboundHealth) GetSince() *timestamppb.Timestamp {
 type InboundHealth struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Health Endpoint_Health        `protobuf:"varint,1,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
-	// Why it is NOT_READY, or DRAINING for another reason than a drain.
+	// Why the inbound is NOT_READY, or DRAINING without a drain.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Names of the services that it is an endpoint of: by its tag, by MeshServices, by Services. Sorted.
+	// Names of the services that have the inbound as an endpoint, by its tag, MeshServices or Services. Sorted.
 	Services []string `protobuf:"bytes,3,rep,name=services,proto3" json:"services,omitempty"`
-	// The inbound is READY and its application is unchecked: it has no serviceProbe and no pod.
+	// The inbound is READY, but nothing checks its application: it has no serviceProbe and belongs to no pod.
 	Unchecked bool `protobuf:"varint,4,opt,name=unchecked,proto3" json:"unchecked,omitempty"`
-	// The services whose callers reach this inbound although it is DRAINING, see Endpoint.gets_traffic.
+	// Services whose callers reach the inbound although it is DRAINING, see Endpoint.gets_traffic.
 	Serves []string `protobuf:"bytes,5,rep,name=serves,proto3" json:"serves,omitempty"`
-	// As OutboundHealth.since, of the health and the kind of reason.
+	// As OutboundHealth.since, for the health and the kind of reason.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1901,7 +1905,7 @@ func (x *InboundHealth) GetSince() *timestamppb.Timestamp {
 type ListServicesRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Filter *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// The name of the filter is that of a MeshService, too, whose ports match; it need not exist, if an outbound names it.
+	// The filter's name may also be a MeshService, whose ports match. It need not exist if an outbound refers to it.
 	Ports         bool `protobuf:"varint,2,opt,name=ports,proto3" json:"ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2003,26 +2007,27 @@ func (x *ListServicesResponse) GetTail() *Tail {
 	return nil
 }
 
-// Service as clients see it: Services and inbounds of Dataplanes, put together.
+// Service as clients see it, combined from Services and inbounds of Dataplanes.
 type Service struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Mesh     string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Protocol string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// Virtual, ip:port.
+	// Virtual addresses, ip:port.
 	Addresses []string    `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	Endpoints []*Endpoint `protobuf:"bytes,5,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// SPIFFE IDs that may answer.
+	// SPIFFE IDs of the endpoints, which clients accept.
 	Identities []string `protobuf:"bytes,6,rep,name=identities,proto3" json:"identities,omitempty"`
 	// Clients reach each endpoint at its own address.
 	Headless bool `protobuf:"varint,7,opt,name=headless,proto3" json:"headless,omitempty"`
-	// Of a service without endpoints: why it has none, and who calls it nevertheless.
+	// For a service without endpoints: why it has none, and which clients call it.
 	Reasons []string `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	// Each caller keeps to one endpoint.
 	Affinity bool `protobuf:"varint,9,opt,name=affinity,proto3" json:"affinity,omitempty"`
 	// Callers reach only the endpoints on their own node.
 	Local bool `protobuf:"varint,10,opt,name=local,proto3" json:"local,omitempty"`
-	// Since when the replica that answers has seen that no endpoint gets traffic; absent if one does, or where that is older than the replica.
+	// Since when the answering replica has seen no endpoint that gets traffic; absent if there is one, or if that is
+	// longer than the replica runs.
 	WithoutSince  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=without_since,json=withoutSince,proto3" json:"without_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2235,9 +2240,9 @@ type MeshService struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON of the object with defaults set: mesh, name, labels, spec.
 	Object []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// Its selector, human-readable.
+	// The selector, human-readable.
 	Selector string `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
-	// Names of the Dataplanes that it selects, sorted.
+	// Names of the selected Dataplanes, sorted.
 	Dataplanes []string `protobuf:"bytes,3,rep,name=dataplanes,proto3" json:"dataplanes,omitempty"`
 	// In the order of its ports.
 	Ports         []*MeshServicePort `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
@@ -2305,16 +2310,16 @@ func (x *MeshService) GetPorts() []*MeshServicePort {
 
 type MeshServicePort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the service that it is.
+	// Name of the service for the port.
 	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	// How many there are, and how many of them are READY.
+	// Number of endpoints, and of READY ones.
 	Endpoints uint32 `protobuf:"varint,2,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
 	Ready     uint32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
 	// As Service.reasons.
 	Reasons []string `protobuf:"bytes,4,rep,name=reasons,proto3" json:"reasons,omitempty"`
-	// How many of the READY ones are unchecked.
+	// Number of READY endpoints that are unchecked.
 	Unchecked uint32 `protobuf:"varint,5,opt,name=unchecked,proto3" json:"unchecked,omitempty"`
-	// How many get traffic, see Endpoint.gets_traffic.
+	// Number of endpoints that get traffic, see Endpoint.gets_traffic.
 	Serving       uint32 `protobuf:"varint,6,opt,name=serving,proto3" json:"serving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2400,18 +2405,20 @@ type Endpoint struct {
 	Sidecar bool            `protobuf:"varint,3,opt,name=sidecar,proto3" json:"sidecar,omitempty"`
 	// Name of the Dataplane; empty for an endpoint without a sidecar.
 	Dataplane string `protobuf:"bytes,4,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
-	// Why it is NOT_READY, or DRAINING for another reason than a drain.
+	// Why the endpoint is NOT_READY, or DRAINING without a drain.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Set where the agent is lost. The endpoint stays.
+	// Set if the agent is lost. The endpoint stays.
 	AgentLostSince *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=agent_lost_since,json=agentLostSince,proto3" json:"agent_lost_since,omitempty"`
-	// The Service object names it; else it is an inbound of the Dataplane.
+	// A Service object has the endpoint; otherwise it is an inbound of the Dataplane.
 	Declared bool `protobuf:"varint,7,opt,name=declared,proto3" json:"declared,omitempty"`
-	// The node that it is on, empty if nothing says it.
+	// The endpoint's node, empty if unknown.
 	Node string `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
-	// The endpoint is READY and its application is unchecked: an inbound with neither serviceProbe nor pod, or an endpoint of a hand-written Service.
+	// The endpoint is READY, but nothing checks its application: it is an inbound without serviceProbe and pod, or an
+	// endpoint of a hand-written Service.
 	Unchecked bool `protobuf:"varint,9,opt,name=unchecked,proto3" json:"unchecked,omitempty"`
-	// Callers are sent to it, and it is not STOPPED: it is READY, or it is DRAINING and no endpoint of the service is READY, of one whose callers reach only
-	// their own node no endpoint there. Of a headless service each is, since callers reach it at its own address.
+	// Callers use the endpoint. It is READY, or DRAINING while the service has no READY endpoint; if callers only reach
+	// their own node, no READY endpoint on its node. It is not STOPPED. All endpoints of a headless service get traffic,
+	// since callers use their addresses.
 	GetsTraffic   bool `protobuf:"varint,10,opt,name=gets_traffic,json=getsTraffic,proto3" json:"gets_traffic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2520,7 +2527,7 @@ func (x *Endpoint) GetGetsTraffic() bool {
 type ListProxiesRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Filter *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Ask the agents whether they live: those that hang are told from the others, which takes 2 s if there is one.
+	// Ping the agents, to find hanging ones. This takes 2 s if there is one.
 	Ask           bool `protobuf:"varint,2,opt,name=ask,proto3" json:"ask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2626,16 +2633,16 @@ type Proxy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// False for a proxy that is connected while its Dataplane is not known: it waits, with what it has.
+	// False for a connected proxy whose Dataplane is unknown: it keeps its configuration and waits.
 	Known bool `protobuf:"varint,3,opt,name=known,proto3" json:"known,omitempty"`
-	// Absent where no agent has a session.
+	// Absent if the agent has no session.
 	Agent *Agent `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Envoy's ADS streams; empty where Envoy is not connected.
+	// Envoy's ADS streams; empty if Envoy is not connected.
 	Streams []*Stream `protobuf:"bytes,5,rep,name=streams,proto3" json:"streams,omitempty"`
 	// As Dataplane.draining.
 	Draining   bool        `protobuf:"varint,6,opt,name=draining,proto3" json:"draining,omitempty"`
 	AgentState *AgentState `protobuf:"bytes,7,opt,name=agent_state,json=agentState,proto3" json:"agent_state,omitempty"`
-	// Set where the certificate in use is for another workload than that of the Dataplane: says how they differ.
+	// Set if the certificate in use is for another workload than the Dataplane's: describes the difference.
 	OtherWorkload string `protobuf:"bytes,8,opt,name=other_workload,json=otherWorkload,proto3" json:"other_workload,omitempty"`
 	// As Dataplane.drain.
 	Drain         string `protobuf:"bytes,9,opt,name=drain,proto3" json:"drain,omitempty"`
@@ -2736,13 +2743,14 @@ func (x *Proxy) GetDrain() string {
 	return ""
 }
 
-// AgentState is what the control plane knows about the agent of a proxy.
+// AgentState is the state of a proxy's agent.
 type AgentState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Phase AgentState_Phase       `protobuf:"varint,1,opt,name=phase,proto3,enum=sonde.admin.v1.AgentState_Phase" json:"phase,omitempty"`
-	// Of LOST and STOPPED: end of its last session, at the earliest the start of the control plane. Absent of NEVER_JOINED.
+	// For LOST and STOPPED: end of the last session, or start of the control plane if that is later. Absent for
+	// NEVER_JOINED.
 	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
-	// Why it was refused when it last asked to join, within the last minute.
+	// Why its last Join within the last minute was rejected.
 	Refusal       string `protobuf:"bytes,3,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2807,18 +2815,20 @@ type Agent struct {
 	EnvoyVersion   string                 `protobuf:"bytes,2,opt,name=envoy_version,json=envoyVersion,proto3" json:"envoy_version,omitempty"`
 	Features       []string               `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	ConnectedSince *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=connected_since,json=connectedSince,proto3" json:"connected_since,omitempty"`
-	// What it has put in place.
+	// The certificate and bundle that it uses.
 	BundleId           string                 `protobuf:"bytes,5,opt,name=bundle_id,json=bundleId,proto3" json:"bundle_id,omitempty"`
 	LeafSerial         string                 `protobuf:"bytes,6,opt,name=leaf_serial,json=leafSerial,proto3" json:"leaf_serial,omitempty"`
 	CertificateExpires *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=certificate_expires,json=certificateExpires,proto3" json:"certificate_expires,omitempty"`
-	// Why its Envoy does not run, human-readable; empty if it does, or the agent does not say it.
+	// Why its Envoy is not running, human-readable; empty if it is, or if the agent does not report it.
 	EnvoyDown string `protobuf:"bytes,8,opt,name=envoy_down,json=envoyDown,proto3" json:"envoy_down,omitempty"`
-	// The replica of the control plane that has the session, empty where there are none.
+	// The replica of the control plane with the session, empty if there is only one.
 	Replica string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
-	// What is wrong with its version beside that of the control plane, human-readable; empty if nothing is, or nothing can be said.
+	// Why its version is not supported with the control plane's, human-readable; empty if it is supported or unknown.
 	VersionSkew string `protobuf:"bytes,10,opt,name=version_skew,json=versionSkew,proto3" json:"version_skew,omitempty"`
-	// It was asked, and has not answered within 2 s: it hangs, or its connection does.
-	Unresponsive  bool `protobuf:"varint,11,opt,name=unresponsive,proto3" json:"unresponsive,omitempty"`
+	// It did not answer a Ping within 2 s: it hangs, or its connection does.
+	Unresponsive bool `protobuf:"varint,11,opt,name=unresponsive,proto3" json:"unresponsive,omitempty"`
+	// Calls that its Envoy refused in the last minute, human-readable.
+	Refused       []string `protobuf:"bytes,12,rep,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2930,17 +2940,25 @@ func (x *Agent) GetUnresponsive() bool {
 	return false
 }
 
-// Stream of ADS.
+func (x *Agent) GetRefused() []string {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// Stream is an ADS stream.
 type Stream struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	ConnectedSince *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=connected_since,json=connectedSince,proto3" json:"connected_since,omitempty"`
 	// Delta or state of the world.
 	Delta bool `protobuf:"varint,2,opt,name=delta,proto3" json:"delta,omitempty"`
-	// One for each type that Envoy asks for.
+	// One entry per type that Envoy subscribes to.
 	Types []*TypeStatus `protobuf:"bytes,3,rep,name=types,proto3" json:"types,omitempty"`
-	// The replica of the control plane that has the stream, empty where there are none.
+	// The replica of the control plane with the stream, empty if there is only one.
 	Replica string `protobuf:"bytes,4,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Envoy tells its agent what mode STRICT would refuse, if the mesh is in mode PERMISSIVE: its bootstrap says so.
+	// Envoy reports to its agent what mode STRICT would reject, while the mesh is in mode PERMISSIVE. Its bootstrap
+	// decides.
 	Records       bool `protobuf:"varint,5,opt,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3015,7 +3033,7 @@ type TypeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// listeners, clusters, endpoints or routes.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Whether Envoy has acknowledged all that it should have. A refused resource counts as not acknowledged.
+	// Whether Envoy has acknowledged all resources that it should have. A rejected resource counts as not acknowledged.
 	Synced        bool    `protobuf:"varint,2,opt,name=synced,proto3" json:"synced,omitempty"`
 	Nacks         []*Nack `protobuf:"bytes,3,rep,name=nacks,proto3" json:"nacks,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3073,10 +3091,10 @@ func (x *TypeStatus) GetNacks() []*Nack {
 	return nil
 }
 
-// Nack is a resource that Envoy refuses. It keeps the version before.
+// Nack is a resource that Envoy rejects. Envoy keeps its previous version.
 type Nack struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty where Envoy does not say which.
+	// Empty if Envoy does not name it.
 	Resource      string                 `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -3145,7 +3163,7 @@ func (x *Nack) GetAt() *timestamppb.Timestamp {
 
 type InspectDataplaneRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// May be empty where one mesh alone has a dataplane of this name.
+	// May be empty if only one mesh has a dataplane of this name.
 	Mesh string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// listeners, clusters, endpoints, routes or bootstrap.
@@ -3207,7 +3225,7 @@ func (x *InspectDataplaneRequest) GetKind() string {
 
 type InspectDataplaneResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// JSON of each resource, sorted by name. The server writes it: it knows each type that it serves.
+	// JSON of each resource, sorted by name. The server encodes it, since it knows all types.
 	Resources     [][]byte `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3252,7 +3270,7 @@ func (x *InspectDataplaneResponse) GetResources() [][]byte {
 
 type InspectEnvoyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// May be empty where one mesh alone has a dataplane of this name.
+	// May be empty if only one mesh has a dataplane of this name.
 	Mesh string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// config-dump, stats, clusters, active-listeners or logging.
@@ -3312,7 +3330,7 @@ func (x *InspectEnvoyRequest) GetView() string {
 	return ""
 }
 
-// InspectEnvoyPart is the next part of what Envoy says: its own text, without secrets.
+// InspectEnvoyPart is the next part of Envoy's answer: its own text, without secrets.
 type InspectEnvoyPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
@@ -3361,7 +3379,7 @@ type GenerateDataplaneTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// May be empty where the control plane knows the Dataplane.
+	// May be empty if the control plane knows the Dataplane.
 	Workload      string               `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
 	ValidFor      *durationpb.Duration `protobuf:"bytes,4,opt,name=valid_for,json=validFor,proto3" json:"valid_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3481,7 +3499,7 @@ func (x *GenerateDataplaneTokenResponse) GetExpires() *timestamppb.Timestamp {
 type RotateCARequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
-	// Do not wait for proxies that are silent, in this step and those that follow.
+	// Do not wait for silent proxies, in this step and the following ones.
 	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3579,7 +3597,7 @@ type RotateServingCARequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in RotateCARequest.
 	Force bool `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"`
-	// Who has files with the old authority alone has replaced them: the new one signs as soon as all proxies trust both.
+	// All files with only the old CA have been replaced: the new CA signs as soon as all proxies trust both.
 	Proceed       bool `protobuf:"varint,2,opt,name=proceed,proto3" json:"proceed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3668,15 +3686,15 @@ func (*GetServingRotationRequest) Descriptor() ([]byte, []int) {
 type Rotation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Step  Rotation_Step          `protobuf:"varint,1,opt,name=step,proto3,enum=sonde.admin.v1.Rotation_Step" json:"step,omitempty"`
-	// Proxies that have not done this step yet. Sorted.
+	// Proxies that have not completed this step yet. Sorted.
 	Waiting []*Waiting `protobuf:"bytes,2,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// Other replicas of the control plane that have not loaded this step yet. Sorted.
 	Replicas []*WaitingReplica `protobuf:"bytes,6,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	// The rest is of the serving CA alone. What else the step waits for, in words.
+	// Only for the serving CA: for what else the step waits, human-readable.
 	Others []string `protobuf:"bytes,3,rep,name=others,proto3" json:"others,omitempty"`
-	// All is done for TRUST_BOTH: the rotation waits for a call with proceed.
+	// TRUST_BOTH is complete, and the rotation waits for a call with proceed.
 	Paused bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Proxies that were not waited for, have not come back since, and may not trust the authority that signs. Sorted.
+	// Proxies that the rotation skipped, that have not reconnected since, and that may not trust the signing CA. Sorted.
 	Missed        []*Waiting `protobuf:"bytes,5,rep,name=missed,proto3" json:"missed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3757,7 +3775,7 @@ func (x *Rotation) GetMissed() []*Waiting {
 type WaitingReplica struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Missing replicas are not heard; force skips them.
+	// The replica is disconnected; force skips it.
 	Missing       bool `protobuf:"varint,2,opt,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3809,15 +3827,15 @@ func (x *WaitingReplica) GetMissing() bool {
 
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the Dataplane.
+	// Name of the Dataplane.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Silent proxies have no agent with a session; force skips them.
+	// The proxy's agent has no session; force skips it.
 	Silent bool `protobuf:"varint,2,opt,name=silent,proto3" json:"silent,omitempty"`
-	// When its certificate expires it is waited for no longer.
+	// When its certificate expires, the rotation stops waiting for it.
 	CertificateExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=certificate_expires,json=certificateExpires,proto3" json:"certificate_expires,omitempty"`
-	// Of the Dataplane. In the rotation of the serving CA alone.
+	// Mesh of the Dataplane. Only in the rotation of the serving CA.
 	Mesh string `protobuf:"bytes,4,opt,name=mesh,proto3" json:"mesh,omitempty"`
-	// The agent, or the bootstrap of its Envoy, is of a release that cannot follow the rotation of the serving CA.
+	// The agent's release, or the release of its Envoy's bootstrap, does not support the rotation of the serving CA.
 	Outdated      bool `protobuf:"varint,5,opt,name=outdated,proto3" json:"outdated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3977,10 +3995,10 @@ type HealthCheck struct {
 	Status HealthCheck_Status `protobuf:"varint,3,opt,name=status,proto3,enum=sonde.admin.v1.HealthCheck_Status" json:"status,omitempty"`
 	// Why it is not OK.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// When it was run, and how long that took. Absent of one that has not been run to its end yet.
+	// When the check last ran, and how long it took. Absent before its first result.
 	At   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
 	Took *durationpb.Duration   `protobuf:"bytes,6,opt,name=took,proto3" json:"took,omitempty"`
-	// The first result and the last changes of it, oldest first.
+	// The first result and the latest changes, oldest first.
 	Changes       []*HealthChange `protobuf:"bytes,7,rep,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4065,7 +4083,7 @@ func (x *HealthCheck) GetChanges() []*HealthChange {
 	return nil
 }
 
-// HealthChange says that a check has begun to fail, or to pass.
+// HealthChange says that a check began to fail, or to pass.
 type HealthChange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	At            *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
@@ -4128,7 +4146,7 @@ func (x *HealthChange) GetReason() string {
 
 type ListRestartsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: all of them.
+	// Empty for all namespaces.
 	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4175,13 +4193,13 @@ type ListRestartsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sorted by namespace, pod and container.
 	Restarts []*Restart `protobuf:"bytes,1,rep,name=restarts,proto3" json:"restarts,omitempty"`
-	// Absent while no replica of the control plane that answers decides on restarts.
+	// Absent if no leader has answered.
 	Round *RestartRound `protobuf:"bytes,2,opt,name=round,proto3" json:"round,omitempty"`
-	// Workloads, as Kind/namespace/name, that wait since their restarts have not helped. Sorted.
+	// Workloads, as Kind/namespace/name, that no longer restart because restarts did not help. Sorted.
 	Unhelpful []string `protobuf:"bytes,3,rep,name=unhelpful,proto3" json:"unhelpful,omitempty"`
-	// How many containers are guarded.
+	// Number of guarded containers.
 	Guarded uint32 `protobuf:"varint,4,opt,name=guarded,proto3" json:"guarded,omitempty"`
-	// It has no problems of the store.
+	// Without problems of the store.
 	Tail          *Tail `protobuf:"bytes,5,opt,name=tail,proto3" json:"tail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4252,25 +4270,31 @@ func (x *ListRestartsResponse) GetTail() *Tail {
 	return nil
 }
 
-// RestartRound is when and by what the leader has decided last.
+// RestartRound describes the leader's latest decisions.
 type RestartRound struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The replica that leads, and its epoch.
+	// The leading replica, and its epoch.
 	Replica string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
 	Epoch   int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	At      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
 	// enforce, dryRun or off.
 	Mode string `protobuf:"bytes,4,opt,name=mode,proto3" json:"mode,omitempty"`
-	// Nothing is granted while the breaker is open. Within a minute so many of the guarded containers have failed, of so many workloads.
+	// No restart is granted while the breaker is open. How many of the guarded containers failed within a minute, and of
+	// how many workloads.
 	BreakerOpen bool   `protobuf:"varint,5,opt,name=breaker_open,json=breakerOpen,proto3" json:"breaker_open,omitempty"`
 	Failed      uint32 `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
 	Workloads   uint32 `protobuf:"varint,7,opt,name=workloads,proto3" json:"workloads,omitempty"`
 	Guarded     uint32 `protobuf:"varint,8,opt,name=guarded,proto3" json:"guarded,omitempty"`
-	// The only namespace for which the breaker is open, and how many of its containers have failed; empty if there is no such namespace.
+	// The only namespace for which the breaker is open, with the number of its failed containers; empty without one.
 	BreakerNamespace       string `protobuf:"bytes,9,opt,name=breaker_namespace,json=breakerNamespace,proto3" json:"breaker_namespace,omitempty"`
 	BreakerNamespaceFailed uint32 `protobuf:"varint,10,opt,name=breaker_namespace_failed,json=breakerNamespaceFailed,proto3" json:"breaker_namespace_failed,omitempty"`
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
+	// How failures are held: errored or warning. Empty from a control plane of an earlier release, which uses errored.
+	Hold string `protobuf:"bytes,11,opt,name=hold,proto3" json:"hold,omitempty"`
+	// Nodes with containers that restarted without a grant while their failures were held, since this replica leads,
+	// sorted by name. At most 101: after the first 100, all others are counted as other.
+	Unheld        []*UnheldNode `protobuf:"bytes,12,rep,name=unheld,proto3" json:"unheld,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RestartRound) Reset() {
@@ -4373,7 +4397,107 @@ func (x *RestartRound) GetBreakerNamespaceFailed() uint32 {
 	return 0
 }
 
-// Restart of a guarded container that fails, or may restart, or has just restarted.
+func (x *RestartRound) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *RestartRound) GetUnheld() []*UnheldNode {
+	if x != nil {
+		return x.Unheld
+	}
+	return nil
+}
+
+// UnheldNode is a node whose kubelet restarted containers while their failures were held.
+type UnheldNode struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Restarts uint32                 `protobuf:"varint,2,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	// Time of the latest restart.
+	Last          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last,proto3" json:"last,omitempty"`
+	Namespace     string                 `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Pod           string                 `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
+	Container     string                 `protobuf:"bytes,6,opt,name=container,proto3" json:"container,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnheldNode) Reset() {
+	*x = UnheldNode{}
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnheldNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnheldNode) ProtoMessage() {}
+
+func (x *UnheldNode) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnheldNode.ProtoReflect.Descriptor instead.
+func (*UnheldNode) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *UnheldNode) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UnheldNode) GetRestarts() uint32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *UnheldNode) GetLast() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+func (x *UnheldNode) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *UnheldNode) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *UnheldNode) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+// Restart is a guarded container that fails, may restart, or has just restarted.
 type Restart struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -4382,13 +4506,13 @@ type Restart struct {
 	// Kind/namespace/name.
 	Workload string        `protobuf:"bytes,4,opt,name=workload,proto3" json:"workload,omitempty"`
 	State    Restart_State `protobuf:"varint,5,opt,name=state,proto3,enum=sonde.admin.v1.Restart_State" json:"state,omitempty"`
-	// Since when it fails, was granted a restart, or has restarted.
+	// Since when it has failed, was granted a restart, or has restarted.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	// Why it has this state, human-readable.
 	Why string `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
-	// Why its last check failed, human-readable; empty if it passes or has not been checked.
+	// Why its last check failed, human-readable; empty if the check passed, or there was none.
 	Failure string `protobuf:"bytes,8,opt,name=failure,proto3" json:"failure,omitempty"`
-	// Absent where the leader has decided nothing, or does not answer.
+	// Absent if the leader has not decided, or does not answer.
 	Decision      *RestartDecision `protobuf:"bytes,9,opt,name=decision,proto3" json:"decision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4396,7 +4520,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4408,7 +4532,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4421,7 +4545,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Restart) GetNamespace() string {
@@ -4487,7 +4611,7 @@ func (x *Restart) GetDecision() *RestartDecision {
 	return nil
 }
 
-// RestartDecision is what the leader has decided last about a container that asks.
+// RestartDecision is the leader's latest decision on a failing container.
 type RestartDecision struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	PodUid    string                 `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
@@ -4497,12 +4621,12 @@ type RestartDecision struct {
 	// Such as in_progress, unavailable or unhelpful.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	DryRun bool   `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// What the rule counts, and its limit; 0 where it does not count.
+	// What the rule counts, and its limit; 0 for rules without a limit.
 	Count uint32 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
 	Limit uint32 `protobuf:"varint,7,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What set the limit, or what is in the way.
+	// What sets the limit, or what prevents the restart.
 	Source string `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`
-	// The reason, and what has to happen for the container to restart, human-readable.
+	// The reason, and what must happen before the container may restart, human-readable.
 	Text          string `protobuf:"bytes,9,opt,name=text,proto3" json:"text,omitempty"`
 	Needs         string `protobuf:"bytes,10,opt,name=needs,proto3" json:"needs,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4511,7 +4635,7 @@ type RestartDecision struct {
 
 func (x *RestartDecision) Reset() {
 	*x = RestartDecision{}
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4523,7 +4647,7 @@ func (x *RestartDecision) String() string {
 func (*RestartDecision) ProtoMessage() {}
 
 func (x *RestartDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4536,7 +4660,7 @@ func (x *RestartDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartDecision.ProtoReflect.Descriptor instead.
 func (*RestartDecision) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RestartDecision) GetPodUid() string {
@@ -4611,7 +4735,7 @@ func (x *RestartDecision) GetNeeds() string {
 
 type ExplainRestartRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// May be empty where one namespace alone has a pod of this name.
+	// May be empty if only one namespace has a pod of this name.
 	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Pod           string `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4620,7 +4744,7 @@ type ExplainRestartRequest struct {
 
 func (x *ExplainRestartRequest) Reset() {
 	*x = ExplainRestartRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4632,7 +4756,7 @@ func (x *ExplainRestartRequest) String() string {
 func (*ExplainRestartRequest) ProtoMessage() {}
 
 func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4645,7 +4769,7 @@ func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRestartRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ExplainRestartRequest) GetNamespace() string {
@@ -4669,23 +4793,25 @@ type ExplainRestartResponse struct {
 	Node      string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	Ready     bool                   `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
 	Agent     *AgentState            `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Of the agent, empty without a session.
+	// Version of the agent, empty without a session.
 	AgentVersion string `protobuf:"bytes,6,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
-	// The agent is too old to hold failures back: the kubelet is told the truth.
+	// The agent is too old to hold failures: the kubelet receives them.
 	AgentOutdated bool `protobuf:"varint,7,opt,name=agent_outdated,json=agentOutdated,proto3" json:"agent_outdated,omitempty"`
-	// Those that are guarded, sorted by name.
+	// The guarded containers, sorted by name.
 	Containers []*GuardedContainer `protobuf:"bytes,8,rep,name=containers,proto3" json:"containers,omitempty"`
 	Workload   *RestartWorkload    `protobuf:"bytes,9,opt,name=workload,proto3" json:"workload,omitempty"`
 	// As in ListRestartsResponse.
 	Round           *RestartRound `protobuf:"bytes,10,opt,name=round,proto3" json:"round,omitempty"`
 	MissingReplicas []string      `protobuf:"bytes,11,rep,name=missing_replicas,json=missingReplicas,proto3" json:"missing_replicas,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How its agent holds failures: errored or warning. Empty if that is unknown, or the agent holds none.
+	Hold          string `protobuf:"bytes,12,opt,name=hold,proto3" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainRestartResponse) Reset() {
 	*x = ExplainRestartResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4697,7 +4823,7 @@ func (x *ExplainRestartResponse) String() string {
 func (*ExplainRestartResponse) ProtoMessage() {}
 
 func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4710,7 +4836,7 @@ func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartResponse.ProtoReflect.Descriptor instead.
 func (*ExplainRestartResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ExplainRestartResponse) GetNamespace() string {
@@ -4790,17 +4916,24 @@ func (x *ExplainRestartResponse) GetMissingReplicas() []string {
 	return nil
 }
 
+func (x *ExplainRestartResponse) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
 type GuardedContainer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Its restart count.
 	Restarts uint32                 `protobuf:"varint,2,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	Check    GuardedContainer_Check `protobuf:"varint,3,opt,name=check,proto3,enum=sonde.admin.v1.GuardedContainer_Check" json:"check,omitempty"`
-	// Since when it fails.
+	// Since when it has failed.
 	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
 	// As in Restart.
 	Failure string `protobuf:"bytes,5,opt,name=failure,proto3" json:"failure,omitempty"`
-	// Absent of one that neither fails nor restarts.
+	// Absent if the container neither fails nor restarts.
 	Restart       *Restart `protobuf:"bytes,6,opt,name=restart,proto3" json:"restart,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4808,7 +4941,7 @@ type GuardedContainer struct {
 
 func (x *GuardedContainer) Reset() {
 	*x = GuardedContainer{}
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4820,7 +4953,7 @@ func (x *GuardedContainer) String() string {
 func (*GuardedContainer) ProtoMessage() {}
 
 func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4833,7 +4966,7 @@ func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardedContainer.ProtoReflect.Descriptor instead.
 func (*GuardedContainer) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *GuardedContainer) GetName() string {
@@ -4878,23 +5011,23 @@ func (x *GuardedContainer) GetRestart() *Restart {
 	return nil
 }
 
-// RestartWorkload is what counts of a workload for its next restart.
+// RestartWorkload is the state of a workload that decides about its next restart.
 type RestartWorkload struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind/namespace/name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Pods that are desired, and those that are Ready, are not being deleted, and have no restart in progress.
+	// Desired pods, and available ones: Ready, not being deleted, and without a restart in progress.
 	Replicas  uint32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	Available uint32 `protobuf:"varint,3,opt,name=available,proto3" json:"available,omitempty"`
-	// How many may be unavailable, or restart at a time, and what says so.
+	// How many pods may be unavailable or restart at a time, and what sets that.
 	MaxUnavailable uint32 `protobuf:"varint,4,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
 	Source         string `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
 	InProgress     uint32 `protobuf:"varint,6,opt,name=in_progress,json=inProgress,proto3" json:"in_progress,omitempty"`
-	// Restarts of pods with the template of the pod that was asked for have not helped.
+	// Restarts of pods with the requested pod's template did not help.
 	Unhelpful bool `protobuf:"varint,7,opt,name=unhelpful,proto3" json:"unhelpful,omitempty"`
-	// Those in progress first, then the newest. Of others those of the last hour, or that still count.
+	// Grants in progress first, then newest first. Ended ones only if they still count or are less than an hour old.
 	Grants []*RestartGrant `protobuf:"bytes,8,rep,name=grants,proto3" json:"grants,omitempty"`
-	// How many there are beside these.
+	// How many more grants exist.
 	LeftOut       uint32 `protobuf:"varint,9,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4902,7 +5035,7 @@ type RestartWorkload struct {
 
 func (x *RestartWorkload) Reset() {
 	*x = RestartWorkload{}
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4914,7 +5047,7 @@ func (x *RestartWorkload) String() string {
 func (*RestartWorkload) ProtoMessage() {}
 
 func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4927,7 +5060,7 @@ func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartWorkload.ProtoReflect.Descriptor instead.
 func (*RestartWorkload) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RestartWorkload) GetName() string {
@@ -4993,22 +5126,22 @@ func (x *RestartWorkload) GetLeftOut() uint32 {
 	return 0
 }
 
-// RestartGrant as in sonde.dev/v1alpha1.
+// RestartGrant is a RestartGrant of sonde.dev/v1alpha1.
 type RestartGrant struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Pod       string                 `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
 	Container string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
-	// The restart count with which it was granted.
+	// The container's restart count when it was granted.
 	Restarts uint32 `protobuf:"varint,3,opt,name=restarts,proto3" json:"restarts,omitempty"`
 	DryRun   bool   `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Empty of one that is open, else refunded, spent, helped, unhelpful or released.
+	// Empty while it is open, otherwise refunded, spent, helped, unhelpful or released.
 	Outcome string                 `protobuf:"bytes,5,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	Granted *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=granted,proto3" json:"granted,omitempty"`
-	// When the restart was seen, when it was not in progress any more, and when it was seen whether it has helped. Absent before.
+	// When the restart was observed, stopped being in progress, and was judged. Absent before.
 	Spent  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=spent,proto3" json:"spent,omitempty"`
 	Ended  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`
 	Judged *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=judged,proto3" json:"judged,omitempty"`
-	// It takes a place of its workload: it has not ended, and its pod is there.
+	// It counts against the workload's budget: it has not ended, and its pod exists.
 	InProgress    bool `protobuf:"varint,10,opt,name=in_progress,json=inProgress,proto3" json:"in_progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5016,7 +5149,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5028,7 +5161,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5041,7 +5174,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RestartGrant) GetPod() string {
@@ -5116,7 +5249,7 @@ func (x *RestartGrant) GetInProgress() bool {
 
 type ReleaseRestartsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of a workload that is named without one.
+	// Namespace for a workload that is given without one.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Kind/namespace/name, or kind/name with the namespace above. The kind may be in lower case, or deploy, sts, ds or po.
 	Workload      string `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
@@ -5126,7 +5259,7 @@ type ReleaseRestartsRequest struct {
 
 func (x *ReleaseRestartsRequest) Reset() {
 	*x = ReleaseRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5138,7 +5271,7 @@ func (x *ReleaseRestartsRequest) String() string {
 func (*ReleaseRestartsRequest) ProtoMessage() {}
 
 func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5151,7 +5284,7 @@ func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReleaseRestartsRequest) GetNamespace() string {
@@ -5172,7 +5305,7 @@ type ReleaseRestartsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind/namespace/name.
 	Workload string `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
-	// How many restarts that did not help count no more; 0 for a workload that did not wait.
+	// Number of restarts that did not help and no longer count; 0 for a workload that did not wait.
 	Released      uint32 `protobuf:"varint,2,opt,name=released,proto3" json:"released,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5180,7 +5313,7 @@ type ReleaseRestartsResponse struct {
 
 func (x *ReleaseRestartsResponse) Reset() {
 	*x = ReleaseRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5192,7 +5325,7 @@ func (x *ReleaseRestartsResponse) String() string {
 func (*ReleaseRestartsResponse) ProtoMessage() {}
 
 func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5205,7 +5338,7 @@ func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReleaseRestartsResponse) GetWorkload() string {
@@ -5224,9 +5357,9 @@ func (x *ReleaseRestartsResponse) GetReleased() uint32 {
 
 type FreezeZoneRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in the label topology.kubernetes.io/zone of nodes.
+	// The value of the nodes' label topology.kubernetes.io/zone.
 	Zone string `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
-	// It is to be thawed.
+	// Thaw the zone instead.
 	Thaw          bool `protobuf:"varint,2,opt,name=thaw,proto3" json:"thaw,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5234,7 +5367,7 @@ type FreezeZoneRequest struct {
 
 func (x *FreezeZoneRequest) Reset() {
 	*x = FreezeZoneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5246,7 +5379,7 @@ func (x *FreezeZoneRequest) String() string {
 func (*FreezeZoneRequest) ProtoMessage() {}
 
 func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5259,7 +5392,7 @@ func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneRequest.ProtoReflect.Descriptor instead.
 func (*FreezeZoneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *FreezeZoneRequest) GetZone() string {
@@ -5278,11 +5411,12 @@ func (x *FreezeZoneRequest) GetThaw() bool {
 
 type FreezeZoneResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many percent of the endpoints that the node controller takes away are kept: 100 in a zone that is frozen, fewer while it thaws, 0 once it is thawed.
+	// Percentage of the endpoints removed by the node controller that stay: 100 in a frozen zone, less while it thaws,
+	// then 0.
 	KeptPercent uint32 `protobuf:"varint,1,opt,name=kept_percent,json=keptPercent,proto3" json:"kept_percent,omitempty"`
-	// Since when it is frozen.
+	// Since when the zone is frozen.
 	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
-	// freeze.mode is dryRun: nothing is changed.
+	// freeze.mode is dryRun: nothing has changed.
 	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5290,7 +5424,7 @@ type FreezeZoneResponse struct {
 
 func (x *FreezeZoneResponse) Reset() {
 	*x = FreezeZoneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5302,7 +5436,7 @@ func (x *FreezeZoneResponse) String() string {
 func (*FreezeZoneResponse) ProtoMessage() {}
 
 func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5315,7 +5449,7 @@ func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneResponse.ProtoReflect.Descriptor instead.
 func (*FreezeZoneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *FreezeZoneResponse) GetKeptPercent() uint32 {
@@ -5552,7 +5686,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x04LOST\x10\x03\x12\v\n" +
 	"\aSTOPPED\x10\x04\x12\x10\n" +
 	"\fNEVER_JOINED\x10\x05\x12\v\n" +
-	"\aWAITING\x10\x06\"\xb2\x03\n" +
+	"\aWAITING\x10\x06\"\xcc\x03\n" +
 	"\x05Agent\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12#\n" +
 	"\renvoy_version\x18\x02 \x01(\tR\fenvoyVersion\x12\x1a\n" +
@@ -5567,7 +5701,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\areplica\x18\t \x01(\tR\areplica\x12!\n" +
 	"\fversion_skew\x18\n" +
 	" \x01(\tR\vversionSkew\x12\"\n" +
-	"\funresponsive\x18\v \x01(\bR\funresponsive\"\xc9\x01\n" +
+	"\funresponsive\x18\v \x01(\bR\funresponsive\x12\x18\n" +
+	"\arefused\x18\f \x03(\tR\arefused\"\xc9\x01\n" +
 	"\x06Stream\x12C\n" +
 	"\x0fconnected_since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0econnectedSince\x12\x14\n" +
 	"\x05delta\x18\x02 \x01(\bR\x05delta\x120\n" +
@@ -5664,7 +5799,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x05round\x18\x02 \x01(\v2\x1c.sonde.admin.v1.RestartRoundR\x05round\x12\x1c\n" +
 	"\tunhelpful\x18\x03 \x03(\tR\tunhelpful\x12\x18\n" +
 	"\aguarded\x18\x04 \x01(\rR\aguarded\x12(\n" +
-	"\x04tail\x18\x05 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xd8\x02\n" +
+	"\x04tail\x18\x05 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xa0\x03\n" +
 	"\fRestartRound\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
@@ -5676,7 +5811,17 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\aguarded\x18\b \x01(\rR\aguarded\x12+\n" +
 	"\x11breaker_namespace\x18\t \x01(\tR\x10breakerNamespace\x128\n" +
 	"\x18breaker_namespace_failed\x18\n" +
-	" \x01(\rR\x16breakerNamespaceFailed\"\x9c\x03\n" +
+	" \x01(\rR\x16breakerNamespaceFailed\x12\x12\n" +
+	"\x04hold\x18\v \x01(\tR\x04hold\x122\n" +
+	"\x06unheld\x18\f \x03(\v2\x1a.sonde.admin.v1.UnheldNodeR\x06unheld\"\xba\x01\n" +
+	"\n" +
+	"UnheldNode\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\brestarts\x18\x02 \x01(\rR\brestarts\x12.\n" +
+	"\x04last\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04last\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x1c\n" +
+	"\tcontainer\x18\x06 \x01(\tR\tcontainer\"\x9c\x03\n" +
 	"\aRestart\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x1c\n" +
@@ -5708,7 +5853,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	" \x01(\tR\x05needs\"G\n" +
 	"\x15ExplainRestartRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
-	"\x03pod\x18\x02 \x01(\tR\x03pod\"\xce\x03\n" +
+	"\x03pod\x18\x02 \x01(\tR\x03pod\"\xe2\x03\n" +
 	"\x16ExplainRestartResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x12\n" +
@@ -5723,7 +5868,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\bworkload\x18\t \x01(\v2\x1f.sonde.admin.v1.RestartWorkloadR\bworkload\x122\n" +
 	"\x05round\x18\n" +
 	" \x01(\v2\x1c.sonde.admin.v1.RestartRoundR\x05round\x12)\n" +
-	"\x10missing_replicas\x18\v \x03(\tR\x0fmissingReplicas\"\xc3\x02\n" +
+	"\x10missing_replicas\x18\v \x03(\tR\x0fmissingReplicas\x12\x12\n" +
+	"\x04hold\x18\f \x01(\tR\x04hold\"\xc3\x02\n" +
 	"\x10GuardedContainer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\brestarts\x18\x02 \x01(\rR\brestarts\x12<\n" +
@@ -5810,7 +5956,7 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(StrictPort_Kind)(0),                   // 0: sonde.admin.v1.StrictPort.Kind
 	(Endpoint_Health)(0),                   // 1: sonde.admin.v1.Endpoint.Health
@@ -5875,23 +6021,24 @@ var file_admin_v1_admin_proto_goTypes = []any{
 	(*ListRestartsRequest)(nil),            // 60: sonde.admin.v1.ListRestartsRequest
 	(*ListRestartsResponse)(nil),           // 61: sonde.admin.v1.ListRestartsResponse
 	(*RestartRound)(nil),                   // 62: sonde.admin.v1.RestartRound
-	(*Restart)(nil),                        // 63: sonde.admin.v1.Restart
-	(*RestartDecision)(nil),                // 64: sonde.admin.v1.RestartDecision
-	(*ExplainRestartRequest)(nil),          // 65: sonde.admin.v1.ExplainRestartRequest
-	(*ExplainRestartResponse)(nil),         // 66: sonde.admin.v1.ExplainRestartResponse
-	(*GuardedContainer)(nil),               // 67: sonde.admin.v1.GuardedContainer
-	(*RestartWorkload)(nil),                // 68: sonde.admin.v1.RestartWorkload
-	(*RestartGrant)(nil),                   // 69: sonde.admin.v1.RestartGrant
-	(*ReleaseRestartsRequest)(nil),         // 70: sonde.admin.v1.ReleaseRestartsRequest
-	(*ReleaseRestartsResponse)(nil),        // 71: sonde.admin.v1.ReleaseRestartsResponse
-	(*FreezeZoneRequest)(nil),              // 72: sonde.admin.v1.FreezeZoneRequest
-	(*FreezeZoneResponse)(nil),             // 73: sonde.admin.v1.FreezeZoneResponse
-	(*timestamppb.Timestamp)(nil),          // 74: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 75: google.protobuf.Duration
+	(*UnheldNode)(nil),                     // 63: sonde.admin.v1.UnheldNode
+	(*Restart)(nil),                        // 64: sonde.admin.v1.Restart
+	(*RestartDecision)(nil),                // 65: sonde.admin.v1.RestartDecision
+	(*ExplainRestartRequest)(nil),          // 66: sonde.admin.v1.ExplainRestartRequest
+	(*ExplainRestartResponse)(nil),         // 67: sonde.admin.v1.ExplainRestartResponse
+	(*GuardedContainer)(nil),               // 68: sonde.admin.v1.GuardedContainer
+	(*RestartWorkload)(nil),                // 69: sonde.admin.v1.RestartWorkload
+	(*RestartGrant)(nil),                   // 70: sonde.admin.v1.RestartGrant
+	(*ReleaseRestartsRequest)(nil),         // 71: sonde.admin.v1.ReleaseRestartsRequest
+	(*ReleaseRestartsResponse)(nil),        // 72: sonde.admin.v1.ReleaseRestartsResponse
+	(*FreezeZoneRequest)(nil),              // 73: sonde.admin.v1.FreezeZoneRequest
+	(*FreezeZoneResponse)(nil),             // 74: sonde.admin.v1.FreezeZoneResponse
+	(*timestamppb.Timestamp)(nil),          // 75: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 76: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
 	9,   // 0: sonde.admin.v1.CheckStrictResponse.meshes:type_name -> sonde.admin.v1.StrictMesh
-	74,  // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
+	75,  // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
 	10,  // 2: sonde.admin.v1.StrictMesh.ports:type_name -> sonde.admin.v1.StrictPort
 	13,  // 3: sonde.admin.v1.StrictMesh.gaps:type_name -> sonde.admin.v1.StrictGap
 	0,   // 4: sonde.admin.v1.StrictPort.kind:type_name -> sonde.admin.v1.StrictPort.Kind
@@ -5899,34 +6046,34 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	12,  // 6: sonde.admin.v1.StrictPort.others:type_name -> sonde.admin.v1.StrictTally
 	12,  // 7: sonde.admin.v1.StrictPort.probes:type_name -> sonde.admin.v1.StrictTally
 	12,  // 8: sonde.admin.v1.StrictSource.tally:type_name -> sonde.admin.v1.StrictTally
-	74,  // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
-	74,  // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
+	75,  // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
+	75,  // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
 	16,  // 11: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	74,  // 12: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
+	75,  // 12: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
 	14,  // 13: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
 	21,  // 14: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
 	15,  // 15: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	74,  // 16: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	75,  // 16: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
 	14,  // 17: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
 	24,  // 18: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
 	15,  // 19: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
 	26,  // 20: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
 	25,  // 21: sonde.admin.v1.Dataplane.outbounds:type_name -> sonde.admin.v1.OutboundHealth
 	1,   // 22: sonde.admin.v1.OutboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	74,  // 23: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
+	75,  // 23: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
 	1,   // 24: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	74,  // 25: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
+	75,  // 25: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
 	14,  // 26: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
 	29,  // 27: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
 	15,  // 28: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
 	34,  // 29: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	74,  // 30: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
+	75,  // 30: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
 	14,  // 31: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
 	32,  // 32: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
 	15,  // 33: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
 	33,  // 34: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
 	1,   // 35: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	74,  // 36: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	75,  // 36: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
 	14,  // 37: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
 	37,  // 38: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
 	15,  // 39: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
@@ -5934,90 +6081,92 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	40,  // 41: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
 	38,  // 42: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
 	2,   // 43: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	74,  // 44: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	74,  // 45: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	74,  // 46: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	74,  // 47: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	75,  // 44: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	75,  // 45: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	75,  // 46: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	75,  // 47: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
 	41,  // 48: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
 	42,  // 49: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	74,  // 50: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	75,  // 51: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	74,  // 52: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	75,  // 50: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	76,  // 51: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	75,  // 52: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
 	3,   // 53: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
 	55,  // 54: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
 	54,  // 55: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
 	55,  // 56: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
-	74,  // 57: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	75,  // 57: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
 	58,  // 58: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
 	4,   // 59: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	74,  // 60: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	75,  // 61: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	75,  // 60: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	76,  // 61: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
 	59,  // 62: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	74,  // 63: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	75,  // 63: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
 	4,   // 64: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	63,  // 65: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
+	64,  // 65: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
 	62,  // 66: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
 	15,  // 67: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
-	74,  // 68: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
-	5,   // 69: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
-	74,  // 70: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
-	64,  // 71: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
-	38,  // 72: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
-	67,  // 73: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
-	68,  // 74: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
-	62,  // 75: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
-	6,   // 76: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
-	74,  // 77: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
-	63,  // 78: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
-	69,  // 79: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
-	74,  // 80: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
-	74,  // 81: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
-	74,  // 82: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
-	74,  // 83: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
-	74,  // 84: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
-	19,  // 85: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	22,  // 86: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	27,  // 87: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	30,  // 88: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	35,  // 89: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	43,  // 90: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	45,  // 91: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	47,  // 92: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	49,  // 93: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	50,  // 94: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	51,  // 95: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
-	52,  // 96: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
-	17,  // 97: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	60,  // 98: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
-	65,  // 99: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
-	70,  // 100: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
-	72,  // 101: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
-	7,   // 102: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
-	56,  // 103: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	20,  // 104: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	23,  // 105: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	28,  // 106: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	31,  // 107: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	36,  // 108: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	44,  // 109: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	46,  // 110: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	48,  // 111: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	53,  // 112: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	53,  // 113: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	53,  // 114: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
-	53,  // 115: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
-	18,  // 116: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	61,  // 117: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
-	66,  // 118: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
-	71,  // 119: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
-	73,  // 120: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
-	8,   // 121: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
-	57,  // 122: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	104, // [104:123] is the sub-list for method output_type
-	85,  // [85:104] is the sub-list for method input_type
-	85,  // [85:85] is the sub-list for extension type_name
-	85,  // [85:85] is the sub-list for extension extendee
-	0,   // [0:85] is the sub-list for field type_name
+	75,  // 68: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
+	63,  // 69: sonde.admin.v1.RestartRound.unheld:type_name -> sonde.admin.v1.UnheldNode
+	75,  // 70: sonde.admin.v1.UnheldNode.last:type_name -> google.protobuf.Timestamp
+	5,   // 71: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
+	75,  // 72: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
+	65,  // 73: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
+	38,  // 74: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
+	68,  // 75: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
+	69,  // 76: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
+	62,  // 77: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
+	6,   // 78: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
+	75,  // 79: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
+	64,  // 80: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
+	70,  // 81: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
+	75,  // 82: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
+	75,  // 83: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
+	75,  // 84: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
+	75,  // 85: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
+	75,  // 86: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
+	19,  // 87: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	22,  // 88: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	27,  // 89: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	30,  // 90: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	35,  // 91: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	43,  // 92: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	45,  // 93: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	47,  // 94: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	49,  // 95: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	50,  // 96: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	51,  // 97: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	52,  // 98: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	17,  // 99: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	60,  // 100: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
+	66,  // 101: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
+	71,  // 102: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
+	73,  // 103: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
+	7,   // 104: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
+	56,  // 105: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	20,  // 106: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	23,  // 107: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	28,  // 108: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	31,  // 109: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	36,  // 110: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	44,  // 111: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	46,  // 112: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	48,  // 113: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	53,  // 114: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	53,  // 115: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	53,  // 116: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	53,  // 117: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	18,  // 118: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	61,  // 119: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
+	67,  // 120: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
+	72,  // 121: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
+	74,  // 122: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
+	8,   // 123: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
+	57,  // 124: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	106, // [106:125] is the sub-list for method output_type
+	87,  // [87:106] is the sub-list for method input_type
+	87,  // [87:87] is the sub-list for extension type_name
+	87,  // [87:87] is the sub-list for extension extendee
+	0,   // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -6031,7 +6180,7 @@ func file_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   67,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -4,8 +4,9 @@
 // - protoc             (unknown)
 // source: admin/v1/admin.proto
 
-// sondectl speaks this to the control plane, on port 5681. Each call carries the metadata "authorization: Bearer TOKEN", with the admin token, or on
-// Kubernetes with one of a service account for audience sonde-admin, which has the right that the method needs (rights.go).
+// The API of the control plane for sondectl, on port 5681. Each call needs the metadata "authorization: Bearer TOKEN",
+// with the admin token, or on Kubernetes with a service-account token for audience sonde-admin whose account has the
+// right for the method (rights.go).
 
 package adminv1
 
@@ -47,50 +48,56 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), PERMISSION_DENIED (a right is missing), RESOURCE_EXHAUSTED (too many tokens from one
-// address), UNAVAILABLE (the control plane has not read its store yet, or the API server does not say who calls), NOT_FOUND (no such mesh or dataplane).
+// Errors of all calls: UNAUTHENTICATED (missing or invalid token), PERMISSION_DENIED (missing right),
+// RESOURCE_EXHAUSTED (too many tokens from one address), UNAVAILABLE (the control plane has not read its store yet, or
+// the API server does not authenticate the caller), NOT_FOUND (unknown mesh or dataplane).
 type AdminServiceClient interface {
 	ListMeshes(ctx context.Context, in *ListMeshesRequest, opts ...grpc.CallOption) (*ListMeshesResponse, error)
 	ListDataplanes(ctx context.Context, in *ListDataplanesRequest, opts ...grpc.CallOption) (*ListDataplanesResponse, error)
 	ListServices(ctx context.Context, in *ListServicesRequest, opts ...grpc.CallOption) (*ListServicesResponse, error)
 	ListMeshServices(ctx context.Context, in *ListMeshServicesRequest, opts ...grpc.CallOption) (*ListMeshServicesResponse, error)
-	// ListProxies tells of each Dataplane's proxy, connected or not, and of proxies without a Dataplane that are connected or
-	// ask to join.
+	// ListProxies lists the proxy of each Dataplane, connected or not, and proxies without a Dataplane that are connected
+	// or try to join.
 	ListProxies(ctx context.Context, in *ListProxiesRequest, opts ...grpc.CallOption) (*ListProxiesResponse, error)
-	// InspectDataplane shows what a proxy should have, whether it is connected or not. INVALID_ARGUMENT: an unknown kind, or
-	// no mesh named where several have a dataplane of this name.
+	// InspectDataplane returns the resources that a proxy should have, whether it is connected or not. INVALID_ARGUMENT:
+	// unknown kind, or no mesh given although several have a dataplane of this name.
 	InspectDataplane(ctx context.Context, in *InspectDataplaneRequest, opts ...grpc.CallOption) (*InspectDataplaneResponse, error)
-	// InspectEnvoy asks a proxy's Envoy, through its agent, what it has. INVALID_ARGUMENT: as InspectDataplane. FAILED_PRECONDITION: no
-	// agent of the proxy is connected to this replica of the control plane, or it does not answer. RESOURCE_EXHAUSTED: too many ask at once.
+	// InspectEnvoy queries a proxy's Envoy, through its agent. INVALID_ARGUMENT: as in InspectDataplane.
+	// FAILED_PRECONDITION: the agent has no session with this replica of the control plane, or does not answer.
+	// RESOURCE_EXHAUSTED: too many concurrent queries.
 	InspectEnvoy(ctx context.Context, in *InspectEnvoyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[InspectEnvoyPart], error)
-	// GenerateDataplaneToken signs a token with which an agent may Join. INVALID_ARGUMENT: bad names or life.
-	// FAILED_PRECONDITION: the Dataplane has another workload, so Join would refuse the token.
+	// GenerateDataplaneToken signs a token for Join. INVALID_ARGUMENT: invalid names or validity. FAILED_PRECONDITION:
+	// the Dataplane has another workload, so that Join would reject the token.
 	GenerateDataplaneToken(ctx context.Context, in *GenerateDataplaneTokenRequest, opts ...grpc.CallOption) (*GenerateDataplaneTokenResponse, error)
-	// RotateCA starts the rotation of a mesh's certificate authority, or goes on with the one that is under way.
+	// RotateCA starts the rotation of a mesh's certificate authority, or continues the current one.
 	RotateCA(ctx context.Context, in *RotateCARequest, opts ...grpc.CallOption) (*Rotation, error)
-	// GetRotation says how far the rotation is. It changes nothing.
+	// GetRotation returns the progress of the rotation without changing it.
 	GetRotation(ctx context.Context, in *GetRotationRequest, opts ...grpc.CallOption) (*Rotation, error)
-	// RotateServingCA starts the rotation of the CA that signs the control plane's own certificate, or goes on with the one that is under way.
+	// RotateServingCA starts the rotation of the CA that signs the control plane's certificate, or continues the current
+	// one.
 	RotateServingCA(ctx context.Context, in *RotateServingCARequest, opts ...grpc.CallOption) (*Rotation, error)
-	// GetServingRotation says how far that rotation is. It changes nothing.
+	// GetServingRotation returns the progress of that rotation without changing it.
 	GetServingRotation(ctx context.Context, in *GetServingRotationRequest, opts ...grpc.CallOption) (*Rotation, error)
-	// DrainDataplane keeps new traffic from a proxy, or lets it have it again. FAILED_PRECONDITION: the proxy is that of a pod, or the control plane
-	// reads Kubernetes.
+	// DrainDataplane stops new traffic to a proxy, or ends its drain. FAILED_PRECONDITION: the proxy belongs to a pod, or
+	// the control plane reads Kubernetes.
 	DrainDataplane(ctx context.Context, in *DrainDataplaneRequest, opts ...grpc.CallOption) (*DrainDataplaneResponse, error)
-	// ListRestarts lists guarded containers that fail or restart. ExplainRestart says what counts for those of a pod. ReleaseRestarts lets a workload
-	// restart again whose restarts did not help. They are of Kubernetes alone: FAILED_PRECONDITION: the control plane reads files, or the pod is not
-	// guarded, with the reason. INVALID_ARGUMENT: several namespaces have a pod of this name, or the name of a workload is none. NOT_FOUND: no such
-	// pod or workload, or no guarded pod in the namespace.
+	// ListRestarts lists guarded containers that fail or restart. ExplainRestart explains the decisions for a pod.
+	// ReleaseRestarts lets a workload restart again whose restarts did not help. FAILED_PRECONDITION: the control plane
+	// reads files, or the pod is not guarded; the message has the reason. INVALID_ARGUMENT: several namespaces have a pod
+	// of this name, or the workload's name is invalid. NOT_FOUND: unknown pod or workload, or no guarded pod in the
+	// namespace.
 	ListRestarts(ctx context.Context, in *ListRestartsRequest, opts ...grpc.CallOption) (*ListRestartsResponse, error)
 	ExplainRestart(ctx context.Context, in *ExplainRestartRequest, opts ...grpc.CallOption) (*ExplainRestartResponse, error)
 	ReleaseRestarts(ctx context.Context, in *ReleaseRestartsRequest, opts ...grpc.CallOption) (*ReleaseRestartsResponse, error)
-	// FreezeZone freezes a zone, or thaws it; any replica passes it on to the one that leads. FAILED_PRECONDITION: the control plane reads files, or freeze.mode is
-	// off. NOT_FOUND: no node with pods of the mesh is in the zone. UNAVAILABLE: no replica leads, or the one that does is not reached.
+	// FreezeZone freezes or thaws a zone; any replica forwards it to the leader. FAILED_PRECONDITION: the control plane
+	// reads files, or freeze.mode is off. NOT_FOUND: no node with pods of the mesh is in the zone. UNAVAILABLE: there is
+	// no leader, or it is unreachable.
 	FreezeZone(ctx context.Context, in *FreezeZoneRequest, opts ...grpc.CallOption) (*FreezeZoneResponse, error)
-	// CheckStrict says what speaks against mode STRICT: which of the traffic of PERMISSIVE meshes it would refuse, and which proxies cannot tell.
+	// CheckStrict returns the traffic of PERMISSIVE meshes that mode STRICT would reject, and the proxies without a
+	// report.
 	CheckStrict(ctx context.Context, in *CheckStrictRequest, opts ...grpc.CallOption) (*CheckStrictResponse, error)
-	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
-	// too.
+	// GetHealth returns the checks of /livez and /readyz of this replica of the control plane, with reasons. It also
+	// answers before the store has been read.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error)
 }
 
@@ -305,50 +312,56 @@ func (c *adminServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), PERMISSION_DENIED (a right is missing), RESOURCE_EXHAUSTED (too many tokens from one
-// address), UNAVAILABLE (the control plane has not read its store yet, or the API server does not say who calls), NOT_FOUND (no such mesh or dataplane).
+// Errors of all calls: UNAUTHENTICATED (missing or invalid token), PERMISSION_DENIED (missing right),
+// RESOURCE_EXHAUSTED (too many tokens from one address), UNAVAILABLE (the control plane has not read its store yet, or
+// the API server does not authenticate the caller), NOT_FOUND (unknown mesh or dataplane).
 type AdminServiceServer interface {
 	ListMeshes(context.Context, *ListMeshesRequest) (*ListMeshesResponse, error)
 	ListDataplanes(context.Context, *ListDataplanesRequest) (*ListDataplanesResponse, error)
 	ListServices(context.Context, *ListServicesRequest) (*ListServicesResponse, error)
 	ListMeshServices(context.Context, *ListMeshServicesRequest) (*ListMeshServicesResponse, error)
-	// ListProxies tells of each Dataplane's proxy, connected or not, and of proxies without a Dataplane that are connected or
-	// ask to join.
+	// ListProxies lists the proxy of each Dataplane, connected or not, and proxies without a Dataplane that are connected
+	// or try to join.
 	ListProxies(context.Context, *ListProxiesRequest) (*ListProxiesResponse, error)
-	// InspectDataplane shows what a proxy should have, whether it is connected or not. INVALID_ARGUMENT: an unknown kind, or
-	// no mesh named where several have a dataplane of this name.
+	// InspectDataplane returns the resources that a proxy should have, whether it is connected or not. INVALID_ARGUMENT:
+	// unknown kind, or no mesh given although several have a dataplane of this name.
 	InspectDataplane(context.Context, *InspectDataplaneRequest) (*InspectDataplaneResponse, error)
-	// InspectEnvoy asks a proxy's Envoy, through its agent, what it has. INVALID_ARGUMENT: as InspectDataplane. FAILED_PRECONDITION: no
-	// agent of the proxy is connected to this replica of the control plane, or it does not answer. RESOURCE_EXHAUSTED: too many ask at once.
+	// InspectEnvoy queries a proxy's Envoy, through its agent. INVALID_ARGUMENT: as in InspectDataplane.
+	// FAILED_PRECONDITION: the agent has no session with this replica of the control plane, or does not answer.
+	// RESOURCE_EXHAUSTED: too many concurrent queries.
 	InspectEnvoy(*InspectEnvoyRequest, grpc.ServerStreamingServer[InspectEnvoyPart]) error
-	// GenerateDataplaneToken signs a token with which an agent may Join. INVALID_ARGUMENT: bad names or life.
-	// FAILED_PRECONDITION: the Dataplane has another workload, so Join would refuse the token.
+	// GenerateDataplaneToken signs a token for Join. INVALID_ARGUMENT: invalid names or validity. FAILED_PRECONDITION:
+	// the Dataplane has another workload, so that Join would reject the token.
 	GenerateDataplaneToken(context.Context, *GenerateDataplaneTokenRequest) (*GenerateDataplaneTokenResponse, error)
-	// RotateCA starts the rotation of a mesh's certificate authority, or goes on with the one that is under way.
+	// RotateCA starts the rotation of a mesh's certificate authority, or continues the current one.
 	RotateCA(context.Context, *RotateCARequest) (*Rotation, error)
-	// GetRotation says how far the rotation is. It changes nothing.
+	// GetRotation returns the progress of the rotation without changing it.
 	GetRotation(context.Context, *GetRotationRequest) (*Rotation, error)
-	// RotateServingCA starts the rotation of the CA that signs the control plane's own certificate, or goes on with the one that is under way.
+	// RotateServingCA starts the rotation of the CA that signs the control plane's certificate, or continues the current
+	// one.
 	RotateServingCA(context.Context, *RotateServingCARequest) (*Rotation, error)
-	// GetServingRotation says how far that rotation is. It changes nothing.
+	// GetServingRotation returns the progress of that rotation without changing it.
 	GetServingRotation(context.Context, *GetServingRotationRequest) (*Rotation, error)
-	// DrainDataplane keeps new traffic from a proxy, or lets it have it again. FAILED_PRECONDITION: the proxy is that of a pod, or the control plane
-	// reads Kubernetes.
+	// DrainDataplane stops new traffic to a proxy, or ends its drain. FAILED_PRECONDITION: the proxy belongs to a pod, or
+	// the control plane reads Kubernetes.
 	DrainDataplane(context.Context, *DrainDataplaneRequest) (*DrainDataplaneResponse, error)
-	// ListRestarts lists guarded containers that fail or restart. ExplainRestart says what counts for those of a pod. ReleaseRestarts lets a workload
-	// restart again whose restarts did not help. They are of Kubernetes alone: FAILED_PRECONDITION: the control plane reads files, or the pod is not
-	// guarded, with the reason. INVALID_ARGUMENT: several namespaces have a pod of this name, or the name of a workload is none. NOT_FOUND: no such
-	// pod or workload, or no guarded pod in the namespace.
+	// ListRestarts lists guarded containers that fail or restart. ExplainRestart explains the decisions for a pod.
+	// ReleaseRestarts lets a workload restart again whose restarts did not help. FAILED_PRECONDITION: the control plane
+	// reads files, or the pod is not guarded; the message has the reason. INVALID_ARGUMENT: several namespaces have a pod
+	// of this name, or the workload's name is invalid. NOT_FOUND: unknown pod or workload, or no guarded pod in the
+	// namespace.
 	ListRestarts(context.Context, *ListRestartsRequest) (*ListRestartsResponse, error)
 	ExplainRestart(context.Context, *ExplainRestartRequest) (*ExplainRestartResponse, error)
 	ReleaseRestarts(context.Context, *ReleaseRestartsRequest) (*ReleaseRestartsResponse, error)
-	// FreezeZone freezes a zone, or thaws it; any replica passes it on to the one that leads. FAILED_PRECONDITION: the control plane reads files, or freeze.mode is
-	// off. NOT_FOUND: no node with pods of the mesh is in the zone. UNAVAILABLE: no replica leads, or the one that does is not reached.
+	// FreezeZone freezes or thaws a zone; any replica forwards it to the leader. FAILED_PRECONDITION: the control plane
+	// reads files, or freeze.mode is off. NOT_FOUND: no node with pods of the mesh is in the zone. UNAVAILABLE: there is
+	// no leader, or it is unreachable.
 	FreezeZone(context.Context, *FreezeZoneRequest) (*FreezeZoneResponse, error)
-	// CheckStrict says what speaks against mode STRICT: which of the traffic of PERMISSIVE meshes it would refuse, and which proxies cannot tell.
+	// CheckStrict returns the traffic of PERMISSIVE meshes that mode STRICT would reject, and the proxies without a
+	// report.
 	CheckStrict(context.Context, *CheckStrictRequest) (*CheckStrictResponse, error)
-	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
-	// too.
+	// GetHealth returns the checks of /livez and /readyz of this replica of the control plane, with reasons. It also
+	// answers before the store has been read.
 	GetHealth(context.Context, *GetHealthRequest) (*Health, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

@@ -1,6 +1,9 @@
 // Package adminv1 is the API between sondectl and the control plane.
 package adminv1
 
+// MaxListed is the maximum number of entries in one response. A longer list says how many entries it leaves out.
+const MaxListed = 5000
+
 // Kind is a kind of configuration of a proxy, in InspectDataplaneRequest and TypeStatus.
 type Kind string
 
@@ -13,7 +16,7 @@ const (
 	KindBootstrap Kind = "bootstrap"
 )
 
-// Kinds lists the kinds in the order in which they are shown.
+// Kinds lists the kinds in the order for display.
 func Kinds() []Kind {
 	return []Kind{KindListeners, KindClusters, KindEndpoints, KindRoutes, KindBootstrap}
 }

@@ -6,14 +6,14 @@ const (
 	VerbCreate = "create"
 )
 
-// Right is what a caller needs who has no admin token but a token of Kubernetes, as a rule of RBAC says it: a verb, and a resource of group sonde.dev,
-// with its subresource behind a slash. Rights are of the whole cluster. There are no such objects.
+// Right is what a caller with a Kubernetes token instead of the admin token needs, in the form of an RBAC rule: a verb,
+// and a resource of group sonde.dev, with a subresource after a slash. Rights are cluster-wide. No such objects exist.
 type Right struct{ Verb, Resource string }
 
 // Changes reports whether calls with the right change something, or hand out a secret.
 func (r Right) Changes() bool { return r.Verb != VerbGet }
 
-// rights of the methods, by their full names. A method without one is for the admin token alone.
+// rights of the methods, by their full names. A method without one requires the admin token.
 var rights = map[string]Right{
 	AdminService_ListMeshes_FullMethodName:             {VerbGet, "proxies"},
 	AdminService_ListDataplanes_FullMethodName:         {VerbGet, "proxies"},
@@ -36,8 +36,8 @@ var rights = map[string]Right{
 	AdminService_GetHealth_FullMethodName:              {VerbGet, "health"},
 }
 
-// RightOf returns the right that a method needs, by its full name as gRPC has it, such as AdminService_ListMeshes_FullMethodName. It returns false for
-// a method that has none.
+// RightOf returns the right for a method, by its full gRPC name, such as AdminService_ListMeshes_FullMethodName. It
+// returns false for a method without a right.
 func RightOf(method string) (Right, bool) {
 	r, ok := rights[method]
 	return r, ok

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: agent/v1/agent.proto
 
-// The agent beside each Envoy speaks this to the control plane, on port 5678.
+// The API of the control plane for the agent beside each Envoy, on port 5678.
 
 package agentv1
 
@@ -28,9 +28,9 @@ const (
 type PlaintextInbound_Kind int32
 
 const (
-	// It is not encrypted.
+	// The traffic is not encrypted.
 	PlaintextInbound_PLAINTEXT PlaintextInbound_Kind = 0
-	// It is the application's own TLS.
+	// The traffic has the application's own TLS.
 	PlaintextInbound_APPLICATION_TLS PlaintextInbound_Kind = 1
 	// The port has no inbound.
 	PlaintextInbound_NO_INBOUND PlaintextInbound_Kind = 2
@@ -80,11 +80,11 @@ func (PlaintextInbound_Kind) EnumDescriptor() ([]byte, []int) {
 type Restarts_Mode int32
 
 const (
-	// Nothing, unless a restart is granted.
+	// No failures, except with a grant.
 	Restarts_HOLD Restarts_Mode = 0
-	// The truth.
+	// All failures.
 	Restarts_NATIVE Restarts_Mode = 1
-	// Nothing.
+	// No failures.
 	Restarts_SUSPENDED Restarts_Mode = 2
 )
 
@@ -126,17 +126,69 @@ func (x Restarts_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restarts_Mode.Descriptor instead.
 func (Restarts_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28, 0}
+}
+
+type Restarts_Hold int32
+
+const (
+	// As the agent was injected, or as in the last message.
+	Restarts_HOLD_UNSPECIFIED Restarts_Hold = 0
+	// A check that could not be made, which the kubelet discards.
+	Restarts_ERRORED Restarts_Hold = 1
+	// A redirect that the kubelet does not follow: the check passes, with a warning that says HELD.
+	Restarts_WARNING Restarts_Hold = 2
+)
+
+// Enum value maps for Restarts_Hold.
+var (
+	Restarts_Hold_name = map[int32]string{
+		0: "HOLD_UNSPECIFIED",
+		1: "ERRORED",
+		2: "WARNING",
+	}
+	Restarts_Hold_value = map[string]int32{
+		"HOLD_UNSPECIFIED": 0,
+		"ERRORED":          1,
+		"WARNING":          2,
+	}
+)
+
+func (x Restarts_Hold) Enum() *Restarts_Hold {
+	p := new(Restarts_Hold)
+	*p = x
+	return p
+}
+
+func (x Restarts_Hold) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Restarts_Hold) Descriptor() protoreflect.EnumDescriptor {
+	return file_agent_v1_agent_proto_enumTypes[2].Descriptor()
+}
+
+func (Restarts_Hold) Type() protoreflect.EnumType {
+	return &file_agent_v1_agent_proto_enumTypes[2]
+}
+
+func (x Restarts_Hold) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Restarts_Hold.Descriptor instead.
+func (Restarts_Hold) EnumDescriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28, 1}
 }
 
 type WhenAway_Policy int32
 
 const (
-	// Nothing, but for grants.
+	// No failures, except with a grant.
 	WhenAway_HOLD WhenAway_Policy = 0
-	// The truth, to each pod in its turn.
+	// All failures, for each pod in its turn.
 	WhenAway_SLOTS WhenAway_Policy = 1
-	// The truth, after a while.
+	// All failures, after a while.
 	WhenAway_NATIVE WhenAway_Policy = 2
 )
 
@@ -165,11 +217,11 @@ func (x WhenAway_Policy) String() string {
 }
 
 func (WhenAway_Policy) Descriptor() protoreflect.EnumDescriptor {
-	return file_agent_v1_agent_proto_enumTypes[2].Descriptor()
+	return file_agent_v1_agent_proto_enumTypes[3].Descriptor()
 }
 
 func (WhenAway_Policy) Type() protoreflect.EnumType {
-	return &file_agent_v1_agent_proto_enumTypes[2]
+	return &file_agent_v1_agent_proto_enumTypes[3]
 }
 
 func (x WhenAway_Policy) Number() protoreflect.EnumNumber {
@@ -178,7 +230,7 @@ func (x WhenAway_Policy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WhenAway_Policy.Descriptor instead.
 func (WhenAway_Policy) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 0}
 }
 
 // Version of a program.
@@ -244,17 +296,17 @@ type JoinRequest struct {
 	// PKCS #10, DER. Only its public key and signature are read.
 	Csr     []byte   `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
 	Version *Version `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	// host:port at which the agent reaches the control plane: Envoy will use the same.
+	// host:port at which the agent reaches the control plane. Envoy will use it, too.
 	ControlPlaneAddress string `protobuf:"bytes,6,opt,name=control_plane_address,json=controlPlaneAddress,proto3" json:"control_plane_address,omitempty"`
-	// Envoy's --drain-time-s, from 0s to 1h; 25s if it is not set. Envoy does not tell the control plane.
+	// Envoy's --drain-time-s, from 0s to 1h; default 25s. The control plane cannot read it from Envoy.
 	DrainTime *durationpb.Duration `protobuf:"bytes,7,opt,name=drain_time,json=drainTime,proto3" json:"drain_time,omitempty"`
-	// How many bytes of memory agent and Envoy may use together, from 16 MiB to 1 PiB: Envoy gets what the agent leaves of it. 512 MiB, the
-	// limit of an injected sidecar, if it is 0.
+	// Memory limit in bytes for agent and Envoy together, from 16 MiB to 1 PiB; Envoy gets what the agent does not need.
+	// 0 means 512 MiB, the limit of an injected sidecar.
 	MemoryBytes uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// As in Hello.
 	Instance string `protobuf:"bytes,9,opt,name=instance,proto3" json:"instance,omitempty"`
-	// As in Hello. With "serving-ca" Envoy's bootstrap has the agent's file of the control plane's CAs, not what they are now. With "plaintext"
-	// it says that the agent takes Envoy's records of plain text.
+	// As in Hello. With "serving-ca", Envoy's bootstrap refers to the agent's file with the control plane's CAs instead
+	// of containing them. "plaintext" says that the agent accepts Envoy's records of plaintext.
 	Features      []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -363,7 +415,7 @@ func (x *JoinRequest) GetFeatures() []string {
 type JoinResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Identity *Identity              `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
-	// Envoy's bootstrap, JSON, without secrets. Relative paths in it are those of the agent's work directory.
+	// Envoy's bootstrap as JSON, without secrets. Relative paths are in the agent's work directory.
 	Bootstrap     []byte `protobuf:"bytes,2,opt,name=bootstrap,proto3" json:"bootstrap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -501,7 +553,7 @@ func (x *RenewResponse) GetIdentity() *Identity {
 	return nil
 }
 
-// Identity is a certificate and what it is trusted with.
+// Identity is a certificate with the bundle.
 type Identity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// DER, leaf first.
@@ -555,14 +607,15 @@ func (x *Identity) GetBundle() *Bundle {
 	return nil
 }
 
-// Bundle is what a mesh trusts, or what clients of the control plane trust.
+// Bundle has the roots that a mesh, or clients of the control plane, trust.
 type Bundle struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Content hash of the roots: agents report it.
+	// Content hash of the roots, which agents report.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// DER.
 	Roots [][]byte `protobuf:"bytes,2,rep,name=roots,proto3" json:"roots,omitempty"`
-	// Grows with each change of the roots: an agent takes no bundle with a lower one than it has. 0 from a control plane that has none yet.
+	// Grows with each change of the roots: an agent rejects a bundle with a lower epoch than its own. 0 from control
+	// planes without epochs.
 	Epoch         int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -619,19 +672,19 @@ func (x *Bundle) GetEpoch() int64 {
 	return 0
 }
 
-// InUse says what the proxy has put in place.
+// InUse is the certificate and bundle that the proxy uses.
 type InUse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	BundleId string                 `protobuf:"bytes,1,opt,name=bundle_id,json=bundleId,proto3" json:"bundle_id,omitempty"`
 	// Serial number of the leaf, hexadecimal.
 	LeafSerial string `protobuf:"bytes,2,opt,name=leaf_serial,json=leafSerial,proto3" json:"leaf_serial,omitempty"`
-	// ID of the CA that has signed the leaf: the first 128 bits of the SHA-256 of its certificate, hexadecimal. With it and the next one a
-	// control plane knows a leaf that another replica has issued.
+	// ID of the CA that signed the leaf: the first 128 bits of the SHA-256 of its certificate, hexadecimal. With it and
+	// leaf_not_after, a control plane recognises a leaf from another replica.
 	LeafCa       string                 `protobuf:"bytes,3,opt,name=leaf_ca,json=leafCa,proto3" json:"leaf_ca,omitempty"`
 	LeafNotAfter *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=leaf_not_after,json=leafNotAfter,proto3" json:"leaf_not_after,omitempty"`
-	// Of the bundle.
+	// Epoch of the bundle.
 	BundleEpoch int64 `protobuf:"varint,5,opt,name=bundle_epoch,json=bundleEpoch,proto3" json:"bundle_epoch,omitempty"`
-	// ID and epoch of the last ServingCA that the agent has taken, empty and 0 before the first.
+	// ID and epoch of the last ServingCA that the agent has stored; empty and 0 before the first.
 	ServingCaId    string `protobuf:"bytes,6,opt,name=serving_ca_id,json=servingCaId,proto3" json:"serving_ca_id,omitempty"`
 	ServingCaEpoch int64  `protobuf:"varint,7,opt,name=serving_ca_epoch,json=servingCaEpoch,proto3" json:"serving_ca_epoch,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -731,6 +784,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Plaintext
 	//	*AgentMessage_EnvoyState
 	//	*AgentMessage_Pong
+	//	*AgentMessage_Refusals
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -863,6 +917,15 @@ func (x *AgentMessage) GetPong() *Pong {
 	return nil
 }
 
+func (x *AgentMessage) GetRefusals() *Refusals {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Refusals); ok {
+			return x.Refusals
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -881,42 +944,49 @@ type AgentMessage_InUse struct {
 }
 
 type AgentMessage_Version struct {
-	// Sent when a version is another than in Hello: the binary of Envoy was replaced, and Envoy restarted.
+	// Sent when a version differs from Hello: Envoy's binary was replaced, and Envoy restarted.
 	Version *Version `protobuf:"bytes,4,opt,name=version,proto3,oneof"`
 }
 
 type AgentMessage_ProbeFailures struct {
-	// Probes of the pod that have failed, to a control plane with the feature "probe-failures": at most one in five seconds.
+	// Failed probes of the pod, for control planes with the feature "probe-failures": at most one message in five
+	// seconds.
 	ProbeFailures *ProbeFailures `protobuf:"bytes,5,opt,name=probe_failures,json=probeFailures,proto3,oneof"`
 }
 
 type AgentMessage_Readiness struct {
-	// Whether applications can take traffic, to a control plane with the feature "service-probes": all that is known when a session
-	// begins and after ServiceProbes, then what changes.
+	// Whether applications can take traffic, for control planes with the feature "service-probes": all known results
+	// when a session begins and after ServiceProbes, then changes.
 	Readiness *Readiness `protobuf:"bytes,6,opt,name=readiness,proto3,oneof"`
 }
 
 type AgentMessage_Liveness struct {
-	// Which guarded liveness probes fail, to a control plane with the feature "restart-grants": all of them when a session begins and when that
-	// changes, at most one in a second.
+	// Failing guarded liveness probes, for control planes with the feature "restart-grants": all of them, when a
+	// session begins and after each change, at most once per second.
 	Liveness *Liveness `protobuf:"bytes,7,opt,name=liveness,proto3,oneof"`
 }
 
 type AgentMessage_Plaintext struct {
-	// What mode STRICT would have refused, to a control plane with the feature "plaintext": all of it when a session begins and when that
-	// changes, at most once in a minute, and when the drain begins.
+	// Traffic that mode STRICT would have rejected, for control planes with the feature "plaintext": all of it, when a
+	// session begins, after changes at most once per minute, and when the drain begins.
 	Plaintext *Plaintext `protobuf:"bytes,8,opt,name=plaintext,proto3,oneof"`
 }
 
 type AgentMessage_EnvoyState struct {
-	// Why Envoy does not run, to a control plane with the feature "envoy-state": when a session begins in which it does not, and when that
-	// changes.
+	// Why Envoy is not running, for control planes with the feature "envoy-state": after each change, and when a
+	// session begins while it is not running.
 	EnvoyState *EnvoyState `protobuf:"bytes,9,opt,name=envoy_state,json=envoyState,proto3,oneof"`
 }
 
 type AgentMessage_Pong struct {
-	// Answers a Ping, at once.
+	// The immediate answer to a Ping.
 	Pong *Pong `protobuf:"bytes,10,opt,name=pong,proto3,oneof"`
+}
+
+type AgentMessage_Refusals struct {
+	// Calls that Envoy refused in the last minute, for control planes with the feature "refusals": when a session
+	// begins if there are any, and after changes at most once per minute.
+	Refusals *Refusals `protobuf:"bytes,11,opt,name=refusals,proto3,oneof"`
 }
 
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
@@ -939,12 +1009,15 @@ func (*AgentMessage_EnvoyState) isAgentMessage_Message() {}
 
 func (*AgentMessage_Pong) isAgentMessage_Message() {}
 
-// Plaintext is what Envoy has taken in mode PERMISSIVE and would refuse in mode STRICT, since the agent has started.
+func (*AgentMessage_Refusals) isAgentMessage_Message() {}
+
+// Plaintext is the traffic since the agent's start that Envoy accepted in mode PERMISSIVE and would reject in mode
+// STRICT.
 type Plaintext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 20.
 	Inbounds []*PlaintextInbound `protobuf:"bytes,1,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
-	// It answers AskPlaintext.
+	// The message answers AskPlaintext.
 	Asked         bool `protobuf:"varint,2,opt,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -994,19 +1067,19 @@ func (x *Plaintext) GetAsked() bool {
 	return false
 }
 
-// PlaintextInbound is what has come to one port, for one reason to refuse it.
+// PlaintextInbound is the traffic to one port that STRICT would reject for one reason.
 type PlaintextInbound struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// That clients have called. 0: ports for which there was no room.
+	// The port that clients called; 0 for ports beyond the limit.
 	Port uint32                `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
 	Kind PlaintextInbound_Kind `protobuf:"varint,2,opt,name=kind,proto3,enum=sonde.agent.v1.PlaintextInbound_Kind" json:"kind,omitempty"`
-	// Requests were counted, else connections that have ended.
+	// The tallies count requests, otherwise ended connections.
 	Requests bool `protobuf:"varint,3,opt,name=requests,proto3" json:"requests,omitempty"`
-	// At most 20, those with the most first.
+	// At most 20, sorted by count, highest first.
 	Sources []*PlaintextSource `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
-	// Of other sources, and of those that are not known.
+	// All other sources, including unknown ones.
 	Others *PlaintextTally `protobuf:"bytes,5,opt,name=others,proto3" json:"others,omitempty"`
-	// Requests with the user agent of a kubelet's probes, which are not among the others.
+	// Requests with the user agent of a kubelet's probes; others does not include them.
 	Probes        *PlaintextTally `protobuf:"bytes,6,opt,name=probes,proto3" json:"probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1086,7 +1159,7 @@ func (x *PlaintextInbound) GetProbes() *PlaintextTally {
 
 type PlaintextSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// IP address that has called.
+	// IP address of the caller.
 	Address       string          `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Tally         *PlaintextTally `protobuf:"bytes,2,opt,name=tally,proto3" json:"tally,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1140,9 +1213,9 @@ func (x *PlaintextSource) GetTally() *PlaintextTally {
 type PlaintextTally struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Count uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// How many go on, for at least 30 s. Of connections, these are not in the count yet.
+	// Open requests or connections that have lasted for at least 30 s. count does not include these connections yet.
 	Open uint32 `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
-	// How long ago it was seen first, and last.
+	// How long ago the first and the last one were seen.
 	First         *durationpb.Duration `protobuf:"bytes,3,opt,name=first,proto3" json:"first,omitempty"`
 	Last          *durationpb.Duration `protobuf:"bytes,4,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1207,14 +1280,15 @@ func (x *PlaintextTally) GetLast() *durationpb.Duration {
 	return nil
 }
 
-// Liveness says which guarded liveness probes of the pod fail, and which pass: at most 20. A container of which it says neither has not been checked
-// since the agent started.
+// Liveness lists which guarded liveness probes of the pod fail, and which pass: at most 20. A container in neither list
+// has not been checked since the agent started.
 type Liveness struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Held  []*HeldLiveness        `protobuf:"bytes,1,rep,name=held,proto3" json:"held,omitempty"`
 	// Containers whose last check has passed.
 	Passing []string `protobuf:"bytes,2,rep,name=passing,proto3" json:"passing,omitempty"`
-	// The last grants of containers, by name, if they were not used up: the check has passed, or the kubelet has not asked often enough.
+	// The last grants of containers, by name, that were not used: the check passed, or the kubelet did not probe often
+	// enough.
 	Unused        []string `protobuf:"bytes,3,rep,name=unused,proto3" json:"unused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1271,19 +1345,20 @@ func (x *Liveness) GetUnused() []string {
 	return nil
 }
 
-// HeldLiveness is a container whose liveness probe fails. The kubelet is told that only while a restart is granted, or where told says so.
+// HeldLiveness is a container whose liveness probe fails. The kubelet receives the failure only while a restart is
+// granted, or with told.
 type HeldLiveness struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
-	// For how long, by the agent's own clock.
+	// For how long, by the agent's clock.
 	Failing *durationpb.Duration `protobuf:"bytes,2,opt,name=failing,proto3" json:"failing,omitempty"`
-	// Why the last check failed, as the kubelet would have said it, without text of the application. At most 512 bytes.
+	// Why the last check failed, in the kubelet's words, without text of the application. At most 512 bytes.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Name of the grant by which the kubelet is told of the failure, until the next check after the restart. Empty if there is none: then the container asks for
-	// a restart.
+	// Name of the grant by which the kubelet receives the failure, until the next check after the restart. Empty without
+	// a grant: then the container requests a restart.
 	Grant string `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
-	// The kubelet was told of the last failure without a grant: guarded liveness is off, of the pod or of all, or the agent decides for itself without
-	// the control plane.
+	// The kubelet received the last failure without a grant: guarded liveness is off for the pod or for all, or the agent
+	// decides without the control plane.
 	Told          bool `protobuf:"varint,5,opt,name=told,proto3" json:"told,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1354,10 +1429,11 @@ func (x *HeldLiveness) GetTold() bool {
 	return false
 }
 
-// EnvoyState says whether the agent's Envoy runs.
+// EnvoyState says whether the agent's Envoy is running.
 type EnvoyState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why it ended when it last did, or cannot be started, human-readable: at most 512 bytes. It is empty once one that was started since has answered.
+	// Why it last ended, or cannot be started, human-readable: at most 512 bytes. Empty as soon as a restarted Envoy has
+	// answered.
 	Down          string `protobuf:"bytes,1,opt,name=down,proto3" json:"down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1400,8 +1476,118 @@ func (x *EnvoyState) GetDown() string {
 	return ""
 }
 
-// Readiness says which inbounds have an application that can take traffic, as their probes have found: at most 20. Of inbounds that are
-// not in it, what was said before holds.
+// Refusals are the calls that Envoy refused in the last minute, but clients or applications would have accepted without
+// it: the 20 most frequent ones.
+type Refusals struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Refusals      []*Refusal             `protobuf:"bytes,1,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusals) Reset() {
+	*x = Refusals{}
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusals) ProtoMessage() {}
+
+func (x *Refusals) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
+func (*Refusals) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Refusals) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+// Refusal is a number of calls that Envoy refused for one reason.
+type Refusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// answers, upgrades or requests.
+	Cause string `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
+	// The called inbound or service, such as "inbound 8080" or "service backend".
+	Where string `protobuf:"bytes,2,opt,name=where,proto3" json:"where,omitempty"`
+	// How often in the last minute.
+	Count         uint32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusal) Reset() {
+	*x = Refusal{}
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusal) ProtoMessage() {}
+
+func (x *Refusal) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
+func (*Refusal) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Refusal) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Refusal) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
+func (x *Refusal) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// Readiness says which inbounds have an application that can take traffic, by the results of their probes: at most 20.
+// For other inbounds, the last result stays in effect.
 type Readiness struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Inbounds      []*InboundReadiness    `protobuf:"bytes,1,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
@@ -1411,7 +1597,7 @@ type Readiness struct {
 
 func (x *Readiness) Reset() {
 	*x = Readiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1609,7 @@ func (x *Readiness) String() string {
 func (*Readiness) ProtoMessage() {}
 
 func (x *Readiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1622,7 @@ func (x *Readiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Readiness.ProtoReflect.Descriptor instead.
 func (*Readiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Readiness) GetInbounds() []*InboundReadiness {
@@ -1446,15 +1632,15 @@ func (x *Readiness) GetInbounds() []*InboundReadiness {
 	return nil
 }
 
-// InboundReadiness is about one inbound.
+// InboundReadiness is the result for one inbound.
 type InboundReadiness struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ip:port, as in ServiceProbe.
 	Inbound string `protobuf:"bytes,1,opt,name=inbound,proto3" json:"inbound,omitempty"`
 	Ready   bool   `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Why not, as the kubelet would have said it, without text of the application. At most 512 bytes.
+	// Why it is not ready, in the kubelet's words, without text of the application. At most 512 bytes.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// No check has come to a verdict, for this reason: ready says nothing.
+	// No check has had a verdict, for this reason: ready has no meaning.
 	NoVerdict     bool `protobuf:"varint,4,opt,name=no_verdict,json=noVerdict,proto3" json:"no_verdict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1462,7 +1648,7 @@ type InboundReadiness struct {
 
 func (x *InboundReadiness) Reset() {
 	*x = InboundReadiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1660,7 @@ func (x *InboundReadiness) String() string {
 func (*InboundReadiness) ProtoMessage() {}
 
 func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1673,7 @@ func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundReadiness.ProtoReflect.Descriptor instead.
 func (*InboundReadiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *InboundReadiness) GetInbound() string {
@@ -1518,7 +1704,7 @@ func (x *InboundReadiness) GetNoVerdict() bool {
 	return false
 }
 
-// ProbeFailures are the checks that did not succeed since the last message, at most 20.
+// ProbeFailures are the failed checks since the last message, at most 20.
 type ProbeFailures struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Failures      []*ProbeFailure        `protobuf:"bytes,1,rep,name=failures,proto3" json:"failures,omitempty"`
@@ -1528,7 +1714,7 @@ type ProbeFailures struct {
 
 func (x *ProbeFailures) Reset() {
 	*x = ProbeFailures{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1540,7 +1726,7 @@ func (x *ProbeFailures) String() string {
 func (*ProbeFailures) ProtoMessage() {}
 
 func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1553,7 +1739,7 @@ func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailures.ProtoReflect.Descriptor instead.
 func (*ProbeFailures) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ProbeFailures) GetFailures() []*ProbeFailure {
@@ -1563,7 +1749,7 @@ func (x *ProbeFailures) GetFailures() []*ProbeFailure {
 	return nil
 }
 
-// ProbeFailure is about all checks of one probe that failed in one way.
+// ProbeFailure describes all checks of one probe that failed in the same way.
 type ProbeFailure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the container.
@@ -1572,10 +1758,10 @@ type ProbeFailure struct {
 	Probe string `protobuf:"bytes,2,opt,name=probe,proto3" json:"probe,omitempty"`
 	// failure, errored or warning.
 	Verdict string `protobuf:"bytes,3,opt,name=verdict,proto3" json:"verdict,omitempty"`
-	// The class of the reason, of a small set: ConnectionRefused, Timeout, HTTPStatus, NotServing, Redirect, Failed, Agent,
+	// The class of the reason: ConnectionRefused, Timeout, HTTPStatus, NotServing, Redirect, Failed, Agent, Silent or
 	// RedirectionLost.
 	Class string `protobuf:"bytes,4,opt,name=class,proto3" json:"class,omitempty"`
-	// Why the last of them failed, as the kubelet would have said it, without text of the application. At most 512 bytes.
+	// Why the last of these checks failed, in the kubelet's words, without text of the application. At most 512 bytes.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	Count         uint32 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1584,7 +1770,7 @@ type ProbeFailure struct {
 
 func (x *ProbeFailure) Reset() {
 	*x = ProbeFailure{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1782,7 @@ func (x *ProbeFailure) String() string {
 func (*ProbeFailure) ProtoMessage() {}
 
 func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1795,7 @@ func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailure.ProtoReflect.Descriptor instead.
 func (*ProbeFailure) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ProbeFailure) GetContainer() string {
@@ -1657,14 +1843,16 @@ func (x *ProbeFailure) GetCount() uint32 {
 type Hello struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// What this agent can do beyond the first version of this protocol.
+	// Features of this agent beyond the first version of this protocol.
 	Features []string `protobuf:"bytes,2,rep,name=features,proto3" json:"features,omitempty"`
 	InUse    *InUse   `protobuf:"bytes,3,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
-	// Set where the session was lost while the proxy drains.
+	// Set if the session was lost while the proxy drains.
 	Draining bool `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"`
-	// Random, of at most 64 characters: another one for each process. So an agent that comes back is told from a second one of its name.
+	// Random, at most 64 characters, and different for each process. It distinguishes a reconnecting agent from a second
+	// one of the same name.
 	Instance string `protobuf:"bytes,5,opt,name=instance,proto3" json:"instance,omitempty"`
-	// Which session of the process it is: of sessions with several replicas the newest counts. Without it that is by when they were opened.
+	// The number of the session in its process, by which the newest of sessions with several replicas counts. Without it,
+	// the time of opening counts.
 	Session       *SessionNumber `protobuf:"bytes,6,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1672,7 +1860,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1872,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1885,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Hello) GetVersion() *Version {
@@ -1744,7 +1932,7 @@ func (x *Hello) GetSession() *SessionNumber {
 
 type SessionNumber struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the process has started, and how many sessions it has begun.
+	// When the process started, and how many sessions it has begun.
 	Started       *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started,proto3" json:"started,omitempty"`
 	Count         int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1753,7 +1941,7 @@ type SessionNumber struct {
 
 func (x *SessionNumber) Reset() {
 	*x = SessionNumber{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1765,7 +1953,7 @@ func (x *SessionNumber) String() string {
 func (*SessionNumber) ProtoMessage() {}
 
 func (x *SessionNumber) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1778,7 +1966,7 @@ func (x *SessionNumber) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionNumber.ProtoReflect.Descriptor instead.
 func (*SessionNumber) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SessionNumber) GetStarted() *timestamppb.Timestamp {
@@ -1795,7 +1983,7 @@ func (x *SessionNumber) GetCount() int64 {
 	return 0
 }
 
-// Pong says that the process which has the session lives.
+// Pong says that the process with the session is alive.
 type Pong struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1804,7 +1992,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +2004,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,10 +2017,10 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
-// Draining says that this proxy will end: send it nothing new.
+// Draining announces the end of the proxy: it must get no new traffic.
 type Draining struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1841,7 +2029,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2041,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2054,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 type ControlMessage struct {
@@ -1896,7 +2084,7 @@ type ControlMessage struct {
 
 func (x *ControlMessage) Reset() {
 	*x = ControlMessage{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1908,7 +2096,7 @@ func (x *ControlMessage) String() string {
 func (*ControlMessage) ProtoMessage() {}
 
 func (x *ControlMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1921,7 +2109,7 @@ func (x *ControlMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlMessage.ProtoReflect.Descriptor instead.
 func (*ControlMessage) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ControlMessage) GetMessage() isControlMessage_Message {
@@ -2084,7 +2272,7 @@ type ControlMessage_Welcome struct {
 }
 
 type ControlMessage_Bundle struct {
-	// The mesh trusts something else now: put it in place, then report InUse.
+	// The mesh's roots have changed: store the bundle, then report InUse.
 	Bundle *Bundle `protobuf:"bytes,2,opt,name=bundle,proto3,oneof"`
 }
 
@@ -2094,73 +2282,75 @@ type ControlMessage_RenewNow struct {
 }
 
 type ControlMessage_DrainRecorded struct {
-	// Draining is written down and published.
+	// Draining is stored and published.
 	DrainRecorded *DrainRecorded `protobuf:"bytes,4,opt,name=drain_recorded,json=drainRecorded,proto3,oneof"`
 }
 
 type ControlMessage_Inbounds struct {
-	// Sent when it changes, by a control plane with the feature "inbounds".
+	// Sent after changes, by control planes with the feature "inbounds".
 	Inbounds *Inbounds `protobuf:"bytes,5,opt,name=inbounds,proto3,oneof"`
 }
 
 type ControlMessage_DrainState struct {
-	// Sent when a session begins and when it changes, by a control plane with the feature "drain-state". It holds until the next one.
+	// Sent when a session begins and after changes, by control planes with the feature "drain-state". It stays in
+	// effect until the next one.
 	DrainState *DrainState `protobuf:"bytes,6,opt,name=drain_state,json=drainState,proto3,oneof"`
 }
 
 type ControlMessage_Restarts struct {
-	// Sent when a session begins and when it changes, by a control plane with the feature "restart-grants" to agents with that feature whose pod has
-	// guarded liveness probes. It holds until the next one.
+	// Sent when a session begins and after changes, by control planes with the feature "restart-grants" to agents with
+	// that feature, which answer probes. It stays in effect until the next one.
 	Restarts *Restarts `protobuf:"bytes,9,opt,name=restarts,proto3,oneof"`
 }
 
 type ControlMessage_Query struct {
-	// Sent to agents with the feature "queries": answer by calling Answer.
+	// Sent to agents with the feature "queries", which answer with a call of Answer.
 	Query *Query `protobuf:"bytes,10,opt,name=query,proto3,oneof"`
 }
 
 type ControlMessage_Probes struct {
-	// Sent when a session begins and when it changes, by a control plane with the feature "per-port-probes", to the agents of
-	// written Dataplanes: those of pods have a probe table.
+	// Sent when a session begins and after changes, by control planes with the feature "per-port-probes" to agents
+	// outside pods; in pods they have a probe table.
 	Probes *Probes `protobuf:"bytes,11,opt,name=probes,proto3,oneof"`
 }
 
 type ControlMessage_ServiceProbes struct {
-	// Sent when a session begins and when it changes, by a control plane with the feature "service-probes" to agents with that feature,
-	// but for those of pods: there the kubelet asks. It holds until the next one. The agent answers with all that is known.
+	// Sent when a session begins and after changes, by control planes with the feature "service-probes" to agents with
+	// that feature outside pods; in pods the kubelet probes. It stays in effect until the next one. The agent answers
+	// with all known results.
 	ServiceProbes *ServiceProbes `protobuf:"bytes,12,opt,name=service_probes,json=serviceProbes,proto3,oneof"`
 }
 
 type ControlMessage_Ping struct {
-	// Sent to agents with the feature "pong": answer with Pong.
+	// Sent to agents with the feature "pong", which answer with Pong.
 	Ping *Ping `protobuf:"bytes,13,opt,name=ping,proto3,oneof"`
 }
 
 type ControlMessage_Duplicate struct {
-	// Sent to agents with the feature "pong": another agent of this proxy has asked to join, or for a session, and was refused.
+	// Sent to agents with the feature "pong": another agent of this proxy called Join or Session, and was rejected.
 	Duplicate *Duplicate `protobuf:"bytes,14,opt,name=duplicate,proto3,oneof"`
 }
 
 type ControlMessage_Endpoints struct {
-	// Sent when a session begins and when it changes, by a control plane with the feature "endpoints" to agents with that feature. It holds
-	// until the next one.
+	// Sent when a session begins and after changes, by control planes with the feature "endpoints" to agents with that
+	// feature. It stays in effect until the next one.
 	Endpoints *Endpoints `protobuf:"bytes,15,opt,name=endpoints,proto3,oneof"`
 }
 
 type ControlMessage_ServingCa struct {
-	// Sent to agents with the feature "serving-ca" that use another one: the CAs by which the certificate of the control plane is verified from
-	// now on. The agent keeps it for its next start, puts it in place for itself and for Envoy, then reports InUse.
+	// Sent to agents with the feature "serving-ca" that use other CAs: the CAs that verify the control plane's
+	// certificate from now on. The agent stores them for its next start, for itself and for Envoy, then reports InUse.
 	ServingCa *Bundle `protobuf:"bytes,16,opt,name=serving_ca,json=servingCa,proto3,oneof"`
 }
 
 type ControlMessage_AskPlaintext struct {
-	// Sent to agents with the feature "ask-plaintext": answer with Plaintext, at once.
+	// Sent to agents with the feature "ask-plaintext", which answer with Plaintext at once.
 	AskPlaintext *AskPlaintext `protobuf:"bytes,17,opt,name=ask_plaintext,json=askPlaintext,proto3,oneof"`
 }
 
 type ControlMessage_Outbounds struct {
-	// Sent when a session begins and when it changes, by a control plane with the feature "outbounds" to agents with that feature. It holds
-	// until the next one.
+	// Sent when a session begins and after changes, by control planes with the feature "outbounds" to agents with that
+	// feature. It stays in effect until the next one.
 	Outbounds *Outbounds `protobuf:"bytes,18,opt,name=outbounds,proto3,oneof"`
 }
 
@@ -2196,7 +2386,7 @@ func (*ControlMessage_AskPlaintext) isControlMessage_Message() {}
 
 func (*ControlMessage_Outbounds) isControlMessage_Message() {}
 
-// AskPlaintext asks what STRICT would refuse of what has come until now.
+// AskPlaintext requests the counts of traffic that STRICT would reject, until now.
 type AskPlaintext struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2205,7 +2395,7 @@ type AskPlaintext struct {
 
 func (x *AskPlaintext) Reset() {
 	*x = AskPlaintext{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2407,7 @@ func (x *AskPlaintext) String() string {
 func (*AskPlaintext) ProtoMessage() {}
 
 func (x *AskPlaintext) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,23 +2420,25 @@ func (x *AskPlaintext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPlaintext.ProtoReflect.Descriptor instead.
 func (*AskPlaintext) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
-// Restarts says what the kubelet is told of guarded liveness probes that fail.
+// Restarts decides which failures of guarded liveness probes the kubelet receives.
 type Restarts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mode  Restarts_Mode          `protobuf:"varint,1,opt,name=mode,proto3,enum=sonde.agent.v1.Restarts_Mode" json:"mode,omitempty"`
-	// At most one for each container.
-	Grants        []*RestartGrant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
-	WhenAway      *WhenAway       `protobuf:"bytes,3,opt,name=when_away,json=whenAway,proto3" json:"when_away,omitempty"`
+	// At most one per container.
+	Grants   []*RestartGrant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
+	WhenAway *WhenAway       `protobuf:"bytes,3,opt,name=when_away,json=whenAway,proto3" json:"when_away,omitempty"`
+	// The kubelet's answer in place of a held failure, and of a liveness probe that the agent cannot check.
+	Hold          Restarts_Hold `protobuf:"varint,4,opt,name=hold,proto3,enum=sonde.agent.v1.Restarts_Hold" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Restarts) Reset() {
 	*x = Restarts{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2450,7 @@ func (x *Restarts) String() string {
 func (*Restarts) ProtoMessage() {}
 
 func (x *Restarts) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2463,7 @@ func (x *Restarts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restarts.ProtoReflect.Descriptor instead.
 func (*Restarts) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Restarts) GetMode() Restarts_Mode {
@@ -2295,15 +2487,22 @@ func (x *Restarts) GetWhenAway() *WhenAway {
 	return nil
 }
 
-// RestartGrant lets the kubelet be told that a container's liveness probe fails, until it has failed as often as the container's failureThreshold, the
-// check passes, or (failureThreshold + 1) x (period + timeout) are over.
+func (x *Restarts) GetHold() Restarts_Hold {
+	if x != nil {
+		return x.Hold
+	}
+	return Restarts_HOLD_UNSPECIFIED
+}
+
+// RestartGrant lets the kubelet receive failures of a container's liveness probe, until there were failureThreshold of
+// them, the check passes, or (failureThreshold + 1) x (period + timeout) have passed.
 type RestartGrant struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Container string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
-	// Of the leader that has granted it. An agent takes none with a lower epoch than it has seen.
+	// Epoch of the leader that granted it. An agent rejects a lower epoch than it has seen.
 	Epoch int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// In what an agent keeps for the one after it: it is used up. The control plane may go on to say it until it sees the restart.
+	// Only in the agent's own file: the grant is used up. The control plane may repeat it until it sees the restart.
 	Used          bool `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2311,7 +2510,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2323,7 +2522,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2336,7 +2535,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RestartGrant) GetName() string {
@@ -2367,13 +2566,14 @@ func (x *RestartGrant) GetUsed() bool {
 	return false
 }
 
-// WhenAway says what the kubelet is told while the agent has no session.
+// WhenAway decides which failures the kubelet receives while the agent has no session.
 type WhenAway struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Policy WhenAway_Policy        `protobuf:"varint,1,opt,name=policy,proto3,enum=sonde.agent.v1.WhenAway_Policy" json:"policy,omitempty"`
-	// Since the end of the session. With NATIVE up to half of it more, at random.
+	// Delay after the end of the session. NATIVE adds up to half of it at random.
 	After *durationpb.Duration `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
-	// With SLOTS: the turn of this pod among those of its workload, from 0, how many turns there are, and how long one lasts. Without turns it holds.
+	// With SLOTS: the turn of this pod in its workload, from 0, the number of turns, and the time of a turn. Without
+	// turns failures are held.
 	Turn          uint32               `protobuf:"varint,3,opt,name=turn,proto3" json:"turn,omitempty"`
 	Turns         uint32               `protobuf:"varint,4,opt,name=turns,proto3" json:"turns,omitempty"`
 	TurnTime      *durationpb.Duration `protobuf:"bytes,5,opt,name=turn_time,json=turnTime,proto3" json:"turn_time,omitempty"`
@@ -2383,7 +2583,7 @@ type WhenAway struct {
 
 func (x *WhenAway) Reset() {
 	*x = WhenAway{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2595,7 @@ func (x *WhenAway) String() string {
 func (*WhenAway) ProtoMessage() {}
 
 func (x *WhenAway) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2608,7 @@ func (x *WhenAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhenAway.ProtoReflect.Descriptor instead.
 func (*WhenAway) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WhenAway) GetPolicy() WhenAway_Policy {
@@ -2446,12 +2646,12 @@ func (x *WhenAway) GetTurnTime() *durationpb.Duration {
 	return nil
 }
 
-// Endpoints says whether other proxies know that the endpoints of this one are ready. Those that the Dataplane itself says are not ready do not
-// count, and neither do those of pods, which wait for the kubelet.
+// Endpoints says whether other proxies have the endpoints of this one as ready. It ignores endpoints that the Dataplane
+// itself declares not ready, and endpoints of pods, which wait for the kubelet.
 type Endpoints struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Ready bool                   `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Why not, human-readable.
+	// Why they are not ready, human-readable.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2459,7 +2659,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2671,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2684,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Endpoints) GetReady() bool {
@@ -2501,12 +2701,12 @@ func (x *Endpoints) GetReason() string {
 	return ""
 }
 
-// ServiceProbes are all checks that the agent makes of its applications.
+// ServiceProbes are all checks of the agent's applications.
 type ServiceProbes struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Probes []*ServiceProbe        `protobuf:"bytes,1,rep,name=probes,proto3" json:"probes,omitempty"`
-	// No other inbound than those with a probe here can take traffic, by what its Dataplane says: without any of these that is ready, load balancers are to send
-	// nothing.
+	// By the Dataplane, only inbounds with a probe here can take traffic: load balancers must send nothing while none of
+	// them is ready.
 	NoOthers      bool `protobuf:"varint,2,opt,name=no_others,json=noOthers,proto3" json:"no_others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2514,7 +2714,7 @@ type ServiceProbes struct {
 
 func (x *ServiceProbes) Reset() {
 	*x = ServiceProbes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2526,7 +2726,7 @@ func (x *ServiceProbes) String() string {
 func (*ServiceProbes) ProtoMessage() {}
 
 func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2539,7 +2739,7 @@ func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbes.ProtoReflect.Descriptor instead.
 func (*ServiceProbes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ServiceProbes) GetProbes() []*ServiceProbe {
@@ -2559,9 +2759,9 @@ func (x *ServiceProbes) GetNoOthers() bool {
 // ServiceProbe is the check of the application behind one inbound.
 type ServiceProbe struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ip:port under which the mesh reaches the inbound.
+	// ip:port at which the mesh reaches the inbound.
 	Inbound string `protobuf:"bytes,1,opt,name=inbound,proto3" json:"inbound,omitempty"`
-	// ip:port that is asked.
+	// ip:port that the agent probes.
 	Application string `protobuf:"bytes,2,opt,name=application,proto3" json:"application,omitempty"`
 	// Types that are valid to be assigned to Handler:
 	//
@@ -2570,12 +2770,12 @@ type ServiceProbe struct {
 	//	*ServiceProbe_Grpc
 	Handler isServiceProbe_Handler `protobuf_oneof:"handler"`
 	Period  *durationpb.Duration   `protobuf:"bytes,6,opt,name=period,proto3" json:"period,omitempty"`
-	// Of one check.
+	// Timeout of one check.
 	Timeout *durationpb.Duration `protobuf:"bytes,7,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// How many checks in a row change the state.
+	// How many consecutive checks change the state.
 	FailureThreshold uint32 `protobuf:"varint,8,opt,name=failure_threshold,json=failureThreshold,proto3" json:"failure_threshold,omitempty"`
 	SuccessThreshold uint32 `protobuf:"varint,9,opt,name=success_threshold,json=successThreshold,proto3" json:"success_threshold,omitempty"`
-	// The Dataplane says that the inbound is not ready, whatever its application answers.
+	// The Dataplane declares the inbound not ready, whatever the result of the probe.
 	DeclaredNotReady bool `protobuf:"varint,10,opt,name=declared_not_ready,json=declaredNotReady,proto3" json:"declared_not_ready,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -2583,7 +2783,7 @@ type ServiceProbe struct {
 
 func (x *ServiceProbe) Reset() {
 	*x = ServiceProbe{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +2795,7 @@ func (x *ServiceProbe) String() string {
 func (*ServiceProbe) ProtoMessage() {}
 
 func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +2808,7 @@ func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe.ProtoReflect.Descriptor instead.
 func (*ServiceProbe) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ServiceProbe) GetInbound() string {
@@ -2726,7 +2926,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2738,7 +2938,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2751,7 +2951,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -2776,7 +2976,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2988,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +3001,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 type Ping struct {
@@ -2812,7 +3012,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +3024,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,13 +3037,13 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 // Duplicate is another process with this proxy's credentials.
 type Duplicate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// IP address that it has called from.
+	// IP address of the other process.
 	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2851,7 +3051,7 @@ type Duplicate struct {
 
 func (x *Duplicate) Reset() {
 	*x = Duplicate{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +3063,7 @@ func (x *Duplicate) String() string {
 func (*Duplicate) ProtoMessage() {}
 
 func (x *Duplicate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +3076,7 @@ func (x *Duplicate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Duplicate.ProtoReflect.Descriptor instead.
 func (*Duplicate) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Duplicate) GetAddress() string {
@@ -2894,7 +3094,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2906,7 +3106,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2919,15 +3119,15 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
-// Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
-// is for the workload of the Dataplane.
+// Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the
+// certificate is for the workload of the Dataplane.
 type Inbounds struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Accepted bool                   `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// Why not, human-readable.
+	// Why they cannot, human-readable.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2935,7 +3135,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3147,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3160,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -2977,11 +3177,12 @@ func (x *Inbounds) GetReason() string {
 	return ""
 }
 
-// Outbounds says whether Envoy has accepted all listeners at which the application calls others. Callers of this proxy do not need them.
+// Outbounds says whether Envoy has accepted all listeners for the application's own calls. Callers of this proxy do not
+// need them.
 type Outbounds struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Accepted bool                   `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// Why not, human-readable.
+	// Why it has not, human-readable.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2989,7 +3190,7 @@ type Outbounds struct {
 
 func (x *Outbounds) Reset() {
 	*x = Outbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3001,7 +3202,7 @@ func (x *Outbounds) String() string {
 func (*Outbounds) ProtoMessage() {}
 
 func (x *Outbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3014,7 +3215,7 @@ func (x *Outbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outbounds.ProtoReflect.Descriptor instead.
 func (*Outbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Outbounds) GetAccepted() bool {
@@ -3031,17 +3232,17 @@ func (x *Outbounds) GetReason() string {
 	return ""
 }
 
-// DrainState says why this proxy should get no new traffic, as far as the control plane knows. All empty: it may get traffic.
+// DrainState is why this proxy should get no new traffic. If all fields are empty, it may get traffic.
 type DrainState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pod has a deletionTimestamp.
 	Terminating bool `protobuf:"varint,1,opt,name=terminating,proto3" json:"terminating,omitempty"`
-	// Why the node goes, human-readable.
+	// Why the node is being removed, human-readable.
 	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	// Why an administrator drains the pod or its node, human-readable.
 	Administrator string `protobuf:"bytes,3,opt,name=administrator,proto3" json:"administrator,omitempty"`
-	// Why the proxy takes traffic nevertheless while only its node or an administrator says otherwise, human-readable: without it a service
-	// would have too few proxies.
+	// Why the proxy still takes traffic although only its node or an administrator drains it, human-readable: without it,
+	// a service would have too few proxies.
 	ServesOn      string `protobuf:"bytes,4,opt,name=serves_on,json=servesOn,proto3" json:"serves_on,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3049,7 +3250,7 @@ type DrainState struct {
 
 func (x *DrainState) Reset() {
 	*x = DrainState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3262,7 @@ func (x *DrainState) String() string {
 func (*DrainState) ProtoMessage() {}
 
 func (x *DrainState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3074,7 +3275,7 @@ func (x *DrainState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainState.ProtoReflect.Descriptor instead.
 func (*DrainState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DrainState) GetTerminating() bool {
@@ -3105,14 +3306,14 @@ func (x *DrainState) GetServesOn() string {
 	return ""
 }
 
-// Probes are the probes that the agent answers, in the mode per-port; empty in any other mode.
+// Probes are the probes that the agent answers in the mode per-port; empty in any other mode.
 type Probes struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ip:port on which the agent answers HTTP probes. Empty if there are none.
+	// ip:port at which the agent answers HTTP probes; empty without HTTP probes.
 	Http string `protobuf:"bytes,1,opt,name=http,proto3" json:"http,omitempty"`
 	// The ports for TCP and gRPC probes.
 	Ports []*ProbePort `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
-	// What a GET of a path is for. All else is not found.
+	// The paths of HTTP probes. All others are not found.
 	Paths         []*ProbePath `protobuf:"bytes,3,rep,name=paths,proto3" json:"paths,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3120,7 +3321,7 @@ type Probes struct {
 
 func (x *Probes) Reset() {
 	*x = Probes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +3333,7 @@ func (x *Probes) String() string {
 func (*Probes) ProtoMessage() {}
 
 func (x *Probes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3346,7 @@ func (x *Probes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probes.ProtoReflect.Descriptor instead.
 func (*Probes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Probes) GetHttp() string {
@@ -3169,14 +3370,14 @@ func (x *Probes) GetPaths() []*ProbePath {
 	return nil
 }
 
-// ProbePath is what an HTTP probe is for.
+// ProbePath maps a path to a request to the application.
 type ProbePath struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is in the request, without the query.
+	// The path of the request, without the query.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// ip:port that would be asked without the mesh, by which the application is called.
+	// ip:port of the probe without the mesh, with which the agent addresses the application.
 	Asked string `protobuf:"bytes,2,opt,name=asked,proto3" json:"asked,omitempty"`
-	// ip:port of the application, and the path that it is asked for.
+	// ip:port of the application, and the path of its request.
 	Application     string `protobuf:"bytes,3,opt,name=application,proto3" json:"application,omitempty"`
 	ApplicationPath string `protobuf:"bytes,4,opt,name=application_path,json=applicationPath,proto3" json:"application_path,omitempty"`
 	unknownFields   protoimpl.UnknownFields
@@ -3185,7 +3386,7 @@ type ProbePath struct {
 
 func (x *ProbePath) Reset() {
 	*x = ProbePath{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3197,7 +3398,7 @@ func (x *ProbePath) String() string {
 func (*ProbePath) ProtoMessage() {}
 
 func (x *ProbePath) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3210,7 +3411,7 @@ func (x *ProbePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePath.ProtoReflect.Descriptor instead.
 func (*ProbePath) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ProbePath) GetPath() string {
@@ -3241,18 +3442,19 @@ func (x *ProbePath) GetApplicationPath() string {
 	return ""
 }
 
-// ProbePort is a port for TCP probes, which is open while the application accepts connections, or for gRPC probes, or for both.
+// ProbePort is a port for TCP probes, which is open while the application accepts connections, for gRPC probes, or for
+// both.
 type ProbePort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ip:port that the agent listens on.
+	// ip:port at which the agent listens.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// ip:port of the application.
 	Application string `protobuf:"bytes,2,opt,name=application,proto3" json:"application,omitempty"`
-	// Calls of grpc.health.v1.Health/Check are answered. Where it is false, a connection is closed on which a client speaks.
+	// The port answers grpc.health.v1.Health/Check. If false, the agent closes a connection on which the client sends.
 	Grpc bool `protobuf:"varint,3,opt,name=grpc,proto3" json:"grpc,omitempty"`
-	// The port is open whatever the application does: it is for gRPC probes alone.
+	// The port is always open: it is only for gRPC probes.
 	AlwaysOpen bool `protobuf:"varint,4,opt,name=always_open,json=alwaysOpen,proto3" json:"always_open,omitempty"`
-	// ip:port that would be asked without the mesh, by which the application is called. For gRPC.
+	// ip:port of the probe without the mesh, with which the agent addresses the application. Only for gRPC.
 	Asked         string `protobuf:"bytes,5,opt,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3260,7 +3462,7 @@ type ProbePort struct {
 
 func (x *ProbePort) Reset() {
 	*x = ProbePort{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3272,7 +3474,7 @@ func (x *ProbePort) String() string {
 func (*ProbePort) ProtoMessage() {}
 
 func (x *ProbePort) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3285,7 +3487,7 @@ func (x *ProbePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
 func (*ProbePort) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ProbePort) GetAddress() string {
@@ -3323,11 +3525,11 @@ func (x *ProbePort) GetAsked() string {
 	return ""
 }
 
-// Query asks for what Envoy's admin interface says, without secrets.
+// Query requests a page of Envoy's admin interface, without secrets.
 type Query struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// config-dump, stats, clusters, active-listeners or logging. Of another, the answer is an error.
+	// config-dump, stats, clusters, active-listeners or logging. For any other, the answer is an error.
 	View          string `protobuf:"bytes,2,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3335,7 +3537,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3347,7 +3549,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3360,7 +3562,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Query) GetId() string {
@@ -3377,13 +3579,13 @@ func (x *Query) GetView() string {
 	return ""
 }
 
-// AnswerPart is the next part of what Envoy says.
+// AnswerPart is the next part of Envoy's answer.
 type AnswerPart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The ID of the Query, in the first part.
 	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
 	Data  []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// Why there is no answer, or no more of it. It is the last part then.
+	// Why the answer is missing or incomplete. It is then the last part.
 	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3391,7 +3593,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3403,7 +3605,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3416,7 +3618,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AnswerPart) GetQuery() string {
@@ -3448,7 +3650,7 @@ type AnswerReceipt struct {
 
 func (x *AnswerReceipt) Reset() {
 	*x = AnswerReceipt{}
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3460,7 +3662,7 @@ func (x *AnswerReceipt) String() string {
 func (*AnswerReceipt) ProtoMessage() {}
 
 func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3473,7 +3675,7 @@ func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
 func (*AnswerReceipt) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 // HTTPGet sends a GET request.
@@ -3483,7 +3685,7 @@ type ServiceProbe_HTTPGet struct {
 	// Without verification of its certificate.
 	Https   bool                   `protobuf:"varint,2,opt,name=https,proto3" json:"https,omitempty"`
 	Headers []*ServiceProbe_Header `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty"`
-	// By HTTP/2 without TLS. An agent that does not know it asks by HTTP/1.1.
+	// HTTP/2 without TLS. An older agent uses HTTP/1.1.
 	Http2         bool `protobuf:"varint,4,opt,name=http2,proto3" json:"http2,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3491,7 +3693,7 @@ type ServiceProbe_HTTPGet struct {
 
 func (x *ServiceProbe_HTTPGet) Reset() {
 	*x = ServiceProbe_HTTPGet{}
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3503,7 +3705,7 @@ func (x *ServiceProbe_HTTPGet) String() string {
 func (*ServiceProbe_HTTPGet) ProtoMessage() {}
 
 func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3516,7 +3718,7 @@ func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_HTTPGet.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_HTTPGet) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33, 0}
 }
 
 func (x *ServiceProbe_HTTPGet) GetPath() string {
@@ -3558,7 +3760,7 @@ type ServiceProbe_Header struct {
 
 func (x *ServiceProbe_Header) Reset() {
 	*x = ServiceProbe_Header{}
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3570,7 +3772,7 @@ func (x *ServiceProbe_Header) String() string {
 func (*ServiceProbe_Header) ProtoMessage() {}
 
 func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3583,7 +3785,7 @@ func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_Header.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_Header) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 1}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33, 1}
 }
 
 func (x *ServiceProbe_Header) GetName() string {
@@ -3609,7 +3811,7 @@ type ServiceProbe_TCPSocket struct {
 
 func (x *ServiceProbe_TCPSocket) Reset() {
 	*x = ServiceProbe_TCPSocket{}
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3621,7 +3823,7 @@ func (x *ServiceProbe_TCPSocket) String() string {
 func (*ServiceProbe_TCPSocket) ProtoMessage() {}
 
 func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3634,14 +3836,14 @@ func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_TCPSocket.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 2}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33, 2}
 }
 
 // GRPC calls grpc.health.v1.Health.
 type ServiceProbe_GRPC struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	// Without verification of its certificate. An agent that does not know it asks without TLS.
+	// Without verification of its certificate. An older agent uses no TLS.
 	Tls           bool `protobuf:"varint,2,opt,name=tls,proto3" json:"tls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3649,7 +3851,7 @@ type ServiceProbe_GRPC struct {
 
 func (x *ServiceProbe_GRPC) Reset() {
 	*x = ServiceProbe_GRPC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3661,7 +3863,7 @@ func (x *ServiceProbe_GRPC) String() string {
 func (*ServiceProbe_GRPC) ProtoMessage() {}
 
 func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3674,7 +3876,7 @@ func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_GRPC.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_GRPC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 3}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33, 3}
 }
 
 func (x *ServiceProbe_GRPC) GetService() string {
@@ -3734,7 +3936,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x0eleaf_not_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fleafNotAfter\x12!\n" +
 	"\fbundle_epoch\x18\x05 \x01(\x03R\vbundleEpoch\x12\"\n" +
 	"\rserving_ca_id\x18\x06 \x01(\tR\vservingCaId\x12(\n" +
-	"\x10serving_ca_epoch\x18\a \x01(\x03R\x0eservingCaEpoch\"\xc6\x04\n" +
+	"\x10serving_ca_epoch\x18\a \x01(\x03R\x0eservingCaEpoch\"\xfe\x04\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
@@ -3747,7 +3949,8 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\venvoy_state\x18\t \x01(\v2\x1a.sonde.agent.v1.EnvoyStateH\x00R\n" +
 	"envoyState\x12*\n" +
 	"\x04pong\x18\n" +
-	" \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pongB\t\n" +
+	" \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pong\x126\n" +
+	"\brefusals\x18\v \x01(\v2\x18.sonde.agent.v1.RefusalsH\x00R\brefusalsB\t\n" +
 	"\amessage\"_\n" +
 	"\tPlaintext\x12<\n" +
 	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.PlaintextInboundR\binbounds\x12\x14\n" +
@@ -3784,7 +3987,13 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x04told\x18\x05 \x01(\bR\x04told\" \n" +
 	"\n" +
 	"EnvoyState\x12\x12\n" +
-	"\x04down\x18\x01 \x01(\tR\x04down\"I\n" +
+	"\x04down\x18\x01 \x01(\tR\x04down\"?\n" +
+	"\bRefusals\x123\n" +
+	"\brefusals\x18\x01 \x03(\v2\x17.sonde.agent.v1.RefusalR\brefusals\"K\n" +
+	"\aRefusal\x12\x14\n" +
+	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x14\n" +
+	"\x05where\x18\x02 \x01(\tR\x05where\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"I\n" +
 	"\tReadiness\x12<\n" +
 	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.InboundReadinessR\binbounds\"y\n" +
 	"\x10InboundReadiness\x12\x18\n" +
@@ -3836,16 +4045,21 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\rask_plaintext\x18\x11 \x01(\v2\x1c.sonde.agent.v1.AskPlaintextH\x00R\faskPlaintext\x129\n" +
 	"\toutbounds\x18\x12 \x01(\v2\x19.sonde.agent.v1.OutboundsH\x00R\toutboundsB\t\n" +
 	"\amessage\"\x0e\n" +
-	"\fAskPlaintext\"\xd7\x01\n" +
+	"\fAskPlaintext\"\xc2\x02\n" +
 	"\bRestarts\x121\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x1d.sonde.agent.v1.Restarts.ModeR\x04mode\x124\n" +
 	"\x06grants\x18\x02 \x03(\v2\x1c.sonde.agent.v1.RestartGrantR\x06grants\x125\n" +
-	"\twhen_away\x18\x03 \x01(\v2\x18.sonde.agent.v1.WhenAwayR\bwhenAway\"+\n" +
+	"\twhen_away\x18\x03 \x01(\v2\x18.sonde.agent.v1.WhenAwayR\bwhenAway\x121\n" +
+	"\x04hold\x18\x04 \x01(\x0e2\x1d.sonde.agent.v1.Restarts.HoldR\x04hold\"+\n" +
 	"\x04Mode\x12\b\n" +
 	"\x04HOLD\x10\x00\x12\n" +
 	"\n" +
 	"\x06NATIVE\x10\x01\x12\r\n" +
-	"\tSUSPENDED\x10\x02\"j\n" +
+	"\tSUSPENDED\x10\x02\"6\n" +
+	"\x04Hold\x12\x14\n" +
+	"\x10HOLD_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aERRORED\x10\x01\x12\v\n" +
+	"\aWARNING\x10\x02\"j\n" +
 	"\fRestartGrant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x14\n" +
@@ -3958,143 +4172,149 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(PlaintextInbound_Kind)(0),     // 0: sonde.agent.v1.PlaintextInbound.Kind
 	(Restarts_Mode)(0),             // 1: sonde.agent.v1.Restarts.Mode
-	(WhenAway_Policy)(0),           // 2: sonde.agent.v1.WhenAway.Policy
-	(*Version)(nil),                // 3: sonde.agent.v1.Version
-	(*JoinRequest)(nil),            // 4: sonde.agent.v1.JoinRequest
-	(*JoinResponse)(nil),           // 5: sonde.agent.v1.JoinResponse
-	(*RenewRequest)(nil),           // 6: sonde.agent.v1.RenewRequest
-	(*RenewResponse)(nil),          // 7: sonde.agent.v1.RenewResponse
-	(*Identity)(nil),               // 8: sonde.agent.v1.Identity
-	(*Bundle)(nil),                 // 9: sonde.agent.v1.Bundle
-	(*InUse)(nil),                  // 10: sonde.agent.v1.InUse
-	(*AgentMessage)(nil),           // 11: sonde.agent.v1.AgentMessage
-	(*Plaintext)(nil),              // 12: sonde.agent.v1.Plaintext
-	(*PlaintextInbound)(nil),       // 13: sonde.agent.v1.PlaintextInbound
-	(*PlaintextSource)(nil),        // 14: sonde.agent.v1.PlaintextSource
-	(*PlaintextTally)(nil),         // 15: sonde.agent.v1.PlaintextTally
-	(*Liveness)(nil),               // 16: sonde.agent.v1.Liveness
-	(*HeldLiveness)(nil),           // 17: sonde.agent.v1.HeldLiveness
-	(*EnvoyState)(nil),             // 18: sonde.agent.v1.EnvoyState
-	(*Readiness)(nil),              // 19: sonde.agent.v1.Readiness
-	(*InboundReadiness)(nil),       // 20: sonde.agent.v1.InboundReadiness
-	(*ProbeFailures)(nil),          // 21: sonde.agent.v1.ProbeFailures
-	(*ProbeFailure)(nil),           // 22: sonde.agent.v1.ProbeFailure
-	(*Hello)(nil),                  // 23: sonde.agent.v1.Hello
-	(*SessionNumber)(nil),          // 24: sonde.agent.v1.SessionNumber
-	(*Pong)(nil),                   // 25: sonde.agent.v1.Pong
-	(*Draining)(nil),               // 26: sonde.agent.v1.Draining
-	(*ControlMessage)(nil),         // 27: sonde.agent.v1.ControlMessage
-	(*AskPlaintext)(nil),           // 28: sonde.agent.v1.AskPlaintext
-	(*Restarts)(nil),               // 29: sonde.agent.v1.Restarts
-	(*RestartGrant)(nil),           // 30: sonde.agent.v1.RestartGrant
-	(*WhenAway)(nil),               // 31: sonde.agent.v1.WhenAway
-	(*Endpoints)(nil),              // 32: sonde.agent.v1.Endpoints
-	(*ServiceProbes)(nil),          // 33: sonde.agent.v1.ServiceProbes
-	(*ServiceProbe)(nil),           // 34: sonde.agent.v1.ServiceProbe
-	(*Welcome)(nil),                // 35: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),               // 36: sonde.agent.v1.RenewNow
-	(*Ping)(nil),                   // 37: sonde.agent.v1.Ping
-	(*Duplicate)(nil),              // 38: sonde.agent.v1.Duplicate
-	(*DrainRecorded)(nil),          // 39: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),               // 40: sonde.agent.v1.Inbounds
-	(*Outbounds)(nil),              // 41: sonde.agent.v1.Outbounds
-	(*DrainState)(nil),             // 42: sonde.agent.v1.DrainState
-	(*Probes)(nil),                 // 43: sonde.agent.v1.Probes
-	(*ProbePath)(nil),              // 44: sonde.agent.v1.ProbePath
-	(*ProbePort)(nil),              // 45: sonde.agent.v1.ProbePort
-	(*Query)(nil),                  // 46: sonde.agent.v1.Query
-	(*AnswerPart)(nil),             // 47: sonde.agent.v1.AnswerPart
-	(*AnswerReceipt)(nil),          // 48: sonde.agent.v1.AnswerReceipt
-	(*ServiceProbe_HTTPGet)(nil),   // 49: sonde.agent.v1.ServiceProbe.HTTPGet
-	(*ServiceProbe_Header)(nil),    // 50: sonde.agent.v1.ServiceProbe.Header
-	(*ServiceProbe_TCPSocket)(nil), // 51: sonde.agent.v1.ServiceProbe.TCPSocket
-	(*ServiceProbe_GRPC)(nil),      // 52: sonde.agent.v1.ServiceProbe.GRPC
-	(*durationpb.Duration)(nil),    // 53: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 54: google.protobuf.Timestamp
+	(Restarts_Hold)(0),             // 2: sonde.agent.v1.Restarts.Hold
+	(WhenAway_Policy)(0),           // 3: sonde.agent.v1.WhenAway.Policy
+	(*Version)(nil),                // 4: sonde.agent.v1.Version
+	(*JoinRequest)(nil),            // 5: sonde.agent.v1.JoinRequest
+	(*JoinResponse)(nil),           // 6: sonde.agent.v1.JoinResponse
+	(*RenewRequest)(nil),           // 7: sonde.agent.v1.RenewRequest
+	(*RenewResponse)(nil),          // 8: sonde.agent.v1.RenewResponse
+	(*Identity)(nil),               // 9: sonde.agent.v1.Identity
+	(*Bundle)(nil),                 // 10: sonde.agent.v1.Bundle
+	(*InUse)(nil),                  // 11: sonde.agent.v1.InUse
+	(*AgentMessage)(nil),           // 12: sonde.agent.v1.AgentMessage
+	(*Plaintext)(nil),              // 13: sonde.agent.v1.Plaintext
+	(*PlaintextInbound)(nil),       // 14: sonde.agent.v1.PlaintextInbound
+	(*PlaintextSource)(nil),        // 15: sonde.agent.v1.PlaintextSource
+	(*PlaintextTally)(nil),         // 16: sonde.agent.v1.PlaintextTally
+	(*Liveness)(nil),               // 17: sonde.agent.v1.Liveness
+	(*HeldLiveness)(nil),           // 18: sonde.agent.v1.HeldLiveness
+	(*EnvoyState)(nil),             // 19: sonde.agent.v1.EnvoyState
+	(*Refusals)(nil),               // 20: sonde.agent.v1.Refusals
+	(*Refusal)(nil),                // 21: sonde.agent.v1.Refusal
+	(*Readiness)(nil),              // 22: sonde.agent.v1.Readiness
+	(*InboundReadiness)(nil),       // 23: sonde.agent.v1.InboundReadiness
+	(*ProbeFailures)(nil),          // 24: sonde.agent.v1.ProbeFailures
+	(*ProbeFailure)(nil),           // 25: sonde.agent.v1.ProbeFailure
+	(*Hello)(nil),                  // 26: sonde.agent.v1.Hello
+	(*SessionNumber)(nil),          // 27: sonde.agent.v1.SessionNumber
+	(*Pong)(nil),                   // 28: sonde.agent.v1.Pong
+	(*Draining)(nil),               // 29: sonde.agent.v1.Draining
+	(*ControlMessage)(nil),         // 30: sonde.agent.v1.ControlMessage
+	(*AskPlaintext)(nil),           // 31: sonde.agent.v1.AskPlaintext
+	(*Restarts)(nil),               // 32: sonde.agent.v1.Restarts
+	(*RestartGrant)(nil),           // 33: sonde.agent.v1.RestartGrant
+	(*WhenAway)(nil),               // 34: sonde.agent.v1.WhenAway
+	(*Endpoints)(nil),              // 35: sonde.agent.v1.Endpoints
+	(*ServiceProbes)(nil),          // 36: sonde.agent.v1.ServiceProbes
+	(*ServiceProbe)(nil),           // 37: sonde.agent.v1.ServiceProbe
+	(*Welcome)(nil),                // 38: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),               // 39: sonde.agent.v1.RenewNow
+	(*Ping)(nil),                   // 40: sonde.agent.v1.Ping
+	(*Duplicate)(nil),              // 41: sonde.agent.v1.Duplicate
+	(*DrainRecorded)(nil),          // 42: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),               // 43: sonde.agent.v1.Inbounds
+	(*Outbounds)(nil),              // 44: sonde.agent.v1.Outbounds
+	(*DrainState)(nil),             // 45: sonde.agent.v1.DrainState
+	(*Probes)(nil),                 // 46: sonde.agent.v1.Probes
+	(*ProbePath)(nil),              // 47: sonde.agent.v1.ProbePath
+	(*ProbePort)(nil),              // 48: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 49: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 50: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 51: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 52: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 53: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 54: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 55: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 56: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 57: google.protobuf.Timestamp
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
-	3,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	53, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
-	8,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
-	8,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
-	9,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	54, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
-	23, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	26, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
-	10, // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
-	3,  // 9: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
-	21, // 10: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
-	19, // 11: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
-	16, // 12: sonde.agent.v1.AgentMessage.liveness:type_name -> sonde.agent.v1.Liveness
-	12, // 13: sonde.agent.v1.AgentMessage.plaintext:type_name -> sonde.agent.v1.Plaintext
-	18, // 14: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
-	25, // 15: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
-	13, // 16: sonde.agent.v1.Plaintext.inbounds:type_name -> sonde.agent.v1.PlaintextInbound
-	0,  // 17: sonde.agent.v1.PlaintextInbound.kind:type_name -> sonde.agent.v1.PlaintextInbound.Kind
-	14, // 18: sonde.agent.v1.PlaintextInbound.sources:type_name -> sonde.agent.v1.PlaintextSource
-	15, // 19: sonde.agent.v1.PlaintextInbound.others:type_name -> sonde.agent.v1.PlaintextTally
-	15, // 20: sonde.agent.v1.PlaintextInbound.probes:type_name -> sonde.agent.v1.PlaintextTally
-	15, // 21: sonde.agent.v1.PlaintextSource.tally:type_name -> sonde.agent.v1.PlaintextTally
-	53, // 22: sonde.agent.v1.PlaintextTally.first:type_name -> google.protobuf.Duration
-	53, // 23: sonde.agent.v1.PlaintextTally.last:type_name -> google.protobuf.Duration
-	17, // 24: sonde.agent.v1.Liveness.held:type_name -> sonde.agent.v1.HeldLiveness
-	53, // 25: sonde.agent.v1.HeldLiveness.failing:type_name -> google.protobuf.Duration
-	20, // 26: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
-	22, // 27: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
-	3,  // 28: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	10, // 29: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	24, // 30: sonde.agent.v1.Hello.session:type_name -> sonde.agent.v1.SessionNumber
-	54, // 31: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
-	35, // 32: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	9,  // 33: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	36, // 34: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	39, // 35: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	40, // 36: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	42, // 37: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	29, // 38: sonde.agent.v1.ControlMessage.restarts:type_name -> sonde.agent.v1.Restarts
-	46, // 39: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
-	43, // 40: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
-	33, // 41: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
-	37, // 42: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
-	38, // 43: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
-	32, // 44: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
-	9,  // 45: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
-	28, // 46: sonde.agent.v1.ControlMessage.ask_plaintext:type_name -> sonde.agent.v1.AskPlaintext
-	41, // 47: sonde.agent.v1.ControlMessage.outbounds:type_name -> sonde.agent.v1.Outbounds
-	1,  // 48: sonde.agent.v1.Restarts.mode:type_name -> sonde.agent.v1.Restarts.Mode
-	30, // 49: sonde.agent.v1.Restarts.grants:type_name -> sonde.agent.v1.RestartGrant
-	31, // 50: sonde.agent.v1.Restarts.when_away:type_name -> sonde.agent.v1.WhenAway
-	2,  // 51: sonde.agent.v1.WhenAway.policy:type_name -> sonde.agent.v1.WhenAway.Policy
-	53, // 52: sonde.agent.v1.WhenAway.after:type_name -> google.protobuf.Duration
-	53, // 53: sonde.agent.v1.WhenAway.turn_time:type_name -> google.protobuf.Duration
-	34, // 54: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	49, // 55: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	51, // 56: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	52, // 57: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	53, // 58: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	53, // 59: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	3,  // 60: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	45, // 61: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	44, // 62: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	50, // 63: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	4,  // 64: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	6,  // 65: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	11, // 66: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	47, // 67: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	5,  // 68: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	7,  // 69: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	27, // 70: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	48, // 71: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	68, // [68:72] is the sub-list for method output_type
-	64, // [64:68] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	4,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
+	56, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	9,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
+	9,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
+	10, // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
+	57, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
+	26, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
+	29, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	11, // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
+	4,  // 9: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
+	24, // 10: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
+	22, // 11: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
+	17, // 12: sonde.agent.v1.AgentMessage.liveness:type_name -> sonde.agent.v1.Liveness
+	13, // 13: sonde.agent.v1.AgentMessage.plaintext:type_name -> sonde.agent.v1.Plaintext
+	19, // 14: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
+	28, // 15: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
+	20, // 16: sonde.agent.v1.AgentMessage.refusals:type_name -> sonde.agent.v1.Refusals
+	14, // 17: sonde.agent.v1.Plaintext.inbounds:type_name -> sonde.agent.v1.PlaintextInbound
+	0,  // 18: sonde.agent.v1.PlaintextInbound.kind:type_name -> sonde.agent.v1.PlaintextInbound.Kind
+	15, // 19: sonde.agent.v1.PlaintextInbound.sources:type_name -> sonde.agent.v1.PlaintextSource
+	16, // 20: sonde.agent.v1.PlaintextInbound.others:type_name -> sonde.agent.v1.PlaintextTally
+	16, // 21: sonde.agent.v1.PlaintextInbound.probes:type_name -> sonde.agent.v1.PlaintextTally
+	16, // 22: sonde.agent.v1.PlaintextSource.tally:type_name -> sonde.agent.v1.PlaintextTally
+	56, // 23: sonde.agent.v1.PlaintextTally.first:type_name -> google.protobuf.Duration
+	56, // 24: sonde.agent.v1.PlaintextTally.last:type_name -> google.protobuf.Duration
+	18, // 25: sonde.agent.v1.Liveness.held:type_name -> sonde.agent.v1.HeldLiveness
+	56, // 26: sonde.agent.v1.HeldLiveness.failing:type_name -> google.protobuf.Duration
+	21, // 27: sonde.agent.v1.Refusals.refusals:type_name -> sonde.agent.v1.Refusal
+	23, // 28: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
+	25, // 29: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
+	4,  // 30: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	11, // 31: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	27, // 32: sonde.agent.v1.Hello.session:type_name -> sonde.agent.v1.SessionNumber
+	57, // 33: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
+	38, // 34: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	10, // 35: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	39, // 36: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	42, // 37: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	43, // 38: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	45, // 39: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	32, // 40: sonde.agent.v1.ControlMessage.restarts:type_name -> sonde.agent.v1.Restarts
+	49, // 41: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	46, // 42: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	36, // 43: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	40, // 44: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
+	41, // 45: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
+	35, // 46: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
+	10, // 47: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
+	31, // 48: sonde.agent.v1.ControlMessage.ask_plaintext:type_name -> sonde.agent.v1.AskPlaintext
+	44, // 49: sonde.agent.v1.ControlMessage.outbounds:type_name -> sonde.agent.v1.Outbounds
+	1,  // 50: sonde.agent.v1.Restarts.mode:type_name -> sonde.agent.v1.Restarts.Mode
+	33, // 51: sonde.agent.v1.Restarts.grants:type_name -> sonde.agent.v1.RestartGrant
+	34, // 52: sonde.agent.v1.Restarts.when_away:type_name -> sonde.agent.v1.WhenAway
+	2,  // 53: sonde.agent.v1.Restarts.hold:type_name -> sonde.agent.v1.Restarts.Hold
+	3,  // 54: sonde.agent.v1.WhenAway.policy:type_name -> sonde.agent.v1.WhenAway.Policy
+	56, // 55: sonde.agent.v1.WhenAway.after:type_name -> google.protobuf.Duration
+	56, // 56: sonde.agent.v1.WhenAway.turn_time:type_name -> google.protobuf.Duration
+	37, // 57: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	52, // 58: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	54, // 59: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	55, // 60: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	56, // 61: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	56, // 62: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	4,  // 63: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	48, // 64: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	47, // 65: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	53, // 66: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	5,  // 67: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	7,  // 68: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	12, // 69: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	50, // 70: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	6,  // 71: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	8,  // 72: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	30, // 73: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	51, // 74: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	71, // [71:75] is the sub-list for method output_type
+	67, // [67:71] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -4113,8 +4333,9 @@ func file_agent_v1_agent_proto_init() {
 		(*AgentMessage_Plaintext)(nil),
 		(*AgentMessage_EnvoyState)(nil),
 		(*AgentMessage_Pong)(nil),
+		(*AgentMessage_Refusals)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[24].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[26].OneofWrappers = []any{
 		(*ControlMessage_Welcome)(nil),
 		(*ControlMessage_Bundle)(nil),
 		(*ControlMessage_RenewNow)(nil),
@@ -4132,7 +4353,7 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_AskPlaintext)(nil),
 		(*ControlMessage_Outbounds)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[31].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[33].OneofWrappers = []any{
 		(*ServiceProbe_HttpGet)(nil),
 		(*ServiceProbe_TcpSocket)(nil),
 		(*ServiceProbe_Grpc)(nil),
@@ -4142,8 +4363,8 @@ func file_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   50,
+			NumEnums:      4,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

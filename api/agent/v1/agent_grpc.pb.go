@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: agent/v1/agent.proto
 
-// The agent beside each Envoy speaks this to the control plane, on port 5678.
+// The API of the control plane for the agent beside each Envoy, on port 5678.
 
 package agentv1
 
@@ -31,20 +31,20 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type AgentServiceClient interface {
-	// Join trades a token and a certificate request for a certificate, the bundle and Envoy's bootstrap. It is the only
-	// call that needs no client certificate. Without a token, the certificate of the connection takes its place: an agent
-	// that was restarted has one. Errors: UNAUTHENTICATED (no certificate, and no token or a bad or expired one),
-	// PERMISSION_DENIED (token or certificate of another dataplane, mesh or workload), INVALID_ARGUMENT (bad request),
-	// FAILED_PRECONDITION (the proxy is authorised, but its Dataplane is not known yet; try again), UNAVAILABLE (no view
-	// yet; try again), ALREADY_EXISTS (another agent of this proxy has a session, and answers).
+	// Join returns a certificate, the bundle and Envoy's bootstrap for a token and a certificate request. It is the only
+	// call without a client certificate. If the token is empty, the certificate of the connection replaces it, as for a
+	// restarted agent. Errors: UNAUTHENTICATED (no certificate, and a missing, invalid or expired token),
+	// PERMISSION_DENIED (token or certificate for another dataplane, mesh or workload), INVALID_ARGUMENT (invalid
+	// request), FAILED_PRECONDITION (the proxy is authorised, but its Dataplane is still unknown; try again), UNAVAILABLE
+	// (no view yet; try again), ALREADY_EXISTS (another live agent of this proxy has a session).
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
-	// Renew trades the certificate of the connection and a new request for a new certificate.
+	// Renew returns a new certificate for a new request and the certificate of the connection.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
-	// Session lasts as long as the agent. The agent's first message is Hello. Unknown messages are ignored and counted by
-	// both sides. Errors: ALREADY_EXISTS as of Join.
+	// Session lasts as long as the agent. The agent's first message is Hello. Both sides ignore and count unknown
+	// messages. Errors: ALREADY_EXISTS as in Join.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ControlMessage], error)
-	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (no caller waits for it any more),
-	// INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).
+	// Answer returns Envoy's answer to a Query of the session. It needs a deadline. Errors: NOT_FOUND (no caller waits
+	// for it), INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).
 	Answer(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[AnswerPart, AnswerReceipt], error)
 }
 
@@ -106,20 +106,20 @@ type AgentService_AnswerClient = grpc.ClientStreamingClient[AnswerPart, AnswerRe
 // All implementations must embed UnimplementedAgentServiceServer
 // for forward compatibility.
 type AgentServiceServer interface {
-	// Join trades a token and a certificate request for a certificate, the bundle and Envoy's bootstrap. It is the only
-	// call that needs no client certificate. Without a token, the certificate of the connection takes its place: an agent
-	// that was restarted has one. Errors: UNAUTHENTICATED (no certificate, and no token or a bad or expired one),
-	// PERMISSION_DENIED (token or certificate of another dataplane, mesh or workload), INVALID_ARGUMENT (bad request),
-	// FAILED_PRECONDITION (the proxy is authorised, but its Dataplane is not known yet; try again), UNAVAILABLE (no view
-	// yet; try again), ALREADY_EXISTS (another agent of this proxy has a session, and answers).
+	// Join returns a certificate, the bundle and Envoy's bootstrap for a token and a certificate request. It is the only
+	// call without a client certificate. If the token is empty, the certificate of the connection replaces it, as for a
+	// restarted agent. Errors: UNAUTHENTICATED (no certificate, and a missing, invalid or expired token),
+	// PERMISSION_DENIED (token or certificate for another dataplane, mesh or workload), INVALID_ARGUMENT (invalid
+	// request), FAILED_PRECONDITION (the proxy is authorised, but its Dataplane is still unknown; try again), UNAVAILABLE
+	// (no view yet; try again), ALREADY_EXISTS (another live agent of this proxy has a session).
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Renew trades the certificate of the connection and a new request for a new certificate.
+	// Renew returns a new certificate for a new request and the certificate of the connection.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
-	// Session lasts as long as the agent. The agent's first message is Hello. Unknown messages are ignored and counted by
-	// both sides. Errors: ALREADY_EXISTS as of Join.
+	// Session lasts as long as the agent. The agent's first message is Hello. Both sides ignore and count unknown
+	// messages. Errors: ALREADY_EXISTS as in Join.
 	Session(grpc.BidiStreamingServer[AgentMessage, ControlMessage]) error
-	// Answer brings what Envoy says to a Query of the session. It needs a deadline. Errors: NOT_FOUND (no caller waits for it any more),
-	// INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).
+	// Answer returns Envoy's answer to a Query of the session. It needs a deadline. Errors: NOT_FOUND (no caller waits
+	// for it), INVALID_ARGUMENT (no deadline within two minutes), RESOURCE_EXHAUSTED (more than 64 MiB).
 	Answer(grpc.ClientStreamingServer[AnswerPart, AnswerReceipt]) error
 	mustEmbedUnimplementedAgentServiceServer()
 }

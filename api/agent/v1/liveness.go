@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// ReportedLiveness is a Liveness and when it was received: for how long a probe fails is as of then. The report must not
+// ReportedLiveness is a Liveness with the time of its receipt, to which its durations are relative. The report must not
 // be changed.
 type ReportedLiveness struct {
 	// Report is nil before the first report.
@@ -32,7 +32,7 @@ func (l ReportedLiveness) AsOf(now time.Time) *Liveness {
 	return m
 }
 
-// SameAs compares all but the times: each message is on its way for another while.
+// SameAs compares all but the times, since the transport delay of messages differs.
 func (l ReportedLiveness) SameAs(other ReportedLiveness) bool {
 	a, b := l.Report, other.Report
 	return slices.Equal(a.GetPassing(), b.GetPassing()) && slices.Equal(a.GetUnused(), b.GetUnused()) &&
@@ -42,12 +42,12 @@ func (l ReportedLiveness) SameAs(other ReportedLiveness) bool {
 		})
 }
 
-// AnyHeld reports whether a failure is kept from the kubelet, or the container is about to restart by its grant.
+// AnyHeld reports whether a failure is held, or the container is about to restart by its grant.
 func (m *Liveness) AnyHeld() bool {
 	return slices.ContainsFunc(m.GetHeld(), func(h *HeldLiveness) bool { return !h.GetTold() || h.GetGrant() != "" })
 }
 
-// IsEmpty reports whether nothing is said.
+// IsEmpty reports whether the report has no entries.
 func (m *Liveness) IsEmpty() bool {
 	return len(m.GetHeld())+len(m.GetPassing())+len(m.GetUnused()) == 0
 }

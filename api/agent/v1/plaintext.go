@@ -11,14 +11,14 @@ import (
 
 // Limits of a Plaintext, so that sums do not overflow.
 const (
-	// MaxTally limits each count, and MaxOpen how many connections are open.
+	// MaxTally bounds each count, and MaxOpen the open connections.
 	MaxTally = math.MaxUint64 >> 24
 	MaxOpen  = math.MaxUint32 >> 12
-	// MaxAgo limits how long ago something was.
+	// MaxAgo bounds the age of a connection or request.
 	MaxAgo = 10 * 365 * 24 * time.Hour
 )
 
-// CheckPlaintext returns what is wrong with a Plaintext: the error names the field.
+// CheckPlaintext returns an error for an invalid Plaintext, which names the field.
 func CheckPlaintext(m *Plaintext) error {
 	if n := len(m.GetInbounds()); n > MaxReported {
 		return fmt.Errorf("inbounds: %d, must be at most %d", n, MaxReported)
@@ -32,7 +32,8 @@ func CheckPlaintext(m *Plaintext) error {
 		}
 		for _, source := range in.GetSources() {
 			if a, err := netip.ParseAddr(source.GetAddress()); err != nil || a.Zone() != "" {
-				return fmt.Errorf("inbounds.sources.address: %.50q of port %d, must be an IP address without a zone", source.GetAddress(), in.GetPort())
+				return fmt.Errorf("inbounds.sources.address: %.50q of port %d, must be an IP address without a zone",
+					source.GetAddress(), in.GetPort())
 			}
 			if source.GetTally() == nil {
 				return fmt.Errorf("inbounds.sources.tally: of %.50q is missing", source.GetAddress())

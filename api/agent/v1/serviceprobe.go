@@ -2,11 +2,12 @@ package agentv1
 
 import "github.com/sonde-mesh/sonde/api/mesh"
 
-// SetCheck sets the handler to what a probe asks. Its port is in Application.
+// SetCheck sets the handler from a probe. Its port is in Application.
 func (p *ServiceProbe) SetCheck(check mesh.Probe) {
 	p.Handler = mesh.MatchHandler(check,
 		func(h *mesh.HTTPGetProbe) isServiceProbe_Handler {
-			get := &ServiceProbe_HTTPGet{Path: h.Path, Https: h.Scheme == mesh.SchemeHTTPS, Http2: h.Protocol == mesh.HTTPGetHTTP2}
+			get := &ServiceProbe_HTTPGet{Path: h.Path, Https: h.Scheme == mesh.SchemeHTTPS,
+				Http2: h.Protocol == mesh.HTTPGetHTTP2}
 			for _, header := range h.HTTPHeaders {
 				get.Headers = append(get.Headers, &ServiceProbe_Header{Name: header.Name, Value: header.Value})
 			}
@@ -18,10 +19,12 @@ func (p *ServiceProbe) SetCheck(check mesh.Probe) {
 		func(h *mesh.GRPCProbe) isServiceProbe_Handler {
 			return &ServiceProbe_Grpc{Grpc: &ServiceProbe_GRPC{Service: h.Service, Tls: h.Mode == mesh.GRPCModeTLS}}
 		},
+		func(*mesh.ExecProbe) isServiceProbe_Handler { return nil }, // only a pod has it
 	)
 }
 
-// Check returns the readiness probe that SetCheck was called with, of that port, and false for a handler of a later version.
+// Check returns the readiness probe that was passed to SetCheck, for that port, and false for a handler of a later
+// version.
 func (p *ServiceProbe) Check(port int32) (mesh.Probe, bool) {
 	check := mesh.Probe{Type: mesh.ProbeReadiness}
 	switch h := p.GetHandler().(type) {
@@ -34,7 +37,8 @@ func (p *ServiceProbe) Check(port int32) (mesh.Probe, bool) {
 			check.HTTPGet.Protocol = mesh.HTTPGetHTTP2
 		}
 		for _, header := range h.HttpGet.GetHeaders() {
-			check.HTTPGet.HTTPHeaders = append(check.HTTPGet.HTTPHeaders, mesh.HTTPHeader{Name: header.GetName(), Value: header.GetValue()})
+			check.HTTPGet.HTTPHeaders = append(check.HTTPGet.HTTPHeaders,
+				mesh.HTTPHeader{Name: header.GetName(), Value: header.GetValue()})
 		}
 	case *ServiceProbe_TcpSocket:
 		check.TCPSocket = &mesh.TCPSocketProbe{Port: port}

@@ -1,8 +1,8 @@
 // Package agentv1 is the API between agents and the control plane.
 package agentv1
 
-// Features of a session. A control plane names in Welcome what it sends or reads, an agent in Hello what it does: neither waits for what
-// the other one is too old for.
+// Features of a session. A control plane announces in Welcome what it sends and reads, an agent in Hello: neither waits
+// for messages that the other side is too old for.
 const (
 	// FeatureInbounds, FeatureDrainState, FeaturePerPortProbes: a control plane sends Inbounds, DrainState, Probes.
 	FeatureInbounds      = "inbounds"
@@ -11,6 +11,8 @@ const (
 	// FeatureProbeFailures, FeatureEnvoyState: a control plane reads ProbeFailures, EnvoyState.
 	FeatureProbeFailures = "probe-failures"
 	FeatureEnvoyState    = "envoy-state"
+	// FeatureRefusals: a control plane reads Refusals.
+	FeatureRefusals = "refusals"
 	// FeatureServiceProbes: a control plane sends ServiceProbes and reads Readiness; an agent does the reverse.
 	FeatureServiceProbes = "service-probes"
 	// FeatureEndpoints: a control plane sends Endpoints, an agent reads them.
@@ -21,26 +23,30 @@ const (
 	FeatureServingCA = "serving-ca"
 	// FeatureRestartGrants: a control plane reads Liveness and sends Restarts; an agent does the reverse.
 	FeatureRestartGrants = "restart-grants"
+	// FeatureLivenessHold: an agent reads Restarts.hold.
+	FeatureLivenessHold = "liveness-hold"
 	// FeaturePlaintext: a control plane reads Plaintext, an agent sends it. In JoinRequest, too: Envoy may record for it.
 	FeaturePlaintext = "plaintext"
 	// FeatureQueries, FeaturePong, FeatureAskPlaintext: an agent answers Query, Ping, AskPlaintext.
 	FeatureQueries      = "queries"
 	FeaturePong         = "pong"
 	FeatureAskPlaintext = "ask-plaintext"
-	// FeatureProbePorts: an agent holds the ports for probes of the per-port mode itself. One without it waits for Envoy's listeners,
-	// which there are not any more.
+	// FeatureProbePorts: an agent opens the ports of per-port probes itself. An agent without it waits for listeners of
+	// Envoy, which no longer exist.
 	FeatureProbePorts = "probe-ports"
 )
 
-// knownFeatures are all of this version.
+// knownFeatures are all features of this version.
 var knownFeatures = []string{
-	FeatureInbounds, FeatureDrainState, FeaturePerPortProbes, FeatureProbeFailures, FeatureEnvoyState, FeatureServiceProbes, FeatureEndpoints, FeatureServingCA,
-	FeatureRestartGrants, FeaturePlaintext, FeatureQueries, FeatureOutbounds, FeaturePong, FeatureAskPlaintext, FeatureProbePorts,
+	FeatureInbounds, FeatureDrainState, FeaturePerPortProbes, FeatureProbeFailures, FeatureEnvoyState,
+	FeatureServiceProbes, FeatureEndpoints, FeatureServingCA,
+	FeatureRestartGrants, FeatureLivenessHold, FeaturePlaintext, FeatureQueries, FeatureOutbounds, FeaturePong,
+	FeatureAskPlaintext, FeatureProbePorts, FeatureRefusals,
 }
 
-// Limits of what an agent reports.
+// Limits of reports.
 const (
-	// MaxReported is how many entries a ProbeFailures, a Readiness, a Liveness or a Plaintext may have.
+	// MaxReported is how many entries a ProbeFailures, a Readiness, a Liveness, a Plaintext or a Refusals may have.
 	MaxReported = 20
 	// MaxReason limits each reason, in bytes: the rest is cut off.
 	MaxReason = 512

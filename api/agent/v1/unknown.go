@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// UnknownFeatures returns how many of the features are of a later version.
+// UnknownFeatures returns the number of features of later versions.
 func UnknownFeatures(features []string) (n int) {
 	for _, f := range features {
 		if !slices.Contains(knownFeatures, f) {

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: peer/v1/peer.proto
 
-// Replicas of the control plane speak this to each other, on port 5682, with certificates that only replicas have.
+// The API between replicas of the control plane, on port 5682, with certificates that only replicas have.
 
 package peerv1
 
@@ -151,17 +151,17 @@ type ReportMessage_Hello struct {
 }
 
 type ReportMessage_Proxy struct {
-	// Replaces what the caller has said of this proxy.
+	// Replaces the caller's previous report about this proxy.
 	Proxy *Proxy `protobuf:"bytes,2,opt,name=proxy,proto3,oneof"`
 }
 
 type ReportMessage_Forgotten struct {
-	// The caller knows nothing of this proxy any more.
+	// The caller no longer has state of this proxy.
 	Forgotten string `protobuf:"bytes,3,opt,name=forgotten,proto3,oneof"`
 }
 
 type ReportMessage_SnapshotEnd struct {
-	// What was not in the snapshot is not known any more.
+	// Proxies that the snapshot did not contain are dropped.
 	SnapshotEnd *SnapshotEnd `protobuf:"bytes,4,opt,name=snapshot_end,json=snapshotEnd,proto3,oneof"`
 }
 
@@ -170,7 +170,7 @@ type ReportMessage_Replica struct {
 }
 
 type ReportMessage_Freeze struct {
-	// The newest verdict that the caller knows, whoever has judged it.
+	// The newest verdict that the caller has, whichever replica judged it.
 	Freeze *Freeze `protobuf:"bytes,6,opt,name=freeze,proto3,oneof"`
 }
 
@@ -262,9 +262,9 @@ type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the replica, such as its pod's. The certificate has it, too.
 	Replica string `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Random: another one for each process.
+	// Random, different for each process.
 	Process string `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
-	// When the process has started: of two with one name, the later one counts.
+	// When the process started: of two processes with the same name, the later one counts.
 	Started       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=started,proto3" json:"started,omitempty"`
 	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -365,12 +365,12 @@ func (*SnapshotEnd) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{3}
 }
 
-// Replica is what a replica has loaded.
+// Replica is the state that a replica has loaded.
 type Replica struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1000.
 	Authorities []*Authority `protobuf:"bytes,1,rep,name=authorities,proto3" json:"authorities,omitempty"`
-	// The CA of the control plane, whose mesh is empty.
+	// The CA of the control plane, with an empty mesh.
 	ServingCa     *Authority `protobuf:"bytes,2,opt,name=serving_ca,json=servingCa,proto3" json:"serving_ca,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -420,10 +420,11 @@ func (x *Replica) GetServingCa() *Authority {
 	return nil
 }
 
-// Revision is how far a replica has read the API server.
+// Revision is how far a replica has read from the API server.
 type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// resourceVersion of the newest event of a pod of the mesh that the caller has seen, 0 for none, or while it is not ready.
+	// resourceVersion of the newest event of a pod of the mesh that the caller has seen; 0 without one, or while the
+	// caller is not ready.
 	NewestPod uint64 `protobuf:"varint,1,opt,name=newest_pod,json=newestPod,proto3" json:"newest_pod,omitempty"`
 	// The caller lacks pods that others have seen. It serves no proxies.
 	Stale         bool `protobuf:"varint,2,opt,name=stale,proto3" json:"stale,omitempty"`
@@ -475,11 +476,11 @@ func (x *Revision) GetStale() bool {
 	return false
 }
 
-// Authority of a mesh.
+// Authority is the CA of a mesh.
 type Authority struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
-	// Epoch of the bundle, and the step of a rotation as it is in the Secret; empty for none.
+	// Epoch of the bundle, and the rotation's step from the Secret; empty without a rotation.
 	BundleEpoch   int64  `protobuf:"varint,2,opt,name=bundle_epoch,json=bundleEpoch,proto3" json:"bundle_epoch,omitempty"`
 	Step          string `protobuf:"bytes,3,opt,name=step,proto3" json:"step,omitempty"`
 	SigningCa     string `protobuf:"bytes,4,opt,name=signing_ca,json=signingCa,proto3" json:"signing_ca,omitempty"`
@@ -545,7 +546,7 @@ func (x *Authority) GetSigningCa() string {
 	return ""
 }
 
-// Taken says that the callee's Envoys have what the caller has said of a proxy, up to this version.
+// Taken says that the callee's Envoys have the caller's report about a proxy, up to this version.
 type Taken struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Proxy         string                 `protobuf:"bytes,1,opt,name=proxy,proto3" json:"proxy,omitempty"`
@@ -598,7 +599,7 @@ func (x *Taken) GetVersion() uint64 {
 	return 0
 }
 
-// Order tells which of several replicas knows something newer. time is in nanoseconds since 1970.
+// Order tells which of several replicas has the newest state. time is in nanoseconds since 1970.
 type Order struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Time          int64                  `protobuf:"varint,1,opt,name=time,proto3" json:"time,omitempty"`
@@ -651,20 +652,20 @@ func (x *Order) GetCount() int64 {
 	return 0
 }
 
-// Proxy is what a replica knows of a proxy by itself.
+// Proxy is a replica's own state of a proxy.
 type Proxy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// MESH/NAME, and the UID of the pod, empty of another one.
+	// MESH/NAME, and the UID of the pod, empty outside pods.
 	Id       string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Instance string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
-	// Of the messages about this proxy.
+	// Counts the messages about this proxy.
 	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	// The certificate that is in use, or was issued last.
+	// The certificate in use, or the one issued last.
 	Certificate  *Certificate  `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	Session      *Session      `protobuf:"bytes,5,opt,name=session,proto3" json:"session,omitempty"`
 	Applications *Applications `protobuf:"bytes,6,opt,name=applications,proto3" json:"applications,omitempty"`
 	Listeners    *Listeners    `protobuf:"bytes,7,opt,name=listeners,proto3" json:"listeners,omitempty"`
-	// The agent asks to join, and is refused for now.
+	// The agent tries to join, and is rejected for now.
 	Waiting *Waiting `protobuf:"bytes,8,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// The caller waits for Taken.
 	Awaited       bool       `protobuf:"varint,9,opt,name=awaited,proto3" json:"awaited,omitempty"`
@@ -852,7 +853,7 @@ func (x *Certificate) GetPath() string {
 	return ""
 }
 
-// Session is the one that the agent has with the replica, or has had last.
+// Session is the agent's current or last session with the replica.
 type Session struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
@@ -860,7 +861,7 @@ type Session struct {
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
 	// When it has ended.
 	Ended *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=ended,proto3" json:"ended,omitempty"`
-	// The process of the agent, as in its Hello, and where it calls from.
+	// The process of the agent, as in its Hello, and its address.
 	Process      string   `protobuf:"bytes,5,opt,name=process,proto3" json:"process,omitempty"`
 	Address      string   `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
 	Version      string   `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
@@ -871,7 +872,9 @@ type Session struct {
 	BundleId     string   `protobuf:"bytes,12,opt,name=bundle_id,json=bundleId,proto3" json:"bundle_id,omitempty"`
 	BundleEpoch  int64    `protobuf:"varint,13,opt,name=bundle_epoch,json=bundleEpoch,proto3" json:"bundle_epoch,omitempty"`
 	// As in sonde.agent.v1.InUse.
-	ServingCaId   string `protobuf:"bytes,14,opt,name=serving_ca_id,json=servingCaId,proto3" json:"serving_ca_id,omitempty"`
+	ServingCaId string `protobuf:"bytes,14,opt,name=serving_ca_id,json=servingCaId,proto3" json:"serving_ca_id,omitempty"`
+	// Calls that its Envoy refused, as in sonde.agent.v1.Refusals.
+	Refusals      []*v1.Refusal `protobuf:"bytes,15,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1004,7 +1007,14 @@ func (x *Session) GetServingCaId() string {
 	return ""
 }
 
-// Applications says which inbounds cannot take traffic, and why, by their ip:port.
+func (x *Session) GetRefusals() []*v1.Refusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+// Applications lists the inbounds that cannot take traffic, with the reason, by their ip:port.
 type Applications struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Order         *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
@@ -1057,11 +1067,11 @@ func (x *Applications) GetNotServing() map[string]string {
 	return nil
 }
 
-// Liveness says which guarded liveness probes of a pod fail, as its agent has said in the newest session with the caller.
+// Liveness is the agent's report of failing guarded liveness probes from the newest session with the caller.
 type Liveness struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	// For how long they fail is as of this message.
+	// Durations of failures are relative to this message.
 	Said          *v1.Liveness `protobuf:"bytes,2,opt,name=said,proto3" json:"said,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1111,13 +1121,13 @@ func (x *Liveness) GetSaid() *v1.Liveness {
 	return nil
 }
 
-// Plaintext is what STRICT would refuse, as its agent has said in the newest session with the caller.
+// Plaintext is the agent's report of traffic that STRICT would reject, from the newest session with the caller.
 type Plaintext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
 	// As in sonde.agent.v1.Hello, instance.
 	Process string `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
-	// How long ago something was seen is as of this message.
+	// Times are relative to this message.
 	Said          *v1.Plaintext `protobuf:"bytes,3,opt,name=said,proto3" json:"said,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1174,16 +1184,16 @@ func (x *Plaintext) GetSaid() *v1.Plaintext {
 	return nil
 }
 
-// Listeners are those that bind an address, as Envoy has answered.
+// Listeners are the listeners with an address, as Envoy has acknowledged or rejected them.
 type Listeners struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the ADS stream was opened; zero while there was none, and the proxy has joined.
+	// When the ADS stream was opened; zero if there was no stream, and the proxy has joined.
 	Order *Order `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	// ip:port of those for inbounds.
+	// ip:port of accepted inbound listeners.
 	Accepted []string `protobuf:"bytes,3,rep,name=accepted,proto3" json:"accepted,omitempty"`
 	// Reasons by ip:port.
 	Refused map[string]string `protobuf:"bytes,4,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Those for the application's own traffic; absent of a replica that does not say them.
+	// Listeners for the application's own traffic; absent from replicas that do not report them.
 	Outbounds     *Outbounds `protobuf:"bytes,5,opt,name=outbounds,proto3" json:"outbounds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1486,7 +1496,7 @@ func (x *AskPlaintextRequest) GetMeshes() []string {
 
 type ListUnresponsiveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: all meshes.
+	// Empty for all meshes.
 	Mesh          string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1576,7 +1586,7 @@ func (x *UnresponsiveProxy) GetProxy() string {
 type CheckDuplicateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Proxy string                 `protobuf:"bytes,1,opt,name=proxy,proto3" json:"proxy,omitempty"`
-	// The process that has come, and where it calls from.
+	// The new process, and its address.
 	Process       string `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
 	Address       string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1636,7 +1646,7 @@ func (x *CheckDuplicateRequest) GetAddress() string {
 
 type CheckDuplicateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why the process that has come is refused, human-readable; empty if it is not.
+	// Why the new process is rejected, human-readable; empty if it is accepted.
 	Refusal       string `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1681,7 +1691,7 @@ func (x *CheckDuplicateResponse) GetRefusal() string {
 
 type ListStreamsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The answer has no streams, but which proxies have one.
+	// The response only needs the proxies that have a stream.
 	ProxiesOnly   bool `protobuf:"varint,1,opt,name=proxies_only,json=proxiesOnly,proto3" json:"proxies_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1724,10 +1734,10 @@ func (x *ListStreamsRequest) GetProxiesOnly() bool {
 	return false
 }
 
-// Freeze is what a leader has judged of the sight of the mesh.
+// Freeze is a leader's verdict about lost nodes and proxies.
 type Freeze struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Epoch of the leader, and how many verdicts it has made before this one, from 1: the newer one holds.
+	// Epoch of the leader, and the number of its verdict, from 1: the newer verdict counts.
 	Epoch int64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	// At most 1000 of each.
@@ -1874,7 +1884,7 @@ func (x *FreezeLoss) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// FreezeZone is a zone that is frozen or thaws.
+// FreezeZone is a frozen or thawing zone.
 type FreezeZone struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for nodes without a zone.
@@ -1882,7 +1892,7 @@ type FreezeZone struct {
 	// nodes or operator
 	By    string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	// How many tenths of the endpoints are kept: 10 while it is frozen.
+	// How many tenths of the endpoints are kept: 10 while the zone is frozen.
 	Kept          uint32 `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1946,7 +1956,7 @@ func (x *FreezeZone) GetKept() uint32 {
 	return 0
 }
 
-// FreezeOrder is an operator's.
+// FreezeOrder is an operator's order.
 type FreezeOrder struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Zone          string                 `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
@@ -2105,7 +2115,7 @@ func (x *ListStreamsPart) GetStreams() []*v11.Stream {
 	return nil
 }
 
-// ListDecisionsRequest narrows decisions. Empty fields narrow nothing.
+// ListDecisionsRequest narrows decisions. Empty fields match everything.
 type ListDecisionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -2271,7 +2281,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\tR\x02ca\x127\n" +
 	"\tnot_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x12\n" +
-	"\x04path\x18\x04 \x01(\tR\x04path\"\xdb\x03\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\"\x90\x04\n" +
 	"\aSession\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x12\n" +
 	"\x04open\x18\x02 \x01(\bR\x04open\x120\n" +
@@ -2288,7 +2298,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"envoy_down\x18\v \x01(\tR\tenvoyDown\x12\x1b\n" +
 	"\tbundle_id\x18\f \x01(\tR\bbundleId\x12!\n" +
 	"\fbundle_epoch\x18\r \x01(\x03R\vbundleEpoch\x12\"\n" +
-	"\rserving_ca_id\x18\x0e \x01(\tR\vservingCaId\"\xc7\x01\n" +
+	"\rserving_ca_id\x18\x0e \x01(\tR\vservingCaId\x123\n" +
+	"\brefusals\x18\x0f \x03(\v2\x17.sonde.agent.v1.RefusalR\brefusals\"\xc7\x01\n" +
 	"\fApplications\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12L\n" +
 	"\vnot_serving\x18\x02 \x03(\v2+.sonde.peer.v1.Applications.NotServingEntryR\n" +
@@ -2429,13 +2440,14 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	nil,                             // 34: sonde.peer.v1.Applications.NotServingEntry
 	nil,                             // 35: sonde.peer.v1.Listeners.RefusedEntry
 	(*timestamppb.Timestamp)(nil),   // 36: google.protobuf.Timestamp
-	(*v1.Liveness)(nil),             // 37: sonde.agent.v1.Liveness
-	(*v1.Plaintext)(nil),            // 38: sonde.agent.v1.Plaintext
-	(*v11.FreezeZoneResponse)(nil),  // 39: sonde.admin.v1.FreezeZoneResponse
-	(*v11.Stream)(nil),              // 40: sonde.admin.v1.Stream
-	(*v11.RestartRound)(nil),        // 41: sonde.admin.v1.RestartRound
-	(*v11.RestartDecision)(nil),     // 42: sonde.admin.v1.RestartDecision
-	(*v11.FreezeZoneRequest)(nil),   // 43: sonde.admin.v1.FreezeZoneRequest
+	(*v1.Refusal)(nil),              // 37: sonde.agent.v1.Refusal
+	(*v1.Liveness)(nil),             // 38: sonde.agent.v1.Liveness
+	(*v1.Plaintext)(nil),            // 39: sonde.agent.v1.Plaintext
+	(*v11.FreezeZoneResponse)(nil),  // 40: sonde.admin.v1.FreezeZoneResponse
+	(*v11.Stream)(nil),              // 41: sonde.admin.v1.Stream
+	(*v11.RestartRound)(nil),        // 42: sonde.admin.v1.RestartRound
+	(*v11.RestartDecision)(nil),     // 43: sonde.admin.v1.RestartDecision
+	(*v11.FreezeZoneRequest)(nil),   // 44: sonde.admin.v1.FreezeZoneRequest
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: sonde.peer.v1.ReportMessage.hello:type_name -> sonde.peer.v1.Hello
@@ -2459,47 +2471,48 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	8,  // 18: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
 	36, // 19: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
 	36, // 20: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
-	8,  // 21: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
-	34, // 22: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
-	8,  // 23: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
-	37, // 24: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
-	8,  // 25: sonde.peer.v1.Plaintext.order:type_name -> sonde.peer.v1.Order
-	38, // 26: sonde.peer.v1.Plaintext.said:type_name -> sonde.agent.v1.Plaintext
-	8,  // 27: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
-	35, // 28: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
-	16, // 29: sonde.peer.v1.Listeners.outbounds:type_name -> sonde.peer.v1.Outbounds
-	36, // 30: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	27, // 31: sonde.peer.v1.Freeze.lost:type_name -> sonde.peer.v1.FreezeLoss
-	28, // 32: sonde.peer.v1.Freeze.zones:type_name -> sonde.peer.v1.FreezeZone
-	29, // 33: sonde.peer.v1.Freeze.orders:type_name -> sonde.peer.v1.FreezeOrder
-	36, // 34: sonde.peer.v1.FreezeLoss.since:type_name -> google.protobuf.Timestamp
-	36, // 35: sonde.peer.v1.FreezeZone.since:type_name -> google.protobuf.Timestamp
-	36, // 36: sonde.peer.v1.FreezeOrder.since:type_name -> google.protobuf.Timestamp
-	39, // 37: sonde.peer.v1.OrderFreezeResponse.done:type_name -> sonde.admin.v1.FreezeZoneResponse
-	40, // 38: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
-	41, // 39: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
-	42, // 40: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
-	0,  // 41: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
-	18, // 42: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
-	23, // 43: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
-	20, // 44: sonde.peer.v1.PeerService.AskPlaintext:input_type -> sonde.peer.v1.AskPlaintextRequest
-	21, // 45: sonde.peer.v1.PeerService.ListUnresponsive:input_type -> sonde.peer.v1.ListUnresponsiveRequest
-	43, // 46: sonde.peer.v1.PeerService.OrderFreeze:input_type -> sonde.admin.v1.FreezeZoneRequest
-	25, // 47: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
-	32, // 48: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
-	1,  // 49: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
-	19, // 50: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
-	24, // 51: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
-	9,  // 52: sonde.peer.v1.PeerService.AskPlaintext:output_type -> sonde.peer.v1.Proxy
-	22, // 53: sonde.peer.v1.PeerService.ListUnresponsive:output_type -> sonde.peer.v1.UnresponsiveProxy
-	30, // 54: sonde.peer.v1.PeerService.OrderFreeze:output_type -> sonde.peer.v1.OrderFreezeResponse
-	31, // 55: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
-	33, // 56: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
-	49, // [49:57] is the sub-list for method output_type
-	41, // [41:49] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	37, // 21: sonde.peer.v1.Session.refusals:type_name -> sonde.agent.v1.Refusal
+	8,  // 22: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
+	34, // 23: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
+	8,  // 24: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
+	38, // 25: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
+	8,  // 26: sonde.peer.v1.Plaintext.order:type_name -> sonde.peer.v1.Order
+	39, // 27: sonde.peer.v1.Plaintext.said:type_name -> sonde.agent.v1.Plaintext
+	8,  // 28: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
+	35, // 29: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
+	16, // 30: sonde.peer.v1.Listeners.outbounds:type_name -> sonde.peer.v1.Outbounds
+	36, // 31: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	27, // 32: sonde.peer.v1.Freeze.lost:type_name -> sonde.peer.v1.FreezeLoss
+	28, // 33: sonde.peer.v1.Freeze.zones:type_name -> sonde.peer.v1.FreezeZone
+	29, // 34: sonde.peer.v1.Freeze.orders:type_name -> sonde.peer.v1.FreezeOrder
+	36, // 35: sonde.peer.v1.FreezeLoss.since:type_name -> google.protobuf.Timestamp
+	36, // 36: sonde.peer.v1.FreezeZone.since:type_name -> google.protobuf.Timestamp
+	36, // 37: sonde.peer.v1.FreezeOrder.since:type_name -> google.protobuf.Timestamp
+	40, // 38: sonde.peer.v1.OrderFreezeResponse.done:type_name -> sonde.admin.v1.FreezeZoneResponse
+	41, // 39: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
+	42, // 40: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
+	43, // 41: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
+	0,  // 42: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
+	18, // 43: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
+	23, // 44: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
+	20, // 45: sonde.peer.v1.PeerService.AskPlaintext:input_type -> sonde.peer.v1.AskPlaintextRequest
+	21, // 46: sonde.peer.v1.PeerService.ListUnresponsive:input_type -> sonde.peer.v1.ListUnresponsiveRequest
+	44, // 47: sonde.peer.v1.PeerService.OrderFreeze:input_type -> sonde.admin.v1.FreezeZoneRequest
+	25, // 48: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
+	32, // 49: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
+	1,  // 50: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
+	19, // 51: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
+	24, // 52: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
+	9,  // 53: sonde.peer.v1.PeerService.AskPlaintext:output_type -> sonde.peer.v1.Proxy
+	22, // 54: sonde.peer.v1.PeerService.ListUnresponsive:output_type -> sonde.peer.v1.UnresponsiveProxy
+	30, // 55: sonde.peer.v1.PeerService.OrderFreeze:output_type -> sonde.peer.v1.OrderFreezeResponse
+	31, // 56: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
+	33, // 57: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
+	50, // [50:58] is the sub-list for method output_type
+	42, // [42:50] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }

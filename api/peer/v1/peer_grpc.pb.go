@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: peer/v1/peer.proto
 
-// Replicas of the control plane speak this to each other, on port 5682, with certificates that only replicas have.
+// The API between replicas of the control plane, on port 5682, with certificates that only replicas have.
 
 package peerv1
 
@@ -36,26 +36,26 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type PeerServiceClient interface {
-	// Report lasts as long as both replicas run. The caller says what it knows by itself, never what it was told: Hello first, then its
-	// state and that of each proxy, SnapshotEnd, then what changes. Unknown messages are ignored.
-	// Errors: PERMISSION_DENIED (Hello is not that of the certificate), ALREADY_EXISTS (a replica with this name runs already),
-	// INVALID_ARGUMENT (names the field), RESOURCE_EXHAUSTED (more proxies than a replica may report).
+	// Report lasts as long as both replicas run. The caller only reports its own state: Hello first, then the state of
+	// the replica and of each proxy, SnapshotEnd, then changes. Unknown messages are ignored. Errors: PERMISSION_DENIED
+	// (Hello differs from the certificate), ALREADY_EXISTS (another replica has this name), INVALID_ARGUMENT (names the
+	// field), RESOURCE_EXHAUSTED (more proxies than a replica may report).
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReportMessage, ReportReply], error)
-	// Query asks the Envoy of a proxy whose session the callee has. Errors are those of sonde.admin.v1.InspectEnvoy.
+	// Query queries the Envoy of a proxy whose session the callee has. Errors are as in sonde.admin.v1.InspectEnvoy.
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[QueryPart], error)
-	// CheckDuplicate asks the agent whose session the callee has whether it lives, as another process of its proxy has come to the caller.
+	// CheckDuplicate pings an agent whose session the callee has, because another process of its proxy called the caller.
 	CheckDuplicate(ctx context.Context, in *CheckDuplicateRequest, opts ...grpc.CallOption) (*CheckDuplicateResponse, error)
-	// AskPlaintext asks the agents whose sessions the callee has what STRICT would refuse, and returns id, instance and plaintext of those that answer
-	// within two seconds.
+	// AskPlaintext requests counts of traffic that STRICT would reject from the agents with a session at the callee. It
+	// returns id, instance and plaintext of the proxies that answer within two seconds.
 	AskPlaintext(ctx context.Context, in *AskPlaintextRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Proxy], error)
-	// ListUnresponsive asks the agents of a mesh whose sessions the callee has whether they live, and returns the proxies of those that do not answer within
-	// two seconds.
+	// ListUnresponsive pings the agents of a mesh with a session at the callee, and returns the proxies whose agents do
+	// not answer within two seconds.
 	ListUnresponsive(ctx context.Context, in *ListUnresponsiveRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UnresponsiveProxy], error)
-	// OrderFreeze freezes or thaws a zone if the callee leads. Errors are those of sonde.admin.v1.FreezeZone.
+	// OrderFreeze freezes or thaws a zone if the callee leads. Errors are as in sonde.admin.v1.FreezeZone.
 	OrderFreeze(ctx context.Context, in *v1.FreezeZoneRequest, opts ...grpc.CallOption) (*OrderFreezeResponse, error)
 	// ListStreams returns the ADS streams of the callee.
 	ListStreams(ctx context.Context, in *ListStreamsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListStreamsPart], error)
-	// ListDecisions returns what the callee has decided last about restarts, nothing if it does not lead.
+	// ListDecisions returns the callee's latest decisions about restarts, nothing if it does not lead.
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListDecisionsPart], error)
 }
 
@@ -199,26 +199,26 @@ type PeerService_ListDecisionsClient = grpc.ServerStreamingClient[ListDecisionsP
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
 type PeerServiceServer interface {
-	// Report lasts as long as both replicas run. The caller says what it knows by itself, never what it was told: Hello first, then its
-	// state and that of each proxy, SnapshotEnd, then what changes. Unknown messages are ignored.
-	// Errors: PERMISSION_DENIED (Hello is not that of the certificate), ALREADY_EXISTS (a replica with this name runs already),
-	// INVALID_ARGUMENT (names the field), RESOURCE_EXHAUSTED (more proxies than a replica may report).
+	// Report lasts as long as both replicas run. The caller only reports its own state: Hello first, then the state of
+	// the replica and of each proxy, SnapshotEnd, then changes. Unknown messages are ignored. Errors: PERMISSION_DENIED
+	// (Hello differs from the certificate), ALREADY_EXISTS (another replica has this name), INVALID_ARGUMENT (names the
+	// field), RESOURCE_EXHAUSTED (more proxies than a replica may report).
 	Report(grpc.BidiStreamingServer[ReportMessage, ReportReply]) error
-	// Query asks the Envoy of a proxy whose session the callee has. Errors are those of sonde.admin.v1.InspectEnvoy.
+	// Query queries the Envoy of a proxy whose session the callee has. Errors are as in sonde.admin.v1.InspectEnvoy.
 	Query(*QueryRequest, grpc.ServerStreamingServer[QueryPart]) error
-	// CheckDuplicate asks the agent whose session the callee has whether it lives, as another process of its proxy has come to the caller.
+	// CheckDuplicate pings an agent whose session the callee has, because another process of its proxy called the caller.
 	CheckDuplicate(context.Context, *CheckDuplicateRequest) (*CheckDuplicateResponse, error)
-	// AskPlaintext asks the agents whose sessions the callee has what STRICT would refuse, and returns id, instance and plaintext of those that answer
-	// within two seconds.
+	// AskPlaintext requests counts of traffic that STRICT would reject from the agents with a session at the callee. It
+	// returns id, instance and plaintext of the proxies that answer within two seconds.
 	AskPlaintext(*AskPlaintextRequest, grpc.ServerStreamingServer[Proxy]) error
-	// ListUnresponsive asks the agents of a mesh whose sessions the callee has whether they live, and returns the proxies of those that do not answer within
-	// two seconds.
+	// ListUnresponsive pings the agents of a mesh with a session at the callee, and returns the proxies whose agents do
+	// not answer within two seconds.
 	ListUnresponsive(*ListUnresponsiveRequest, grpc.ServerStreamingServer[UnresponsiveProxy]) error
-	// OrderFreeze freezes or thaws a zone if the callee leads. Errors are those of sonde.admin.v1.FreezeZone.
+	// OrderFreeze freezes or thaws a zone if the callee leads. Errors are as in sonde.admin.v1.FreezeZone.
 	OrderFreeze(context.Context, *v1.FreezeZoneRequest) (*OrderFreezeResponse, error)
 	// ListStreams returns the ADS streams of the callee.
 	ListStreams(*ListStreamsRequest, grpc.ServerStreamingServer[ListStreamsPart]) error
-	// ListDecisions returns what the callee has decided last about restarts, nothing if it does not lead.
+	// ListDecisions returns the callee's latest decisions about restarts, nothing if it does not lead.
 	ListDecisions(*ListDecisionsRequest, grpc.ServerStreamingServer[ListDecisionsPart]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }

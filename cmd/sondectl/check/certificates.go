@@ -12,22 +12,23 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// How long before its end a certificate is warned of: CAs take an operator, the certificate of the control plane is renewed ten days before.
+// Times before expiry at which check warns: operators renew CAs; the control plane renews its own certificate ten days
+// before.
 const (
 	caNear      = 30 * 24 * time.Hour
 	servingNear = 5 * 24 * time.Hour
 )
 
-// ending is a certificate that ends.
+// ending is the expiry of a certificate.
 type ending struct {
 	what string
 	at   time.Time
-	near time.Duration // how long before it is warned of
-	// effect is what does not work after its end, and do what is to be done before.
+	near time.Duration // time before expiry at which check warns
+	// effect says what fails after expiry, and do what to do before.
 	effect, do string
 }
 
-// certificates says which certificates have ended, or end soon.
+// certificates reports certificates that have expired or expire soon.
 var certificates = check{name: "certificates", say: func(f *facts, l *lines) {
 	if f.servingCA.err != nil {
 		l.unread(f.servingCA.err)
@@ -35,15 +36,15 @@ var certificates = check{name: "certificates", say: func(f *facts, l *lines) {
 	var all []ending
 	for _, c := range f.servingCA.is {
 		all = append(all, ending{
-			"the CA of the control plane", c.NotAfter, caNear, "no agent connects any more",
+			"the CA of the control plane", c.NotAfter, caNear, "agents can no longer connect",
 			"sondectl rotate serving-ca (docs/guides/serving-ca.md)",
 		})
 	}
 	all = append(all, f.webhookCAs(l)...)
 	if c := f.admin.is.serving; c != nil {
 		all = append(all, ending{
-			"the certificate of the control plane", c.NotAfter, servingNear, "no agent connects any more",
-			"see the log of the control plane, which renews it ten days before: it says why not",
+			"the certificate of the control plane", c.NotAfter, servingNear, "agents can no longer connect",
+			"the control plane renews it ten days before expiry: see its log for the error",
 		})
 	}
 	all = append(all, meshEndings(f.admin.is.meshes)...)
@@ -51,28 +52,28 @@ var certificates = check{name: "certificates", say: func(f *facts, l *lines) {
 		e.say(f.now, l)
 	}
 	l.failOf(f.leaves(),
-		"certificates of proxies are not renewed although their agents are connected: they serve until these end",
-		"kubectl logs POD -c kuma-sidecar says why")
+		"certificates of proxies are not renewed although their agents are connected: the proxies serve until the certificates expire",
+		"see kubectl logs POD -c kuma-sidecar for the reason")
 	if len(all) > 0 {
 		first := slices.MinFunc(all, func(a, b ending) int { return a.at.Compare(b.at) })
 		number := printer.Plural(len(all), "certificate")
-		l.ok(fmt.Sprintf("%s, the first to end at %s: %s", number, stamp(first.at), first.what))
+		l.ok(fmt.Sprintf("%s, the first expires at %s: %s", number, stamp(first.at), first.what))
 	}
 }}
 
-// say says that the certificate has ended, or ends soon.
+// say adds a line if the certificate has expired or expires soon.
 func (e *ending) say(now time.Time, l *lines) {
 	switch {
 	case !now.Before(e.at):
-		l.fail(fmt.Sprintf("%s has ended at %s: %s", e.what, stamp(e.at), e.effect), e.do)
+		l.fail(fmt.Sprintf("%s expired at %s: %s", e.what, stamp(e.at), e.effect), e.do)
 	case now.Add(e.near).After(e.at):
-		l.warn(fmt.Sprintf("%s ends at %s, in %s: then %s", e.what, stamp(e.at), left(e.at.Sub(now)), e.effect), e.do)
+		l.warn(fmt.Sprintf("%s expires at %s, in %s: then %s", e.what, stamp(e.at), left(e.at.Sub(now)), e.effect), e.do)
 	}
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// left says a time that is left.
+// left formats the remaining time.
 func left(d time.Duration) string {
 	if d >= 48*time.Hour {
 		return fmt.Sprintf("%d days", int(d.Hours())/24)
@@ -80,8 +81,8 @@ func left(d time.Duration) string {
 	return d.Round(time.Minute).String()
 }
 
-// webhookCAs returns when the CAs in webhook configurations expire that the control plane does not serve with, and reports the configurations without a
-// CA.
+// webhookCAs returns the expiry of CAs in webhook configurations other than the control plane's, and reports
+// configurations without a CA.
 func (f *facts) webhookCAs(l *lines) (all []ending) {
 	seen := slices.Clone(f.servingCA.is)
 	empty := map[string]bool{}
@@ -89,8 +90,8 @@ func (f *facts) webhookCAs(l *lines) (all []ending) {
 		where := kind + " " + configurationName
 		if len(bundle) == 0 && !empty[where] {
 			empty[where] = true
-			l.fail(where+" has no caBundle, so that the API server does not trust the webhook",
-				"see the log of the leading replica, which writes it, or of cert-manager's CA injector where that does")
+			l.fail(where+" has no caBundle: the API server does not trust the webhook",
+				"see the log of the leading replica, which writes the caBundle, or of cert-manager's CA injector if you use it")
 		}
 		for _, c := range parsePEM(bundle) {
 			if slices.ContainsFunc(seen, c.Equal) {
@@ -98,7 +99,7 @@ func (f *facts) webhookCAs(l *lines) (all []ending) {
 			}
 			seen = append(seen, c)
 			all = append(all, ending{
-				"the CA of the webhook (caBundle of " + where + ")", c.NotAfter, caNear, "pods that are to be injected cannot be made",
+				"the CA of the webhook (caBundle of " + where + ")", c.NotAfter, caNear, "pods that need injection cannot be created",
 				"renew it with the Secret that the chart's webhook.certificate.secretName names",
 			})
 		}
@@ -120,7 +121,7 @@ func (f *facts) webhookCAs(l *lines) (all []ending) {
 	return all
 }
 
-// meshEndings returns the ends of the CAs of meshes.
+// meshEndings returns the expiry of the meshes' CAs.
 func meshEndings(meshes []*adminv1.Mesh) []ending {
 	var all []ending
 	for _, m := range meshes {
@@ -128,19 +129,19 @@ func meshEndings(meshes []*adminv1.Mesh) []ending {
 			continue
 		}
 		name := meshOf(m).Name
-		all = append(all, ending{fmt.Sprintf("the CA of mesh %q", name), m.GetCaExpires().AsTime(), caNear, "none of its proxies gets a certificate", "sondectl rotate ca --mesh " + name + " --wait"})
+		all = append(all, ending{fmt.Sprintf("the CA of mesh %q", name), m.GetCaExpires().AsTime(), caNear, "its proxies get no certificates", "sondectl rotate ca --mesh " + name + " --wait"})
 	}
 	return all
 }
 
-// meshOf decodes a mesh. The control plane has encoded it.
+// meshOf decodes a mesh that the control plane has encoded.
 func meshOf(m *adminv1.Mesh) mesh.Mesh {
 	var is mesh.Mesh
-	_ = json.Unmarshal(m.GetObject(), &is) // one that is of a later form is of no name, which is shown
+	_ = json.Unmarshal(m.GetObject(), &is) // a mesh in a later format has no name, and the output shows that
 	return is
 }
 
-// leaves returns the connected proxies with a certificate that should have been renewed: at two thirds of its validity.
+// leaves returns connected proxies whose certificate is past its renewal, which is due at two thirds of its validity.
 func (f *facts) leaves() []string {
 	validity := map[string]time.Duration{}
 	for _, m := range f.admin.is.meshes {

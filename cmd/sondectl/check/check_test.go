@@ -1,7 +1,6 @@
 package check
 
 import (
-	"bytes"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -29,7 +28,7 @@ var now = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 
 var errForbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no right"))
 
-// tests of a check are facts, and its lines as text.
+// tests maps names to facts and the expected lines of a check.
 type tests map[string]struct {
 	facts facts
 	want  string
@@ -40,7 +39,7 @@ func (all tests) run(t *testing.T, check check) {
 	for name, tc := range all {
 		t.Run(name, func(t *testing.T) {
 			tc.facts.now, tc.facts.namespace = now, "sonde-system"
-			var out bytes.Buffer
+			var out printer.Output
 			for _, l := range check.lines(&tc.facts) {
 				l.write(&out)
 			}
@@ -51,7 +50,7 @@ func (all tests) run(t *testing.T, check check) {
 	}
 }
 
-// is returns what was read.
+// is returns a successful read.
 func is[T any](value T) read[T] { return read[T]{is: value} }
 
 func named(name string, labels map[string]string) metav1.ObjectMeta {
@@ -72,12 +71,12 @@ func TestVersions(t *testing.T) {
        do: upgrade the cluster
 `},
 		"without policies": {facts{server: "v1.29.3"}, `
-[warn] API server: v1.29.3 has no ValidatingAdmissionPolicies: the control plane gets no right to have pods made again after an outage, and writes no condition of pods
-       do: upgrade the cluster to Kubernetes 1.30, or do without
+[warn] API server: v1.29.3 has no ValidatingAdmissionPolicies: the control plane cannot make controllers recreate pods after an outage, and does not write pod conditions
+       do: upgrade the cluster to Kubernetes 1.30, or accept these limits
 `},
 		"nonsense": {facts{server: "\x1b[1m"}, `
-[warn] API server: its version "\x1b[1m" is none of Kubernetes
-       do: make sure that it has what Kubernetes 1.29 has
+[warn] API server: "\x1b[1m" is not a version of Kubernetes
+       do: make sure that it supports the features of Kubernetes 1.29
 `},
 	}.run(t, apiServer)
 	windows, silent := node("w", "v1.20.0", "10.0.1", "amd64"), node("s", "", "", "")
@@ -93,51 +92,51 @@ func TestVersions(t *testing.T) {
 		node("a", "v1.35.0", "6.8.0", "amd64"), node("b", "v1.35.3-gke.7", "6.8.0", "amd64"), node("c", "v1.34.1", "6.8.0", "amd64"), node("d", "v1.30.4-eks-1", "6.8.0", "amd64"),
 		node("e", "v1.32.9", "6.8.0", "amd64"),
 	})
-	const do = "       do: upgrade these nodes to the last patch of their version, unless the provider has the fix; delete a pod that is stuck. A sidecar that is an ordinary container, with config.runtime.kubernetes.injector.sidecarForm=container, is not concerned\n"
+	const do = "       do: upgrade these nodes to the latest patch release, unless your provider has backported the fix; delete stuck pods. Sidecars that are ordinary containers, with config.runtime.kubernetes.injector.sidecarForm=container, are not affected\n"
 	tests{
 		"new enough": {facts{nodes: good}, "[ok]   kubelets: 2 nodes, v1.35.4, v1.36.3\n"},
 		"none":       {facts{}, "[ok]   kubelets: 0 nodes\n"},
 		"too old": {facts{nodes: bad}, `
-[fail] kubelets: older than Kubernetes 1.29, which has native sidecars: an injected pod would not start there
+[fail] kubelets: older than Kubernetes 1.29, the first version with native sidecars: injected pods would not start there
        v1.28.0: a, b
        do: upgrade these nodes, or install with --set config.runtime.kubernetes.injector.sidecarForm=container
-[warn] kubelets: there is no image of Sonde for some nodes: an injected pod would not start there
+[warn] kubelets: Sonde has no image for some nodes: injected pods would not start there
        arm64: b
-       do: keep injected pods from these nodes, by a nodeSelector with kubernetes.io/arch: amd64
+       do: keep injected pods away from these nodes, with a nodeSelector kubernetes.io/arch: amd64
 `},
 		"with faults": {facts{nodes: faulty}, `
-[warn] kubelets: injected pods may get stuck there: after a restart of the kubelet, a container that ends in a pod which it ran before is never started again (kubernetes#137146)
+[warn] kubelets: injected pods may get stuck on these nodes: after the kubelet restarts, it does not restart containers of pods that were already running (kubernetes#137146)
        v1.35.0: a
        v1.35.3-gke.7: b
-` + do + `[warn] kubelets: injected pods may get stuck there: with restartPolicy Never the containers are never started if the sidecar is restarted before it is ready, and another container has a startup probe (kubernetes#132826)
+` + do + `[warn] kubelets: injected pods may get stuck on these nodes: with restartPolicy Never, the containers never start if the sidecar restarts before it is ready and another container has a startup probe (kubernetes#132826)
        v1.30.4-eks-1: d
        v1.32.9: e
        v1.34.1: c
-` + do + `[warn] kubelets: injected pods may get stuck there: if the container runtime fails once while it starts an init container, the pod stays in Init for ever (kubernetes#127213)
+` + do + `[warn] kubelets: injected pods may get stuck on these nodes: if the container runtime fails once to start an init container, the pod stays in Init forever (kubernetes#127213)
        v1.30.4-eks-1: d
 ` + do},
 		"with faults that are mended": {facts{nodes: mended}, "[ok]   kubelets: 5 nodes, v1.33.6, v1.34.2, v1.35.4, v1.36.0, v1.37.0-alpha.1\n"},
 		"may not be read": {facts{nodes: read[[]corev1.Node]{err: fmt.Errorf("list nodes: %w", errForbidden)}}, `
 [warn] kubelets: not checked: list nodes: things is forbidden: no right
-       do: have it checked by a user who has the right, or get that
+       do: get the right, or ask a user who has it to check
 `},
 		"cannot be read": {facts{nodes: read[[]corev1.Node]{err: errors.New("no answer")}}, `
 [warn] kubelets: not checked: no answer
-       do: mend that, and check again
+       do: fix the error, and check again
 `},
 	}.run(t, kubelets)
 	tests{
 		"new enough": {facts{nodes: good}, "[ok]   kernels: 2 nodes, 5.10.0, 6.8.0-45-generic\n"},
 		"too old": {facts{nodes: bad}, `
-[fail] kernels: older than Linux 5.10, which the agent needs to follow its Envoy: an injected pod would not start there
+[fail] kernels: older than Linux 5.10, which the agent needs to watch Envoy: injected pods would not start there
        5.4.0-150: a
        nonsense: b
-       do: upgrade the kernel of these nodes, or keep injected pods from them
+       do: upgrade the kernel of these nodes, or keep injected pods away from them
 `},
 	}.run(t, kernels)
 }
 
-// A line is safe for a terminal and says how many notes there are more, and one that fails has the exit code.
+// Lines are safe for a terminal and end with the number of omitted notes. A failing line sets the exit code.
 func TestWrite(t *testing.T) {
 	lines := []Line{
 		{Name: "a", Level: OK, Text: "good\x1b[31m"},
@@ -170,7 +169,7 @@ func TestWrite(t *testing.T) {
 `,
 		printer.YAML: "- name: a\n  level: ok\n  text: \"good\\e[31m\"\n- name: b\n  level: fail\n  text: bad\n  do: |-\n    mend\n    it\n  notes:\n    - \"1\"\n    - \"2\"\n    - \"3\"\n    - \"4\"\n    - \"5\"\n    - \"6\"\n    - \"7\"\n",
 	} {
-		var out bytes.Buffer
+		var out printer.Output
 		err := write(&out, lines, format)
 		if exit.Code(err) != exit.Unhealthy || !exit.HasOutput(err) || err.Error() != "1 check failed" {
 			t.Errorf("%s: write() = %v, want exit code 6", format, err)
@@ -184,16 +183,17 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// docs/kubernetes.md has each line.
+// docs/kubernetes.md describes each check.
 func TestDocs(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/kubernetes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	named := map[string]bool{}
-	for _, check := range append(slices.Concat(before, installed), triedNodes) {
+	for _, check := range append(slices.Concat(before, installed), triedNodes, triedLiveness) {
 		for _, l := range check.lines(&facts{
 			deployment: read[*appsv1.Deployment]{err: errForbidden}, servingCA: read[[]*x509.Certificate]{err: errForbidden}, dryRun: dryRun{err: errForbidden},
+			tried: is(tried{outcomes: []outcome{{liveness: discards}}}), gates: is(gates{asked: 1}),
 		}) {
 			named[l.Name] = true
 		}
@@ -203,7 +203,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("docs/kubernetes.md says nothing of the line %q", name)
 		}
 	}
-	if len(named) != len(before)+len(installed)-7 { // eight are in both, and one is of --nodes
+	if len(named) != len(before)+len(installed)-8 { // ten checks are in both lists, and two are for --nodes
 		t.Errorf("%d lines have names, want one of each check", len(named))
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// definitions says whether the CustomResourceDefinitions are those of this release.
+// definitions compares the cluster's CustomResourceDefinitions with this release.
 var definitions = check{"CustomResourceDefinitions", (*facts).needsDefinitions, func(f *facts, l *lines) {
 	ours, err := ourDefinitions()
 	if err != nil {
-		l.fail(err.Error(), "get another build of sondectl")
+		l.fail(err.Error(), "install another build of sondectl")
 		return
 	}
 	there := map[string]*unstructured.Unstructured{}
@@ -35,27 +35,27 @@ var definitions = check{"CustomResourceDefinitions", (*facts).needsDefinitions, 
 			notServed = append(notServed, is.GetName())
 		}
 	}
-	const apply = "install or upgrade the chart of the release that sondectl is of, which brings them to its version"
+	const apply = "install or upgrade to the chart of sondectl's release, which updates the definitions"
 	switch {
 	case len(differ) > 0:
 		l.warn("installed by another release: "+strings.Join(differ, ", "), apply)
 	case len(notServed) > 0:
-		l.fail("not served: "+strings.Join(notServed, ", "), "kubectl describe crd says in its conditions why")
+		l.fail("not served: "+strings.Join(notServed, ", "), "see the conditions in kubectl describe crd")
 	}
 	if f.installed && len(missing) > 0 {
 		l.fail("missing: "+strings.Join(missing, ", "), apply)
 	}
 	if len(missing) == len(ours) {
-		l.ok("none is there yet: the chart has them")
+		l.ok("none installed yet: the chart installs them")
 	}
 	l.ok(printer.Plural(len(ours)-len(missing), "definition") + " of this release")
 }}
 
-// ourDefinitions returns the definitions of this release.
+// ourDefinitions returns this release's definitions.
 func ourDefinitions() ([]unstructured.Unstructured, error) {
 	files, err := crds.Files.ReadDir(".")
 	if err != nil {
-		return nil, fmt.Errorf("read the definitions of this build: %w", err)
+		return nil, fmt.Errorf("read definitions of this build: %w", err)
 	}
 	all := make([]unstructured.Unstructured, len(files))
 	for i, file := range files {
@@ -73,7 +73,7 @@ func ourDefinitions() ([]unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// schemasOf returns what an API server takes of objects, by version.
+// schemasOf returns the schemas of a definition by version.
 func schemasOf(definition *unstructured.Unstructured) map[string]any {
 	schemas := map[string]any{}
 	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
@@ -85,7 +85,7 @@ func schemasOf(definition *unstructured.Unstructured) map[string]any {
 	return schemas
 }
 
-// established reports whether an API server serves a definition.
+// established reports whether the API server serves a definition.
 func established(definition *unstructured.Unstructured) bool {
 	conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions")
 	for _, c := range conditions {

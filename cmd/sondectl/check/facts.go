@@ -30,38 +30,39 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 )
 
-// Names of what the chart installs.
+// Names of the chart's objects.
 const (
-	serviceName       = "sonde-cp" // of the Deployment and of the service account, too
-	configurationName = "sonde"    // of both webhook configurations
+	serviceName       = "sonde-cp" // name of the Service, the Deployment and the service account
+	configurationName = "sonde"    // name of both webhook configurations
 )
 
 const (
-	// requestsPerSecond to the API server, and at once: an answer takes some hundred of them for all rights.
+	// requestsPerSecond limits requests to the API server, requestsAtOnce parallel ones: the check of rights sends about a
+	// hundred.
 	requestsPerSecond = 50
 	requestsAtOnce    = 8
-	// podsPerPage is how many pods are read with one request.
+	// podsPerPage is the number of pods in one response of the API server.
 	podsPerPage = 500
 )
 
-// read is what was read, or why it was not.
+// read is the result of a read, or its error.
 type read[T any] struct {
 	is  T
 	err error
 }
 
-// readAs returns a read of what get returns. An error is explained as that of doing.
+// readAs returns the read of a value and an error, which names the action doing.
 func readAs[T any](in *cluster.Cluster, doing string, is T, err error) read[T] {
 	return read[T]{is, in.Explain(doing, err)}
 }
 
-// facts are all that lines are made of, read once.
+// facts holds the input of all checks, read once.
 type facts struct {
 	now time.Time
-	// namespace is that of the control plane.
+	// namespace is the control plane's.
 	namespace string
 	installed bool
-	// plane is the one that is checked, if it is installed.
+	// plane is the checked control plane, if it is installed.
 	plane cluster.Plane
 
 	server      string // version of the API server
@@ -70,16 +71,18 @@ type facts struct {
 	pods        read[[]corev1.Pod]
 	mutating    read[[]admissionv1.MutatingWebhookConfiguration]
 	definitions read[[]unstructured.Unstructured]
-	// rights are those of the caller before an installation, else those of the control plane.
+	// rights are the caller's before an installation, and the control plane's after it.
 	rights read[[]answer]
-	// hook is the Job that the chart runs first, nil if there is none or it may not be read, and warnings are events in the namespace of the control plane: they
-	// only say more about pods that do not start.
+	// hook is the chart's first Job, nil if it does not exist or cannot be read. warnings are events in the control
+	// plane's namespace. Both only explain pods that do not start.
 	hook     *batchv1.Job
 	warnings []corev1.Event
-	// tried is what Jobs on nodes have found, if they are asked for.
+	// gates are the feature gates of kubelets.
+	gates read[gates]
+	// tried holds the results of Jobs on nodes, with --nodes.
 	tried read[tried]
 
-	// The rest is read of an installation alone.
+	// The other fields are read only with --installed.
 	validating read[[]admissionv1.ValidatingWebhookConfiguration]
 	endpoints  read[[]discoveryv1.EndpointSlice]
 	deployment read[*appsv1.Deployment]
@@ -98,7 +101,7 @@ type reader struct {
 	f       *facts
 }
 
-// read reads all facts. What cannot be read is in them; the error says why nothing can be.
+// read reads all facts. Most facts contain their own error; read returns an error if nothing can be read.
 func (o *Options) read(ctx context.Context, asked request) (*facts, error) {
 	in, err := o.Cluster()
 	if err != nil {
@@ -106,14 +109,14 @@ func (o *Options) read(ctx context.Context, asked request) (*facts, error) {
 	}
 	config := rest.CopyConfig(in.Config)
 	config.QPS, config.Burst = requestsPerSecond, requestsPerSecond
-	config.WarningHandler = rest.NoWarnings{} // what Pod Security warns of is in the lines
+	config.WarningHandler = rest.NoWarnings{} // lines report the warnings of Pod Security
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make client of the API server: %w", err)
+		return nil, fmt.Errorf("create client for the API server: %w", err)
 	}
 	anyKind, err := dynamic.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make client of the API server: %w", err)
+		return nil, fmt.Errorf("create client for the API server: %w", err)
 	}
 	r := &reader{in, client, anyKind, o.CallInCluster, asked, &facts{now: time.Now(), namespace: in.Namespace(), installed: asked.installed}}
 	if err := r.readVersion(ctx); err != nil {
@@ -122,17 +125,19 @@ func (o *Options) read(ctx context.Context, asked request) (*facts, error) {
 	if asked.installed {
 		r.f.plane, err = in.Find(ctx)
 		if exit.Code(err) == exit.Unreachable {
-			return nil, fmt.Errorf("%w; check without --installed says what an installation waits for", err)
+			return nil, fmt.Errorf("%w; run check without --installed to see what an installation waits for", err)
 		}
 		if err != nil {
 			return nil, err //nolint:wrapcheck // it is for users
 		}
 		r.f.namespace = r.f.plane.Namespace
 		if asked.podNamespace == r.f.namespace || asked.podNamespace == metav1.NamespaceSystem {
-			return nil, &mesh.FieldError{Field: "--" + flagPodNamespace, Value: asked.podNamespace, Allowed: "must be one whose pods may be injected: neither kube-system nor that of the control plane"}
+			return nil, &mesh.FieldError{Field: "--" + flagPodNamespace, Value: asked.podNamespace, Allowed: "must be a namespace whose pods can be injected: not kube-system, and not the control plane's"}
 		}
 	}
 	r.readCluster(ctx)
+	g, err := r.readGates(ctx)
+	r.f.gates = readAs(r.in, "read the metrics of kubelets", g, err)
 	if asked.nodes.asked {
 		if err := r.tryNodes(ctx); err != nil {
 			return nil, err
@@ -141,21 +146,22 @@ func (o *Options) read(ctx context.Context, asked request) (*facts, error) {
 	return r.f, nil
 }
 
-// readVersion asks for the version of the API server, which each user may do: where that fails, all would.
+// readVersion reads the version of the API server. Every user may, so if this fails, all other requests would fail,
+// too.
 func (r *reader) readVersion(ctx context.Context) error {
 	body, err := r.client.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(ctx)
 	if err != nil {
-		return r.in.Explain("ask for the version of the API server", err) //nolint:wrapcheck // it is for users
+		return r.in.Explain("get version of the API server", err) //nolint:wrapcheck // it is for users
 	}
 	var info version.Info
 	if err := json.Unmarshal(body, &info); err != nil {
-		return fmt.Errorf("decode the version of the API server: %w", err)
+		return fmt.Errorf("decode version of the API server: %w", err)
 	}
 	r.f.server = info.GitVersion
 	return nil
 }
 
-// readCluster reads what is of the cluster.
+// readCluster reads the objects that exist without an installation.
 func (r *reader) readCluster(ctx context.Context) {
 	f, all := r.f, metav1.ListOptions{}
 	var group errgroup.Group
@@ -194,7 +200,7 @@ func (r *reader) readCluster(ctx context.Context) {
 	if f.installed {
 		r.readInstallation(ctx, do)
 	}
-	_ = group.Wait() // nothing returns an error
+	_ = group.Wait() // no function returns an error
 }
 
 var definitionsResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -215,7 +221,7 @@ func (r *reader) allPods(ctx context.Context) ([]corev1.Pod, error) {
 	return pods, err
 }
 
-// What checks need.
+// Functions for check.needs.
 func (f *facts) needsNodes() error       { return f.nodes.err }
 func (f *facts) needsPods() error        { return f.pods.err }
 func (f *facts) needsDefinitions() error { return f.definitions.err }
@@ -224,6 +230,10 @@ func (f *facts) needsWebhooks() error    { return f.mutating.err }
 func (f *facts) needsEndpoints() error   { return f.endpoints.err }
 func (f *facts) needsTried() error       { return f.tried.err }
 func (f *facts) needsWorkloads() error   { return cmp.Or(f.pods.err, f.namespaces.err) }
+
+func (f *facts) needsRound() error {
+	return cmp.Or(f.needsAnswer(), f.admin.is.round.err)
+}
 
 func (f *facts) needsAnswer() error {
 	if f.admin.err != nil {

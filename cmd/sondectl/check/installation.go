@@ -21,20 +21,22 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// admin is what a replica of the control plane says.
+// admin holds the answers of a replica of the control plane.
 type admin struct {
 	meshes   []*adminv1.Mesh
 	proxies  []*adminv1.Proxy
-	rotation *adminv1.Rotation // of the serving CA
+	rotation *adminv1.Rotation // rotation of the serving CA
 	health   []*adminv1.HealthCheck
-	// missing are the replicas that it does not hear, leftOut how many proxies it has not said.
+	// round is the leader's round of restart decisions, nil without a leader.
+	round read[*adminv1.RestartRound]
+	// missing names the replicas that are disconnected from this one; leftOut counts proxies omitted from its list.
 	missing []string
 	leftOut uint32
-	// serving is the certificate that it shows.
+	// serving is the replica's TLS certificate.
 	serving *x509.Certificate
 }
 
-// readInstallation reads what is of an installation.
+// readInstallation reads the objects of an installation.
 func (r *reader) readInstallation(ctx context.Context, do func(func())) {
 	f := r.f
 	do(func() {
@@ -53,20 +55,20 @@ func (r *reader) readInstallation(ctx context.Context, do func(func())) {
 	})
 	do(func() {
 		is, err := r.client.AppsV1().Deployments(f.namespace).Get(ctx, serviceName, metav1.GetOptions{})
-		f.deployment = readAs(r.in, "get the Deployment of the control plane", is, err)
+		f.deployment = readAs(r.in, "get Deployment of the control plane", is, err)
 	})
 	do(func() {
 		is, err := r.client.CoreV1().ConfigMaps(f.namespace).Get(ctx, mesh.ServingCAConfigMap, metav1.GetOptions{})
 		if err != nil {
 			is = &corev1.ConfigMap{}
 		}
-		f.servingCA = readAs(r.in, "read the CAs of the control plane", parsePEM([]byte(is.Data[mesh.ServingCAKey])), err)
+		f.servingCA = readAs(r.in, "read CAs of the control plane", parsePEM([]byte(is.Data[mesh.ServingCAKey])), err)
 	})
 	do(func() { f.dryRun = r.askForPod(ctx) })
 	do(func() { f.admin = r.askPlane(ctx) })
 }
 
-// askPlane asks a replica of the control plane.
+// askPlane calls a replica of the control plane.
 func (r *reader) askPlane(ctx context.Context) read[admin] {
 	var is admin
 	var from peer.Peer
@@ -82,6 +84,8 @@ func (r *reader) askPlane(ctx context.Context) read[admin] {
 		if is.rotation, err = api.GetServingRotation(ctx, &adminv1.GetServingRotationRequest{}); err != nil {
 			return err
 		}
+		restarts, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{})
+		is.round = read[*adminv1.RestartRound]{restarts.GetRound(), err}
 		health, err := api.GetHealth(ctx, &adminv1.GetHealthRequest{})
 		is.meshes, is.proxies, is.health = meshes.GetMeshes(), proxies.GetProxies(), health.GetChecks()
 		is.missing, is.leftOut = proxies.GetTail().GetMissingReplicas(), proxies.GetTail().GetLeftOut()
@@ -91,12 +95,12 @@ func (r *reader) askPlane(ctx context.Context) read[admin] {
 		is.serving = shown.State.PeerCertificates[0]
 	}
 	if err != nil {
-		err = fmt.Errorf("ask the control plane: %w", err)
+		err = fmt.Errorf("call control plane: %w", err)
 	}
 	return read[admin]{is, err}
 }
 
-// parsePEM returns the certificates in a bundle. Others than those are ignored.
+// parsePEM returns the certificates in a bundle, and ignores other blocks.
 func parsePEM(bundle []byte) []*x509.Certificate {
 	var all []*x509.Certificate
 	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
@@ -107,27 +111,27 @@ func parsePEM(bundle []byte) []*x509.Certificate {
 	return all
 }
 
-// dryRun is what the API server says to a pod that asks for a sidecar and is not made.
+// dryRun is the API server's response to the dry run of a pod that asks for a sidecar.
 type dryRun struct {
 	namespace string
 	pod       *corev1.Pod
-	// err is that of the API server, as it is.
+	// err is the API server's error, unchanged.
 	err error
 }
 
-// podName of the pod that is not made.
+// podName is the name of the pod in the dry run.
 const podName = "sondectl-check"
 
-// How long, and how often, the API server is asked again that does not reach the webhook: kube-proxy takes a second or two to hear of replicas that have
-// just become Ready.
+// Timeout and interval of retries if the API server does not reach the webhook: kube-proxy takes a second or two to
+// route to replicas that have just become Ready.
 const (
 	reachWithin = 3 * time.Second
 	reachEvery  = time.Second
 )
 
-// askForPod asks the API server for a pod, which asks the webhook. Nothing is made.
+// askForPod sends the dry run of a pod to the API server, which calls the webhook.
 func (r *reader) askForPod(ctx context.Context) (d dryRun) {
-	// Requests end by their own timeout, so that the last error is that of the API server.
+	// The poll does not cancel requests, which have their own timeout, so that the last error is the API server's.
 	_ = wait.PollUntilContextTimeout(ctx, reachEvery, reachWithin, true, func(context.Context) (done bool, err error) {
 		d = r.askOnceForPod(ctx)
 		return !d.unreached(), nil
@@ -150,7 +154,7 @@ func (r *reader) askOnceForPod(ctx context.Context) dryRun {
 		},
 	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if errors.Is(d.err, context.Canceled) {
-		d.err = fmt.Errorf("ask for a pod: %w", d.err)
+		d.err = fmt.Errorf("create pod (dry run): %w", d.err)
 	}
 	return d
 }

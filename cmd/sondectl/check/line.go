@@ -1,7 +1,6 @@
 package check
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 
@@ -11,9 +10,10 @@ import (
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/terminal"
 )
 
-// Level is how much a line speaks against it.
+// Level is the severity of a line.
 type Level string
 
 // Levels.
@@ -29,27 +29,27 @@ type Line struct {
 	Name  string `json:"name,omitempty"`
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
-	// Notes are the evidence, Do is what to do about it.
+	// Notes are the evidence; Do is the advice.
 	Notes []string `json:"notes,omitempty"`
 	Do    string   `json:"do,omitempty"`
-	// About is the finding for programs.
+	// About holds the finding in JSON and YAML for programs.
 	About any `json:"about,omitempty"`
-	// whole has all Notes written as text, which are few enough, and not the first ones.
+	// whole writes all Notes as text instead of only the first ones.
 	whole bool
 }
 
-// check is one of what sondectl checks.
+// check produces the lines of one topic.
 type check struct {
 	name string
-	// needs returns why there is nothing to look at, nil if there is. Default: there is.
+	// needs returns an error if the check lacks its input. Default nil: the input is always available.
 	needs func(*facts) error
 	say   func(*facts, *lines)
 }
 
-// errTold is why a check has no lines: another one has said why it cannot be made.
-var errTold = errors.New("controlPlane says it")
+// errTold means that another check reports why this one has no input, so this one adds no line.
+var errTold = errors.New("reported by the check controlPlane")
 
-// lines returns what the check says.
+// lines runs the check.
 func (c check) lines(f *facts) []Line {
 	l := &lines{name: c.name}
 	var err error
@@ -65,7 +65,7 @@ func (c check) lines(f *facts) []Line {
 	return l.all
 }
 
-// lines of one check.
+// lines are the lines of one check.
 type lines struct {
 	name string
 	all  []Line
@@ -78,7 +78,7 @@ func (l *lines) add(level Level, text, do string, notes ...string) {
 func (l *lines) warn(text, do string, notes ...string) { l.add(Warn, text, do, notes...) }
 func (l *lines) fail(text, do string, notes ...string) { l.add(Fail, text, do, notes...) }
 
-// warnOf and failOf say nothing without notes.
+// warnOf and failOf add nothing without notes.
 func (l *lines) warnOf(notes []string, text, do string) {
 	if len(notes) > 0 {
 		l.warn(text, do, notes...)
@@ -91,24 +91,24 @@ func (l *lines) failOf(notes []string, text, do string) {
 	}
 }
 
-// ok is for a check that has said nothing against what it looks at.
+// ok adds the line of a check that has found no problem.
 func (l *lines) ok(text string) {
 	if len(l.all) == 0 {
 		l.add(OK, text, "")
 	}
 }
 
-// unread says that the check needs what could not be read.
+// unread adds a line for input that could not be read.
 func (l *lines) unread(err error) {
-	do := "mend that, and check again"
+	do := "fix the error, and check again"
 	if apierrors.IsForbidden(err) || status.Code(err) == codes.PermissionDenied {
-		do = "have it checked by a user who has the right, or get that"
+		do = "get the right, or ask a user who has it to check"
 	}
 	l.warn("not checked: "+err.Error(), do)
 }
 
 // write writes lines, and returns an error with exit.Unhealthy if one fails.
-func write(out *bytes.Buffer, lines []Line, f printer.Format) error {
+func write(out *printer.Output, lines []Line, f printer.Format) error {
 	failed := 0
 	for _, l := range lines {
 		if l.Level == Fail {
@@ -128,15 +128,19 @@ func write(out *bytes.Buffer, lines []Line, f printer.Format) error {
 	return nil
 }
 
+var levelColours = map[Level]terminal.Colour{OK: terminal.Green, Warn: terminal.Yellow, Fail: terminal.Red}
+
 // indent is as wide as the longest level.
 const indent = "       "
 
-func (l Line) write(out *bytes.Buffer) {
+func (l Line) write(out *printer.Output) {
 	text := l.Text
 	if l.Name != "" {
 		text = l.Name + ": " + text
 	}
-	fmt.Fprintf(out, "%-*s%s\n", len(indent), "["+string(l.Level)+"]", printer.OneLine(text))
+	level := "[" + string(l.Level) + "]"
+	out.Paint(levelColours[l.Level], level)
+	out.WriteString(indent[min(len(level), len(indent)):] + printer.OneLine(text) + "\n")
 	notes := l.Notes
 	if !l.whole {
 		notes = printer.FewNotes(notes)

@@ -16,7 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// controlPlanes says whether there is one where it is to be, and no other: the names of the chart's webhooks and ClusterRoles are the same for each.
+// controlPlanes reports other control planes in the cluster: the chart's webhooks and ClusterRoles have the same names
+// in each release.
 var controlPlanes = check{"control planes", (*facts).needsPods, func(f *facts, l *lines) {
 	var here, elsewhere []string
 	for _, p := range cluster.PlanesOf(f.pods.is) {
@@ -29,25 +30,25 @@ var controlPlanes = check{"control planes", (*facts).needsPods, func(f *facts, l
 	switch {
 	case f.installed:
 		l.failOf(elsewhere,
-			"there is another one: both inject, and each takes the webhook configurations and ClusterRoles of the other",
-			"helm uninstall one of them")
+			"the cluster has another control plane: both inject pods, and each overwrites the other's webhook configurations and ClusterRoles",
+			"uninstall one of them with helm")
 		l.ok(f.plane.String() + " alone")
 	case len(elsewhere) > 0:
-		l.fail("there is one already: another one would take its webhook configurations and ClusterRoles",
-			"upgrade that one, and check it with --installed --"+cluster.FlagNamespace, elsewhere...)
+		l.fail("the cluster already has a control plane: a second one would overwrite its webhook configurations and ClusterRoles",
+			"upgrade the existing one, and check it with --installed --"+cluster.FlagNamespace, elsewhere...)
 	case len(here) > 0:
-		l.warn(here[0]+" is there already", "check it with --installed. helm upgrade replaces it")
+		l.warn(here[0]+" is there already", "check it with --installed, or upgrade it with helm upgrade")
 	}
 	l.ok("none is there yet")
 }}
 
-// otherLabels are the labels by which other meshes know what they are to inject, each with the mesh. Linkerd reads an annotation of that name.
+// otherLabels maps the labels that select pods for injection to other meshes. Linkerd's is an annotation.
 var otherLabels = map[string]string{
 	mesh.LabelInjection: podspec.Kuma, "istio-injection": podspec.Istio, "istio.io/rev": podspec.Istio, podspec.LinkerdInject: podspec.Linkerd,
 	podspec.AppMeshInject: podspec.AppMesh, podspec.ConsulInject: podspec.Consul,
 }
 
-// unlabelled are the keys of meshes whose webhooks select no label, by how the names of these end.
+// unlabelled maps name suffixes of webhooks without a label selector to the key that their mesh reads.
 var unlabelled = map[string]string{".linkerd.io": podspec.LinkerdInject, ".consul.hashicorp.com": podspec.ConsulInject}
 
 // neighbour is another mesh.
@@ -57,7 +58,7 @@ type neighbour struct {
 	labels         map[string]bool
 }
 
-// otherMeshes says which other meshes inject pods, and who owns which label.
+// otherMeshes reports other meshes that inject pods, and conflicts over labels.
 var otherMeshes = check{"other meshes", (*facts).needsWebhooks, func(f *facts, l *lines) {
 	injection := f.injection()
 	own := strings.Join(injection.InjectionKeys(), ", ")
@@ -69,22 +70,22 @@ var otherMeshes = check{"other meshes", (*facts).needsWebhooks, func(f *facts, l
 		case n.labels[mesh.LabelInjection] && !injection.OwnLabelOnly:
 			level := Fail
 			if !f.installed {
-				level = Warn // that depends on the values
+				level = Warn // the chart's values can avoid the conflict
 			}
 			l.add(level,
-				fmt.Sprintf("%s and Sonde both read %s: pods get the sidecar of %s, and Sonde leaves them alone",
+				fmt.Sprintf("%s and Sonde both read %s: pods get the sidecar of %s, and Sonde does not inject them",
 					n.mesh, mesh.LabelInjection, n.mesh),
-				fmt.Sprintf("install with --set config.injection.kumaLabels=false: then %s is %s's, and %s Sonde's",
+				fmt.Sprintf("install with --set config.injection.kumaLabels=false: then %s belongs to %s, and %s to Sonde",
 					mesh.LabelInjection, n.mesh, mesh.LabelOwnInjection), where)
 		case len(both) > 0:
 			l.fail(
-				fmt.Sprintf("namespaces ask %s and Sonde for a sidecar: Sonde leaves alone the pods that have the other one", n.mesh),
-				fmt.Sprintf("take one of the labels away: %s is %s's, and %s Sonde's", labels, n.mesh, own), both...)
+				fmt.Sprintf("namespaces ask for the sidecars of both %s and Sonde: Sonde does not inject pods that already have the other sidecar", n.mesh),
+				fmt.Sprintf("remove one of the labels: %s belongs to %s, and %s to Sonde", labels, n.mesh, own), both...)
 		default:
-			l.add(OK, fmt.Sprintf("%s is there (%s): %s is %s's, and %s Sonde's", n.mesh, where, labels, n.mesh, own), "")
+			l.add(OK, fmt.Sprintf("%s is installed (%s): %s belongs to %s, and %s to Sonde", n.mesh, where, labels, n.mesh, own), "")
 		}
 	}
-	l.ok("none injects pods")
+	l.ok("no other mesh injects pods")
 }}
 
 // neighbours returns the other meshes whose webhooks change pods, sorted.
@@ -125,14 +126,14 @@ func (f *facts) neighbours() []neighbour {
 	return all
 }
 
-// changesPods reports whether a webhook is asked about pods that are made.
+// changesPods reports whether a webhook gets the creation of pods.
 func changesPods(w *admissionv1.MutatingWebhook) bool {
 	return slices.ContainsFunc(w.Rules, func(r admissionv1.RuleWithOperations) bool {
 		return slices.Contains(r.Resources, "pods") || slices.Contains(r.Resources, "*")
 	})
 }
 
-// selected returns the labels that a selector asks for.
+// selected returns the labels that a selector requires.
 func selected(s *metav1.LabelSelector) []string {
 	if s == nil {
 		return nil
@@ -146,13 +147,13 @@ func selected(s *metav1.LabelSelector) []string {
 	return labels
 }
 
-// injection returns how Sonde selects pods. Of an installation its webhooks say it.
+// injection returns how Sonde selects pods, for an installation from its webhooks.
 func (f *facts) injection() webhook.Options {
 	o, _ := webhook.Installed(f.mutating.is)
 	return webhook.Options{OwnLabelOnly: o.OwnLabelOnly, ControlPlaneNamespace: f.namespace}
 }
 
-// askBoth returns the namespaces that ask for the sidecars of another mesh and of Sonde.
+// askBoth returns namespaces that ask for the sidecars of both another mesh and Sonde.
 func (f *facts) askBoth(n neighbour) []string {
 	var both []string
 	injection := f.injection()
@@ -181,7 +182,7 @@ func asksOther(ns *corev1.Namespace, n neighbour) bool {
 	return false
 }
 
-// switchedOn reports whether a label asks for a sidecar. One of a wrong value does not.
+// switchedOn reports whether a label asks for a sidecar. A label with an invalid value does not.
 func switchedOn(value string) bool {
 	on, err := mesh.ParseSwitch(value)
 	return err == nil && on

@@ -23,18 +23,18 @@ func TestControlPlanes(t *testing.T) {
 		"none": {facts{pods: is([]corev1.Pod{{}})}, "[ok]   control planes: none is there yet\n"},
 		"one to upgrade": {facts{pods: is([]corev1.Pod{one})}, `
 [warn] control planes: release "sonde" in namespace "sonde-system" is there already
-       do: check it with --installed. helm upgrade replaces it
+       do: check it with --installed, or upgrade it with helm upgrade
 `},
 		"one elsewhere": {facts{pods: is([]corev1.Pod{two})}, `
-[fail] control planes: there is one already: another one would take its webhook configurations and ClusterRoles
+[fail] control planes: the cluster already has a control plane: a second one would overwrite its webhook configurations and ClusterRoles
        release "other" in namespace "second"
-       do: upgrade that one, and check it with --installed --control-plane-namespace
+       do: upgrade the existing one, and check it with --installed --control-plane-namespace
 `},
 		"installed": {facts{installed: true, plane: sonde, pods: is([]corev1.Pod{one})}, "[ok]   control planes: release \"sonde\" in namespace \"sonde-system\" alone\n"},
 		"two installed": {facts{installed: true, plane: sonde, pods: is([]corev1.Pod{one, two})}, `
-[fail] control planes: there is another one: both inject, and each takes the webhook configurations and ClusterRoles of the other
+[fail] control planes: the cluster has another control plane: both inject pods, and each overwrites the other's webhook configurations and ClusterRoles
        release "other" in namespace "second"
-       do: helm uninstall one of them
+       do: uninstall one of them with helm
 `},
 		"its pods have just gone": {facts{installed: true, plane: sonde}, "[ok]   control planes: release \"sonde\" in namespace \"sonde-system\" alone\n"},
 	}.run(t, controlPlanes)
@@ -53,7 +53,7 @@ func configuration(name string, labels ...string) admissionv1.MutatingWebhookCon
 	return c
 }
 
-// ours returns the chart's configuration, with or without the label of Kuma.
+// ours returns the chart's configuration, with or without Kuma's label.
 func ours(kumaLabels bool) admissionv1.MutatingWebhookConfiguration {
 	c := configuration(configurationName, "sonde.dev/sidecar-injection")
 	c.Webhooks[0].Name = "namespace.inject.sonde.dev"
@@ -86,37 +86,37 @@ func TestOtherMeshes(t *testing.T) {
 		{ObjectMeta: named("one", map[string]string{"istio-injection": "enabled", "sonde.dev/sidecar-injection": "disabled"})},
 	})
 	tests{
-		"none": {facts{mutating: configurations(ours(true), configuration("policy", "team"), services)}, "[ok]   other meshes: none injects pods\n"},
+		"none": {facts{mutating: configurations(ours(true), configuration("policy", "team"), services)}, "[ok]   other meshes: no other mesh injects pods\n"},
 		"Kuma, before an installation": {facts{mutating: configurations(kuma)}, `
-[warn] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods get the sidecar of Kuma, and Sonde leaves them alone
+[warn] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods get the sidecar of Kuma, and Sonde does not inject them
        MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration
-       do: install with --set config.injection.kumaLabels=false: then kuma.io/sidecar-injection is Kuma's, and sonde.dev/sidecar-injection Sonde's
+       do: install with --set config.injection.kumaLabels=false: then kuma.io/sidecar-injection belongs to Kuma, and sonde.dev/sidecar-injection to Sonde
 `},
 		"Kuma, with its label": {facts{installed: true, mutating: configurations(kuma, ours(true))}, `
-[fail] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods get the sidecar of Kuma, and Sonde leaves them alone
+[fail] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods get the sidecar of Kuma, and Sonde does not inject them
        MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration
-       do: install with --set config.injection.kumaLabels=false: then kuma.io/sidecar-injection is Kuma's, and sonde.dev/sidecar-injection Sonde's
+       do: install with --set config.injection.kumaLabels=false: then kuma.io/sidecar-injection belongs to Kuma, and sonde.dev/sidecar-injection to Sonde
 `},
 		"Kuma, mended": {
 			facts{installed: true, mutating: configurations(kuma, ours(false))},
-			"[ok]   other meshes: Kuma is there (MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration): kuma.io/sidecar-injection is Kuma's, and sonde.dev/sidecar-injection Sonde's\n",
+			"[ok]   other meshes: Kuma is installed (MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration): kuma.io/sidecar-injection belongs to Kuma, and sonde.dev/sidecar-injection to Sonde\n",
 		},
 		"Istio, and namespaces that ask both": {facts{mutating: configurations(istio), namespaces: both}, `
-[fail] other meshes: namespaces ask Istio and Sonde for a sidecar: Sonde leaves alone the pods that have the other one
+[fail] other meshes: namespaces ask for the sidecars of both Istio and Sonde: Sonde does not inject pods that already have the other sidecar
        revised
        shop
-       do: take one of the labels away: istio-injection, istio.io/rev is Istio's, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection Sonde's
+       do: remove one of the labels: istio-injection, istio.io/rev belongs to Istio, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection to Sonde
 `},
 		"meshes whose webhooks select no label": {facts{mutating: configurations(linkerd, consul), namespaces: annotated}, `
-[ok]   other meshes: Consul is there (MutatingWebhookConfiguration consul-connect-injector): consul.hashicorp.com/connect-inject is Consul's, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection Sonde's
-[fail] other meshes: namespaces ask Linkerd and Sonde for a sidecar: Sonde leaves alone the pods that have the other one
+[ok]   other meshes: Consul is installed (MutatingWebhookConfiguration consul-connect-injector): consul.hashicorp.com/connect-inject belongs to Consul, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection to Sonde
+[fail] other meshes: namespaces ask for the sidecars of both Linkerd and Sonde: Sonde does not inject pods that already have the other sidecar
        ingress
        shop
-       do: take one of the labels away: linkerd.io/inject is Linkerd's, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection Sonde's
+       do: remove one of the labels: linkerd.io/inject belongs to Linkerd, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection to Sonde
 `},
 		"Istio": {
 			facts{mutating: configurations(istio)},
-			"[ok]   other meshes: Istio is there (MutatingWebhookConfiguration istio-sidecar-injector): istio-injection, istio.io/rev is Istio's, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection Sonde's\n",
+			"[ok]   other meshes: Istio is installed (MutatingWebhookConfiguration istio-sidecar-injector): istio-injection, istio.io/rev belongs to Istio, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection to Sonde\n",
 		},
 	}.run(t, otherMeshes)
 }

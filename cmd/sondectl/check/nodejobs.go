@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -26,20 +27,20 @@ import (
 )
 
 const (
-	// jobName begins the names of the Jobs, and is the value of their label.
+	// jobName is the prefix of the Jobs' names, and the value of their label.
 	jobName   = "sondectl-check"
 	labelName = "app.kubernetes.io/name"
-	// jobsAtOnce is how many Jobs there are at a time.
+	// jobsAtOnce is the number of parallel Jobs.
 	jobsAtOnce = 10
-	// jobEvery is how often the pod of a Job is looked at.
+	// jobEvery is the interval at which the pod of a Job is checked.
 	jobEvery = time.Second
-	// jobTTL is how long a Job that has ended stays, should nothing delete it.
+	// jobTTL is the TTL of a finished Job, in case sondectl does not delete it.
 	jobTTL = time.Minute
-	// deleteWithin limits how long it is tried to delete a Job.
+	// deleteWithin limits the time for deleting a Job.
 	deleteWithin = 10 * time.Second
 )
 
-// toTry are the rights that it takes to try nodes.
+// toTry lists the rights needed for --nodes.
 var toTry = []right{
 	{verb: "create", group: batchv1.GroupName, resource: "jobs", namespaced: true},
 	{verb: "delete", group: batchv1.GroupName, resource: "jobs", namespaced: true},
@@ -47,12 +48,13 @@ var toTry = []right{
 	{verb: "list", resource: "pods", namespaced: true},
 }
 
-// tryNodes has a Job on each node try what the init container of a sidecar does, in the network of its own pod: nothing of the node changes. No Job is left,
-// also after a signal. The error says that one has come; the rest is in the facts.
+// tryNodes runs the commands of the sidecar's init container in a Job on each node, in the network of the Job's pod, so
+// that the node does not change. It deletes all Jobs, even after a signal, which is its only error; facts hold the
+// others.
 func (r *reader) tryNodes(ctx context.Context) error {
 	signalled, stop := signal.NotifyContext(ctx, shutdown.Signals()...)
 	defer stop()
-	context.AfterFunc(signalled, stop) // a second signal ends the program
+	context.AfterFunc(signalled, stop) // a second signal kills the program
 	is, err := r.tryAll(signalled)
 	r.f.tried = read[tried]{is, err}
 	if signalled.Err() == nil {
@@ -61,10 +63,10 @@ func (r *reader) tryNodes(ctx context.Context) error {
 	if len(is.kept) > 0 {
 		return fmt.Errorf("%w: Jobs could not be deleted: %s: %s", context.Cause(signalled), strings.Join(is.kept, ", "), deleteJobs(is.namespace))
 	}
-	return fmt.Errorf("%w: the Jobs on nodes are deleted", context.Cause(signalled))
+	return fmt.Errorf("%w: deleted the Jobs on nodes", context.Cause(signalled))
 }
 
-// tryAll tries all nodes. The error says why none can be.
+// tryAll tests all nodes. It returns an error if no node can be tested.
 func (r *reader) tryAll(ctx context.Context) (tried, error) {
 	asked := r.asked.nodes
 	t := tried{namespace: asked.namespace, image: asked.image, within: asked.within}
@@ -78,10 +80,10 @@ func (r *reader) tryAll(ctx context.Context) (tried, error) {
 		if r.f.deployment.err != nil {
 			return t, r.f.deployment.err
 		}
-		// The chart gives its sidecars the image of the control plane.
+		// The chart's sidecars have the image of the control plane.
 		plane := podspec.Container(&r.f.deployment.is.Spec.Template.Spec, serviceName)
 		if plane == nil {
-			return t, fmt.Errorf("find the image of the sidecar: Deployment %s has no container %s: --%s names one", serviceName, serviceName, flagNodesImage)
+			return t, fmt.Errorf("find image of the sidecar: Deployment %s has no container %s: set --%s", serviceName, serviceName, flagNodesImage)
 		}
 		t.image = plane.Image
 	}
@@ -101,16 +103,16 @@ func (r *reader) tryAll(ctx context.Context) (tried, error) {
 	case errors.As(err, new(apierrors.APIStatus)):
 		t.refused = err
 	default:
-		return t, r.in.Explain("ask for a pod", err) //nolint:wrapcheck // it is for users
+		return t, r.in.Explain("create pod (dry run)", err) //nolint:wrapcheck // it is for users
 	}
 	return t, nil
 }
 
-// mayTry returns an error that names the rights that are missing.
+// mayTry returns an error that names the missing rights.
 func (r *reader) mayTry(ctx context.Context) error {
 	answers, err := r.answers(ctx, toTry, r.asked.nodes.namespace, r.mayI)
 	if err != nil {
-		return r.in.Explain("ask for rights", err) //nolint:wrapcheck // it is for users
+		return r.in.Explain("check rights", err) //nolint:wrapcheck // it is for users
 	}
 	if missing := missingOf(answers); len(missing) > 0 {
 		return apierrors.NewForbidden(batchv1.Resource("jobs"), jobName, fmt.Errorf("you lack in namespace %s: %s", r.asked.nodes.namespace, strings.Join(missing, ", ")))
@@ -118,40 +120,71 @@ func (r *reader) mayTry(ctx context.Context) error {
 	return nil
 }
 
-// trialPod returns a pod that does what the init container of an injected one does, and no more.
+// trialPod returns a pod that only runs the commands of the sidecar's init container, and has an errored liveness
+// probe.
 func trialPod(image string) (*corev1.Pod, error) {
-	injected, _, err := webhook.Inject(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}}}, webhook.Options{Image: image})
+	injected, _, err := webhook.Inject(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{mesh.AnnotationGuardedLiveness: "enabled"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: containerLiveness, LivenessProbe: &corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(closedPort)}},
+		}}}},
+	}, webhook.Options{Image: image})
 	if err != nil {
-		return nil, fmt.Errorf("inject a pod: %w", err)
+		return nil, fmt.Errorf("inject pod: %w", err)
 	}
-	c := *podspec.Container(&injected.Spec, mesh.ContainerInit)
-	c.Resources = corev1.ResourceRequirements{
+	resources := corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
 		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
 	}
+	c, asked := *podspec.Container(&injected.Spec, mesh.ContainerInit), askedContainer(&injected.Spec)
+	c.Resources, asked.Resources = resources, resources
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: jobName, Labels: map[string]string{
 			labelName: jobName, mesh.LabelOwnInjection: "disabled", mesh.LabelInjection: "disabled",
 		}},
 		Spec: corev1.PodSpec{
-			Containers: []corev1.Container{c}, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(bool), EnableServiceLinks: new(bool),
+			Containers: []corev1.Container{c, asked}, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(bool), EnableServiceLinks: new(bool),
 			TerminationGracePeriodSeconds: new(int64(1)),
-			// As those of a DaemonSet, it runs on nodes that are kept for others.
+			// The pod tolerates all taints, like the pods of a DaemonSet.
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		},
 	}, nil
 }
 
-// refusesPod returns why the API server does not take the pod: a Job, whose pods its controller makes, would only wait.
+const (
+	// containerLiveness has an errored liveness probe at closedPort, where no application listens.
+	containerLiveness = "liveness"
+	closedPort        = 1
+)
+
+// askedContainer returns a container with the sidecar's image that answers its own liveness probe like an agent that
+// holds a failure back. A single failure makes the kubelet kill it.
+func askedContainer(injected *corev1.PodSpec) corev1.Container {
+	sidecar, app := podspec.Container(injected, mesh.ContainerSidecar), podspec.Container(injected, containerLiveness)
+	probe := app.LivenessProbe.DeepCopy()
+	probe.InitialDelaySeconds, probe.PeriodSeconds, probe.FailureThreshold = 3, 1, 1
+	c := corev1.Container{
+		Name: containerLiveness, Image: sidecar.Image, ImagePullPolicy: sidecar.ImagePullPolicy, Command: []string{mesh.AgentProgram, "check", "kubelet"},
+		LivenessProbe: probe, SecurityContext: sidecar.SecurityContext, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+	for _, v := range sidecar.Env {
+		if v.Name == mesh.EnvInstanceIP || v.Name == mesh.EnvProbeTable {
+			c.Env = append(c.Env, v)
+		}
+	}
+	return c
+}
+
+// refusesPod returns why the API server rejects the pod. A Job would not show this: its controller would only retry.
 func (r *reader) refusesPod(ctx context.Context, pod *corev1.Pod) error {
 	_, err := r.client.CoreV1().Pods(r.asked.nodes.namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run") {
-		return nil // a webhook of others, which cannot be asked
+		return nil // another program's webhook, which does not support dry run
 	}
 	return err
 }
 
-// tryEach tries nodes, some at a time, and adds what it finds.
+// tryEach tests nodes, jobsAtOnce at a time, and adds their outcomes.
 func (r *reader) tryEach(ctx context.Context, t *tried, pod *corev1.Pod, nodes []corev1.Node) {
 	end := time.Now().Add(nodesWithin)
 	run := strings.ToLower(rand.Text()[:8])
@@ -164,7 +197,7 @@ func (r *reader) tryEach(ctx context.Context, t *tried, pod *corev1.Pod, nodes [
 			if within <= 0 || ctx.Err() != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				why := fmt.Sprintf("not begun within %s", nodesWithin)
+				why := fmt.Sprintf("not tested within %s", nodesWithin)
 				t.leftOut[why] = append(t.leftOut[why], node.Name)
 				return nil
 			}
@@ -177,13 +210,14 @@ func (r *reader) tryEach(ctx context.Context, t *tried, pod *corev1.Pod, nodes [
 			return nil
 		})
 	}
-	_ = group.Wait() // nothing returns an error
+	_ = group.Wait() // no function returns an error
 }
 
-// jobOn returns a Job that runs the pod on a node. It ends by itself, and goes, should nothing delete it.
+// jobOn returns a Job that runs the pod on a node. The Job has a deadline and a TTL, in case sondectl does not delete
+// it.
 func jobOn(node, name string, pod *corev1.Pod, within time.Duration) *batchv1.Job {
 	spec := *pod.Spec.DeepCopy()
-	// The scheduler says why the node does not take it, which it is not asked for with nodeName.
+	// With nodeName, no scheduler would report why the pod does not fit on the node.
 	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
 			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
@@ -198,31 +232,31 @@ func jobOn(node, name string, pod *corev1.Pod, within time.Duration) *batchv1.Jo
 	}
 }
 
-const noPod = "the Job controller has made no pod"
+const noPod = "the Job controller has created no pod"
 
-// tryOne makes a Job, waits until its pod has ended, and deletes it. kept says if it could not.
+// tryOne creates a Job, waits until its pod has ended, and deletes the Job. kept is the error of the deletion.
 func (r *reader) tryOne(ctx context.Context, job *batchv1.Job, within time.Duration) (o outcome, kept []string) {
 	if _, err := r.client.BatchV1().Jobs(r.asked.nodes.namespace).Create(ctx, job, metav1.CreateOptions{}); err != nil {
-		return outcome{problem: unstarted, reason: r.in.Explain("make a Job", err).Error()}, r.deleteJob(ctx, job.Name) // it may be there
+		return outcome{problem: unstarted, reason: r.in.Explain("create Job", err).Error()}, r.deleteJob(ctx, job.Name) // the API server may have created the Job
 	}
 	o = outcome{problem: unstarted, reason: noPod}
-	// Requests end by their own timeout, so that the last outcome is that of the timeout.
+	// The poll does not cancel requests, which have their own timeout, so that the last outcome comes from a response.
 	_ = wait.PollUntilContextTimeout(ctx, jobEvery, within, true, func(context.Context) (done bool, err error) {
 		pods, err := r.client.CoreV1().Pods(r.asked.nodes.namespace).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + job.Name})
 		switch {
 		case err != nil:
-			o = outcome{problem: unstarted, reason: r.in.Explain("list the pods of a Job", err).Error()}
+			o = outcome{problem: unstarted, reason: r.in.Explain("list pods of the Job", err).Error()}
 		case len(pods.Items) == 0:
 			o = outcome{problem: unstarted, reason: noPod}
 		default:
-			o.problem, o.reason, done = outcomeOf(&pods.Items[0])
+			o, done = outcomeOfPod(&pods.Items[0])
 		}
 		return done, nil
 	})
 	return o, r.deleteJob(ctx, job.Name)
 }
 
-// deleteJob deletes a Job with its pods, also once ctx has ended.
+// deleteJob deletes a Job with its pods, even after ctx has ended.
 func (r *reader) deleteJob(ctx context.Context, name string) (kept []string) {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
@@ -236,5 +270,5 @@ func (r *reader) deleteJob(ctx context.Context, name string) (kept []string) {
 	if failed == nil {
 		return nil
 	}
-	return []string{name + ": " + r.in.Explain("delete it", failed).Error()}
+	return []string{name + ": " + r.in.Explain("delete Job", failed).Error()}
 }

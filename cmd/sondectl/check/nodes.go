@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// nodesAtMost is how many nodes are tried.
+	// nodesAtMost is the maximum number of nodes to test.
 	nodesAtMost = 200
-	// nodesWithin limits how long all nodes take, together, and the one flag how long each does.
+	// nodesWithin limits the time for all nodes; a flag limits the time for each.
 	nodesWithin = 10 * time.Minute
 )
 
-// nodesRequest is what the flags of --nodes say.
+// nodesRequest holds the values of the flags for --nodes.
 type nodesRequest struct {
 	asked            bool
 	namespace, image string
-	// within is how long each node has.
+	// within limits the time for each node.
 	within time.Duration
 }
 
@@ -44,13 +44,13 @@ const (
 
 func (n *nodesRequest) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.BoolVar(&n.asked, flagNodes, false, "have a Job on each node try redirection in a pod of its own: this alone writes to the cluster")
-	f.StringVar(&n.namespace, flagNodesNamespace, metav1.NamespaceDefault, "`NAMESPACE` of these Jobs, whose Pod Security allows NET_ADMIN, with --nodes")
-	f.StringVar(&n.image, flagNodesImage, "", "`IMAGE` of the sidecar, with --nodes; default with --installed: that of the installation")
-	f.DurationVar(&n.within, flagNodesTimeout, 2*time.Minute, "how long a node may take, the pull of the image included, with --nodes")
+	f.BoolVar(&n.asked, flagNodes, false, "test redirection by a Job on each node; only this flag makes the command write to the cluster")
+	f.StringVar(&n.namespace, flagNodesNamespace, metav1.NamespaceDefault, "`NAMESPACE` of the Jobs, whose Pod Security must allow NET_ADMIN, with --nodes")
+	f.StringVar(&n.image, flagNodesImage, "", "`IMAGE` of the sidecar, with --nodes; default with --installed: the installation's")
+	f.DurationVar(&n.within, flagNodesTimeout, 2*time.Minute, "maximum time for a node, including the pull of the image, with --nodes")
 }
 
-// validate returns what is wrong with the flags.
+// validate returns the errors of the flags.
 func (n *nodesRequest) validate(cmd *cobra.Command, installed bool) error {
 	refuse := func(flag, value, allowed string) error {
 		return &mesh.FieldError{Field: "--" + flag, Value: value, Allowed: allowed}
@@ -70,51 +70,63 @@ func (n *nodesRequest) validate(cmd *cobra.Command, installed bool) error {
 	case len(validation.IsDNS1123Label(n.namespace)) > 0:
 		return refuse(flagNodesNamespace, n.namespace, "must be the name of a namespace")
 	case n.image == "" && !installed:
-		return refuse(flagNodesImage, "", "must be given with --nodes and without --installed: the image of the sidecar, which nodes are to pull")
+		return refuse(flagNodesImage, "", "must be set with --nodes and without --installed: the image of the sidecar, which the nodes pull")
 	case n.within < time.Second || n.within > nodesWithin:
 		return refuse(flagNodesTimeout, n.within.String(), fmt.Sprintf("must be from 1s to %s", nodesWithin))
 	}
 	return nil
 }
 
-// tried is what Jobs on nodes have found.
+// tried holds the results of Jobs on nodes.
 type tried struct {
 	namespace, image string
 	within           time.Duration
-	// refused is why no pod that redirects may be made there, as the API server says it.
+	// refused is the API server's error for a pod that redirects connections in the namespace.
 	refused error
-	// outcomes are those of the nodes that were tried, leftOut the other nodes by why.
+	// outcomes are for the tested nodes; leftOut lists the other nodes by reason.
 	outcomes []outcome
 	leftOut  map[string][]string
-	// kept are the Jobs that could not be deleted, each with why.
+	// kept lists the Jobs that could not be deleted, each with the error.
 	kept []string
 }
 
-// problem is a kind of failure on a node, "" for none.
+// problem is the kind of a node's failure, "" for none.
 type problem string
 
 const (
 	unpulled  problem = "unpulled"  // the image cannot be pulled
-	unstarted problem = "unstarted" // no pod could try it
+	unstarted problem = "unstarted" // no pod could run the test
 	refuses   problem = "refuses"   // redirection fails
 )
 
-// outcome is how it went on a node.
+// outcome is the result of the test on a node.
 type outcome struct {
 	node, kernel string
 	problem      problem
-	// reason of the problem: the words of kubelet, scheduler or agent.
+	// reason of the problem: the message of the kubelet, scheduler or agent.
 	reason string
+	// liveness says whether the kubelet discards errored liveness probes; livenessReason says why this is unknown.
+	liveness       verdict
+	livenessReason string
 }
 
-// choose returns the nodes to try, by name, and the others by why they are left out.
+// verdict is the kubelet's treatment of an errored liveness probe.
+type verdict string
+
+const (
+	notKnown verdict = ""
+	discards verdict = "discards"
+	counts   verdict = "counts" // counts the probe as a failure
+)
+
+// choose returns the nodes to test, sorted by name, and the names of the other nodes by reason.
 func choose(nodes []corev1.Node) (try []corev1.Node, leftOut map[string][]string) {
 	leftOut = map[string][]string{}
 	for _, n := range slices.SortedFunc(slices.Values(nodes), func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) }) {
 		why := ""
 		switch {
 		case cmp.Or(n.Status.NodeInfo.OperatingSystem, n.Labels[corev1.LabelOSStable]) == string(corev1.Windows):
-			why = "no pod is injected on Windows"
+			why = "Windows: no pods are injected"
 		case !isReady(&n):
 			why = "not Ready"
 		case n.Spec.Unschedulable:
@@ -137,7 +149,36 @@ func isReady(n *corev1.Node) bool {
 	})
 }
 
-// outcomeOf returns how it went in a pod so far, and whether that is the end of it.
+// outcomeOfPod returns the outcome from the pod's status, and whether it is final.
+func outcomeOfPod(pod *corev1.Pod) (o outcome, done bool) {
+	p, reason, redirected := outcomeOf(pod)
+	v, unknown, asked := livenessOf(pod)
+	o = outcome{problem: p, reason: reason, liveness: v, livenessReason: unknown}
+	return o, redirected && (asked || o.problem == unpulled || pod.Status.Phase == corev1.PodFailed)
+}
+
+// livenessOf returns the verdict from the container with the errored liveness probe. A deleted pod shows nothing, since
+// the kubelet kills all its containers.
+func livenessOf(pod *corev1.Pod) (v verdict, reason string, done bool) {
+	if pod.DeletionTimestamp != nil {
+		return notKnown, "the pod was deleted", true
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		t := s.State.Terminated
+		switch {
+		case s.Name != containerLiveness || t == nil:
+		case t.ExitCode == 0:
+			return discards, "", true
+		case strings.Contains(t.Message, mesh.KubeletCountsErrored):
+			return counts, "", true
+		default:
+			return notKnown, strings.TrimSuffix(fmt.Sprintf("ended with exit code %d (%s): %s", t.ExitCode, t.Reason, printer.LastLine(t.Message)), ": "), true
+		}
+	}
+	return notKnown, "its container has not ended", false
+}
+
+// outcomeOf returns the outcome of redirection from the pod's status, and whether it is final.
 func outcomeOf(pod *corev1.Pod) (p problem, reason string, done bool) {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.Name != mesh.ContainerInit {
@@ -167,7 +208,8 @@ func outcomeOf(pod *corev1.Pod) (p problem, reason string, done bool) {
 	return unstarted, "its container has not ended", false
 }
 
-// outcomeOfEnd returns how it went in a container that has ended. The program says why it has failed; without a word it was ended, or has not begun.
+// outcomeOfEnd returns the outcome from a terminated container. Without a message of the program, the container was
+// killed or never started.
 func outcomeOfEnd(t *corev1.ContainerStateTerminated) (p problem, reason string) {
 	switch {
 	case t.ExitCode == 0:
@@ -175,24 +217,24 @@ func outcomeOfEnd(t *corev1.ContainerStateTerminated) (p problem, reason string)
 	case t.Message == "" || t.Reason == "StartError" || t.Reason == "ContainerCannotRun":
 		return unstarted, strings.TrimSuffix(fmt.Sprintf("ended with exit code %d (%s): %s", t.ExitCode, t.Reason, t.Message), ": ")
 	default:
-		return refuses, printer.LastLine(t.Message) // before it are the rules
+		return refuses, printer.LastLine(t.Message) // the lines before it are the rules
 	}
 }
 
-// triedNodes says which nodes can redirect the connections of a pod.
+// triedNodes reports nodes that cannot redirect the connections of a pod.
 var triedNodes = check{"nodes", (*facts).needsTried, func(f *facts, l *lines) {
 	t := f.tried.is
 	if t.refused != nil {
-		l.fail(fmt.Sprintf("no pod that redirects may be made in namespace %s: %s", t.namespace, t.refused),
-			"name with --nodes-namespace one where pods of the mesh are to run: "+
-				"Pod Security has to allow NET_ADMIN there (pod-security.kubernetes.io/enforce: privileged)")
+		l.fail(fmt.Sprintf("cannot create a pod that redirects connections in namespace %s: %s", t.namespace, t.refused),
+			"set --nodes-namespace to a namespace for pods of the mesh: "+
+				"its Pod Security must allow NET_ADMIN (pod-security.kubernetes.io/enforce: privileged)")
 	} else {
 		t.say(l)
 	}
 	t.aside(l)
 }}
 
-// say says what has failed on nodes, and how many can redirect.
+// say adds lines about failures on nodes, and the number of nodes that can redirect.
 func (t *tried) say(l *lines) {
 	failed := map[problem]map[string][]string{}
 	var kernels []*version.Version
@@ -210,27 +252,27 @@ func (t *tried) say(l *lines) {
 		}
 		failed[o.problem][o.reason] = append(failed[o.problem][o.reason], o.node)
 	}
-	l.failOf(nodesBy(failed[refuses]), "redirection fails: an injected pod would not start there",
-		"do what it says on these nodes, or keep injected pods from them")
+	l.failOf(nodesBy(failed[refuses]), "redirection fails: injected pods would not start on these nodes",
+		"fix the errors on these nodes, or keep injected pods away from them")
 	l.failOf(nodesBy(failed[unpulled]),
-		fmt.Sprintf("image %s cannot be pulled: an injected pod would not start there", t.image),
-		fmt.Sprintf("have nodes reach the registry, and service account default of namespace %s have its imagePullSecrets; "+
-			"--nodes-image names another image", t.namespace))
-	l.failOf(nodesBy(failed[unstarted]), fmt.Sprintf("no pod could try it within %s", t.within),
-		"mend what it says (kubectl describe node), or give them longer with --nodes-timeout")
+		fmt.Sprintf("image %s cannot be pulled: injected pods would not start on these nodes", t.image),
+		fmt.Sprintf("make sure that the nodes reach the registry, and that service account default of namespace %s has its imagePullSecrets; "+
+			"--nodes-image sets another image", t.namespace))
+	l.failOf(nodesBy(failed[unstarted]), fmt.Sprintf("no pod could run the test within %s", t.within),
+		"fix the errors (see kubectl describe node), or allow more time with --nodes-timeout")
 	if good > 0 {
 		l.add(OK, printer.Plural(good, "node")+" can redirect: nftables"+span(kernels), "")
 	}
 }
 
-// aside says what says nothing of redirection.
+// aside adds lines about nodes that were not tested and Jobs that were not deleted.
 func (t *tried) aside(l *lines) {
-	l.warnOf(nodesBy(t.leftOut), "some are not tried",
-		"check again when they take pods; elsewhere keep injected pods from them")
+	l.warnOf(nodesBy(t.leftOut), "some nodes are not tested",
+		"check again when they accept pods; until then, keep injected pods away from them")
 	if len(t.outcomes) == 0 && len(t.leftOut) == 0 && t.refused == nil {
-		l.warn("the cluster has no nodes to try", "check again when the cluster has nodes")
+		l.warn("the cluster has no nodes to test", "check again when the cluster has nodes")
 	}
-	l.warnOf(t.kept, fmt.Sprintf("Jobs could not be deleted: they go by themselves when they have ended for %s", jobTTL),
+	l.warnOf(t.kept, fmt.Sprintf("Jobs could not be deleted: Kubernetes deletes them %s after they end", jobTTL),
 		deleteJobs(t.namespace))
 }
 
@@ -238,7 +280,7 @@ func deleteJobs(namespace string) string {
 	return fmt.Sprintf("kubectl -n %s delete jobs -l %s=%s", namespace, labelName, jobName)
 }
 
-// span returns the oldest and the newest kernel, as the end of a text.
+// span returns the oldest and the newest kernel, to append to a line.
 func span(kernels []*version.Version) string {
 	if len(kernels) == 0 {
 		return ""

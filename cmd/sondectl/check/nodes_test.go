@@ -1,9 +1,9 @@
 package check
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,10 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
@@ -38,48 +40,48 @@ func TestTriedNodes(t *testing.T) {
 				bad("a", refuses, "the kernel lacks redirection"), bad("c", refuses, "the kernel lacks redirection"), bad("b", refuses, "the kernel lacks nftables"),
 				bad("d", unpulled, "not found"), bad("e", unstarted, "not scheduled: Insufficient memory"), good("f", "6.8.0"),
 			), `
-[fail] nodes: redirection fails: an injected pod would not start there
+[fail] nodes: redirection fails: injected pods would not start on these nodes
        the kernel lacks nftables: b
        the kernel lacks redirection: a, c
-       do: do what it says on these nodes, or keep injected pods from them
-[fail] nodes: image sonde:1 cannot be pulled: an injected pod would not start there
+       do: fix the errors on these nodes, or keep injected pods away from them
+[fail] nodes: image sonde:1 cannot be pulled: injected pods would not start on these nodes
        not found: d
-       do: have nodes reach the registry, and service account default of namespace shop have its imagePullSecrets; --nodes-image names another image
-[fail] nodes: no pod could try it within 1m0s
+       do: make sure that the nodes reach the registry, and that service account default of namespace shop has its imagePullSecrets; --nodes-image sets another image
+[fail] nodes: no pod could run the test within 1m0s
        not scheduled: Insufficient memory: e
-       do: mend what it says (kubectl describe node), or give them longer with --nodes-timeout
+       do: fix the errors (see kubectl describe node), or allow more time with --nodes-timeout
 [ok]   nodes: 1 node can redirect: nftables, kernel 6.8
 `,
 		},
 		"refused": {facts{tried: is(tried{namespace: "shop", refused: apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, jobName, errors.New(podSecurity))})}, `
-[fail] nodes: no pod that redirects may be made in namespace shop: pods "sondectl-check" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities
-       do: name with --nodes-namespace one where pods of the mesh are to run: Pod Security has to allow NET_ADMIN there (pod-security.kubernetes.io/enforce: privileged)
+[fail] nodes: cannot create a pod that redirects connections in namespace shop: pods "sondectl-check" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities
+       do: set --nodes-namespace to a namespace for pods of the mesh: its Pod Security must allow NET_ADMIN (pod-security.kubernetes.io/enforce: privileged)
 `},
 		"left out": {facts{tried: is(tried{outcomes: []outcome{good("a", "6.8")}, leftOut: map[string][]string{"not Ready": {"b", "c"}, "cordoned": {"d"}}})}, `
 [ok]   nodes: 1 node can redirect: nftables, kernel 6.8
-[warn] nodes: some are not tried
+[warn] nodes: some nodes are not tested
        cordoned: d
        not Ready: b, c
-       do: check again when they take pods; elsewhere keep injected pods from them
+       do: check again when they accept pods; until then, keep injected pods away from them
 `},
 		"none": {found(), `
-[warn] nodes: the cluster has no nodes to try
+[warn] nodes: the cluster has no nodes to test
        do: check again when the cluster has nodes
 `},
 		"Jobs are left": {facts{tried: is(tried{namespace: "shop", outcomes: []outcome{good("a", "6.8")}, kept: []string{"sondectl-check-x-0: delete it: no answer"}})}, `
 [ok]   nodes: 1 node can redirect: nftables, kernel 6.8
-[warn] nodes: Jobs could not be deleted: they go by themselves when they have ended for 1m0s
+[warn] nodes: Jobs could not be deleted: Kubernetes deletes them 1m0s after they end
        sondectl-check-x-0: delete it: no answer
        do: kubectl -n shop delete jobs -l app.kubernetes.io/name=sondectl-check
 `},
 		"no right": {facts{tried: read[tried]{err: errForbidden}}, `
 [warn] nodes: not checked: things is forbidden: no right
-       do: have it checked by a user who has the right, or get that
+       do: get the right, or ask a user who has it to check
 `},
 	}.run(t, triedNodes)
 }
 
-// What a pod says of its node, and whether more is to come.
+// Outcomes of a node from a pod's status, and whether they are final.
 func TestJudge(t *testing.T) {
 	container := func(s corev1.ContainerState) corev1.Pod {
 		p := corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}}
@@ -145,14 +147,14 @@ func TestChoose(t *testing.T) {
 	}
 	try, leftOut := choose(all)
 	want := map[string][]string{
-		"no pod is injected on Windows": {"z-windows"}, "cordoned": {"z-cordoned"}, "not Ready": {"z-lost", "z-new"}, "beyond the first 200": {"node-200", "node-201"},
+		"Windows: no pods are injected": {"z-windows"}, "cordoned": {"z-cordoned"}, "not Ready": {"z-lost", "z-new"}, "beyond the first 200": {"node-200", "node-201"},
 	}
 	if diff := cmp.Diff(want, leftOut); diff != "" || len(try) != nodesAtMost || try[0].Name != "node-000" || try[nodesAtMost-1].Name != "node-199" {
 		t.Errorf("choose() = %d nodes, left out (-want +got):\n%s", len(try), diff)
 	}
 }
 
-// The pod does what the init container of a sidecar does, is not injected, and a Job has it for one node only.
+// The pod runs the sidecar's init container, is not injected, and its Job is for one node only.
 func TestTrialPod(t *testing.T) {
 	pod, err := trialPod("sonde:1")
 	if err != nil {
@@ -167,12 +169,23 @@ func TestTrialPod(t *testing.T) {
 	}
 	c := pod.Spec.Containers[0]
 	is := made{len(pod.Spec.Containers), len(pod.Spec.InitContainers) + len(pod.Spec.Volumes), c.Image, c.Command, c.SecurityContext.Capabilities.Add, c.TerminationMessagePolicy}
-	want := made{1, 0, "sonde:1", []string{mesh.AgentProgram, "install", "transparent-proxy"}, []corev1.Capability{"NET_ADMIN"}, corev1.TerminationMessageFallbackToLogsOnError}
+	want := made{2, 0, "sonde:1", []string{mesh.AgentProgram, "install", "transparent-proxy"}, []corev1.Capability{"NET_ADMIN"}, corev1.TerminationMessageFallbackToLogsOnError}
 	if diff := cmp.Diff(want, is); diff != "" || pod.Spec.HostNetwork {
 		t.Errorf("trialPod() (-want +got):\n%s", diff)
 	}
+	wantAsked := &corev1.Probe{
+		ProbeHandler:        corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/tcp/1", Port: intstr.FromInt(9000), HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: "liveness-liveness"}}}},
+		InitialDelaySeconds: 3, TimeoutSeconds: mesh.GuardedTimeoutSeconds, PeriodSeconds: 1, FailureThreshold: 1,
+	}
+	asked := pod.Spec.Containers[1]
+	if diff := cmp.Diff(wantAsked, asked.LivenessProbe); diff != "" || !*asked.SecurityContext.RunAsNonRoot || len(asked.Env) != 2 {
+		t.Errorf("the container whose liveness probe is errored (-want +got):\n%s", diff)
+	}
+	if !slices.Contains(c.Args, "--guarded-port=9000") {
+		t.Errorf("the redirection of its port is %q", c.Args)
+	}
 	lines := notInjected.lines(&facts{pods: podsOf(func() corev1.Pod { p := *pod; p.Namespace = "shop"; return p }()), namespaces: namespacesOf("enabled")})
-	if len(lines) != 1 || lines[0].Text != "0 have a sidecar, and none lacks one" {
+	if len(lines) != 1 || lines[0].Text != "0 pods have a sidecar, no pod lacks one" {
 		t.Errorf("in a namespace whose pods are injected: %v", lines)
 	}
 	job := jobOn("node1", "sondectl-check-x-0", pod, 30*time.Second)
@@ -181,11 +194,11 @@ func TestTrialPod(t *testing.T) {
 	}
 }
 
-// Bad input: nothing is asked.
+// Invalid flags: nothing is requested.
 func TestNodesFlags(t *testing.T) {
 	asked := errors.New("the cluster is asked")
 	for args, want := range map[string]string{
-		"--nodes": `--nodes-image: must be given with --nodes and without --installed: the image of the sidecar, which nodes are to pull`,
+		"--nodes": `--nodes-image: must be set with --nodes and without --installed: the image of the sidecar, which the nodes pull`,
 		"--nodes --installed --nodes-namespace=Shop":             `--nodes-namespace: "Shop": must be the name of a namespace`,
 		"--nodes --installed --nodes-namespace=":                 `--nodes-namespace: must be the name of a namespace`,
 		"--nodes --nodes-image=a\tb":                             `--nodes-image: "a\tb": must be the name of an image`,
@@ -198,7 +211,7 @@ func TestNodesFlags(t *testing.T) {
 		"--nodes --installed":                                    asked.Error(),
 		"--nodes --installed --nodes-image=s --nodes-timeout=1s": asked.Error(),
 	} {
-		cmd := Command(&bytes.Buffer{}, Options{Cluster: func() (*cluster.Cluster, error) { return nil, asked }})
+		cmd := Command(&printer.Output{}, Options{Cluster: func() (*cluster.Cluster, error) { return nil, asked }})
 		settings.Install(cmd, settings.Options{Prefix: "SONDECTL_", Unknown: func(*cobra.Command, []string) {}})
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
 		cmd.SetArgs(strings.Split(args, " "))

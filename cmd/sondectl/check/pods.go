@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// notInjected says which pods should have a sidecar and have none.
+// notInjected reports pods that should have a sidecar but have none.
 var notInjected = check{"pods", (*facts).needsWorkloads, func(f *facts, l *lines) {
 	namespaces, injection := f.namespacesByName(), f.injection()
 	without, wrong, twice := map[string]int{}, []string(nil), []string(nil)
@@ -42,17 +42,17 @@ var notInjected = check{"pods", (*facts).needsWorkloads, func(f *facts, l *lines
 		lack = append(lack, fmt.Sprintf("%s: %s", w, printer.Plural(n, "pod")))
 	}
 	l.failOf(sorted(lack),
-		"pods should have a sidecar and have none: they were made before the label, or past the webhook",
-		"kubectl rollout restart these workloads, and delete pods that nothing makes again")
+		"pods should have a sidecar but have none: they were created before the label was set, or without the webhook",
+		"restart these workloads with kubectl rollout restart, and delete pods that no controller recreates")
 	l.failOf(sorted(twice),
-		"pods have a sidecar of another mesh beside that of Sonde: only one of the two gets their connections",
-		"let one mesh inject them, and kubectl rollout restart these workloads")
-	l.warnOf(sorted(wrong), "pods ask for a sidecar in a way that gets them none",
-		"mend the label, let one mesh alone inject them, or do without")
-	l.ok(fmt.Sprintf("%d have a sidecar, and none lacks one", have))
+		"pods have sidecars of both Sonde and another mesh: only one of them gets the connections",
+		"configure only one mesh to inject them, and restart these workloads with kubectl rollout restart")
+	l.warnOf(sorted(wrong), "pods ask for a sidecar but cannot get one",
+		"correct the label, configure only one mesh to inject them, or accept that they have no sidecar")
+	l.ok(fmt.Sprintf("%d pods have a sidecar, no pod lacks one", have))
 }}
 
-// namespacesByName returns what injection knows of namespaces.
+// namespacesByName returns the namespaces as input of webhook.Select.
 func (f *facts) namespacesByName() map[string]*webhook.Namespace {
 	all := map[string]*webhook.Namespace{}
 	for i := range f.namespaces.is {
@@ -62,12 +62,12 @@ func (f *facts) namespacesByName() map[string]*webhook.Namespace {
 	return all
 }
 
-// ended reports whether a pod takes no part any more.
+// ended reports whether a pod has ended or is being deleted.
 func ended(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil || podspec.Ended(pod)
 }
 
-// workloadOf names what has made a pod, as Kind/namespace/name.
+// workloadOf names the owner of a pod, as Kind/namespace/name.
 func workloadOf(pod *corev1.Pod) string {
 	kind, name := "Pod", pod.Name
 	if owner := metav1.GetControllerOf(pod); owner != nil {

@@ -36,7 +36,7 @@ func labelled(value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Labels[mesh.LabelOwnInjection] = value }
 }
 
-// namespacesOf returns shop with the value of the label, and none without it.
+// namespacesOf returns namespace shop with this value of the label, and namespace none without the label.
 func namespacesOf(value string) read[[]corev1.Namespace] {
 	labels := map[string]string{}
 	if value != "" {
@@ -49,7 +49,7 @@ func podsOf(pods ...corev1.Pod) read[[]corev1.Pod] { return is(pods) }
 
 func TestDeclaredPorts(t *testing.T) {
 	const none = "[ok]   ports: no workload declares 5670, 9000, 9902, 15001, 15006, 15022\n"
-	const do = "       do: have the application listen elsewhere; for 5670: annotate its pods with sonde.dev/metrics-port, another port or \"0\"\n"
+	const do = "       do: change the application's port; for 5670, alternatively set the pods' annotation sonde.dev/metrics-port to another port or \"0\"\n"
 	tests{
 		"none":         {facts{pods: podsOf(shop("web", declares(8080))), namespaces: namespacesOf("enabled")}, none},
 		"of a sidecar": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) { injected(p); declares(9902)(p) })), namespaces: namespacesOf("enabled")}, none},
@@ -63,34 +63,55 @@ func TestDeclaredPorts(t *testing.T) {
 			p.Annotations = map[string]string{mesh.AnnotationMetricsPort: "0"}
 		})), namespaces: namespacesOf("enabled")}, none},
 		"9000": {facts{pods: podsOf(shop("web", declares(9000)), shop("web", declares(9000))), namespaces: namespacesOf("enabled")}, `
-[warn] ports: port 9000 is declared: the sidecars of these workloads take one from 9001 to 9020 for probes
+[warn] ports: workloads declare port 9000: their sidecars will use a port from 9001 to 9020 for probes
        Deployment/shop/web: container app has port 9000
-       do: nothing, unless a NetworkPolicy names the port; kuma.io/virtual-probes-port chooses another one
+       do: nothing, unless a NetworkPolicy names the port; annotation kuma.io/virtual-probes-port sets another one
 `},
 		"of those that ask": {facts{pods: podsOf(shop("web", declares(15001, 5670)), shop("db", declares(8080))), namespaces: namespacesOf("enabled")}, `
-[fail] ports: ports of the sidecar are declared by workloads that ask for one: their next pods are refused
+[fail] ports: workloads that ask for a sidecar declare its ports: the webhook will reject their next pods
        Deployment/shop/web: container app has port 15001
        Deployment/shop/web: container app has port 5670
 ` + do},
 		"of those that ask for none yet": {facts{pods: podsOf(shop("web", declares(15022)), shop("own", func(p *corev1.Pod) { declares(15006)(p); labelled("enabled")(p) })), namespaces: namespacesOf("")}, `
-[fail] ports: ports of the sidecar are declared by workloads that ask for one: their next pods are refused
+[fail] ports: workloads that ask for a sidecar declare its ports: the webhook will reject their next pods
        Deployment/shop/own: container app has port 15006
-` + do + `[warn] ports: ports of the sidecar are declared by workloads that ask for none yet: with a label they would be refused
+` + do + `[warn] ports: workloads without a sidecar declare its ports: with the injection label, the webhook would reject their pods
        Deployment/shop/web: container app has port 15022
 ` + do},
 		"may not be read": {facts{pods: read[[]corev1.Pod]{err: errForbidden}}, `
 [warn] ports: not checked: things is forbidden: no right
-       do: have it checked by a user who has the right, or get that
+       do: get the right, or ask a user who has it to check
 `},
 	}.run(t, declaredPorts)
 }
 
-// nacked returns a proxy whose Envoy refuses a listener.
+func TestGateways(t *testing.T) {
+	asks := func(p *corev1.Pod) { injected(p); p.Annotations = map[string]string{mesh.AnnotationGateway: "enabled"} }
+	is := func(p *corev1.Pod) {
+		asks(p)
+		p.Spec.InitContainers = []corev1.Container{{Name: mesh.ContainerInit, Args: []string{mesh.ArgRedirectInbound + "false"}}}
+	}
+	tests{
+		"none": {facts{pods: podsOf(shop("web", injected))}, "[ok]   gateways: 0 gateways, and no other pod has the annotation\n"},
+		"of another mesh, or that says no": {facts{pods: podsOf(shop("kong", func(p *corev1.Pod) { asks(p); p.Spec.Volumes = nil }), shop("web", func(p *corev1.Pod) {
+			asks(p)
+			p.Annotations[mesh.AnnotationGateway] = "disabled"
+		}))}, "[ok]   gateways: 0 gateways, and no other pod has the annotation\n"},
+		"one": {facts{pods: podsOf(shop("kong", is))}, "[ok]   gateways: 1 gateway, and no other pod has the annotation\n"},
+		"one that an earlier release has injected": {facts{pods: podsOf(shop("kong", asks), shop("kong", asks), shop("new", is))}, `
+[warn] gateways: workloads got kuma.io/gateway: enabled before it had an effect: their next pods accept plaintext from anyone at every port, even in mode STRICT
+       Deployment/shop/kong
+       do: remove the annotation from workloads that are not gateways before their pods are recreated
+`},
+	}.run(t, gateways)
+}
+
+// nacked returns a proxy whose Envoy rejects a listener.
 func nacked(reason string) *adminv1.Proxy {
 	return &adminv1.Proxy{Mesh: "default", Name: "web.shop", Streams: []*adminv1.Stream{{Types: []*adminv1.TypeStatus{{Nacks: []*adminv1.Nack{{Reason: reason}}}}}}}
 }
 
-// said returns a pod whose sidecar has ended with these words.
+// said returns a pod whose sidecar has this termination message.
 func said(words string) corev1.Pod {
 	return shop("web", func(p *corev1.Pod) {
 		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{
@@ -99,7 +120,7 @@ func said(words string) corev1.Pod {
 	})
 }
 
-// appSaid returns an injected pod whose application has ended with these words.
+// appSaid returns an injected pod whose application has this termination message.
 func appSaid(words string) corev1.Pod {
 	return shop("web", func(p *corev1.Pod) {
 		injected(p)
@@ -109,26 +130,26 @@ func appSaid(words string) corev1.Pod {
 }
 
 func TestTakenPorts(t *testing.T) {
-	const do = "       do: have the application listen elsewhere; for 9000 annotate its pods with kuma.io/virtual-probes-port, for 5670 with sonde.dev/metrics-port\n"
-	const none = "[ok]   taken ports: no sidecar lacks a port\n"
+	const do = "       do: change the application's port; for 9000, alternatively set the pods' annotation kuma.io/virtual-probes-port, for 5670 annotation sonde.dev/metrics-port\n"
+	const none = "[ok]   taken ports: no port conflicts\n"
 	tests{
 		"none":            {facts{pods: podsOf(said("")), admin: is(admin{proxies: []*adminv1.Proxy{nacked("no such cluster")}})}, none},
 		"not of our port": {facts{pods: podsOf(said("listen for something: already in use"))}, none},
 		"by Envoy's refusal": {facts{admin: is(admin{proxies: []*adminv1.Proxy{nacked("Error adding/updating listener(s) in: cannot bind '0.0.0.0:15006': Address already in use")}})}, `
-[fail] taken ports: another process of the pod wants a port of the sidecar
-       default/web.shop: its Envoy cannot have port 15006, for redirection
+[fail] taken ports: the sidecar and another process of the pod use the same port
+       default/web.shop: Envoy cannot listen on port 15006, for redirection
 ` + do},
 		"of an application's port": {facts{admin: is(admin{proxies: []*adminv1.Proxy{nacked("cannot bind '[::]:8080': Address already in use")}})}, `
-[fail] taken ports: another process of the pod wants a port of the sidecar
-       default/web.shop: its Envoy cannot have port 8080
+[fail] taken ports: the sidecar and another process of the pod use the same port
+       default/web.shop: Envoy cannot listen on port 8080
 ` + do},
 		"by the agent's last words": {facts{pods: podsOf(said("time=12:30:45 listen\nsonde-dp: run: --admin-addr: \"127.0.0.1:9902\": listen tcp 127.0.0.1:9902: bind: address already in use\n"))}, `
-[fail] taken ports: another process of the pod wants a port of the sidecar
-       Deployment/shop/web: its agent cannot have port 9902, for metrics of the sidecar
+[fail] taken ports: the sidecar and another process of the pod use the same port
+       Deployment/shop/web: the agent cannot listen on port 9902, for metrics of the sidecar
 ` + do},
 		"IPv6": {facts{pods: podsOf(said("open the ports for probes at $INSTANCE_IP: listen tcp [fd00::1]:9000: bind: address already in use"))}, `
-[fail] taken ports: another process of the pod wants a port of the sidecar
-       Deployment/shop/web: its agent cannot have port 9000, for probes
+[fail] taken ports: the sidecar and another process of the pod use the same port
+       Deployment/shop/web: the agent cannot listen on port 9000, for probes
 ` + do},
 		"a sidecar that is Ready since": {facts{pods: podsOf(func() corev1.Pod {
 			p := said("listen tcp [fd00::1]:9000: bind: address already in use")
@@ -136,14 +157,14 @@ func TestTakenPorts(t *testing.T) {
 			return p
 		}())}, none},
 		"by the application's last words": {facts{pods: podsOf(appSaid("listen tcp :15006: bind: address already in use"))}, `
-[fail] taken ports: another process of the pod wants a port of the sidecar
-       Deployment/shop/web: its container app cannot have port 15006, which the sidecar has, for redirection
+[fail] taken ports: the sidecar and another process of the pod use the same port
+       Deployment/shop/web: container app cannot listen on port 15006, which the sidecar uses, for redirection
 ` + do},
 		"9000, where the sidecar has 9001": {facts{pods: podsOf(appSaid("listen tcp :9000: bind: address already in use"))}, none},
 		"5670, where the sidecar has 5671": {facts{pods: podsOf(appSaid("listen tcp :5670: bind: address already in use"))}, none},
 		"5671, where the sidecar has that": {facts{pods: podsOf(appSaid("listen tcp :5671: bind: address already in use"))}, `
-[fail] taken ports: another process of the pod wants a port of the sidecar
-       Deployment/shop/web: its container app cannot have port 5671, which the sidecar has
+[fail] taken ports: the sidecar and another process of the pod use the same port
+       Deployment/shop/web: container app cannot listen on port 5671, which the sidecar uses
 ` + do},
 		"an application without a sidecar": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) {
 			p.Status = appSaid("listen tcp :15006: bind: address already in use").Status
@@ -162,40 +183,40 @@ func TestNotInjected(t *testing.T) {
 	ended := shop("done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	alone := shop("alone", func(p *corev1.Pod) { p.OwnerReferences = nil })
 	tests{
-		"all have it": {facts{pods: podsOf(shop("web", injected), ended, shop("no", labelled("disabled"))), namespaces: namespacesOf("enabled")}, "[ok]   pods: 1 have a sidecar, and none lacks one\n"},
+		"all have it": {facts{pods: podsOf(shop("web", injected), ended, shop("no", labelled("disabled"))), namespaces: namespacesOf("enabled")}, "[ok]   pods: 1 pods have a sidecar, no pod lacks one\n"},
 		"some have none": {facts{pods: podsOf(shop("web", nil), shop("web", nil), alone), namespaces: namespacesOf("enabled")}, `
-[fail] pods: pods should have a sidecar and have none: they were made before the label, or past the webhook
+[fail] pods: pods should have a sidecar but have none: they were created before the label was set, or without the webhook
        Deployment/shop/web: 2 pods
        Pod/shop/alone-5f6d-x1: 1 pod
-       do: kubectl rollout restart these workloads, and delete pods that nothing makes again
+       do: restart these workloads with kubectl rollout restart, and delete pods that no controller recreates
 `},
 		"a wrong label": {facts{pods: podsOf(shop("web", labelled("yes"))), namespaces: namespacesOf("")}, `
-[warn] pods: pods ask for a sidecar in a way that gets them none
+[warn] pods: pods ask for a sidecar but cannot get one
        Deployment/shop/web: metadata.labels["sonde.dev/sidecar-injection"]: "yes": must be enabled or disabled
-       do: mend the label, let one mesh alone inject them, or do without
+       do: correct the label, configure only one mesh to inject them, or accept that they have no sidecar
 `},
 		"the network of the node": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) { p.Spec.HostNetwork = true })), namespaces: namespacesOf("enabled")}, `
-[warn] pods: pods ask for a sidecar in a way that gets them none
-       Deployment/shop/web: spec.hostNetwork: redirection would be that of the whole node
-       do: mend the label, let one mesh alone inject them, or do without
+[warn] pods: pods ask for a sidecar but cannot get one
+       Deployment/shop/web: spec.hostNetwork: redirection would apply to the whole node
+       do: correct the label, configure only one mesh to inject them, or accept that they have no sidecar
 `},
 		"another mesh has it": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "linkerd-proxy"})
 		})), namespaces: namespacesOf("enabled")}, `
-[warn] pods: pods ask for a sidecar in a way that gets them none
-       Deployment/shop/web: containers[linkerd-proxy]: it has a sidecar of Linkerd, which takes its connections
-       do: mend the label, let one mesh alone inject them, or do without
+[warn] pods: pods ask for a sidecar but cannot get one
+       Deployment/shop/web: containers[linkerd-proxy]: it has a sidecar of Linkerd, which gets its connections
+       do: correct the label, configure only one mesh to inject them, or accept that they have no sidecar
 `},
 		"two meshes have it": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) {
 			injected(p)
 			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "istio-proxy"})
 		})), namespaces: namespacesOf("enabled")}, `
-[fail] pods: pods have a sidecar of another mesh beside that of Sonde: only one of the two gets their connections
+[fail] pods: pods have sidecars of both Sonde and another mesh: only one of them gets the connections
        Deployment/shop/web: containers[istio-proxy]: Istio
-       do: let one mesh inject them, and kubectl rollout restart these workloads
+       do: configure only one mesh to inject them, and restart these workloads with kubectl rollout restart
 `},
 		"Kuma's label is not ours": {facts{
 			mutating: configurations(ours(false)), pods: podsOf(shop("web", nil)), namespaces: is([]corev1.Namespace{{ObjectMeta: named("shop", map[string]string{mesh.LabelInjection: "enabled"})}}),
-		}, "[ok]   pods: 0 have a sidecar, and none lacks one\n"},
+		}, "[ok]   pods: 0 pods have a sidecar, no pod lacks one\n"},
 	}.run(t, notInjected)
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// sidecarPorts are the ports of the sidecar, each with what it is for.
+// sidecarPorts maps the ports of the sidecar to their purpose.
 var sidecarPorts = func() map[int32]string {
 	ports := webhook.ReservedPorts()
 	ports[mesh.PortVirtualProbes], ports[mesh.PortPodMetrics] = "the probes", "Prometheus"
 	return ports
 }()
 
-// declaredPorts says which workloads declare ports of the sidecar: those that ask for a sidecar already could get none.
+// declaredPorts reports workloads that declare ports of the sidecar. The webhook rejects such pods.
 var declaredPorts = check{"ports", (*facts).needsWorkloads, func(f *facts, l *lines) {
 	namespaces, injection := f.namespacesByName(), f.injection()
 	var refused, later, moved []string
@@ -48,22 +48,22 @@ var declaredPorts = check{"ports", (*facts).needsWorkloads, func(f *facts, l *li
 			}
 		}
 	}
-	free := fmt.Sprintf("have the application listen elsewhere; for %d: annotate its pods with %s, another port or \"0\"",
+	free := fmt.Sprintf("change the application's port; for %d, alternatively set the pods' annotation %s to another port or \"0\"",
 		mesh.PortPodMetrics, mesh.AnnotationMetricsPort)
 	l.failOf(sorted(refused),
-		"ports of the sidecar are declared by workloads that ask for one: their next pods are refused", free)
+		"workloads that ask for a sidecar declare its ports: the webhook will reject their next pods", free)
 	l.warnOf(sorted(later),
-		"ports of the sidecar are declared by workloads that ask for none yet: with a label they would be refused", free)
+		"workloads without a sidecar declare its ports: with the injection label, the webhook would reject their pods", free)
 	l.warnOf(sorted(moved),
-		fmt.Sprintf("port %d is declared: the sidecars of these workloads take one from %d to %d for probes",
+		fmt.Sprintf("workloads declare port %d: their sidecars will use a port from %d to %d for probes",
 			mesh.PortVirtualProbes, mesh.FirstSparePort, mesh.LastSparePort),
-		fmt.Sprintf("nothing, unless a NetworkPolicy names the port; %s chooses another one",
+		fmt.Sprintf("nothing, unless a NetworkPolicy names the port; annotation %s sets another one",
 			mesh.AnnotationVirtualProbesPort))
 	ports := slices.Sorted(maps.Keys(sidecarPorts))
 	l.ok("no workload declares " + strings.Trim(strings.ReplaceAll(fmt.Sprint(ports), " ", ", "), "[]"))
 }}
 
-// declared returns the ports of the sidecar that the containers of a pod declare, each with the container.
+// declared maps the ports of the sidecar that a pod declares to their containers.
 func declared(pod *corev1.Pod) map[int32]string {
 	ports := map[int32]string{}
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -81,20 +81,20 @@ func declared(pod *corev1.Pod) map[int32]string {
 	return ports
 }
 
-// hasMetricsPort reports whether a pod has its sidecar take another port for Prometheus.
+// hasMetricsPort reports whether a pod's annotation sets the sidecar's port for Prometheus.
 func hasMetricsPort(pod *corev1.Pod) bool { return pod.Annotations[mesh.AnnotationMetricsPort] != "" }
 
-// bound finds the port in what Envoy says of an address that it cannot have, and the agent.
+// bound finds the port in errors of Envoy and the agent about an address in use.
 var bound = regexp.MustCompile(`(?i)(?:bind|listen)[^\n]*?:(\d{1,5})[':" ][^\n]*already in use`)
 
-// takenPorts says which proxies cannot have a port, since another process of the pod has it without declaring it, and which applications, since the sidecar
-// has it: by what Envoy refuses, and by the last words of containers that have ended.
+// takenPorts reports ports that both a sidecar and an application of its pod want. It reads the listeners that Envoy
+// rejects, and the termination messages of containers.
 var takenPorts = check{"taken ports", (*facts).needsPods, func(f *facts, l *lines) {
 	var taken []string
 	for _, p := range f.admin.is.proxies {
 		for _, nack := range describe.Nacks(p) {
 			if port := portIn(nack.GetReason()); port != 0 {
-				taken = append(taken, fmt.Sprintf("%s: its Envoy cannot have port %d%s", proxyName(p), port, purpose(port)))
+				taken = append(taken, fmt.Sprintf("%s: Envoy cannot listen on port %d%s", proxyName(p), port, purpose(port)))
 			}
 		}
 	}
@@ -108,21 +108,21 @@ var takenPorts = check{"taken ports", (*facts).needsPods, func(f *facts, l *line
 			switch {
 			case port == 0:
 			case container == mesh.ContainerSidecar:
-				taken = append(taken, fmt.Sprintf("%s: its agent cannot have port %d%s", workloadOf(pod), port, purpose(port)))
+				taken = append(taken, fmt.Sprintf("%s: the agent cannot listen on port %d%s", workloadOf(pod), port, purpose(port)))
 			case sidecarHas(pod, port):
-				taken = append(taken, fmt.Sprintf("%s: its container %s cannot have port %d, which the sidecar has%s", workloadOf(pod), container, port, purpose(port)))
+				taken = append(taken, fmt.Sprintf("%s: container %s cannot listen on port %d, which the sidecar uses%s", workloadOf(pod), container, port, purpose(port)))
 			}
 		}
 	}
-	l.failOf(sorted(taken), "another process of the pod wants a port of the sidecar",
-		fmt.Sprintf("have the application listen elsewhere; for %d annotate its pods with %s, for %d with %s",
+	l.failOf(sorted(taken), "the sidecar and another process of the pod use the same port",
+		fmt.Sprintf("change the application's port; for %d, alternatively set the pods' annotation %s, for %d annotation %s",
 			mesh.PortVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.PortPodMetrics, mesh.AnnotationMetricsPort))
-	if f.admin.err == nil { // else controlPlane says it
-		l.ok("no sidecar lacks a port")
+	if f.admin.err == nil { // else controlPlane reports the error
+		l.ok("no port conflicts")
 	}
 }}
 
-// lastWords returns what each container of a pod has said before it ended, but for those that are Ready since.
+// lastWords returns the termination message of each container of a pod that is not Ready.
 func lastWords(pod *corev1.Pod) iter.Seq2[string, string] {
 	return func(yield func(container, words string) bool) {
 		for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
@@ -147,7 +147,7 @@ func sidecarHas(pod *corev1.Pod, port int32) bool {
 	return reserved || port == podspec.PortArgument[int32](sidecar, mesh.ArgVirtualPort) || port == podspec.PortArgument[int32](sidecar, mesh.ArgMetricsAddress)
 }
 
-// portIn returns the port that is said to be taken, 0 if none is.
+// portIn returns the port in an error about an address in use, 0 for any other text.
 func portIn(text string) int32 {
 	found := bound.FindStringSubmatch(text)
 	if found == nil {
@@ -160,7 +160,7 @@ func portIn(text string) int32 {
 	return int32(port)
 }
 
-// purpose returns what the sidecar needs a port for, as the end of a text.
+// purpose returns the sidecar's purpose of a port, to append to a line.
 func purpose(port int32) string {
 	if of := sidecarPorts[port]; of != "" {
 		return ", for " + strings.TrimPrefix(of, "the ")

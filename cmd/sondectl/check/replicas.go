@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// controlPlane says whether a replica answers. Without that, the checks that need its answer have no lines.
+// controlPlane checks that a replica answers. Otherwise, the checks that need its answer add no lines.
 var controlPlane = check{name: "control plane", say: func(f *facts, l *lines) {
 	switch err := f.admin.err; {
 	case err == nil:
@@ -23,11 +23,11 @@ var controlPlane = check{name: "control plane", say: func(f *facts, l *lines) {
 		l.unread(err)
 	default:
 		l.fail(err.Error(), f.mend(fmt.Sprintf("kubectl -n %s logs deployment/%s", f.namespace, serviceName))+
-			"; agents, the webhook and health are not checked further")
+			"; agents, the webhook and health are not checked")
 	}
 }}
 
-// replicas says whether all replicas are Ready, on different nodes, and hear each other.
+// replicas checks that all replicas are Ready, on different nodes, and connected to each other.
 var replicas = check{name: "replicas", say: func(f *facts, l *lines) {
 	var notReady []string
 	nodes := map[string]bool{}
@@ -45,7 +45,7 @@ var replicas = check{name: "replicas", say: func(f *facts, l *lines) {
 	}
 	desired := there
 	switch {
-	case f.deployment.err != nil && !apierrors.IsNotFound(f.deployment.err): // others than the chart may have made the pods
+	case f.deployment.err != nil && !apierrors.IsNotFound(f.deployment.err): // the pods may not be of the chart
 		l.unread(f.deployment.err)
 	case f.deployment.err == nil && f.deployment.is.Spec.Replicas != nil:
 		desired = max(there, int(*f.deployment.is.Spec.Replicas))
@@ -53,17 +53,17 @@ var replicas = check{name: "replicas", say: func(f *facts, l *lines) {
 	switch ready := there - len(notReady); {
 	case ready < desired:
 		l.fail(fmt.Sprintf("%d of %d Ready", ready, desired),
-			f.mend(fmt.Sprintf("kubectl -n %s describe deployment,pods says why", f.namespace)), sorted(notReady)...)
+			f.mend(fmt.Sprintf("see kubectl -n %s describe deployment,pods", f.namespace)), sorted(notReady)...)
 	case desired == 1:
-		l.warn("there is one alone: while it is away, pods that are to be injected cannot be made",
+		l.warn("only one replica: while it does not run, pods that need injection cannot be created",
 			"helm upgrade with --set replicas=2")
 	case len(nodes) == 1:
-		l.warn(fmt.Sprintf("all %d are on one node, and lost with it", ready),
-			"have a second node that they may run on, and delete one of the pods")
+		l.warn(fmt.Sprintf("all %d replicas run on one node, and fail with it", ready),
+			"provide a second node for them, and delete one of the pods")
 	}
 	if missing := f.admin.is.missing; len(missing) > 0 {
-		l.fail("not heard by another replica: "+strings.Join(missing, ", ")+": what it knows of proxies the other does not",
-			"have NetworkPolicies let the replicas reach each other at port 5682")
+		l.fail("disconnected from another replica: "+strings.Join(missing, ", ")+": the other replica lacks their reports about proxies",
+			"allow the replicas to reach each other at port 5682 in NetworkPolicies")
 	}
 	l.ok(fmt.Sprintf("%d Ready, on %s", desired, printer.Plural(len(nodes), "node")))
 }}
@@ -76,7 +76,7 @@ func (f *facts) node(name string) *corev1.Node {
 	return nil
 }
 
-// lost returns the replicas on nodes that the API server has lost, each with the reason.
+// lost returns the replicas on lost nodes, each with the reason.
 func (f *facts) lost() (notes []string) {
 	for i := range f.plane.Replicas {
 		if pod := &f.plane.Replicas[i]; cluster.Lost(pod) {
@@ -86,20 +86,20 @@ func (f *facts) lost() (notes []string) {
 	return sorted(notes)
 }
 
-// mend returns the advice about replicas. Advice that asks their nodes does not help while these are lost.
+// mend returns advice, or advice about lost nodes if there are any: kubectl cannot read anything from a lost node.
 func (f *facts) mend(otherwise string) string {
 	if len(f.lost()) == 0 {
 		return otherwise
 	}
-	return "bring the nodes back (kubectl get nodes). Kubernetes makes their replicas on other nodes after 5 minutes, if there are any"
+	return "repair the nodes (see kubectl get nodes). After 5 minutes, Kubernetes recreates their replicas on other nodes, if there are any"
 }
 
-// health says which health checks of a replica fail.
+// health reports failing health checks of a replica.
 var health = check{"health", (*facts).needsAnswer, func(f *facts, l *lines) {
 	levels := map[adminv1.HealthCheck_Status]Level{adminv1.HealthCheck_FAILED: Fail, adminv1.HealthCheck_WARNING: Warn}
 	for _, c := range f.admin.is.health {
 		if level := levels[c.GetStatus()]; level != "" {
-			l.add(level, c.GetGroup()+"/"+c.GetName()+": "+c.GetReason(), "docs/guides/health.md explains each check")
+			l.add(level, c.GetGroup()+"/"+c.GetName()+": "+c.GetReason(), "see docs/guides/health.md")
 		}
 	}
 	l.ok(printer.Plural(len(f.admin.is.health), "check") + " of the control plane pass")

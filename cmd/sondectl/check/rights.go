@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// right is what RBAC allows.
+// right is a permission in RBAC.
 type right struct {
-	verb, group, resource string // with a subresource behind a slash
-	name                  string // of the only object, "" for all
-	namespaced            bool   // in the namespace of the control plane alone
+	verb, group, resource string // with the subresource after a slash
+	name                  string // of one object, "" for all
+	namespaced            bool   // only in the control plane's namespace
 }
 
 func (r right) String() string {
@@ -32,13 +32,13 @@ func (r right) String() string {
 	return text
 }
 
-// answer is a right, and whether it is given.
+// answer says whether RBAC allows a right.
 type answer struct {
 	right
 	allowed bool
 }
 
-// toInstall are the rights of a user who installs the chart. Helm keeps its releases in Secrets.
+// toInstall lists the rights of a user who installs the chart. Helm stores releases in Secrets.
 var toInstall = []right{
 	{verb: "create", resource: "namespaces"},
 	{verb: "create", resource: "secrets", namespaced: true},
@@ -52,7 +52,7 @@ var toInstall = []right{
 	{verb: "create", group: rbacv1.GroupName, resource: "rolebindings", namespaced: true},
 	{verb: "create", group: rbacv1.GroupName, resource: "clusterroles"},
 	{verb: "create", group: rbacv1.GroupName, resource: "clusterrolebindings"},
-	// else only who has all rights of the control plane may give them to it
+	// without escalate, a user can only grant rights that the user has
 	{verb: "escalate", group: rbacv1.GroupName, resource: "clusterroles"},
 	{verb: "create", group: "apiextensions.k8s.io", resource: "customresourcedefinitions"},
 	{verb: "create", group: "admissionregistration.k8s.io", resource: "mutatingwebhookconfigurations"},
@@ -61,8 +61,8 @@ var toInstall = []right{
 	{verb: "create", group: "admissionregistration.k8s.io", resource: "validatingadmissionpolicybindings"},
 }
 
-// planeRules are the rights that the chart gives the control plane, but for those of retryAfterOutage, in the cluster and in its own namespace. A test holds
-// them to those of the chart.
+// planeRules lists the rights that the chart gives the control plane in the cluster and in its own namespace, except
+// retryAfterOutage's. A test compares the list with the chart.
 func planeRules() (cluster, own []rbacv1.PolicyRule) {
 	rule := func(group string, resources, verbs []string, names ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs, ResourceNames: names}
@@ -71,6 +71,7 @@ func planeRules() (cluster, own []rbacv1.PolicyRule) {
 	cluster = []rbacv1.PolicyRule{
 		rule("", []string{"pods", "services", "namespaces", "nodes"}, read),
 		rule("discovery.k8s.io", []string{"endpointslices"}, read),
+		rule("lifecycle.k8s.io", []string{"evictionrequests"}, read),
 		rule("sonde.dev", []string{"meshes", "dataplanes"}, read),
 		rule("sonde.dev", []string{"meshes"}, create),
 		rule("sonde.dev", []string{"meshes/status", "dataplanes/status"}, patch),
@@ -80,6 +81,7 @@ func planeRules() (cluster, own []rbacv1.PolicyRule) {
 		rule("sonde.dev", []string{"restartgrants"}, []string{"list", "watch", "create", "delete"}),
 		rule("sonde.dev", []string{"restartgrants/status", "restartbudgets/status"}, patch),
 		rule("sonde.dev", []string{"restartbudgets"}, read),
+		rule("", []string{"events"}, []string{"list"}),
 		rule("apps", []string{"deployments", "statefulsets", "daemonsets"}, read),
 		rule("policy", []string{"poddisruptionbudgets"}, read),
 		rule("", []string{"pods/status"}, patch),
@@ -88,13 +90,14 @@ func planeRules() (cluster, own []rbacv1.PolicyRule) {
 	}
 	own = []rbacv1.PolicyRule{
 		rule("", []string{"secrets"}, []string{"get", "list", "watch", "create", "update"}),
-		rule("coordination.k8s.io", []string{"leases"}, []string{"get", "create", "update"}),
+		rule("coordination.k8s.io", []string{"leases"}, create),
+		rule("coordination.k8s.io", []string{"leases"}, []string{"get", "update"}, serviceName),
 		rule("", []string{"configmaps"}, []string{"list", "watch", "patch", "create"}, "sonde-serving-ca"),
 	}
 	return cluster, own
 }
 
-// ofPlane returns the rights that the control plane of a cluster needs.
+// ofPlane returns the rights that a cluster's control plane needs.
 func ofPlane(server string, caOfOthers bool) []right {
 	cluster, own := planeRules()
 	var all []right
@@ -119,17 +122,17 @@ func ofPlane(server string, caOfOthers bool) []right {
 	})
 }
 
-// askRights asks the API server about the rights of the caller, or of an installed control plane.
+// askRights checks the rights of the caller, or of an installed control plane, by API requests.
 func (r *reader) askRights(ctx context.Context) read[[]answer] {
 	rights, ask := toInstall, r.mayI
 	if r.f.installed {
 		rights, ask = ofPlane(r.f.server, r.caOfOthers(ctx)), r.mayPlane
 	}
 	answers, err := r.answers(ctx, rights, r.f.namespace, ask)
-	return readAs(r.in, "ask for rights", answers, err)
+	return readAs(r.in, "check rights", answers, err)
 }
 
-// answers asks about rights, those of one namespace in that one.
+// answers checks rights, in one namespace if it is not "".
 func (r *reader) answers(ctx context.Context, rights []right, namespace string, ask func(context.Context, *authorizationv1.ResourceAttributes) (bool, error)) ([]answer, error) {
 	answers := make([]answer, len(rights))
 	var group errgroup.Group
@@ -166,25 +169,26 @@ func (r *reader) mayPlane(ctx context.Context, a *authorizationv1.ResourceAttrib
 	return err == nil && is.Status.Allowed, err
 }
 
-// caOfOthers reports whether another program than the control plane writes the CA of the webhook. Where that cannot be read, it does not.
+// caOfOthers reports whether a program other than the control plane writes the webhook's CA. It returns false if the
+// configuration cannot be read.
 func (r *reader) caOfOthers(ctx context.Context) bool {
 	is, err := r.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, configurationName, metav1.GetOptions{})
 	return err == nil && is.Annotations["cert-manager.io/inject-ca-from"] != ""
 }
 
-// yourRights says whether the caller may install the chart.
+// yourRights reports rights that the caller lacks to install the chart.
 var yourRights = check{"your rights", (*facts).needsRights, func(f *facts, l *lines) {
-	l.failOf(missingOf(f.rights.is), "you may not make all that the chart makes",
-		"install as a user who may, such as one with the ClusterRole cluster-admin")
-	l.ok("you may make what the chart makes")
+	l.failOf(missingOf(f.rights.is), "you lack rights to create all objects of the chart",
+		"install as a user with these rights, for example with the ClusterRole cluster-admin")
+	l.ok("you have the rights to create all objects of the chart")
 }}
 
-// planeRights says whether the control plane has the rights of the chart.
+// planeRights reports rights of the chart that the control plane lacks.
 var planeRights = check{"rights of the control plane", (*facts).needsRights, func(f *facts, l *lines) {
 	l.failOf(missingOf(f.rights.is),
-		fmt.Sprintf("service account %s in namespace %s lacks some", serviceName, f.namespace),
-		"helm upgrade with this release of the chart, which gives them, or ask who has taken them away")
-	l.ok(fmt.Sprintf("service account %s has all", serviceName))
+		fmt.Sprintf("service account %s in namespace %s lacks rights", serviceName, f.namespace),
+		"upgrade to this release of the chart, which grants them, or find out who has removed them")
+	l.ok(fmt.Sprintf("service account %s has all rights", serviceName))
 }}
 
 func missingOf(answers []answer) []string {

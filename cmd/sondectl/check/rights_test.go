@@ -14,24 +14,24 @@ func TestRights(t *testing.T) {
 		})
 	}
 	tests{
-		"all": {facts{rights: answers(true)}, "[ok]   your rights: you may make what the chart makes\n"},
+		"all": {facts{rights: answers(true)}, "[ok]   your rights: you have the rights to create all objects of the chart\n"},
 		"some": {facts{rights: answers(false)}, `
-[fail] your rights: you may not make all that the chart makes
+[fail] your rights: you lack rights to create all objects of the chart
        patch pods/status
        patch restartgrants.sonde.dev/status named x
-       do: install as a user who may, such as one with the ClusterRole cluster-admin
+       do: install as a user with these rights, for example with the ClusterRole cluster-admin
 `},
 	}.run(t, yourRights)
 	tests{
-		"all": {facts{rights: answers(true)}, "[ok]   rights of the control plane: service account sonde-cp has all\n"},
+		"all": {facts{rights: answers(true)}, "[ok]   rights of the control plane: service account sonde-cp has all rights\n"},
 		"unknown": {facts{rights: read[[]answer]{err: errForbidden}}, `
 [warn] rights of the control plane: not checked: things is forbidden: no right
-       do: have it checked by a user who has the right, or get that
+       do: get the right, or ask a user who has it to check
 `},
 	}.run(t, planeRights)
 }
 
-// Before Kubernetes 1.30, and where cert-manager writes the CA, the chart gives fewer rights.
+// Before Kubernetes 1.30, and if cert-manager writes the CA, the chart grants fewer rights.
 func TestRightsOfPlane(t *testing.T) {
 	all := len(ofPlane("v1.30.0", false))
 	if old := len(ofPlane("v1.29.0", false)); old != all-1 {
@@ -56,18 +56,18 @@ func TestDefinitions(t *testing.T) {
 		}
 		return is(all)
 	}
-	const do = "       do: install or upgrade the chart of the release that sondectl is of, which brings them to its version\n"
+	const do = "       do: install or upgrade to the chart of sondectl's release, which updates the definitions\n"
 	without := there(nil)
 	without.is = without.is[1:]
 	tests{
 		"all":      {facts{definitions: there(nil)}, "[ok]   CustomResourceDefinitions: 5 definitions of this release\n"},
-		"none yet": {facts{}, "[ok]   CustomResourceDefinitions: none is there yet: the chart has them\n"},
+		"none yet": {facts{}, "[ok]   CustomResourceDefinitions: none installed yet: the chart installs them\n"},
 		"of another release": {facts{definitions: there(func(u *unstructured.Unstructured) {
 			_ = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"name": "v1alpha1", "schema": map[string]any{}}}, "spec", "versions")
 		})}, "[warn] CustomResourceDefinitions: installed by another release: dataplanes.sonde.dev\n" + do},
 		"not served": {facts{definitions: there(func(u *unstructured.Unstructured) { delete(u.Object, "status") })}, `
 [fail] CustomResourceDefinitions: not served: dataplanes.sonde.dev
-       do: kubectl describe crd says in its conditions why
+       do: see the conditions in kubectl describe crd
 `},
 		"one is missing": {facts{installed: true, definitions: without}, "[fail] CustomResourceDefinitions: missing: dataplanes.sonde.dev\n" + do},
 	}.run(t, definitions)

@@ -14,14 +14,15 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// hookName is the name of the Job that the chart runs first, and the label of its pods.
+// hookName is the name of the chart's first Job, and the label of its pods.
 const hookName = "sonde-crds"
 
-// installation lists the pods of the chart that do not start. Helm waits for them, and is silent about its first Job.
+// installation reports pods of the chart that do not start. Helm waits for them, and prints nothing about its first
+// Job.
 var installation = check{"installation", (*facts).needsPods, func(f *facts, l *lines) {
 	ofChart := []string{hookName, "sonde-watchdog"}
 	if !f.installed {
-		ofChart = append(ofChart, "sonde") // with --installed the line replicas covers them
+		ofChart = append(ofChart, "sonde") // with --installed, the check replicas covers these pods
 	}
 	var stuck, waits []string
 	for i := range f.pods.is {
@@ -44,15 +45,15 @@ var installation = check{"installation", (*facts).needsPods, func(f *facts, l *l
 	}
 	if len(stuck) == 0 {
 		l.warnOf(sorted(waits), "pods of the chart are starting",
-			"wait, and check again: the image may take minutes the first time")
+			"wait, and check again: the first pull of the image may take minutes")
 	}
 	l.failOf(sorted(stuck), "pods of the chart do not start, and helm waits for them",
-		"mend what it says, and run helm upgrade --install, which begins again: "+
-			"an install would refuse the name of the one that has failed (docs/guides/install.md)")
-	l.ok("no pod of the chart waits to be started")
+		"fix the errors, and run helm upgrade --install, which starts again: "+
+			"helm install would reject the name of the failed release (docs/guides/install.md)")
+	l.ok("no pod of the chart waits to start")
 }}
 
-// unstarted returns what keeps a pod from starting, "" if nothing does, and whether only an operator can change that.
+// unstarted returns why a pod does not start, "" if it does, and whether only an operator can fix that.
 func (f *facts) unstarted(pod *corev1.Pod) (why string, hopeless bool) {
 	if podspec.Has(pod, corev1.PodScheduled, corev1.ConditionFalse) {
 		c := podspec.Condition(pod, corev1.PodScheduled)
@@ -67,18 +68,19 @@ func (f *facts) unstarted(pod *corev1.Pod) (why string, hopeless bool) {
 		case w.Reason == "CrashLoopBackOff", podspec.Unstartable(w.Reason):
 			return w.Reason + ": " + w.Message, true
 		default:
-			return fmt.Sprintf("%s for %s", cmp.Or(w.Reason, "it waits"), f.now.Sub(pod.CreationTimestamp.Time).Round(time.Second)), false
+			return fmt.Sprintf("%s for %s", cmp.Or(w.Reason, "waiting"), f.now.Sub(pod.CreationTimestamp.Time).Round(time.Second)), false
 		}
 	}
 	return "", false
 }
 
-// pullError returns the last error of pulling an image by the events of its pod, "" without one. In a back-off the status lacks it.
+// pullError returns the last error of pulling an image from the pod's events, "" without one. In a back-off the status
+// lacks the error.
 func (f *facts) pullError(pod string) string {
 	return f.lastWarning("Pod", func(name string) bool { return name == pod }, "Failed to pull image")
 }
 
-// lastWarning returns the last warning about an object with that prefix, "" without one.
+// lastWarning returns the last warning about an object that has this prefix, "" without one.
 func (f *facts) lastWarning(kind string, named func(string) bool, prefix string) string {
 	var last *corev1.Event
 	for i := range f.warnings {
@@ -93,7 +95,8 @@ func (f *facts) lastWarning(kind string, named func(string) bool, prefix string)
 	return printer.OneLine(last.Message)
 }
 
-// failedHook returns why the Job of the chart has failed, or creates no pod. Its pods are deleted by then, their events last an hour.
+// failedHook returns why the chart's Job has failed, or creates no pod. Its pods are already deleted; their events last
+// an hour.
 func (f *facts) failedHook() []string {
 	job := f.hook
 	if job == nil {

@@ -9,7 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestInstallation has pods of the chart that do not start: helm says nothing for four minutes, and then that a Job has failed.
+// TestInstallation has pods of the chart that do not start: helm prints nothing for four minutes, and then only that a
+// Job has failed.
 func TestInstallation(t *testing.T) {
 	const image, notFound = "registry.example.com/sonde:1", `Failed to pull image "registry.example.com/sonde:1": not found`
 	pod := func(name, label, reason, message string) corev1.Pod {
@@ -29,15 +30,15 @@ func TestInstallation(t *testing.T) {
 	failed := &batchv1.Job{Status: batchv1.JobStatus{Conditions: []batchv1.JobCondition{{
 		Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: "DeadlineExceeded", Message: "Job was active longer than specified deadline",
 	}}}}
-	const none = "[ok]   installation: no pod of the chart waits to be started\n"
-	const do = "       do: mend what it says, and run helm upgrade --install, which begins again: an install would refuse the name of the one that has failed (docs/guides/install.md)\n"
+	const none = "[ok]   installation: no pod of the chart waits to start\n"
+	const do = "       do: fix the errors, and run helm upgrade --install, which starts again: helm install would reject the name of the failed release (docs/guides/install.md)\n"
 	fails := func(note string) string {
 		return "[fail] installation: pods of the chart do not start, and helm waits for them\n       " + note + "\n" + do
 	}
 	tests{
 		"nothing goes on":    {facts{pods: podsOf(shop("web", nil), done)}, none},
 		"it is being made":   {facts{pods: podsOf(), hook: &batchv1.Job{}}, none},
-		"the pull goes on":   {facts{pods: podsOf(hook("ContainerCreating", ""))}, "[warn] installation: pods of the chart are starting\n       pod sonde-crds-x in namespace sonde-system: ContainerCreating for 20s\n       do: wait, and check again: the image may take minutes the first time\n"},
+		"the pull goes on":   {facts{pods: podsOf(hook("ContainerCreating", ""))}, "[warn] installation: pods of the chart are starting\n       pod sonde-crds-x in namespace sonde-system: ContainerCreating for 20s\n       do: wait, and check again: the first pull of the image may take minutes\n"},
 		"the pull fails":     {facts{pods: podsOf(hook("ErrImagePull", "not found"))}, fails("pod sonde-crds-x in namespace sonde-system: image registry.example.com/sonde:1: ErrImagePull: not found")},
 		"it is tried later":  {facts{pods: podsOf(hook("ImagePullBackOff", "Back-off")), warnings: []corev1.Event{warning("Pod", "sonde-crds-x", notFound, time.Second), warning("Pod", "sonde-crds-x", "Failed to pull image: before", time.Minute)}}, fails("pod sonde-crds-x in namespace sonde-system: image registry.example.com/sonde:1: ImagePullBackOff: " + notFound)},
 		"no node":            {facts{pods: podsOf(nowhere)}, fails("pod sonde-crds-x in namespace sonde-system: Unschedulable: 0/1 nodes are available")},
@@ -48,6 +49,6 @@ func TestInstallation(t *testing.T) {
 		"a replica":          {facts{pods: podsOf(pod("sonde-cp-a", "sonde", "ErrImagePull", "no"))}, fails("pod sonde-cp-a in namespace sonde-system: image registry.example.com/sonde:1: ErrImagePull: no")},
 		"of an installation": {facts{installed: true, pods: podsOf(pod("sonde-cp-a", "sonde", "ErrImagePull", "no"))}, none},
 		"the watchdog":       {facts{installed: true, pods: podsOf(pod("sonde-watchdog-a", "sonde-watchdog", "ErrImagePull", "no"))}, fails("pod sonde-watchdog-a in namespace sonde-system: image registry.example.com/sonde:1: ErrImagePull: no")},
-		"may not be read":    {facts{pods: read[[]corev1.Pod]{err: errForbidden}}, "[warn] installation: not checked: things is forbidden: no right\n       do: have it checked by a user who has the right, or get that\n"},
+		"may not be read":    {facts{pods: read[[]corev1.Pod]{err: errForbidden}}, "[warn] installation: not checked: things is forbidden: no right\n       do: get the right, or ask a user who has it to check\n"},
 	}.run(t, installation)
 }

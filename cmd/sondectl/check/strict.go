@@ -1,7 +1,6 @@
 package check
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -18,32 +17,34 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const strictHelp = `Say what mode STRICT would refuse of what the proxies of PERMISSIVE meshes get, and from whom.
+const strictHelp = `Show the traffic to proxies of PERMISSIVE meshes that mode STRICT would reject, and its sources.
 
-[fail]  it came within --quiet, or goes on. Each source is on a line of its own: whose address it is, whether that has a sidecar, how much, since when
-[warn]  it came, but not within --quiet; or a proxy does not tell what it gets until now
-[ok]    nothing came, and since when that is known
+[fail]  such traffic came within --quiet, or continues. A line for each source has its address and owner, whether that
+        has a sidecar, how much traffic came, and since when
+[warn]  such traffic came, but not within --quiet; or a proxy does not report its traffic
+[ok]    no such traffic came; the line says since when this is known
 
-Agents are asked while it runs. Their Envoys tell them of a request within about a second, and of a connection once it has ended or lasts for 30 s.
-What pods have got that are gone is kept for a day, in the memory of the replica that answers. A line says since when. Probes that the agent
-answers do not come to Envoy, and connections on which nothing is sent are not refused: neither counts.`
+The command asks the agents. Their Envoys report a request within about a second, and a connection when it ends or after
+30 s. The replica that answers keeps the traffic of deleted pods in memory for a day; a line says since when. Probes
+that the agent answers do not reach Envoy, and STRICT does not reject connections on which nothing is sent: neither
+counts.`
 
-// defaultQuiet is how long nothing may have come.
+// defaultQuiet is the required time without traffic that STRICT would reject.
 const defaultQuiet = time.Hour
 
-func strictCommand(out *bytes.Buffer, o Options) *cobra.Command {
+func strictCommand(out *printer.Output, o Options) *cobra.Command {
 	var mesh string
 	quiet := defaultQuiet
 	cmd := &cobra.Command{
 		Use:     "strict",
-		Short:   "Say whether a mesh may go from mode PERMISSIVE to STRICT",
+		Short:   "Check whether a mesh is ready for mode STRICT",
 		Long:    strictHelp,
 		Example: "  sondectl check strict\n  sondectl check strict --mesh default --quiet 24h -o json",
 		Args:    cobra.NoArgs,
 	}
 	output := printer.AddFormat(cmd, printer.Text, printer.JSON)
 	cmd.Flags().Var(&names.Flag{To: &mesh, Among: []names.Kind{names.Mesh}}, "mesh", "only this `MESH`; default all")
-	cmd.Flags().DurationVar(&quiet, "quiet", defaultQuiet, "how long nothing may have come that STRICT would refuse")
+	cmd.Flags().DurationVar(&quiet, "quiet", defaultQuiet, "required time without traffic that STRICT would reject")
 	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", o.Meshes))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if quiet < 0 {
@@ -62,22 +63,22 @@ func strictCommand(out *bytes.Buffer, o Options) *cobra.Command {
 	return cmd
 }
 
-// strict collects what is found, as of now.
+// strict collects the lines of check strict.
 type strict struct {
 	lines
 	now   time.Time
 	quiet time.Duration
 }
 
-// strictLines returns what is found, as of now.
+// strictLines returns the lines for the control plane's answer.
 func strictLines(found *adminv1.CheckStrictResponse, now time.Time, quiet time.Duration) []Line {
 	l := &strict{now: now, quiet: quiet}
 	if missing := found.GetMissingReplicas(); len(missing) > 0 {
-		l.warn("replica "+strings.Join(missing, ", ")+" of the control plane is not heard: "+
-			"what agents with it have counted since is not known", "see sondectl health")
+		l.warn("replica "+strings.Join(missing, ", ")+" of the control plane is disconnected: "+
+			"recent counts from its agents are missing", "see sondectl health")
 	}
 	if len(found.GetMeshes()) == 0 {
-		l.warn("there is no mesh: nothing is known of what comes", "create a Mesh in mode PERMISSIVE")
+		l.warn("no mesh found: no traffic is counted", "create a Mesh in mode PERMISSIVE")
 	}
 	for _, m := range found.GetMeshes() {
 		l.mesh(m)
@@ -89,17 +90,17 @@ func (l *strict) mesh(m *adminv1.StrictMesh) {
 	name := "mesh " + m.GetMesh()
 	switch m.GetMode() {
 	case "STRICT":
-		l.add(OK, name+" is in mode STRICT already", "")
+		l.add(OK, name+" is already in mode STRICT", "")
 		return
 	case "":
-		l.fail(name+" has no mTLS: its proxies send all in plain text", "set mode PERMISSIVE, then check again")
+		l.fail(name+" has no mTLS: its proxies send all traffic in plaintext", "set mode PERMISSIVE, then check again")
 		return
 	}
 	for _, p := range m.GetPorts() {
 		l.port(name, p)
 	}
 	if n := m.GetPortsLeftOut(); n > 0 {
-		l.fail(fmt.Sprintf("%s: %d more ports get what STRICT would refuse, and are not shown", name, n), "")
+		l.fail(fmt.Sprintf("%s: %d more ports get traffic that STRICT would reject, and are not shown", name, n), "")
 	}
 	l.gaps(name, m)
 	where := ""
@@ -108,21 +109,21 @@ func (l *strict) mesh(m *adminv1.StrictMesh) {
 	}
 	level := OK
 	if m.GetTelling() < m.GetProxies() {
-		level = Warn // what the others get is not known
+		level = Warn // the traffic of the other proxies is unknown
 	}
-	l.add(level, fmt.Sprintf("%s: nothing has come%s that STRICT would refuse, %s", name, where, knownSince(m, l.now)), "")
+	l.add(level, fmt.Sprintf("%s: no traffic%s that STRICT would reject, %s", name, where, knownSince(m, l.now)), "")
 }
 
-// knownSince says how much is known.
+// knownSince says since when, and of how many proxies, the traffic is known.
 func knownSince(m *adminv1.StrictMesh, now time.Time) string {
 	since := m.GetSince().AsTime()
-	return fmt.Sprintf("since %s (%s), as far as %d of %d proxies tell; what pods have got that are gone is known since then, for a day",
+	return fmt.Sprintf("since %s (%s), as reported by %d of %d proxies; traffic of deleted pods is included for a day",
 		clock(since), printer.ShortDuration(max(0, now.Sub(since))), m.GetTelling(), m.GetProxies())
 }
 
 func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
 
-// port says what has come to a port, and which probes of kubelets.
+// port adds lines for the rejected traffic to a port, and for probes of kubelets.
 func (l *strict) port(name string, p *adminv1.StrictPort) {
 	subject := name + ": " + portText(p)
 	if total := totalOf(p); total != nil {
@@ -132,7 +133,7 @@ func (l *strict) port(name string, p *adminv1.StrictPort) {
 			notes = append(notes, fmt.Sprintf("from %s: %s", sourceText(s), tallyText(s.GetTally(), p.GetRequests(), l.now)))
 		}
 		if p.GetOthers() != nil {
-			notes = append(notes, "from others, which are not told apart: "+tallyText(p.GetOthers(), p.GetRequests(), l.now))
+			notes = append(notes, "from other sources: "+tallyText(p.GetOthers(), p.GetRequests(), l.now))
 		}
 		l.all = append(l.all, Line{
 			Level: level, Do: adviceFor(p), Notes: notes, About: printer.Message{Message: p}, whole: true,
@@ -143,8 +144,8 @@ func (l *strict) port(name string, p *adminv1.StrictPort) {
 		level, when := judge(probes, l.now, l.quiet)
 		l.all = append(l.all, Line{
 			Level: level, Notes: []string{tallyText(probes, true, l.now)}, About: printer.Message{Message: p},
-			Text: subject + ": probes of the kubelet come in plain text, " + when +
-				": STRICT would fail them, and the pod would not be Ready",
+			Text: subject + ": probes of the kubelet come in plaintext, " + when +
+				": STRICT would reject them, and the pod would not be Ready",
 			Do: "let the agent answer them: remove kuma.io/virtual-probes: disabled, " +
 				"and see sondectl probes explain for probes that cannot be translated",
 		})
@@ -163,7 +164,7 @@ func portText(p *adminv1.StrictPort) string {
 	return text
 }
 
-// totalOf returns the sum of all but probes, nil if nothing has come.
+// totalOf returns the sum of all traffic except probes, nil without any.
 func totalOf(p *adminv1.StrictPort) *adminv1.StrictTally {
 	var sum *adminv1.StrictTally
 	add := func(t *adminv1.StrictTally) {
@@ -193,13 +194,13 @@ func judge(t *adminv1.StrictTally, now time.Time, quiet time.Duration) (level Le
 	return Warn, "none for " + printer.ShortDuration(ago)
 }
 
-// amount says how many there were, and how many go on.
+// amount says how many requests or connections there were, and how many are open.
 func amount(t *adminv1.StrictTally, requests bool) string {
 	noun := "connection"
 	if requests {
 		noun = "request"
 	}
-	count, open := int(min(t.GetCount(), math.MaxInt)), int(t.GetOpen()) // as agents say
+	count, open := int(min(t.GetCount(), math.MaxInt)), int(t.GetOpen()) // agents may send any value
 	switch {
 	case open == 0:
 		return printer.Plural(count, noun)
@@ -218,46 +219,46 @@ func tallyText(t *adminv1.StrictTally, requests bool, now time.Time) string {
 func kindText(k adminv1.StrictPort_Kind) string {
 	switch k {
 	case adminv1.StrictPort_PLAINTEXT:
-		return "in plain text"
+		return "in plaintext"
 	case adminv1.StrictPort_APPLICATION_TLS:
-		return "with TLS of the application's own"
+		return "with the application's own TLS"
 	case adminv1.StrictPort_NO_INBOUND:
 		return "to a port without an inbound"
 	}
-	return "that STRICT would refuse, for a reason that this sondectl does not know"
+	return "that STRICT would reject, for a reason unknown to this sondectl"
 }
 
 func sourceText(s *adminv1.StrictSource) string {
 	switch {
 	case len(s.GetDataplanes()) > 0:
-		return fmt.Sprintf("%s, a machine that several dataplanes share (%s): one of them, or a program without a sidecar", s.GetAddress(), printer.FirstFew(s.GetDataplanes(), ", "))
+		return fmt.Sprintf("%s, a machine with several dataplanes (%s): one of them, or a program without a sidecar", s.GetAddress(), printer.FirstFew(s.GetDataplanes(), ", "))
 	case s.GetMachine() && s.GetDataplane() != "":
 		return fmt.Sprintf("%s, the machine of dataplane %s of mesh %s, workload %s: its application, or a program without a sidecar",
 			s.GetAddress(), s.GetDataplane(), s.GetMesh(), s.GetWorkload())
 	case s.GetMachine():
-		return s.GetAddress() + ", a loopback address: any program on the machine, or in the pod, of the proxy that got it"
+		return s.GetAddress() + ", a loopback address: any program in the proxy's pod or on its machine"
 	case s.GetDataplane() != "":
 		return fmt.Sprintf("%s, which has a sidecar: dataplane %s of mesh %s, workload %s", s.GetAddress(), s.GetDataplane(), s.GetMesh(), s.GetWorkload())
 	case s.GetPod() != "":
 		return fmt.Sprintf("%s, pod %s without a sidecar", s.GetAddress(), s.GetPod())
 	case s.GetNode() != "":
-		return fmt.Sprintf("%s, node %s: a pod with hostNetwork, the node itself, or who comes through it from outside", s.GetAddress(), s.GetNode())
+		return fmt.Sprintf("%s, node %s: a pod with hostNetwork, the node itself, or a client outside of the cluster", s.GetAddress(), s.GetNode())
 	}
-	return s.GetAddress() + ", which is no pod's that is known"
+	return s.GetAddress() + ", an unknown pod or client"
 }
 
-// adviceFor says what to do about a port.
+// adviceFor returns the advice for a port.
 func adviceFor(p *adminv1.StrictPort) string {
 	if p.GetKind() == adminv1.StrictPort_NO_INBOUND {
-		return "make it an inbound: name the port in a Service or in the pod's containers; or leave it out of the mesh: traffic.kuma.io/exclude-inbound-ports"
+		return "make the port an inbound: declare it in a Service or in the pod's containers; or exclude it from the mesh: traffic.kuma.io/exclude-inbound-ports"
 	}
 	has := func(what func(*adminv1.StrictSource) bool) bool { return slices.ContainsFunc(p.GetSources(), what) }
 	var all []string
 	if has((*adminv1.StrictSource).GetMachine) {
-		all = append(all, "let programs on a machine call through the sidecar there: at an outbound of its Dataplane, or with redirection")
+		all = append(all, "on machines, make programs call through the sidecar: at an outbound of its Dataplane, or with redirection")
 	}
 	if has(func(s *adminv1.StrictSource) bool { return s.GetDataplane() != "" && !s.GetMachine() }) {
-		all = append(all, "let senders with a sidecar call a service of the mesh by its name or ClusterIP: they call the address of a pod, or leave the port out of redirection")
+		all = append(all, "make senders with a sidecar call the service by its name or ClusterIP: they call a pod's address, or exclude the port from redirection")
 	}
 	if has(func(s *adminv1.StrictSource) bool { return s.GetPod() != "" }) {
 		all = append(all, "inject the sidecar into the pods without one")
@@ -265,12 +266,12 @@ func adviceFor(p *adminv1.StrictPort) string {
 	if p.GetOthers() != nil || has(func(s *adminv1.StrictSource) bool {
 		return s.GetDataplane() == "" && s.GetPod() == "" && !s.GetMachine()
 	}) {
-		all = append(all, "let senders outside of the mesh come through a gateway, or leave the port out of it: traffic.kuma.io/exclude-inbound-ports")
+		all = append(all, "make senders outside of the mesh use a gateway, or exclude the port from the mesh: traffic.kuma.io/exclude-inbound-ports")
 	}
 	return strings.Join(all, "; ")
 }
 
-// gaps says for which reasons proxies do not tell.
+// gaps adds lines for proxies that do not report their traffic, by reason.
 func (l *strict) gaps(name string, m *adminv1.StrictMesh) {
 	byReason := map[string][]string{}
 	var reasons []string
@@ -284,10 +285,10 @@ func (l *strict) gaps(name string, m *adminv1.StrictMesh) {
 		who := byReason[reason]
 		l.all = append(l.all, Line{
 			Level: Warn, About: map[string]any{"dataplanes": who},
-			Text: fmt.Sprintf("%s: dataplane %s cannot tell what it gets: %s", name, printer.FirstFew(who, ", "), reason),
+			Text: fmt.Sprintf("%s: dataplane %s does not report its traffic: %s", name, printer.FirstFew(who, ", "), reason),
 		})
 	}
 	if n := m.GetGapsLeftOut(); n > 0 {
-		l.warn(fmt.Sprintf("%s: %d more proxies cannot tell what they get", name, n), "")
+		l.warn(fmt.Sprintf("%s: %d more proxies do not report their traffic", name, n), "")
 	}
 }

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,10 +37,10 @@ func web(s *adminv1.StrictSource) *adminv1.StrictPort {
 	}
 }
 
-const known = ", since 2026-11-27 14:02 (58m), as far as 3 of 3 proxies tell; what pods have got that are gone is known since then, for a day\n"
+const known = ", since 2026-11-27 14:02 (58m), as reported by 3 of 3 proxies; traffic of deleted pods is included for a day\n"
 
-// TestStrictLines compares what is printed.
-// Each source is shown: one that is not would break.
+// TestStrictLines compares the output.
+// All sources are shown, since STRICT would reject each of them.
 func TestStrictShowsAllSources(t *testing.T) {
 	port := &adminv1.StrictPort{Workload: "web", Port: 80, Others: tally(1, 0, time.Minute, time.Minute)}
 	for i := range 20 {
@@ -49,19 +48,19 @@ func TestStrictShowsAllSources(t *testing.T) {
 	}
 	l := &strict{now: localNow, quiet: defaultQuiet}
 	l.port("mesh shop", port)
-	var out bytes.Buffer
-	_ = write(&out, l.all, printer.Text) // it says that a line fails
+	var out printer.Output
+	_ = write(&out, l.all, printer.Text) // the error that a line fails
 	if got := strings.Count(out.String(), "\n       from "); got != 21 {
 		t.Errorf("%d senders are shown, want 20, and the others:\n%s", got, &out)
 	}
 }
 
-// machineLines is what is said of requests two hours ago from a machine.
+// machineLines are the lines for requests from a machine two hours ago.
 func machineLines(requests, from string) string {
-	return "[warn] mesh shop: workload /ns/shop/sa/web, port 8080 (service web_shop_svc_80): " + requests + " in plain text, none for 2h\n" +
+	return "[warn] mesh shop: workload /ns/shop/sa/web, port 8080 (service web_shop_svc_80): " + requests + " in plaintext, none for 2h\n" +
 		"       from " + from + ": " + requests + " since 2026-11-27 13:00, last 2h ago\n" +
-		"       do: let programs on a machine call through the sidecar there: at an outbound of its Dataplane, or with redirection\n" +
-		"[ok]   mesh shop: nothing has come to other ports that STRICT would refuse" + known
+		"       do: on machines, make programs call through the sidecar: at an outbound of its Dataplane, or with redirection\n" +
+		"[ok]   mesh shop: no traffic to other ports that STRICT would reject" + known
 }
 
 func TestStrictLines(t *testing.T) {
@@ -73,24 +72,24 @@ func TestStrictLines(t *testing.T) {
 	}{
 		"no mesh": {
 			found: &adminv1.CheckStrictResponse{},
-			want:  "[warn] there is no mesh: nothing is known of what comes\n       do: create a Mesh in mode PERMISSIVE\n",
+			want:  "[warn] no mesh found: no traffic is counted\n       do: create a Mesh in mode PERMISSIVE\n",
 		},
 		"nothing": {
 			found: &adminv1.CheckStrictResponse{Meshes: []*adminv1.StrictMesh{ofMesh()}},
-			want:  "[ok]   mesh shop: nothing has come that STRICT would refuse" + known,
+			want:  "[ok]   mesh shop: no traffic that STRICT would reject" + known,
 		},
 		"modes": {
 			found: &adminv1.CheckStrictResponse{Meshes: []*adminv1.StrictMesh{{Mesh: "a", Mode: "STRICT"}, {Mesh: "b"}}},
-			want: "[ok]   mesh a is in mode STRICT already\n" +
-				"[fail] mesh b has no mTLS: its proxies send all in plain text\n       do: set mode PERMISSIVE, then check again\n",
+			want: "[ok]   mesh a is already in mode STRICT\n" +
+				"[fail] mesh b has no mTLS: its proxies send all traffic in plaintext\n       do: set mode PERMISSIVE, then check again\n",
 			wantFail: true,
 		},
 		"a pod without a sidecar": {
 			found: &adminv1.CheckStrictResponse{Meshes: []*adminv1.StrictMesh{ofMesh(web(curl))}},
-			want: "[fail] mesh shop: workload /ns/shop/sa/web, port 8080 (service web_shop_svc_80): 12 requests in plain text, last 9s ago\n" +
+			want: "[fail] mesh shop: workload /ns/shop/sa/web, port 8080 (service web_shop_svc_80): 12 requests in plaintext, last 9s ago\n" +
 				"       from 10.0.0.7, pod shop/curl without a sidecar: 12 requests since 2026-11-27 14:40, last 9s ago\n" +
 				"       do: inject the sidecar into the pods without one\n" +
-				"[ok]   mesh shop: nothing has come to other ports that STRICT would refuse" + known,
+				"[ok]   mesh shop: no traffic to other ports that STRICT would reject" + known,
 			wantFail: true,
 		},
 		"a sidecar that is not used, a node, and others": {
@@ -101,13 +100,13 @@ func TestStrictLines(t *testing.T) {
 					{Address: "172.18.0.2", Node: "worker-1", Tally: tally(1, 0, 3*time.Hour, 3*time.Hour)},
 				},
 			})}},
-			want: "[fail] mesh shop: workload /ns/shop/sa/db, port 5432: 5 connections and 2 open in plain text, last 60s ago\n" +
+			want: "[fail] mesh shop: workload /ns/shop/sa/db, port 5432: 5 connections and 2 open in plaintext, last 60s ago\n" +
 				"       from 10.0.0.8, which has a sidecar: dataplane job.shop of mesh shop, workload /ns/shop/sa/job: 3 connections and 2 open since 2026-11-27 13:00, last 2h ago\n" +
-				"       from 172.18.0.2, node worker-1: a pod with hostNetwork, the node itself, or who comes through it from outside: 1 connection since 2026-11-27 12:00, last 3h ago\n" +
-				"       from others, which are not told apart: 1 connection since 2026-11-27 14:59, last 60s ago\n" +
-				"       do: let senders with a sidecar call a service of the mesh by its name or ClusterIP: they call the address of a pod, or leave the port out of redirection; " +
-				"let senders outside of the mesh come through a gateway, or leave the port out of it: traffic.kuma.io/exclude-inbound-ports\n" +
-				"[ok]   mesh shop: nothing has come to other ports that STRICT would refuse" + known,
+				"       from 172.18.0.2, node worker-1: a pod with hostNetwork, the node itself, or a client outside of the cluster: 1 connection since 2026-11-27 12:00, last 3h ago\n" +
+				"       from other sources: 1 connection since 2026-11-27 14:59, last 60s ago\n" +
+				"       do: make senders with a sidecar call the service by its name or ClusterIP: they call a pod's address, or exclude the port from redirection; " +
+				"make senders outside of the mesh use a gateway, or exclude the port from the mesh: traffic.kuma.io/exclude-inbound-ports\n" +
+				"[ok]   mesh shop: no traffic to other ports that STRICT would reject" + known,
 			wantFail: true,
 		},
 		"programs on machines": {
@@ -116,56 +115,56 @@ func TestStrictLines(t *testing.T) {
 			})), ofMesh(web(&adminv1.StrictSource{
 				Address: "10.0.0.9", Machine: true, Mesh: "shop", Dataplane: "vm-1", Workload: "vm", Tally: tally(2, 0, 2*time.Hour, 2*time.Hour),
 			})), ofMesh(web(&adminv1.StrictSource{Address: "127.0.0.1", Machine: true, Tally: tally(1, 0, 2*time.Hour, 2*time.Hour)}))}},
-			want: machineLines("3 requests", "10.0.0.8, a machine that several dataplanes share (shop/db-1, shop/web-1): one of them, or a program without a sidecar") +
+			want: machineLines("3 requests", "10.0.0.8, a machine with several dataplanes (shop/db-1, shop/web-1): one of them, or a program without a sidecar") +
 				machineLines("2 requests", "10.0.0.9, the machine of dataplane vm-1 of mesh shop, workload vm: its application, or a program without a sidecar") +
-				machineLines("1 request", "127.0.0.1, a loopback address: any program on the machine, or in the pod, of the proxy that got it"),
+				machineLines("1 request", "127.0.0.1, a loopback address: any program in the proxy's pod or on its machine"),
 		},
 		"mended": {
 			found: &adminv1.CheckStrictResponse{Meshes: []*adminv1.StrictMesh{ofMesh(web(&adminv1.StrictSource{Address: "10.0.0.7", Tally: tally(12, 0, 5*time.Hour, 3*time.Hour)}))}},
-			want: "[warn] mesh shop: workload /ns/shop/sa/web, port 8080 (service web_shop_svc_80): 12 requests in plain text, none for 3h\n" +
-				"       from 10.0.0.7, which is no pod's that is known: 12 requests since 2026-11-27 10:00, last 3h ago\n" +
-				"       do: let senders outside of the mesh come through a gateway, or leave the port out of it: traffic.kuma.io/exclude-inbound-ports\n" +
-				"[ok]   mesh shop: nothing has come to other ports that STRICT would refuse" + known,
+			want: "[warn] mesh shop: workload /ns/shop/sa/web, port 8080 (service web_shop_svc_80): 12 requests in plaintext, none for 3h\n" +
+				"       from 10.0.0.7, an unknown pod or client: 12 requests since 2026-11-27 10:00, last 3h ago\n" +
+				"       do: make senders outside of the mesh use a gateway, or exclude the port from the mesh: traffic.kuma.io/exclude-inbound-ports\n" +
+				"[ok]   mesh shop: no traffic to other ports that STRICT would reject" + known,
 		},
 		"it goes on since long": {
 			found: &adminv1.CheckStrictResponse{Meshes: []*adminv1.StrictMesh{ofMesh(&adminv1.StrictPort{
 				Workload: "db", Kind: adminv1.StrictPort_NO_INBOUND, Sources: []*adminv1.StrictSource{{Address: "192.0.2.1", Tally: tally(0, 1, 5*time.Hour, 2*time.Hour)}},
 			})}},
 			want: "[fail] mesh shop: workload db, further ports: 1 open connection to a port without an inbound, last 2h ago\n" +
-				"       from 192.0.2.1, which is no pod's that is known: 1 open connection since 2026-11-27 10:00, last 2h ago\n" +
-				"       do: make it an inbound: name the port in a Service or in the pod's containers; or leave it out of the mesh: traffic.kuma.io/exclude-inbound-ports\n" +
-				"[ok]   mesh shop: nothing has come to other ports that STRICT would refuse" + known,
+				"       from 192.0.2.1, an unknown pod or client: 1 open connection since 2026-11-27 10:00, last 2h ago\n" +
+				"       do: make the port an inbound: declare it in a Service or in the pod's containers; or exclude it from the mesh: traffic.kuma.io/exclude-inbound-ports\n" +
+				"[ok]   mesh shop: no traffic to other ports that STRICT would reject" + known,
 			wantFail: true,
 		},
 		"probes alone": {
 			found: &adminv1.CheckStrictResponse{Meshes: []*adminv1.StrictMesh{ofMesh(&adminv1.StrictPort{Workload: "web", Port: 80, Requests: true, Probes: tally(9, 0, time.Minute, time.Second)})}},
-			want: "[fail] mesh shop: workload web, port 80: probes of the kubelet come in plain text, last 1s ago: STRICT would fail them, and the pod would not be Ready\n" +
+			want: "[fail] mesh shop: workload web, port 80: probes of the kubelet come in plaintext, last 1s ago: STRICT would reject them, and the pod would not be Ready\n" +
 				"       9 requests since 2026-11-27 14:59, last 1s ago\n" +
 				"       do: let the agent answer them: remove kuma.io/virtual-probes: disabled, and see sondectl probes explain for probes that cannot be translated\n" +
-				"[ok]   mesh shop: nothing has come to other ports that STRICT would refuse" + known,
+				"[ok]   mesh shop: no traffic to other ports that STRICT would reject" + known,
 			wantFail: true,
 		},
 		"proxies that cannot tell, and a replica": {
 			found: &adminv1.CheckStrictResponse{MissingReplicas: []string{"cp-b"}, Meshes: []*adminv1.StrictMesh{{
 				Mesh: "shop", Mode: "PERMISSIVE", Since: at(time.Minute), Proxies: 9, Telling: 6, GapsLeftOut: 1, PortsLeftOut: 2, Gaps: []*adminv1.StrictGap{
-					{Dataplane: "old-1.shop", Reason: "its agent of version 0.1.0 is too old to count plain text: restart it with a newer one"},
+					{Dataplane: "old-1.shop", Reason: "its agent of version 0.1.0 is too old to count plaintext: restart it with a newer one"},
 					{Dataplane: "gone-1.shop", Reason: "its agent is not connected"},
-					{Dataplane: "old-2.shop", Reason: "its agent of version 0.1.0 is too old to count plain text: restart it with a newer one"},
+					{Dataplane: "old-2.shop", Reason: "its agent of version 0.1.0 is too old to count plaintext: restart it with a newer one"},
 				},
 			}}},
-			want: "[warn] replica cp-b of the control plane is not heard: what agents with it have counted since is not known\n       do: see sondectl health\n" +
-				"[fail] mesh shop: 2 more ports get what STRICT would refuse, and are not shown\n" +
-				"[warn] mesh shop: dataplane old-1.shop, old-2.shop cannot tell what it gets: its agent of version 0.1.0 is too old to count plain text: restart it with a newer one\n" +
-				"[warn] mesh shop: dataplane gone-1.shop cannot tell what it gets: its agent is not connected\n" +
-				"[warn] mesh shop: 1 more proxies cannot tell what they get\n" +
-				"[warn] mesh shop: nothing has come that STRICT would refuse, since 2026-11-27 14:59 (60s), as far as 6 of 9 proxies tell; what pods have got that are gone is known since then, for a day\n",
+			want: "[warn] replica cp-b of the control plane is disconnected: recent counts from its agents are missing\n       do: see sondectl health\n" +
+				"[fail] mesh shop: 2 more ports get traffic that STRICT would reject, and are not shown\n" +
+				"[warn] mesh shop: dataplane old-1.shop, old-2.shop does not report its traffic: its agent of version 0.1.0 is too old to count plaintext: restart it with a newer one\n" +
+				"[warn] mesh shop: dataplane gone-1.shop does not report its traffic: its agent is not connected\n" +
+				"[warn] mesh shop: 1 more proxies do not report their traffic\n" +
+				"[warn] mesh shop: no traffic that STRICT would reject, since 2026-11-27 14:59 (60s), as reported by 6 of 9 proxies; traffic of deleted pods is included for a day\n",
 			wantFail: true,
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			lines := strictLines(tc.found, localNow, defaultQuiet)
-			var out bytes.Buffer
+			var out printer.Output
 			err := write(&out, lines, printer.Text)
 			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
 				t.Errorf("it prints (-want +got):\n%s", diff)
@@ -183,7 +182,7 @@ func TestStrictLines(t *testing.T) {
 	}
 }
 
-// answering is a control plane that has found a pod without a sidecar.
+// answering is a control plane that reports a pod without a sidecar.
 type answering struct {
 	adminv1.AdminServiceClient
 	asked *adminv1.CheckStrictRequest
@@ -195,7 +194,7 @@ func (a *answering) CheckStrict(_ context.Context, r *adminv1.CheckStrictRequest
 }
 
 func TestStrictCommand(t *testing.T) {
-	var out bytes.Buffer
+	var out printer.Output
 	api := &answering{}
 	run := func(args ...string) error {
 		cmd := Command(&out, Options{Call: func(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
@@ -205,7 +204,7 @@ func TestStrictCommand(t *testing.T) {
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		return cmd.ExecuteContext(t.Context())
 	}
-	if err := run("strict", "--mesh=shop"); err != nil || api.asked.GetMesh() != "shop" || out.String() != "[ok]   mesh shop is in mode STRICT already\n" {
+	if err := run("strict", "--mesh=shop"); err != nil || api.asked.GetMesh() != "shop" || out.String() != "[ok]   mesh shop is already in mode STRICT\n" {
 		t.Errorf("%v, asked for %v, prints %q", err, api.asked, out.String())
 	}
 	if err := run("strict", "--quiet=-1s"); err == nil || err.Error() != "--quiet: -1s: must be at least 0s" {

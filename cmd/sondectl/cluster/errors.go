@@ -10,24 +10,25 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 )
 
-// Explain returns why the API server did not do something, for users. What it says of a right that is missing names the user, the verb and the resource.
+// Explain explains an error of the API server for users. Its message about a missing right names the user, the verb and
+// the resource.
 func (c *Cluster) Explain(doing string, err error) error {
 	var answer apierrors.APIStatus
 	switch {
 	case err == nil:
 		return nil
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%s: the API server at %s does not accept the credentials of %s: they may have expired, so log in again", doing, c.Config.Host, c.credentials())
+		return fmt.Errorf("%s: the API server at %s rejects the credentials of %s: they may have expired, log in again", doing, c.Config.Host, c.credentials())
 	case errors.As(err, &answer):
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	if failed, ok := errors.AsType[*url.Error](err); ok {
-		err = failed.Err // without the whole URL
+		err = failed.Err // hide the URL
 	}
-	return unreachable(fmt.Errorf("%s: no answer from the API server at %s: %w", doing, c.Config.Host, err))
+	return unreachable(fmt.Errorf("%s: no response from the API server at %s: %w", doing, c.Config.Host, err))
 }
 
-// credentials says where those of the user are.
+// credentials names the source of the user's credentials.
 func (c *Cluster) credentials() string {
 	if c.context == "" {
 		return "this pod"

@@ -23,18 +23,18 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// endPatience is how long to wait for the reason once a forwarded connection has broken.
+// endPatience is how long to wait for the reason after a forwarded connection breaks.
 const endPatience = time.Second
 
-// forward is a local port whose connections go to a port of a pod.
+// forward forwards a local port to a port of a pod.
 type forward struct {
 	address string // host:port
 	end     context.CancelFunc
-	ended   chan struct{} // closed once it forwards no more
+	ended   chan struct{} // closed when forwarding has ended
 	reason  *reason
 }
 
-// forward begins to forward a local port to the admin API of a pod.
+// forward starts to forward a local port to the admin API of a pod.
 func (c *Cluster) forward(ctx context.Context, namespace, pod string) (*forward, error) {
 	d, err := c.dialer(namespace, pod)
 	if err != nil {
@@ -48,9 +48,10 @@ func (c *Cluster) forward(ctx context.Context, namespace, pod string) (*forward,
 	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(logged, d, []string{"127.0.0.1"}, ports, ready, io.Discard, io.Discard)
 	if err != nil {
 		end()
-		return nil, fmt.Errorf("forward a port: %w", err)
+		return nil, fmt.Errorf("forward port: %w", err)
 	}
-	go func() { // it ends by f.end. While it waits for an API server that does not answer, it ends with the program
+	// f.end stops this goroutine, unless it waits for an API server that does not respond: then it ends with the program.
+	go func() {
 		defer close(f.ended)
 		f.reason.set(forwarder.ForwardPorts())
 	}()
@@ -69,19 +70,19 @@ func (c *Cluster) forward(ctx context.Context, namespace, pod string) (*forward,
 	local, err := forwarder.GetPorts()
 	if err != nil {
 		end()
-		return nil, fmt.Errorf("forward a port: %w", err)
+		return nil, fmt.Errorf("forward port: %w", err)
 	}
 	f.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(local[0].Local)))
 	return f, nil
 }
 
-// close ends the forward, and waits until it has.
+// close stops forwarding, and waits until it has ended.
 func (f *forward) close() {
 	f.end()
 	<-f.ended
 }
 
-// lost returns why the forward has ended, nil while it goes on. A connection may break a moment before the forward ends.
+// lost returns why forwarding has ended, nil while it is active. A connection may break shortly before forwarding ends.
 func (f *forward) lost(patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -93,10 +94,10 @@ func (f *forward) lost(patience time.Duration) error {
 	}
 }
 
-// dialer opens the connection over which ports are forwarded, and keeps why it could not, of which a forwarder only returns a text.
+// dialer opens the connection for forwarded ports, and keeps its error, which the forwarder only returns as text.
 type dialer struct {
 	httpstream.Dialer
-	// webSocket is why WebSocket was not to be had, if that was tried before SPDY.
+	// webSocket is the error of WebSocket, if it was tried before SPDY.
 	webSocket, err error
 }
 
@@ -107,8 +108,8 @@ func (d *dialer) Dial(protocols ...string) (httpstream.Connection, string, error
 	return conn, protocol, err //nolint:wrapcheck // the caller explains it
 }
 
-// answer returns the error with which both have failed as the status that it is, if the API server has answered: of a request for SPDY there is only the
-// text, and that for WebSocket takes another right.
+// answer returns the API server's status if WebSocket and SPDY have both failed: the error of SPDY is only text, and
+// WebSocket needs a different right.
 func (d *dialer) answer(err error) error {
 	failed, ok := errors.AsType[*httpstream.UpgradeFailureError](d.webSocket)
 	if err == nil || !ok {
@@ -123,18 +124,19 @@ func (d *dialer) answer(err error) error {
 	return &status
 }
 
-// dialer returns one that speaks WebSocket, and SPDY to API servers, or through proxies, that do not take that: as kubectl does.
+// dialer returns a dialer that, like kubectl, speaks WebSocket, or SPDY if the API server or a proxy does not support
+// WebSocket.
 func (c *Cluster) dialer(namespace, pod string) (*dialer, error) {
 	config := rest.CopyConfig(c.Config)
-	config.Timeout = 0 // a forward lasts
+	config.Timeout = 0 // no timeout: forwarding has no end
 	url := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("forward a port: %w", err)
+		return nil, fmt.Errorf("forward port: %w", err)
 	}
 	webSocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, config)
 	if err != nil {
-		return nil, fmt.Errorf("forward a port: %w", err)
+		return nil, fmt.Errorf("forward port: %w", err)
 	}
 	overSPDY := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
 	d := &dialer{}
@@ -145,7 +147,8 @@ func (c *Cluster) dialer(namespace, pod string) (*dialer, error) {
 	return d, nil
 }
 
-// reason is why a forward has ended. It is the sink of its log, where the first error is the reason, and the last one what follows from it.
+// reason is why forwarding has ended: the first error in the forwarder's log, of which reason is the sink. Later errors
+// follow from the first one.
 type reason struct {
 	mu  sync.Mutex
 	err error
@@ -165,7 +168,7 @@ func (r *reason) get() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err == nil {
-		return errors.New("it was ended")
+		return errors.New("it was closed")
 	}
 	return r.err
 }
@@ -179,8 +182,8 @@ func (*reason) Enabled(int) bool { return false }
 // Info implements logr.LogSink.
 func (*reason) Info(int, string, ...any) {}
 
-// callerGone is logged where our own connection has closed, as it does once a call has failed: that says nothing about the pod, and may come before what does.
-// Source: k8s.io/client-go/tools/portforward, handleConnection.
+// callerGone is logged when sondectl has closed its own connection, for example after a failed call. It is not the
+// reason, which may be logged later. Source: k8s.io/client-go/tools/portforward, handleConnection.
 const callerGone = "Error copying from remote stream to local connection"
 
 // Error implements logr.LogSink.

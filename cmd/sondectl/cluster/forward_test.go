@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// TestReason has the forwarder log what it does in the order in which it may.
+// TestReason logs the forwarder's messages in each possible order.
 func TestReason(t *testing.T) {
 	gone, refused, ended := errors.New("write: broken pipe"), errors.New("error forwarding port 5681"), errors.New("lost connection to pod")
 	tests := map[string]struct {
 		log  func(r *reason)
 		want string
 	}{
-		"nothing":                    {func(*reason) {}, "it was ended"},
+		"nothing":                    {func(*reason) {}, "it was closed"},
 		"the first":                  {func(r *reason) { r.Error(refused, "An error occurred forwarding"); r.set(ended) }, refused.Error()},
 		"our own connection is gone": {func(r *reason) { r.Error(gone, callerGone); r.Error(refused, "An error occurred forwarding") }, refused.Error()},
 		"and that is all":            {func(r *reason) { r.Error(gone, callerGone); r.set(ended) }, ended.Error()},

@@ -18,20 +18,20 @@ import (
 	"github.com/sonde-mesh/sonde/internal/kubeconfig"
 )
 
-// objectsTimeout limits a request for objects, of which there may be many.
+// objectsTimeout limits a request that may return many objects.
 const objectsTimeout = 30 * time.Second
 
-// ErrNoKubeconfig says that there is no kubeconfig, and the program runs in no pod.
-var ErrNoKubeconfig = errors.New("there is no kubeconfig")
+// ErrNoKubeconfig means that no kubeconfig exists, and that the program does not run in a pod.
+var ErrNoKubeconfig = errors.New("kubeconfig not found")
 
-// open reads the kubeconfig. Nothing is asked. contextFlag is the flag that has o.Context, for errors, and timeout limits each
-// request.
+// open reads the kubeconfig. It sends no request. contextFlag is the flag of o.Context, for errors, and timeout limits
+// each request.
 func (o Options) open(contextFlag string, timeout time.Duration) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.Kubeconfig
 	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
 	explain := func(err error) error {
-		return fmt.Errorf("read the kubeconfig: %w", kubeconfig.Explain(err, rules.GetLoadingPrecedence()...))
+		return fmt.Errorf("read kubeconfig: %w", kubeconfig.Explain(err, rules.GetLoadingPrecedence()...))
 	}
 	raw, err := loading.RawConfig()
 	if err != nil {
@@ -55,12 +55,12 @@ func (o Options) open(contextFlag string, timeout time.Duration) (*Cluster, erro
 	config.UserAgent, config.Dial, config.Timeout = "sondectl", o.Dial, timeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make client of the API server: %w", err)
+		return nil, fmt.Errorf("create client for the API server: %w", err)
 	}
 	return &Cluster{config, client, o.Namespace, cmp.Or(o.Context, raw.CurrentContext), namespace}, nil
 }
 
-// checkContext returns an error if a context is named that is not there, or none is although there are some.
+// checkContext returns an error if the context is unknown, or if none is selected although the kubeconfig has contexts.
 func checkContext(raw *clientcmdapi.Config, flag, name, where string) error {
 	if name == "" && raw.CurrentContext != "" {
 		if _, ok := raw.Contexts[raw.CurrentContext]; !ok {
@@ -70,7 +70,7 @@ func checkContext(raw *clientcmdapi.Config, flag, name, where string) error {
 	}
 	if name == "" {
 		if len(raw.Contexts) == 0 {
-			return nil // there may be a pod
+			return nil // the program may run in a pod
 		}
 		return &mesh.FieldError{Field: "--" + flag, Allowed: "must be given, as " + where + " has no current context" + names(raw)}
 	}
@@ -80,7 +80,7 @@ func checkContext(raw *clientcmdapi.Config, flag, name, where string) error {
 	return nil
 }
 
-// names returns the names of the contexts, as the end of an error.
+// names returns the names of the contexts, to append to an error.
 func names(raw *clientcmdapi.Config) string {
 	if len(raw.Contexts) == 0 {
 		return ""
@@ -88,35 +88,36 @@ func names(raw *clientcmdapi.Config) string {
 	return ": " + strings.Join(slices.Sorted(maps.Keys(raw.Contexts)), ", ")
 }
 
-// Flags of commands that work on objects of Kubernetes, as kubectl has them.
+// Flags, like kubectl's, of commands that work on objects of Kubernetes.
 const (
 	FlagObjectsContext   = "context"
 	FlagObjectsNamespace = "namespace"
 )
 
-// Objects say which objects of Kubernetes a command works on, with the rights of the caller.
+// Objects select the objects of Kubernetes that a command works on, with the rights of the caller.
 type Objects struct {
-	// In is the cluster, by the flags of all commands.
+	// In selects the cluster by the flags of all commands.
 	In *Options
 
 	context, namespace string
 }
 
-// Add adds the flags. of says whose namespace it is.
+// Add adds the flags. of says in their help whose namespace it is.
 func (o *Objects) Add(flags *pflag.FlagSet, of string) {
-	flags.StringVar(&o.context, FlagObjectsContext, "", "`NAME` of a context of the kubeconfig, as --"+FlagContext+"; default its current one")
+	flags.StringVar(&o.context, FlagObjectsContext, "", "`NAME` of a context of the kubeconfig, same as --"+FlagContext+"; default its current one")
 	o.AddNamespace(flags, of)
 }
 
-// AddNamespace is Add for a command that also asks the control plane, which is in the context of all commands.
+// AddNamespace is Add without the context flag, for a command that also calls the control plane in the context of all
+// commands.
 func (o *Objects) AddNamespace(flags *pflag.FlagSet, of string) {
-	flags.StringVarP(&o.namespace, FlagObjectsNamespace, "n", "", "`NAMESPACE` of "+of+"; default that of the context")
+	flags.StringVarP(&o.namespace, FlagObjectsNamespace, "n", "", "`NAMESPACE` of "+of+"; default the context's")
 }
 
-// NamespaceIn returns the namespace in a cluster that is open.
+// NamespaceIn returns the namespace in an open cluster.
 func (o *Objects) NamespaceIn(c *Cluster) string { return cmp.Or(o.namespace, c.objects) }
 
-// Open returns the cluster, and the namespace in it. The error wraps ErrNoKubeconfig if there is none.
+// Open returns the cluster, and the namespace in it. The error wraps ErrNoKubeconfig if it does not exist.
 func (o *Objects) Open() (in *Cluster, namespace string, err error) {
 	of, flag := *o.In, FlagContext
 	if o.context != "" {

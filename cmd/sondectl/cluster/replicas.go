@@ -18,14 +18,14 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// Labels of the chart's pods with a control plane.
+// Labels of the control plane's pods in the chart.
 const (
 	labelName    = "app.kubernetes.io/name"
 	labelRelease = "app.kubernetes.io/instance"
 	chartName    = "sonde"
 )
 
-// Plane is the control plane of one release of the chart.
+// Plane is the control plane of one release.
 type Plane struct {
 	Namespace, Release string
 	Replicas           []corev1.Pod
@@ -36,11 +36,11 @@ func (p Plane) String() string {
 	return fmt.Sprintf("release %q in namespace %q", p.Release, p.Namespace)
 }
 
-// Find returns the control plane that is meant. Errors are for users, with exit codes.
+// Find returns the selected control plane. Its errors are for users, with exit codes.
 func (c *Cluster) Find(ctx context.Context) (Plane, error) {
 	pods, err := c.list(ctx)
 	if err != nil {
-		return Plane{}, c.Explain("find the control plane", err)
+		return Plane{}, c.Explain("find control plane", err)
 	}
 	planes := PlanesOf(pods)
 	if c.namespace == "" && len(planes) == 1 && planes[0].Namespace != DefaultNamespace {
@@ -56,14 +56,15 @@ func (c *Cluster) Find(ctx context.Context) (Plane, error) {
 	for i, p := range planes {
 		texts[i] = p.String()
 	}
-	several := "there are several control planes: " + strings.Join(texts, ", ")
+	several := "several control planes found: " + strings.Join(texts, ", ")
 	if planes[0].Namespace == planes[len(planes)-1].Namespace {
-		return Plane{}, fmt.Errorf("%s: those of one namespace cannot be told apart: reach one with --address, or install it in a namespace that --%s can name", several, FlagNamespace)
+		return Plane{}, fmt.Errorf("%s: sondectl cannot choose between several in one namespace: use --address, or install them in separate namespaces and use --%s", several, FlagNamespace)
 	}
 	return Plane{}, &mesh.FieldError{Field: "--" + FlagNamespace, Allowed: "must be given: " + several}
 }
 
-// list returns the pods of control planes: those of the namespace that the caller names, else of all, and where they may not be listed of the default one.
+// list returns the pods of control planes in the caller's namespace, otherwise in all namespaces, or in the default one
+// if the user may not list all.
 func (c *Cluster) list(ctx context.Context) ([]corev1.Pod, error) {
 	selected := metav1.ListOptions{LabelSelector: labelName + "=" + chartName}
 	list, err := c.Client.CoreV1().Pods(c.namespace).List(ctx, selected)
@@ -76,7 +77,7 @@ func (c *Cluster) list(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// PlanesOf returns the control planes that pods are replicas of, sorted. Other pods are ignored.
+// PlanesOf returns the control planes of replica pods, sorted. Other pods are ignored.
 func PlanesOf(pods []corev1.Pod) []Plane {
 	type key struct{ namespace, release string }
 	replicas := map[key][]corev1.Pod{}
@@ -96,26 +97,26 @@ func PlanesOf(pods []corev1.Pod) []Plane {
 	return planes
 }
 
-// none says that there is no control plane where it should be.
+// none returns the error for a namespace without a control plane.
 func (c *Cluster) none(ctx context.Context) error {
 	namespace := cmp.Or(c.namespace, DefaultNamespace)
 	is := fmt.Sprintf("has no control plane: no pod has the label %s=%s", labelName, chartName)
 	if _, err := c.Client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 		is = "does not exist"
 	}
-	return unreachable(fmt.Errorf("find the control plane: namespace %q of the cluster at %s %s: install Sonde there, name another namespace with --%s, or an address with --address",
+	return unreachable(fmt.Errorf("find control plane: namespace %q of the cluster at %s %s: install Sonde there, or set --%s or --address",
 		namespace, c.Config.Host, is, FlagNamespace))
 }
 
 // replica is a candidate to connect to.
 type replica struct {
 	pod string
-	// lost is why it is not Ready, "" if it is.
+	// lost is the reason why it is not Ready, "" if it is.
 	lost string
 }
 
-// answering returns the Ready replicas in random order, so that callers spread over them, then the replicas on lost nodes: the API server may reach
-// a kubelet that does not reach it. The error explains why there are none.
+// answering returns the Ready replicas in random order, to spread callers, then replicas on lost nodes: the API server
+// may still reach their kubelets. Without any, it returns an error with the reasons.
 func (p Plane) answering(nodes map[string]*corev1.Node) ([]replica, error) {
 	var ready, lost []replica
 	var problems []string
@@ -134,18 +135,18 @@ func (p Plane) answering(nodes map[string]*corev1.Node) ([]replica, error) {
 		slices.Sort(problems)
 		return nil, unreachable(fmt.Errorf("no replica of the control plane in namespace %q is Ready: %s", p.Namespace, strings.Join(problems, ", ")))
 	}
-	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] }) //nolint:gosec // which replica it is matters to nobody
+	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] }) //nolint:gosec // load balancing, not a secret
 	return append(ready, lost...), nil
 }
 
-// Lost reports whether the API server has lost the pod's node: the node controller writes the condition Ready alone, and leaves ContainersReady True.
-// The pod may still run.
+// Lost reports whether the API server has lost the pod's node: the node controller only changes the condition Ready,
+// and leaves ContainersReady True. The pod may still run.
 func Lost(p *corev1.Pod) bool {
 	return len(p.Spec.ReadinessGates) == 0 && podspec.Has(p, corev1.ContainersReady, corev1.ConditionTrue) &&
 		podspec.Has(p, corev1.PodReady, corev1.ConditionFalse)
 }
 
-// NotReady returns why a pod is not Ready, "" if it is. node is the node of a Lost pod, nil if unknown.
+// NotReady returns why a pod is not Ready, "" if it is. node is the pod's node if it is Lost; nil means unknown.
 func NotReady(p *corev1.Pod, node *corev1.Node) string {
 	if Lost(p) {
 		return lostNode(p.Spec.NodeName, node)
@@ -174,7 +175,7 @@ func NotReady(p *corev1.Pod, node *corev1.Node) string {
 
 // lostNode returns why the node controller has marked a pod, by the node's condition.
 func lostNode(name string, node *corev1.Node) string {
-	text := "the API server has lost its node " + name
+	text := "the API server has lost contact with its node " + name
 	if node == nil {
 		return text
 	}
@@ -183,10 +184,10 @@ func lostNode(name string, node *corev1.Node) string {
 			return fmt.Sprintf("%s: its condition Ready is %s since %s: %s", text, c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339), strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
 		}
 	}
-	return text + ", which is back"
+	return text + ", which is Ready again"
 }
 
-// lostNodes returns the nodes of the Lost replicas, without the ones that the caller may not get.
+// lostNodes returns the nodes of the Lost replicas that the caller may read.
 func (c *Cluster) lostNodes(ctx context.Context, p Plane) map[string]*corev1.Node {
 	nodes := map[string]*corev1.Node{}
 	for i := range p.Replicas {

@@ -15,7 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// replicaPod returns a running replica on a node of its name, with what the kubelet has said of its containers and what is said of the pod.
+// replicaPod returns a running replica on a node with the same name, with ContainersReady from the kubelet and Ready of
+// the pod.
 func replicaPod(name string, containers, pod corev1.ConditionStatus) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: "node-" + name}}
 	p.Status.Phase = corev1.PodRunning
@@ -35,18 +36,18 @@ func TestAnsweringReplicas(t *testing.T) {
 		LastTransitionTime: metav1.NewTime(time.Date(2026, 11, 27, 10, 0, 0, 0, time.UTC)),
 	}}}}
 	back := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: yes}}}}
-	const why = "the API server has lost its node node-lost"
+	const why = "the API server has lost contact with its node node-lost"
 	tests := map[string]struct {
 		pods []corev1.Pod
-		node *corev1.Node // of the pod that is lost
+		node *corev1.Node // node of the lost pod
 		want []string
 		err  string
 	}{
 		"one is Ready":          {[]corev1.Pod{failing, ready}, nil, []string{"ready: "}, ""},
 		"Ready ones come first": {[]corev1.Pod{lost, ready}, unknown, []string{"ready: ", "lost: " + why + ": its condition Ready is Unknown since 2026-11-27T10:00:00Z: NodeStatusUnknown: Kubelet stopped posting node status."}, ""},
 		"nodes may not be read": {[]corev1.Pod{lost}, nil, []string{"lost: " + why}, ""},
-		"the node is back":      {[]corev1.Pod{lost}, back, []string{"lost: " + why + ", which is back"}, ""},
-		"it is to be evicted":   {[]corev1.Pod{evicted}, nil, []string{"evicted: the API server has lost its node node-evicted"}, ""},
+		"the node is back":      {[]corev1.Pod{lost}, back, []string{"lost: " + why + ", which is Ready again"}, ""},
+		"it is to be evicted":   {[]corev1.Pod{evicted}, nil, []string{"evicted: the API server has lost contact with its node node-evicted"}, ""},
 		"none may answer":       {[]corev1.Pod{failing, gated}, nil, nil, `no replica of the control plane in namespace "sonde-system" is Ready: failing (its readiness probe fails), gated (its readiness probe fails)`},
 	}
 	for name, tc := range tests {
@@ -63,7 +64,7 @@ func TestAnsweringReplicas(t *testing.T) {
 	}
 }
 
-// A replica that is lost does not answer: the next one is tried, and there is time for it.
+// A lost replica does not respond: Connect has enough time to try the next one.
 func TestFirstThatAnswers(t *testing.T) {
 	c := &Cluster{Config: &rest.Config{Host: "https://api"}}
 	replicas := []replica{{pod: "hangs"}, {pod: "refuses"}, {"lost", "its node is lost"}}
@@ -75,8 +76,8 @@ func TestFirstThatAnswers(t *testing.T) {
 		"the last one": {"lost", forwardTimeout, nil},
 		"none": {"", forwardTimeout, []string{
 			"forward a port to pod hangs in namespace shop: no connection within 10s",
-			"forward a port to pod refuses in namespace shop: no answer from the API server at https://api: refused",
-			"forward a port to pod lost in namespace shop: no answer from the API server at https://api: refused (its node is lost)",
+			"forward a port to pod refuses in namespace shop: no response from the API server at https://api: refused",
+			"forward a port to pod lost in namespace shop: no response from the API server at https://api: refused (its node is lost)",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,19 +16,20 @@ import (
 )
 
 const (
-	// connectTimeout limits all that comes before the first call: the API server may have to be asked several times, and a replica may be lost.
+	// connectTimeout limits the time before the first call, which may need several requests to the API server and attempts
+	// at several replicas.
 	connectTimeout = 30 * time.Second
-	// forwardTimeout limits the forward to one replica, so that another one can be tried.
+	// forwardTimeout limits the attempt to forward a port to one replica, to leave time for another.
 	forwardTimeout = 10 * time.Second
-	// maxReason is how much is shown of why a connection is lost, in bytes: container runtimes name all that they have tried.
+	// maxReason limits the reason of a lost connection in bytes: container runtimes list all attempts.
 	maxReason = 300
 )
 
-// Session is a way to the admin API of one replica. It is for one goroutine, as a command makes one call after the other.
+// Session is a forwarded connection to the admin API of one replica. Only one goroutine may use it.
 type Session struct {
-	// Address is a local port, host:port, which is forwarded to Pod in Namespace.
+	// Address is the local host:port that is forwarded to Pod in Namespace.
 	Address, Namespace, Pod string
-	// NotReady is why the replica is not Ready, "" if it is: what it says may be old.
+	// NotReady is why the replica is not Ready, so that its answers may be old; "" if it is Ready.
 	NotReady string
 
 	cluster *Cluster
@@ -36,8 +37,8 @@ type Session struct {
 	tokens  *tokens
 }
 
-// Connect finds a replica that is Ready, or else one whose node the API server has lost, and forwards a port to it. Close has to be called. Errors are for
-// users, with exit codes.
+// Connect finds a Ready replica, otherwise one on a lost node, and forwards a port to it. The caller must call Close.
+// Errors are for users, with exit codes.
 func (c *Cluster) Connect(ctx context.Context) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -58,7 +59,7 @@ func (c *Cluster) Connect(ctx context.Context) (*Session, error) {
 	}, nil
 }
 
-// firstThatAnswers forwards a port to the first replica to which that can be done.
+// firstThatAnswers forwards a port to the first replica that accepts it.
 func (c *Cluster) firstThatAnswers(ctx context.Context, namespace string, replicas []replica, to func(ctx context.Context, namespace, pod string) (*forward, error)) (replica, *forward, error) {
 	var errs []error
 	for _, r := range replicas {
@@ -77,22 +78,23 @@ func (c *Cluster) firstThatAnswers(ctx context.Context, namespace string, replic
 			err = fmt.Errorf("%w (%s)", err, r.lost)
 		}
 		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || ctx.Err() != nil {
-			return replica{}, nil, err // the others would say the same
+			return replica{}, nil, err // the other replicas would give the same error
 		}
 		errs = append(errs, err)
 	}
 	return replica{}, nil, errors.Join(errs...)
 }
 
-// Roots reads the CAs of the control plane, which the leader has published. They are for one connection: a rotation replaces them.
+// Roots reads the control plane's CAs, which the leader publishes. Read them for each connection, since a rotation
+// replaces them.
 func (s *Session) Roots(ctx context.Context) (*x509.CertPool, error) {
 	name := fmt.Sprintf("ConfigMap %s in namespace %s", mesh.ServingCAConfigMap, s.Namespace)
 	m, err := s.cluster.Client.CoreV1().ConfigMaps(s.Namespace).Get(ctx, mesh.ServingCAConfigMap, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("%s does not exist: the leading replica of the control plane writes it, and one without it is too old for this sondectl", name)
+		return nil, fmt.Errorf("%s does not exist: the control plane has no leader, or is too old for this sondectl", name)
 	}
 	if err != nil {
-		return nil, s.cluster.Explain("read the CAs of the control plane", err)
+		return nil, s.cluster.Explain("read CAs of the control plane", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM([]byte(m.Data[mesh.ServingCAKey])) {
@@ -101,12 +103,12 @@ func (s *Session) Roots(ctx context.Context) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// Token returns a token for calls that need the right.
+// Token returns a token for calls that need this right.
 func (s *Session) Token(ctx context.Context, need adminv1.Right) (string, error) {
 	account := accountOf(need)
 	text, err := s.tokens.get(ctx, account)
 	if apierrors.IsNotFound(err) {
-		return "", fmt.Errorf("there is no service account %s in namespace %s: the chart of Sonde makes it, and one without it is too old for this sondectl", account, s.Namespace)
+		return "", fmt.Errorf("service account %s in namespace %s does not exist: Sonde's chart is too old for this sondectl", account, s.Namespace)
 	}
 	if err != nil {
 		return "", s.cluster.Explain(fmt.Sprintf("get a token of service account %s in namespace %s", account, s.Namespace), err)
@@ -114,7 +116,7 @@ func (s *Session) Token(ctx context.Context, need adminv1.Right) (string, error)
 	return text, nil
 }
 
-// Lost returns why no more calls get through, nil if they do as far as is known. It is for use after a call that has failed.
+// Lost returns why the connection is lost, nil if it is not. Use it after a failed call.
 func (s *Session) Lost() error {
 	err := s.forward.lost(endPatience)
 	if err == nil {
@@ -123,7 +125,7 @@ func (s *Session) Lost() error {
 	return unreachable(fmt.Errorf("the connection to pod %s in namespace %s is lost: %s", s.Pod, s.Namespace, cut.Text(err.Error(), maxReason)))
 }
 
-// Ended reports whether it is known that no more calls get through.
+// Ended reports whether the connection is known to be lost.
 func (s *Session) Ended() bool {
 	select {
 	case <-s.forward.ended:

@@ -18,12 +18,12 @@ const (
 )
 
 const (
-	// tokenValidity is the least that API servers take. A new token is made renewBefore its end.
+	// tokenValidity is the minimum that API servers accept. sondectl requests a new token renewBefore the old one expires.
 	tokenValidity = 10 * time.Minute
 	renewBefore   = time.Minute
 )
 
-// accountOf returns the service account for calls that need the right: sondectl, or sondectl-admin for those that change something.
+// accountOf returns the service account for calls that need this right: sondectl for reads, sondectl-admin for changes.
 func accountOf(need adminv1.Right) string {
 	if need.Changes() {
 		return accountChange
@@ -31,12 +31,12 @@ func accountOf(need adminv1.Right) string {
 	return accountRead
 }
 
-// accounts is the API of a namespace's service accounts. corev1.ServiceAccountInterface of client-go implements it.
+// accounts is the part of corev1.ServiceAccountInterface that sondectl uses.
 type accounts interface {
 	CreateToken(ctx context.Context, account string, r *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error)
 }
 
-// tokens are those of service accounts, kept until shortly before they expire.
+// tokens caches tokens of service accounts until shortly before they expire.
 type tokens struct {
 	accounts accounts
 	known    map[string]token // by service account
@@ -44,21 +44,21 @@ type tokens struct {
 
 func newTokens(a accounts) *tokens { return &tokens{a, map[string]token{}} }
 
-// token is one that was asked for at a time, and is good for a while from then.
+// token is a token with the time of its request and its validity from then.
 type token struct {
 	text  string
 	asked time.Time
 	life  time.Duration
 }
 
-// usable reports whether a token lasts for a call. It asks no clock for the time, only for what has passed, since that of this machine may be wrong: the
-// monotonic one, and the wall clock for the time in which the machine was asleep.
+// usable reports whether a token stays valid for a call. It measures the elapsed time, since this machine's clock may
+// be wrong: by the monotonic clock, and by the wall clock, which includes sleep.
 func (t token) usable() bool {
 	passed := max(time.Since(t.asked), time.Now().Round(0).Sub(t.asked.Round(0)))
 	return passed < t.life-renewBefore
 }
 
-// get returns a token of a service account for the admin API.
+// get returns a service account's token for the admin API.
 func (t *tokens) get(ctx context.Context, account string) (string, error) {
 	if known, ok := t.known[account]; ok && known.usable() {
 		return known.text, nil
@@ -71,7 +71,7 @@ func (t *tokens) get(ctx context.Context, account string) (string, error) {
 		return "", err //nolint:wrapcheck // the caller explains it
 	}
 	life := tokenValidity
-	if seconds := made.Spec.ExpirationSeconds; seconds != nil { // an API server may give less than was asked for
+	if seconds := made.Spec.ExpirationSeconds; seconds != nil { // an API server may grant a shorter validity
 		life = time.Duration(*seconds) * time.Second
 	}
 	t.known[account] = token{made.Status.Token, asked, life}

@@ -14,9 +14,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// clocked is an API server whose clock differs from that of this machine. test/real/kube has a real one, with the same clock.
+// clocked is an API server whose clock differs from this machine's. test/real/kube has a real one, with the same clock.
 type clocked struct {
-	ahead, life time.Duration // life is 0 for as long as is asked for
+	ahead, life time.Duration // life is 0 for the requested validity
 	made        int
 }
 
@@ -36,11 +36,11 @@ func (c *clocked) CreateToken(_ context.Context, _ string, r *authenticationv1.T
 // advance moves the clock of a bubble.
 func advance(d time.Duration) { time.Sleep(d) }
 
-// A token is used for as long as it is good, whatever the clock of this machine says, and no longer.
+// A token is used while it is valid, and no longer, for any clock of this machine.
 func TestTokensAreRenewed(t *testing.T) {
 	tests := map[string]struct {
 		server clocked
-		until  time.Duration // a new one is made
+		until  time.Duration // a new token is requested
 	}{
 		"the same clock":                {clocked{}, 9 * time.Minute},
 		"a clock behind the server's":   {clocked{ahead: time.Hour}, 9 * time.Minute},
@@ -67,7 +67,7 @@ func TestTokensAreRenewed(t *testing.T) {
 	}
 }
 
-// Each service account has its own.
+// Each service account has its own token.
 func TestTokensOfTwoAccounts(t *testing.T) {
 	tokens := newTokens(&clocked{})
 	for i, account := range []string{accountRead, accountChange, accountRead} {

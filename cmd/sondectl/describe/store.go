@@ -6,7 +6,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// Place says where a problem of the store is, followed by ": "; "" if that is unknown.
+// Place is the file and line of a problem of the store, followed by ": "; "" if unknown.
 func Place(p *adminv1.Problem) string {
 	switch {
 	case p.GetFile() == "":

@@ -10,7 +10,8 @@ import (
 
 const day = 24 * time.Hour
 
-// Until returns how long it is until t, "" if t is nil. It is rounded to the nearest, so that what has just been made for 24h has 24h.
+// Until returns the time until t, "" if t is nil. It rounds to the nearest unit, so that a new 24h certificate shows
+// 24h.
 func Until(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""

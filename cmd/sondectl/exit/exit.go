@@ -1,4 +1,4 @@
-// Package exit has the exit codes of sondectl.
+// Package exit defines the exit codes of sondectl.
 package exit
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// Exit codes beside those of all programs, see rootHelp.
+// Exit codes beside the common ones, see rootHelp.
 const (
 	OK          = 0
 	Failed      = settings.ExitFailed
@@ -18,7 +18,8 @@ const (
 	Unhealthy   = 6
 )
 
-// HasOutput reports whether the output of a command that ends with err is written: it has done what it was asked for, whatever it has found.
+// HasOutput reports whether to write the output of a command that returned err: true if the command ran to its end,
+// even if it found problems.
 func HasOutput(err error) bool {
 	exit, ok := errors.AsType[*Error](err)
 	return err == nil || ok && (exit.Output || exit.Code == Unfinished || exit.Code == Findings || exit.Code == Unhealthy)
@@ -28,7 +29,7 @@ func HasOutput(err error) bool {
 type Error struct {
 	Code int
 	Err  error
-	// Output says that there is an output for programs, which says what is wrong.
+	// Output means that the command's output for programs describes the error.
 	Output bool
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// WithPlace adds the place to each line of an error.
+// WithPlace adds the file and document to each line of an error.
 func WithPlace(place string, err error) error {
 	var errs []error
 	for line := range strings.Lines(err.Error()) {
@@ -19,7 +19,7 @@ func WithPlace(place string, err error) error {
 	return errors.Join(errs...)
 }
 
-// ReportErrors writes the errors to stderr, and returns an error with their number, nil if there are none.
+// ReportErrors writes the errors to stderr, and returns an error with their number, nil without any.
 func ReportErrors(cmd *cobra.Command, path string, errs []error) error {
 	for _, err := range errs {
 		for line := range strings.Lines(err.Error()) {

@@ -19,7 +19,7 @@ import (
 // maxManifests limits the input of all files, in bytes.
 const maxManifests = 64 << 20
 
-// Files are the flags -f and -R for objects of Kubernetes, as kubectl has them.
+// Files holds the flags -f and -R for objects of Kubernetes, as in kubectl.
 type Files struct {
 	paths     []string
 	recursive bool
@@ -27,16 +27,16 @@ type Files struct {
 
 // add adds the flags to cmd.
 func (f *Files) add(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVarP(&f.paths, "file", "f", nil, "`FILE|DIR|-` with the objects, YAML or JSON; - is standard input, and of a directory the files *.yaml, *.yml and *.json are read; may be given several times")
-	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "read the directories below those of -f, too")
+	cmd.Flags().StringArrayVarP(&f.paths, "file", "f", nil, "`FILE|DIR|-` with the objects, YAML or JSON; - is standard input; of a directory, files *.yaml, *.yml and *.json; may be repeated")
+	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "also read subdirectories of -f")
 	settings.Must(cmd.MarkFlagRequired("file"))
 	settings.Must(cmd.MarkFlagFilename("file", "yaml", "yml", "json"))
 }
 
-// String returns what was given, for messages.
+// String returns the paths in -f, for messages.
 func (f *Files) String() string { return strings.Join(f.paths, ", ") }
 
-// Read reads all documents. wrong has an error for each bad document; err says that reading failed.
+// Read reads all documents. wrong has an error for each invalid document; err means that reading failed.
 func (f *Files) read(cmd *cobra.Command) (all []Document, wrong []error, err error) {
 	names, err := f.names(cmd)
 	if err != nil {
@@ -79,9 +79,9 @@ func (f *Files) names(cmd *cobra.Command) ([]string, error) {
 	return names, nil
 }
 
-// below returns the files of a directory that hold objects. What has such a name and cannot be read is a warning.
+// below returns the object files of a directory. It warns about an unreadable entry with such a name.
 func (f *Files) below(cmd *cobra.Command, directory string) (names []string, err error) {
-	root := strings.TrimSuffix(directory, "/") + "/" // so that a link is followed
+	root := strings.TrimSuffix(directory, "/") + "/" // follows a link
 	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -101,40 +101,40 @@ func (f *Files) below(cmd *cobra.Command, directory string) (names []string, err
 		return err
 	})
 	if err == nil && len(names) == 0 {
-		err = fmt.Errorf("%s: no file ends in .yaml, .yml or .json", directory)
+		err = fmt.Errorf("%s: no .yaml, .yml or .json files found", directory)
 		if !f.recursive {
-			err = fmt.Errorf("%w: -R reads the directories below it, too", err)
+			err = fmt.Errorf("%w: -R also reads its subdirectories", err)
 		}
 	}
 	return names, err
 }
 
-// readFile reads a file, or standard input if its name is "-", of at most that many bytes.
+// readFile reads a file of at most that many bytes, or standard input if its name is "-".
 func readFile(name string, stdin io.Reader, most int) ([]byte, error) {
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = file.Close() }() // it was only read
+		defer func() { _ = file.Close() }() // only reads: a close error loses nothing
 		stdin = file
 	}
 	data, err := io.ReadAll(io.LimitReader(stdin, int64(most)+1))
 	switch {
 	case err != nil:
-		return nil, err // it has the file's name
+		return nil, err // the error names the file
 	case len(data) > most:
-		return nil, fmt.Errorf("read %s: the input has more than %d bytes", name, maxManifests)
+		return nil, fmt.Errorf("read %s: more than %d bytes", name, maxManifests)
 	}
 	return data, nil
 }
 
-// NoOtherFiles refuses arguments, such as the further files that a shell makes of -f *.yaml.
+// NoOtherFiles rejects arguments, such as the additional files after a shell expands -f *.yaml.
 func NoOtherFiles(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return settings.Usagef("%q: must stand behind a -f of its own", args[0])
+	return settings.Usagef("%q: is an unexpected argument: each file needs its own -f", args[0])
 }
 
 // IsDirectory reports whether path is a directory.

@@ -1,4 +1,4 @@
-// Package manifest reads files with objects of Kubernetes, finds the pods in them, and has the flags of the commands that do so.
+// Package manifest reads files with objects of Kubernetes, finds their pods, and defines the flags for such files.
 package manifest
 
 import (
@@ -23,12 +23,12 @@ import (
 // Document is one document of a file.
 type Document struct {
 	Place string // "web.yaml, document 2"
-	Text  []byte // without the --- before it
-	JSON  []byte // nil for a document without content
+	Text  []byte // text without the --- before it
+	JSON  []byte // nil for an empty document
 }
 
-// split splits the text of a file into YAML documents, each of which may be a stream of JSON objects. wrong has an error for each bad
-// document; err says that the text is none.
+// split splits the text of a file into YAML documents, and a document that is a stream of JSON objects into these.
+// wrong has an error for each invalid document; err means that the whole text is invalid.
 func split(path string, data []byte) (all []Document, wrong []error, err error) {
 	if !utf8.Valid(data) {
 		return nil, nil, fmt.Errorf("%s: must be UTF-8", path)
@@ -49,7 +49,7 @@ func split(path string, data []byte) (all []Document, wrong []error, err error) 
 	return all, wrong, nil
 }
 
-// splitJSON splits a text that is a stream of JSON objects. Any other text is one document.
+// splitJSON splits a stream of JSON objects. Any other text is one document.
 func splitJSON(text []byte) [][]byte {
 	if !IsJSON(text) {
 		return [][]byte{text}
@@ -60,7 +60,7 @@ func splitJSON(text []byte) [][]byte {
 		switch err := decoder.Decode(&part); {
 		case errors.Is(err, io.EOF):
 			return parts
-		case err != nil: // YAML may begin with a brace, too
+		case err != nil: // the text may be YAML, which may also begin with a brace
 			return [][]byte{text}
 		}
 		parts = append(parts, part)
@@ -70,8 +70,8 @@ func splitJSON(text []byte) [][]byte {
 // IsJSON reports whether a text is JSON, not YAML, by its first character.
 func IsJSON(text []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) }
 
-// toJSON converts a document to JSON. It returns nil for a document without content. A key that occurs twice is an error,
-// since one value would be lost.
+// toJSON converts a document to JSON, nil for an empty document. A duplicate key is an error, since one value would be
+// lost.
 func toJSON(text []byte) ([]byte, error) {
 	if !store.HasContent(text) {
 		return nil, nil
@@ -86,20 +86,21 @@ func toJSON(text []byte) ([]byte, error) {
 	}
 	body, err := yaml.YAMLToJSONStrict(text)
 	if err != nil && uniqueKeys(text) {
-		body, err = yaml.YAMLToJSON(text) // as kubectl does
+		body, err = yaml.YAMLToJSON(text) // as in kubectl
 	}
 	switch {
 	case err != nil:
 		return nil, explainYAML(text, err)
 	case !isSingleDocument(text):
-		return nil, errors.New("what follows the first object is no document: a line with --- is missing before it, or it is broken")
+		return nil, errors.New("invalid document after the first object: separate documents with a line ---")
 	case string(body) == "null":
 		return nil, nil
 	}
 	return body, nil
 }
 
-// explainYAML returns why a text cannot become JSON: err is what the library says, which shows some values as those of Go.
+// explainYAML returns why a text cannot be converted to JSON. err is the library's error, which has some values in Go
+// syntax.
 func explainYAML(text []byte, err error) error {
 	var document yamlv3.Node
 	if yamlv3.Unmarshal(text, &document) == nil {
@@ -110,15 +111,15 @@ func explainYAML(text []byte, err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"))
 }
 
-// notInJSON returns an error for the first key or number of a YAML text that JSON cannot have.
+// notInJSON returns an error for the first key or number that JSON cannot represent.
 func notInJSON(n *yamlv3.Node) error {
 	var number float64
 	if n.Kind == yamlv3.ScalarNode && n.ShortTag() == "!!float" && n.Decode(&number) == nil && (math.IsNaN(number) || math.IsInf(number, 0)) {
-		return fmt.Errorf("line %d: %q: must be a number that JSON has", n.Line, n.Value)
+		return fmt.Errorf("line %d: %q: must be a number that JSON can represent", n.Line, n.Value)
 	}
 	for i, child := range n.Content {
 		if n.Kind == yamlv3.MappingNode && i%2 == 0 && child.Kind != yamlv3.ScalarNode {
-			return fmt.Errorf("line %d: must have plain names of fields", child.Line)
+			return fmt.Errorf("line %d: must have strings as keys", child.Line)
 		}
 		if err := notInJSON(child); err != nil {
 			return err
@@ -127,21 +128,21 @@ func notInJSON(n *yamlv3.Node) error {
 	return nil
 }
 
-// isSingleDocument reports whether nothing follows the first document of a text: a decoder would ignore it.
+// isSingleDocument reports whether a text has only one document. A decoder would ignore others.
 func isSingleDocument(text []byte) bool {
 	var value yamlv3.Node
 	decoder := yamlv3.NewDecoder(bytes.NewReader(text))
 	return decoder.Decode(&value) == nil && errors.Is(decoder.Decode(&value), io.EOF)
 }
 
-// uniqueKeys reports whether no key of a YAML text occurs twice. The strict decoder refuses a key that overrides one of a
-// mapping merged with <<, too.
+// uniqueKeys reports whether a YAML text has no duplicate keys. The strict decoder would also reject keys that override
+// merged ones (<<).
 func uniqueKeys(text []byte) bool {
 	var value any
 	return bytes.Contains(text, []byte("<<")) && yamlv3.Unmarshal(text, &value) == nil
 }
 
-// Object is an object as maps, lists and scalars, with json.Number for numbers.
+// Object is an object of maps, lists and scalars, with json.Number for numbers.
 type Object = map[string]any
 
 // DecodeObject decodes an object from JSON.
@@ -155,7 +156,7 @@ func DecodeObject(body []byte) (Object, error) {
 	return o, nil
 }
 
-// IsYAML reports whether JSON text means the same when it is read as YAML. Some escapes and control characters do not.
+// IsYAML reports whether JSON text has the same meaning in YAML. Some escapes and control characters have not.
 func IsYAML(m Document) bool {
 	var asJSON, asYAML any
 	body, err := yaml.YAMLToJSON(m.Text)
@@ -175,7 +176,7 @@ func EncodeYAML(place string, o Object) ([]byte, error) {
 	return body, nil
 }
 
-// escapeSpecial escapes characters that JSON allows in strings and YAML does not, or that YAML treats as line breaks.
+// escapeSpecial escapes characters that JSON allows in strings but YAML rejects, or treats as line breaks.
 func escapeSpecial(body []byte) []byte {
 	var b bytes.Buffer
 	for _, r := range string(body) {

@@ -25,11 +25,11 @@ func inUTF16(text string) string {
 
 // No part of a file is silently ignored.
 func TestManifestsAreReadWhole(t *testing.T) {
-	const more = "what follows the first object"
+	const more = "invalid document after the first object"
 	tests := map[string]struct {
 		text string
-		want int    // documents with content
-		err  string // of the last bad document, or of the whole file
+		want int    // number of documents with content
+		err  string // error of the last invalid document, or of the whole file
 	}{
 		"nothing":                    {"", 0, ""},
 		"documents without content":  {"---\n\n---\n# comment\n---\nnull\n---\n" + blockPod + "---\n---", 1, ""},

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// podPath returns the path of the pod or pod template in an object of that kind; false if the kind has none.
+// podPath returns the path of the pod or pod template in an object of a kind; false if the kind has none.
 func podPath(apiVersion, kind string) ([]string, bool) {
 	group, _, grouped := strings.Cut(apiVersion, "/")
 	if !grouped {
@@ -37,13 +37,13 @@ func podPath(apiVersion, kind string) ([]string, bool) {
 type Pod struct {
 	Place string // "web.yaml, document 2, Deployment web"
 	JSON  []byte
-	// workload has the pod template, nil for a Pod.
+	// workload is the object with the pod template, nil for a Pod.
 	workload Object
-	// Replace replaces it in the document.
+	// Replace replaces the pod in the document.
 	Replace func(Object)
 }
 
-// FindPods decodes a document, and returns the object and the pods in it. Replacing a pod changes the object.
+// FindPods decodes a document, and returns the object and its pods. Pod.Replace changes the object.
 func FindPods(m Document) (Object, []Pod, error) {
 	o, err := DecodeObject(m.JSON)
 	if err != nil {
@@ -53,7 +53,7 @@ func FindPods(m Document) (Object, []Pod, error) {
 	return o, pods, err
 }
 
-// follow returns the object at a path, and the one that it is in.
+// follow returns the object at a path, and its parent.
 func follow(o Object, path []string) (parent, found Object, err error) {
 	parent, found = o, o
 	for i, key := range path {
@@ -119,9 +119,9 @@ func PodsIn(place string, o Object) ([]Pod, error) {
 	return []Pod{p}, nil
 }
 
-// misspelt returns an error for a field of the object at a path whose name is near to that of one that the object lacks, nil if there is none.
+// misspelt returns an error if the object at a path lacks a required field but has one with a similar name.
 func misspelt(o Object, path, lacks string) error {
-	if _, has := o[lacks]; has {
+	if _, ok := o[lacks]; ok {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(o)) {
@@ -132,7 +132,7 @@ func misspelt(o Object, path, lacks string) error {
 	return nil
 }
 
-// misspeltContainers is misspelt for what each pod must have.
+// misspeltContainers is misspelt for the required fields of pods.
 func misspeltContainers(pod Object, path string) error {
 	if err := misspelt(pod, path, "spec"); err != nil {
 		return err
@@ -141,8 +141,8 @@ func misspeltContainers(pod Object, path string) error {
 	return misspelt(spec, strings.TrimPrefix(path+".spec", "."), "containers")
 }
 
-// MisplacedSwitch returns the label or annotation of a workload that disables injection, with its value, "" if there is none. It belongs to
-// the pod template: the webhook sees pods alone.
+// MisplacedSwitch returns a workload's label or annotation that disables injection, with its value, "" without one. It
+// belongs on the pod template, since the webhook only gets pods.
 func (p Pod) MisplacedSwitch(keys []string) string {
 	metadata, _ := p.workload["metadata"].(Object)
 	for _, field := range []string{"labels", "annotations"} {
@@ -157,10 +157,10 @@ func (p Pod) MisplacedSwitch(keys []string) string {
 	return ""
 }
 
-// mayHavePods reports whether a list of that kind may have pods; "" is the kind of v1 List, which has items of any kind.
+// mayHavePods reports whether lists of this kind may contain pods. "" is the kind of v1 List, with items of any kind.
 func mayHavePods(apiVersion, kind string) bool {
-	_, known := podPath(apiVersion, kind)
-	return known || apiVersion == "v1" && kind == ""
+	_, ok := podPath(apiVersion, kind)
+	return ok || apiVersion == "v1" && kind == ""
 }
 
 // podsOfList returns the pods in the items of a List, or of a list such as PodList, whose items may have no kind.
@@ -171,7 +171,7 @@ func podsOfList(place, apiVersion, kind string, items []any) (all []Pod, err err
 		if !ok {
 			return nil, WithPlace(place, errors.New("must be an object of Kubernetes"))
 		}
-		if _, has := o["kind"]; !has && kind != "" {
+		if _, ok := o["kind"]; !ok && kind != "" {
 			o["apiVersion"], o["kind"] = apiVersion, kind
 		}
 		pods, err := PodsIn(place, o)

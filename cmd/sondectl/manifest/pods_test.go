@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A misspelt field is named, and not what is missing for it.
+// The error names the misspelt field, not the missing one.
 func TestMisspeltFields(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
 		"kind":            {"{apiVersion: v1, knd: Pod}", "web.yaml: error: knd: is an unknown field: did you mean kind?"},

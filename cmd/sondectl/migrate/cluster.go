@@ -1,5 +1,5 @@
-// Package migrate has sondectl migrate plan and status: in which mode the probes of workloads are, what another mode would change,
-// and what is wrong today. It reads objects from files, and asks no server.
+// Package migrate implements sondectl migrate plan and status: they show the modes of workloads' probes, what another
+// mode would change, and existing problems. It reads objects from files, without a server.
 package migrate
 
 import (
@@ -25,39 +25,41 @@ const kumaGroup = "kuma.io"
 type Object struct {
 	// APIVersion and Kind of the object.
 	APIVersion, Kind string
-	// JSON is the object.
+	// JSON is the encoded object.
 	JSON []byte
 	// Pod is the JSON of the pod template, or of the Pod itself; nil for other kinds.
 	Pod []byte
 }
 
-// Cluster is what is known of a cluster. The zero value is empty.
+// Cluster holds the objects of a cluster. The zero value is empty.
 type Cluster struct {
 	namespaces map[string]*webhook.Namespace
-	// objects are the pods' controllers, by what their pods and each other name as owners.
+	// objects are the controllers of pods, by the key with which owner references name them.
 	objects    map[key]*controller
 	pods       []*corev1.Pod
-	seen       map[key]bool // the pods
+	unread     map[*corev1.Pod]webhook.Unread // number of pods and templates
+	seen       map[key]bool                   // the pods
 	dataplanes []Dataplane
 }
 
-// key names an object that has pods.
+// key names an object with pods.
 type key struct{ namespace, kind, name string }
 
 // controller is an object with a pod template.
 type controller struct {
 	key
-	owner    *metav1.OwnerReference // nil if there is none
+	owner    *metav1.OwnerReference // nil if the controller has no owner
 	template *corev1.Pod
 }
 
-// Len returns how many objects are in the cluster that plan or status is about.
+// Len returns the number of pods and pod templates in the cluster.
 func (c *Cluster) Len() int { return len(c.objects) + len(c.pods) + len(c.dataplanes) }
 
-// Add adds an object. One of a kind that does not matter is ignored. The error says what of the object cannot be read.
+// Add adds an object, and ignores irrelevant kinds. The error names the invalid part of the object.
 func (c *Cluster) Add(o Object) error {
 	if c.objects == nil {
 		c.objects, c.seen, c.namespaces = map[key]*controller{}, map[key]bool{}, map[string]*webhook.Namespace{}
+		c.unread = map[*corev1.Pod]webhook.Unread{}
 	}
 	switch {
 	case o.APIVersion == "v1" && o.Kind == "Namespace":
@@ -72,10 +74,10 @@ func (c *Cluster) Add(o Object) error {
 	return nil
 }
 
-var errTwice = errors.New("there is another one with this name")
+var errTwice = errors.New("duplicate: another object has this name")
 
 func (c *Cluster) addPod(body []byte) error {
-	pod, err := decodePod(body)
+	pod, err := c.decodePod(body)
 	if err != nil {
 		return err
 	}
@@ -95,7 +97,7 @@ func (c *Cluster) addController(o Object) error {
 	if err := kjson.Unmarshal(o.JSON, &document); err != nil {
 		return mesh.ExplainJSON("", o.JSON, &document)
 	}
-	template, err := decodePod(o.Pod)
+	template, err := c.decodePod(o.Pod)
 	if err != nil {
 		return err
 	}
@@ -107,29 +109,37 @@ func (c *Cluster) addController(o Object) error {
 	return nil
 }
 
-func decodePod(body []byte) (*corev1.Pod, error) {
+func (c *Cluster) decodePod(body []byte) (*corev1.Pod, error) {
 	pod, err := webhook.DecodePod(body)
 	if err != nil {
 		return nil, err
 	}
 	if len(pod.Spec.Containers) == 0 {
-		return nil, errors.New("spec.containers: there is none")
+		return nil, errors.New("spec.containers: must have at least one")
+	}
+	unread, err := webhook.ReadUnread(body)
+	if err != nil {
+		return nil, err
+	}
+	if len(unread) > 0 {
+		c.unread[pod] = unread
 	}
 	return pod, nil
 }
 
-// workload is an object that makes pods, with its pods.
+// workload is an object that creates pods, with its pods.
 type workload struct {
 	key
-	// template is what the manifest says, as far as it is known: that of the object, else one of its pods, restored.
+	// template is the pod template before injection: the object's, otherwise one restored from a pod.
 	template *corev1.Pod
-	// fromPod is the pod that template comes from, "" for the object itself.
+	unread   webhook.Unread // of template
+	// fromPod is the pod from which template is restored, "" for the object's own.
 	fromPod string
 	pods    []*corev1.Pod
 }
 
-// workloads returns the objects that no other one in the input makes, and the pods that nothing makes, sorted. Pods that have ended,
-// or will be gone soon, are left out: they say nothing about those to come.
+// workloads returns the top-level owners of pods, and pods without an owner, sorted. It omits pods that have ended or
+// are being deleted, which say nothing about new pods.
 func (c *Cluster) workloads() []*workload {
 	byKey := map[key]*workload{}
 	get := func(k key) *workload {
@@ -140,7 +150,8 @@ func (c *Cluster) workloads() []*workload {
 	}
 	for k, o := range c.objects {
 		if root := c.root(k, o.owner, nil); root == k {
-			get(k).template = o.template
+			w := get(k)
+			w.template, w.unread = o.template, c.unread[o.template]
 		}
 	}
 	for _, pod := range c.pods {
@@ -153,8 +164,9 @@ func (c *Cluster) workloads() []*workload {
 	all := make([]*workload, 0, len(byKey))
 	for _, w := range byKey {
 		if w.template == nil {
-			w.template, _, _ = restore(w.pods[0], sidecarOf(w.pods[0])) // ProbesNotKnown reports the error
-			w.fromPod = w.pods[0].Name
+			pod := w.pods[0]
+			original, rewritten, _ := restore(pod, sidecarOf(pod)) // ProbesNotKnown reports the error
+			w.template, w.unread, w.fromPod = original, notRewritten(c.unread[pod], rewritten), pod.Name
 		}
 		all = append(all, w)
 	}
@@ -164,11 +176,11 @@ func (c *Cluster) workloads() []*workload {
 	return all
 }
 
-// root follows the owners of an object to the last that the input names. The ReplicaSet of a pod need not be in the input for its Deployment to be
-// found.
+// root follows the owners of an object to the top-level one. It finds the Deployment of a pod even if the ReplicaSet is
+// not in the input.
 func (c *Cluster) root(k key, owner *metav1.OwnerReference, pod *corev1.Pod) key {
-	for range 8 { // more is a circle
-		if owner == nil || owner.Kind == "Node" { // a static pod's
+	for range 8 { // more levels mean a cycle
+		if owner == nil || owner.Kind == "Node" { // the owner of a static pod
 			return k
 		}
 		k = key{k.namespace, owner.Kind, owner.Name}
@@ -187,20 +199,20 @@ func (c *Cluster) root(k key, owner *metav1.OwnerReference, pod *corev1.Pod) key
 	return k
 }
 
-// Dataplane is a written Dataplane, with the deprecated fields for probes.
+// Dataplane is a user's Dataplane with deprecated fields for probes.
 type Dataplane struct {
 	Namespace string   `json:"namespace,omitempty"`
 	Name      string   `json:"name"`
-	Group     string   `json:"group,omitempty"` // "" for the form of files
+	Group     string   `json:"group,omitempty"` // "" for the format of files
 	Fields    []string `json:"fields"`
 	Text      string   `json:"text"`
-	Effective bool     `json:"effective"` // in the mode that the plan is for
+	Effective bool     `json:"effective"` // in the plan's mode
 
-	mode      string // that its label asks for
-	modeField string // the label, "" if there is none
+	mode      string // requested by its label
+	modeField string // the label, "" without one
 }
 
-// addDataplane keeps a Dataplane with deprecated fields, unless a pod owns it: then it is Kuma's work.
+// addDataplane keeps a Dataplane with deprecated fields, unless a pod owns it, since Kuma has generated that one.
 func (c *Cluster) addDataplane(o Object) error {
 	type probes struct {
 		Probes    json.RawMessage `json:"probes"`

@@ -11,7 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// FuzzPodSpec checks that plan and status end, whatever is in a pod: one that runs, one that Sonde has injected, and a template.
+// FuzzPodSpec checks that plan and status never crash for arbitrary pods: a running one, one injected by Sonde, and a
+// template.
 func FuzzPodSpec(f *testing.F) {
 	foreign := `{name: istio-proxy, readinessProbe: {httpGet: {port: 15021, path: /healthz/ready}}}`
 	for _, seed := range []string{
@@ -34,7 +35,7 @@ func FuzzPodSpec(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, body []byte) {
 		c, err := clusterWith(body)
 		if err != nil {
-			return // it is no pod
+			return // not a valid pod
 		}
 		modes := []mesh.ProbesMode{mesh.ProbesUnified, mesh.ProbesPerPort}
 		for _, mode := range modes {
@@ -50,7 +51,7 @@ func FuzzPodSpec(f *testing.F) {
 	})
 }
 
-// clusterWith returns a cluster that has a pod and a Deployment with what a document says of a pod.
+// clusterWith returns a cluster with a pod and a Deployment whose content comes from a document.
 func clusterWith(body []byte) (*Cluster, error) {
 	var object map[string]any
 	if err := kjson.Unmarshal(body, &object); err != nil {

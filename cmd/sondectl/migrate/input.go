@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/manifest"
 )
 
-// addObjects adds an object, or the items of any List, to a cluster, and returns an error for each that cannot be read.
+// addObjects adds an object, or the items of any List, to a cluster, and returns an error for each invalid one.
 func addObjects(cluster *Cluster, place string, o manifest.Object) []error {
 	apiVersion, _ := o["apiVersion"].(string)
 	kind, _ := o["kind"].(string)
@@ -30,7 +30,7 @@ func addObjects(cluster *Cluster, place string, o manifest.Object) []error {
 			errs = append(errs, manifest.WithPlace(place, errors.New("must be an object of Kubernetes")))
 			continue
 		}
-		if _, has := object["kind"]; !has && of != "" {
+		if _, ok := object["kind"]; !ok && of != "" {
 			object["apiVersion"], object["kind"] = apiVersion, of
 		}
 		errs = append(errs, addObjects(cluster, place, object)...)
@@ -38,7 +38,7 @@ func addObjects(cluster *Cluster, place string, o manifest.Object) []error {
 	return errs
 }
 
-// addObject adds an object. A Dataplane may be in the form of files, which has a type and no kind.
+// addObject adds an object. A Dataplane may be in the format of files, with a type instead of a kind.
 func addObject(cluster *Cluster, place string, o manifest.Object) error {
 	add := Object{}
 	add.APIVersion, _ = o["apiVersion"].(string)

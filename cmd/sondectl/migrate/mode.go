@@ -16,7 +16,7 @@ import (
 // Mode says which mesh answers the probes of a pod, and how.
 type Mode string
 
-// Modes of a pod. The order is that of tables.
+// Modes of a pod, in the order of tables.
 const (
 	Unified          Mode = "sonde-unified"
 	PerPort          Mode = "sonde-per-port"
@@ -26,26 +26,25 @@ const (
 	KumaUnrewritten  Mode = "kuma-not-rewritten"
 	Istio            Mode = "istio"
 	IstioUnrewritten Mode = "istio-not-rewritten"
-	None             Mode = "none"    // no sidecar of Sonde, Kuma or Istio, whose probes are known
-	Unknown          Mode = "unknown" // there is no pod, or it says something that does not exist
-	Mixed            Mode = "mixed"   // the pods of a workload differ
+	None             Mode = "none"    // no sidecar of Sonde, Kuma or Istio
+	Unknown          Mode = "unknown" // no pod exists, or the pod has an unsupported mode
+	Mixed            Mode = "mixed"   // the pods of a workload have different modes
 )
 
-// Modes returns all modes that a pod may have, in the order of tables.
+// Modes returns all modes of pods, in the order of tables.
 func Modes() []Mode {
 	return []Mode{Unified, PerPort, Unrewritten, KumaVirtual, KumaProxy, KumaUnrewritten, Istio, IstioUnrewritten, None, Unknown}
 }
 
-// ofSonde reports whether Sonde has injected a pod in this mode.
+// ofSonde reports whether the mode is one of Sonde's.
 func (m Mode) ofSonde() bool { return m == Unified || m == PerPort || m == Unrewritten }
 
-// ofKuma reports whether Kuma has injected a pod in this mode.
+// ofKuma reports whether the mode is one of Kuma's.
 func (m Mode) ofKuma() bool { return m == KumaVirtual || m == KumaProxy || m == KumaUnrewritten }
 
-// Names of other meshes, as their injectors write them.
+// Names that the injectors of other meshes write.
 // Source: kuma pkg/plugins/runtime/k8s/metadata/annotations.go (2.7, 2.9); istio pkg/kube/inject, istio.io/api annotation.
 const (
-	kumaGateway        = mesh.Prefix + "gateway"
 	kumaProxyConfig    = mesh.TrafficPrefix + "transparent-proxy-config"
 	istioSidecar       = "istio-proxy"
 	istioInit          = "istio-init"
@@ -59,20 +58,20 @@ const (
 	istioDefaultStatus = 15020
 )
 
-// sidecar is what a pod says about the mesh that it is in.
+// sidecar describes a pod's sidecar.
 type sidecar struct {
 	mode Mode
-	// meshes are those that have a sidecar in the pod. mode, and all that follows, is of the first one.
+	// meshes are all meshes with a sidecar in the pod. mode and the other fields describe the first one.
 	meshes []string
-	// port that the mesh answers rewritten probes at, 0 for none.
+	// port at which the mesh answers rewritten probes, 0 for none.
 	port int32
-	// lbPort is where Sonde's agent answers load balancers, and the kubelet if asked, as plaintext, 0 for none.
+	// lbPort is the port at which Sonde's agent answers load balancers in plaintext, 0 for none.
 	lbPort int32
-	// redirected says that the sidecar gets incoming connections, but for excluded ports.
+	// redirected means that the sidecar gets incoming connections, except to excluded ports.
 	redirected bool
-	// included are the only ports that it gets, nil for all.
+	// included are the only redirected ports, nil for all.
 	included []int32
-	// excluded maps ports that it does not get to what says so.
+	// excluded maps ports that are not redirected to the setting that excludes them.
 	excluded map[int32]string
 }
 
@@ -89,7 +88,8 @@ func (s *sidecar) exclude(list, by string) {
 	}
 }
 
-// sidecarOf returns what a pod says about the mesh that it is in. Kuma's containers have the names of Sonde's: the volume tells.
+// sidecarOf describes a pod's sidecar. Kuma's containers have the same names as Sonde's, but only Sonde adds its
+// volume.
 func sidecarOf(pod *corev1.Pod) *sidecar {
 	s := &sidecar{mode: None, excluded: map[int32]string{}}
 	s.meshes = meshesOf(pod)
@@ -109,9 +109,9 @@ func sidecarOf(pod *corev1.Pod) *sidecar {
 
 const meshSonde = "Sonde"
 
-// meshesOf returns the meshes that have a sidecar in a pod, Sonde first.
+// meshesOf returns the meshes with a sidecar in a pod, Sonde first.
 func meshesOf(pod *corev1.Pod) (all []string) {
-	kumas := 0 // those with the name of Kuma's sidecar that are not Sonde's
+	kumas := 0 // containers named like Kuma's sidecar that are not Sonde's
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name == mesh.ContainerSidecar {
 			kumas++
@@ -128,7 +128,7 @@ func meshesOf(pod *corev1.Pod) (all []string) {
 		all = append(all, podspec.Istio)
 	}
 	for _, f := range podspec.Foreigners(pod) {
-		if f.Mesh != podspec.Kuma && f.Mesh != podspec.Istio { // of these a pod has a record of probes only with their containers
+		if f.Mesh != podspec.Kuma && f.Mesh != podspec.Istio { // pods of these two record their probes in their containers
 			all = append(all, f.Mesh)
 		}
 	}
@@ -136,7 +136,7 @@ func meshesOf(pod *corev1.Pod) (all []string) {
 }
 
 func (s *sidecar) readSonde(pod *corev1.Pod) {
-	s.redirected, s.mode = true, Unified
+	s.redirected, s.mode = !podspec.IsGateway(&pod.Spec), Unified
 	if asked, ok := pod.Annotations[mesh.AnnotationVirtualProbesMode]; ok {
 		switch mode, err := mesh.ParseProbesMode(asked); {
 		case err != nil:
@@ -156,7 +156,8 @@ func (s *sidecar) readSonde(pod *corev1.Pod) {
 	s.lbPort = portOf(pod.Annotations[mesh.AnnotationLBHealthPort])
 }
 
-// readKuma decides as kuma-dp and the injector of 2.9 do: the probe proxy comes before the listener of virtual probes.
+// readKuma decides like kuma-dp and the injector of 2.9: the probe proxy takes precedence over the listener for virtual
+// probes.
 func (s *sidecar) readKuma(pod *corev1.Pod) {
 	s.mode = KumaUnrewritten
 	if port := portOf(pod.Annotations[mesh.AnnotationProbeProxyPort]); port != 0 {
@@ -164,7 +165,7 @@ func (s *sidecar) readKuma(pod *corev1.Pod) {
 	} else if port := portOf(pod.Annotations[mesh.AnnotationVirtualProbesPort]); port != 0 && enabled(pod.Annotations[mesh.AnnotationVirtualProbes]) {
 		s.mode, s.port = KumaVirtual, port
 	}
-	s.redirected = !enabled(pod.Annotations[kumaGateway])
+	s.redirected = !enabled(pod.Annotations[mesh.AnnotationGateway])
 	s.exclude(pod.Annotations[mesh.AnnotationExcludeInboundPorts], mesh.AnnotationExcludeInboundPorts)
 	text := pod.Annotations[kumaProxyConfig]
 	if c := podspec.Container(&pod.Spec, mesh.ContainerInit); c != nil {
@@ -181,8 +182,8 @@ func (s *sidecar) readKuma(pod *corev1.Pod) {
 	delete(s.excluded, s.port)
 }
 
-// readKumaConfig reads the configuration of Kuma's redirection, which takes the place of arguments from 2.9 on. A path of a file says
-// nothing: then the annotation has it, too.
+// readKumaConfig reads the configuration of Kuma's redirection, which replaces arguments since 2.9. If it is the path
+// of a file, the annotation has the same configuration.
 func (s *sidecar) readKumaConfig(text string) {
 	var config struct {
 		Redirect struct {
@@ -202,7 +203,7 @@ func (s *sidecar) readKumaConfig(text string) {
 	}
 }
 
-// readIstio reads what istio-init was told, or with the CNI plugin the annotations, which that reads itself.
+// readIstio reads the arguments of istio-init, or with the CNI plugin the annotations that the plugin reads.
 func (s *sidecar) readIstio(pod *corev1.Pod) {
 	s.mode = IstioUnrewritten
 	rewrites := slices.ContainsFunc(podspec.Container(&pod.Spec, istioSidecar).Env, func(v corev1.EnvVar) bool { return v.Name == istioProbers })
@@ -227,7 +228,7 @@ func (s *sidecar) readIstio(pod *corev1.Pod) {
 	s.exclude(exclude, by)
 }
 
-// argument returns the value of a flag, which stands behind = or in the next word, and whether the flag is there.
+// argument returns the value of a flag, after = or as the next argument, and whether the flag is set.
 func argument(c *corev1.Container, flag string) (string, bool) {
 	words := slices.Concat(c.Command, c.Args)
 	for i, word := range words {
@@ -241,7 +242,7 @@ func argument(c *corev1.Container, flag string) (string, bool) {
 	return "", false
 }
 
-// enabled reports whether a switch of Kuma's is on.
+// enabled reports whether a boolean setting of Kuma is on.
 func enabled(value string) bool { return slices.Contains([]string{"enabled", "true", "yes"}, value) }
 
 // portOf returns the port in a text, 0 for anything else.
@@ -250,7 +251,7 @@ func portOf(text string) int32 {
 	return port
 }
 
-// ports returns the ports in a list. What is no port has no effect in any mesh, and the webhook refuses it.
+// ports returns the ports in a list. It ignores invalid entries, which no mesh uses and the webhook rejects.
 func ports(list string) []int32 {
 	all, _ := mesh.ParsePorts[int32](list)
 	return all

@@ -40,6 +40,7 @@ func TestSidecar(t *testing.T) {
 		"sonde, disabled":            {"spec: {containers: [{name: kuma-sidecar, args: [--virtual-probes-port=0]}], volumes: [{name: sonde-identity}]}", Unrewritten, 0, nil},
 		"sonde, without HTTP probes": {notes("sonde.dev/virtual-probes-mode: per-port") + "spec: {containers: [{name: kuma-sidecar, args: [--virtual-probes-port=0, --virtual-probes-mode=per-port]}], volumes: [{name: sonde-identity}]}", PerPort, 0, nil},
 		"sonde, excluded":            {notes(`traffic.kuma.io/exclude-inbound-ports: "80, 81"`) + "spec: {volumes: [{name: sonde-identity}]}", Unified, 0, map[int32]bool{80: false, 81: false, 82: true}},
+		"sonde, a gateway":           {"spec: {initContainers: [{name: kuma-init, args: [--redirect-inbound=false]}], volumes: [{name: sonde-identity}]}", Unified, 0, map[int32]bool{80: false}},
 		"sonde's beside Istio's":     {"spec: {containers: [{name: istio-proxy}], volumes: [{name: sonde-identity}]}", Unified, 0, nil},
 		"kuma 2.7":                   {notes(`kuma.io/virtual-probes: enabled, kuma.io/virtual-probes-port: "19000"`) + kuma + "}", KumaVirtual, 19000, map[int32]bool{80: true}},
 		"kuma 2.7, true":             {notes(`kuma.io/virtual-probes: "true", kuma.io/virtual-probes-port: "9000"`) + kuma + "}", KumaVirtual, 9000, nil},

@@ -19,8 +19,9 @@ func (c *Cluster) addNamespace(body []byte) error {
 	return nil
 }
 
-// asked returns the mode that is asked for a workload, and by what: its pod template, its namespace, else otherwise. The annotation of a
-// pod whose template is not known says what it was injected with, and not what its template asks for.
+// asked returns the requested mode of a workload, and which object requests it: the pod template, then the namespace,
+// else the mode otherwise. If the template is unknown, a pod's annotation is not used: the injector may have written
+// it.
 func (c *Cluster) asked(w *workload, otherwise mesh.ProbesMode) (mode mesh.ProbesMode, by string, err error) {
 	mode, err = webhook.ProbesModeOf(w.template.Labels, w.template.Annotations)
 	if err != nil {
@@ -43,8 +44,8 @@ func (c *Cluster) asked(w *workload, otherwise mesh.ProbesMode) (mode mesh.Probe
 	return mode, "namespace " + ns.Name, nil
 }
 
-// selected reports whether Sonde injects new pods of a workload. It is not known without the namespace, unless the pods say so themselves. A template that
-// was injected by hand is given without that.
+// selected reports whether Sonde injects new pods of a workload. Without the namespace this is unknown, unless the
+// pods' own labels decide. The template must be restored if it was injected by hand.
 func (c *Cluster) selected(w *workload, template *corev1.Pod, o webhook.Options) (selection webhook.Selection, known bool, err error) {
 	ns := c.namespaces[w.namespace]
 	if ns != nil {
@@ -58,7 +59,7 @@ func (c *Cluster) selected(w *workload, template *corev1.Pod, o webhook.Options)
 	return selection, known, err
 }
 
-// setting returns what the pods of a workload say about a label or annotation, else what the namespace says about the label.
+// setting returns the value of a label or annotation of the workload's pods, otherwise of the namespace's label.
 func (c *Cluster) setting(w *workload, key string) string {
 	for _, values := range []map[string]string{w.template.Labels, w.template.Annotations} {
 		if value, ok := values[key]; ok {

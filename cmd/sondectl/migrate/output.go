@@ -1,7 +1,6 @@
 package migrate
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -12,7 +11,7 @@ import (
 )
 
 // writePlan writes a table for each workload.
-func writePlan(w *bytes.Buffer, p *Plan) {
+func writePlan(w *printer.Output, p *Plan) {
 	for _, workload := range p.Workloads {
 		writeWorkload(w, &workload)
 		w.WriteByte('\n')
@@ -35,7 +34,7 @@ func qualified(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-func writeWorkload(w *bytes.Buffer, p *WorkloadPlan) {
+func writeWorkload(w *printer.Output, p *WorkloadPlan) {
 	fmt.Fprintln(w, printer.OneLine(heading(p)))
 	onRow := map[string][]string{}
 	var rest []string
@@ -55,17 +54,23 @@ func writeWorkload(w *bytes.Buffer, p *WorkloadPlan) {
 		if then == "" {
 			then = "refused"
 		}
-		r := printer.Row{Cells: []string{probe.Container, string(probe.Type), probe.Written, strings.Join(probe.Now, " or "), then}}
+		r := printer.Row{
+			Cells: []string{probe.Container, string(probe.Type), probe.Written},
+		}
+		if len(probe.Now) > 0 {
+			r.Notes = append(r.Notes, "now:  "+strings.Join(probe.Now, " or "))
+		}
+		r.Notes = append(r.Notes, "then: "+then)
 		if probe.Note != "" {
-			r.Notes = append(r.Notes, "then: "+probe.Note)
+			r.Notes = append(r.Notes, "why:  "+probe.Note)
 		}
 		r.Notes = append(r.Notes, onRow[probe.Field]...)
 		rows = append(rows, r)
 	}
 	if len(rows) == 0 {
-		w.WriteString("no probes and no hooks\n")
+		w.WriteString("no probes or hooks\n")
 	} else {
-		printer.WriteTable(w, []string{"CONTAINER", "PROBE", "WRITTEN", "NOW", "THEN"}, rows)
+		printer.WriteTable(w, []string{"CONTAINER", "PROBE", "WRITTEN"}, rows)
 	}
 	for _, clash := range p.Clashes {
 		rest = append(rest, "clash: "+clash)
@@ -74,11 +79,12 @@ func writeWorkload(w *bytes.Buffer, p *WorkloadPlan) {
 		rest = append(rest, "warning: "+warning)
 	}
 	for _, line := range rest {
-		fmt.Fprintln(w, "- "+printer.OneLine(line))
+		w.PaintLead("- " + printer.OneLine(line))
+		w.WriteByte('\n')
 	}
 }
 
-// heading returns the first line about a workload.
+// heading returns the heading of a workload's table.
 func heading(p *WorkloadPlan) string {
 	to := string(p.To)
 	if p.ToBy != "" {
@@ -102,7 +108,7 @@ func heading(p *WorkloadPlan) string {
 	return fmt.Sprintf("%s %s%s: %s -> %s", p.Kind, qualified(p.Namespace, p.Name), from, writtenModes(p.Modes), to)
 }
 
-// writtenModes returns how many pods are in which mode: "sonde-unified 3, none 1".
+// writtenModes returns the number of pods in each mode: "sonde-unified 3, none 1".
 func writtenModes(modes map[Mode]int) string {
 	var words []string
 	for _, mode := range Modes() {
@@ -114,10 +120,11 @@ func writtenModes(modes map[Mode]int) string {
 }
 
 // writeStatus writes a table with a row for each workload.
-func writeStatus(w *bytes.Buffer, s *Status) {
+func writeStatus(w *printer.Output, s *Status) {
 	var rows []printer.Row
 	for _, one := range s.Workloads {
 		r := printer.Row{Cells: append([]string{one.Namespace, one.Kind + "/" + one.Name, string(one.To)}, countCells(&one.Count)...)}
+		r.Notes = append(r.Notes, "modes: "+writtenModes(one.Modes))
 		if one.Problem != "" {
 			r.Notes = append(r.Notes, "refused: "+one.Problem)
 		}
@@ -126,18 +133,18 @@ func writeStatus(w *bytes.Buffer, s *Status) {
 		}
 		rows = append(rows, r)
 	}
-	rows = append(rows, printer.Row{Cells: append([]string{"", "all", ""}, countCells(&s.Total)...)})
-	printer.WriteTable(w, []string{"NAMESPACE", "WORKLOAD", "TO", "MODES", "READY", "RESTARTS", "TO-ROLL"}, rows)
+	rows = append(rows, printer.Row{Cells: append([]string{"", "all", ""}, countCells(&s.Total)...), Notes: []string{"modes: " + writtenModes(s.Total.Modes)}})
+	printer.WriteTable(w, []string{"NAMESPACE", "WORKLOAD", "TO", "READY", "RESTARTS", "TO-ROLL"}, rows)
 }
 
 func countCells(c *Count) []string {
-	return []string{writtenModes(c.Modes), fmt.Sprintf("%d/%d", c.Ready, c.Pods), strconv.Itoa(c.Restarts), strconv.Itoa(c.ToRoll)}
+	return []string{fmt.Sprintf("%d/%d", c.Ready, c.Pods), strconv.Itoa(c.Restarts), strconv.Itoa(c.ToRoll)}
 }
 
 func statusSummary(s *Status) string {
 	text := fmt.Sprintf("%d of %s still to roll", s.Total.ToRoll, printer.Plural(s.Total.Pods, "pod"))
 	if s.Total.Refused > 0 {
-		text += fmt.Sprintf(", %s whose new pods are refused", printer.Plural(s.Total.Refused, "workload"))
+		text += fmt.Sprintf(", %s whose new pods the webhook rejects", printer.Plural(s.Total.Refused, "workload"))
 	}
 	return text
 }

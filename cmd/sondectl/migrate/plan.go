@@ -10,9 +10,9 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// Plan says what a mode would change.
+// Plan lists the changes by a mode.
 type Plan struct {
-	// To is the mode of workloads that ask for none themselves.
+	// To is the mode of workloads that request none.
 	To         mesh.ProbesMode `json:"to"`
 	Workloads  []WorkloadPlan  `json:"workloads"`
 	Dataplanes []Dataplane     `json:"dataplanes"`
@@ -20,49 +20,50 @@ type Plan struct {
 	Clashes    int             `json:"clashes"`
 }
 
-// WorkloadPlan says what a mode would change for one workload.
+// WorkloadPlan lists the changes by a mode for one workload.
 type WorkloadPlan struct {
 	Namespace string `json:"namespace"`
 	Kind      string `json:"kind"`
 	Name      string `json:"name"`
-	// FromPod names the pod whose probes these are, restored, if the object that makes it is not in the input.
+	// FromPod names the pod from which the probes are restored, if the pod's owner is not in the input.
 	FromPod string `json:"fromPod,omitempty"`
-	// Pods are those that have not ended, Modes their modes, and Mode is what these have in common.
+	// Pods counts pods that have not ended, Modes counts them by mode, and Mode is their common mode.
 	Pods  int          `json:"pods"`
 	Mode  Mode         `json:"mode"`
 	Modes map[Mode]int `json:"modes"`
-	// To is the mode that new pods get, and ToBy what says so, "" for the plan's own. To is "" if new pods get none.
+	// To is the mode of new pods, "" for none. ToBy is the object that requests it, "" for the plan's mode.
 	To   mesh.ProbesMode `json:"to"`
 	ToBy string          `json:"toBy,omitempty"`
-	// NotInjected is why new pods get no sidecar, "" if they do, or if that is not known. The rest says what they would get.
+	// NotInjected is why new pods get no sidecar, "" if they get one or if this is unknown. The other fields describe the
+	// pods as if injected.
 	NotInjected string `json:"notInjected,omitempty"`
 	// VirtualPort of new pods, 0 for none.
 	VirtualPort int32       `json:"virtualPort"`
 	Probes      []ProbePlan `json:"probes"`
-	// Clashes are why new pods are refused.
+	// Clashes are the reasons why the webhook rejects new pods.
 	Clashes []string `json:"clashes"`
-	// Warnings are those of the webhook about the whole pod; those about a probe are its Note.
+	// Warnings are the webhook's warnings about the whole pod. A warning about a probe is its Note.
 	Warnings []string  `json:"warnings"`
 	Findings []Finding `json:"findings"`
 }
 
-// ProbePlan says what becomes of one probe or hook.
+// ProbePlan describes the change of one probe or hook.
 type ProbePlan struct {
 	Container string         `json:"container"`
 	Type      mesh.ProbeType `json:"type"`
 	// Field of the pod, as in Finding.Field.
 	Field string `json:"field"`
-	// Written is what the manifest says.
+	// Written is the probe in the manifest.
 	Written string `json:"written"`
-	// Now is what the kubelet asks today, one entry for each way in which pods differ; none without pods.
+	// Now has the kubelet's requests today, one entry for each variant among the pods; none without pods.
 	Now []string `json:"now"`
-	// Then is what the kubelet will ask, "" if the pod is refused.
+	// Then is the kubelet's request to new pods, "" if the webhook rejects them.
 	Then string `json:"then"`
-	// Note is why it is left as written, "" if it is not.
+	// Note is why the probe is not rewritten, "" if it is.
 	Note string `json:"note,omitempty"`
 }
 
-// Plan returns what o would change. o.ProbesMode is the mode of workloads that ask for none.
+// Plan returns the changes by o. o.ProbesMode is the mode of workloads that request none.
 func (c *Cluster) Plan(o webhook.Options) *Plan {
 	p := &Plan{To: o.ProbesMode, Workloads: []WorkloadPlan{}, Dataplanes: []Dataplane{}}
 	for _, w := range c.workloads() {
@@ -81,26 +82,26 @@ func (c *Cluster) Plan(o webhook.Options) *Plan {
 	return p
 }
 
-// judge says what the deprecated fields of a Dataplane do in a mode.
+// judge describes the effect of a Dataplane's deprecated fields in a mode.
 func (d *Dataplane) judge(to mesh.ProbesMode) {
 	fields := strings.Join(d.Fields, " and ")
 	if d.Group == kumaGroup {
-		d.Text = fields + ": Sonde does not read this object, and Kuma 3.0 drops the fields without a word: write it as one of Sonde's group"
+		d.Text = fields + ": Sonde does not read this object, and Kuma 3.0 drops the fields silently: write it in Sonde's API group"
 		return
 	}
 	mode := to
 	if d.modeField != "" {
 		var err error
 		if mode, err = mesh.ParseProbesMode(d.mode); err != nil {
-			d.Text = fmt.Sprintf("%s: Sonde refuses this object: %v", fields, &mesh.FieldError{Field: d.modeField, Value: d.mode, Err: err})
+			d.Text = fmt.Sprintf("%s: Sonde rejects this object: %v", fields, &mesh.FieldError{Field: d.modeField, Value: d.mode, Err: err})
 			return
 		}
 	}
 	d.Effective = mode == mesh.ProbesPerPort
 	if d.Effective {
-		d.Text = fields + ": deprecated, and answered in per-port mode alone"
+		d.Text = fields + ": deprecated, and only supported in per-port mode"
 	} else {
-		d.Text = fmt.Sprintf("%s: they have no answer in unified mode: keep per-port by the label %s until no probe asks these ports",
+		d.Text = fmt.Sprintf("%s: unified mode does not support them: keep per-port with the label %s until no probe uses these ports",
 			fields, mesh.AnnotationVirtualProbesMode)
 	}
 }
@@ -123,7 +124,7 @@ func (c *Cluster) planWorkload(w *workload, o webhook.Options) WorkloadPlan {
 		return p
 	case a.unselected():
 		p.NotInjected = "neither its namespace nor its pods have " + strings.Join(o.InjectionKeys(), " or ")
-		if len(p.Modes) == 0 || p.Mode == None { // it is in no mesh, and no label asks for this one
+		if len(p.Modes) == 0 || p.Mode == None { // the workload has no sidecar, and no label asks for one of Sonde
 			p.leave(p.NotInjected)
 			return p
 		}
@@ -136,7 +137,7 @@ func (c *Cluster) planWorkload(w *workload, o webhook.Options) WorkloadPlan {
 	return p
 }
 
-// find adds findings that are not there.
+// find adds new findings.
 func (p *WorkloadPlan) find(findings ...Finding) {
 	for _, f := range findings {
 		if !slices.Contains(p.Findings, f) {
@@ -145,7 +146,7 @@ func (p *WorkloadPlan) find(findings ...Finding) {
 	}
 }
 
-// findNow adds what is wrong with a pod that runs.
+// findNow adds findings about a running pod.
 func (p *WorkloadPlan) findNow(findings []Finding) {
 	for _, f := range findings {
 		f.When = Now
@@ -153,21 +154,21 @@ func (p *WorkloadPlan) findNow(findings []Finding) {
 	}
 }
 
-// findThen adds what will be wrong with new pods, and marks what is wrong today, too.
+// findThen adds findings about new pods, and marks those that already exist.
 func (p *WorkloadPlan) findThen(findings []Finding) {
 	for _, f := range findings {
 		f.When = Now
 		if i := slices.Index(p.Findings, f); i >= 0 {
 			p.Findings[i].When = NowAndThen
-			p.Findings[i].Text += "; will be so in new pods, too"
+			p.Findings[i].Text += "; new pods will have this problem, too"
 			continue
 		}
-		f.When, f.Text = Then, "will be so in new pods: "+f.Text
+		f.When, f.Text = Then, "new pods will have this problem: "+f.Text
 		p.find(f)
 	}
 }
 
-// leave says that the workload is left alone, and why.
+// leave marks the workload as unchanged, with the reason.
 func (p *WorkloadPlan) leave(why string) {
 	p.NotInjected = why
 	for i := range p.Probes {
@@ -175,8 +176,8 @@ func (p *WorkloadPlan) leave(why string) {
 	}
 }
 
-// readToday reads modes, requests and findings from the pods. Pods of one workload in the same mode and meshes are alike: the first one
-// counts.
+// readToday reads modes, requests and findings from the pods. Pods of one workload with the same mode and meshes are
+// alike, so it reads only the first one.
 func (p *WorkloadPlan) readToday(w *workload) {
 	seen := map[string]bool{}
 	for _, pod := range w.pods {
@@ -206,7 +207,7 @@ func (p *WorkloadPlan) readToday(w *workload) {
 	}
 }
 
-// readAdmission reads what becomes of new pods.
+// readAdmission reads the webhook's result for new pods.
 func (p *WorkloadPlan) readAdmission(a *admission) {
 	p.To, p.ToBy, p.VirtualPort, p.Clashes = a.to, a.toBy, a.port, a.clashes()
 	ofProbes := map[string]bool{}

@@ -16,9 +16,9 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// restore returns a copy of a pod as it was before its sidecar was injected: without containers and annotations of the mesh, and
-// with the original probes and hooks. rewritten has the fields of those that were rewritten. Names of ports are numbers then, since a
-// mesh does not keep them. The error says that the sidecar's record of the originals cannot be read: then all is as in the pod.
+// restore returns a copy of a pod without the mesh's containers and annotations, with its original probes and hooks.
+// rewritten has their fields. They have port numbers instead of names, since meshes do not keep the names. If the
+// sidecar's record of the originals is unreadable, it returns an error and the pod's own probes.
 func restore(pod *corev1.Pod, s *sidecar) (original *corev1.Pod, rewritten map[string]bool, err error) {
 	original, rewritten = pod.DeepCopy(), map[string]bool{}
 	if len(s.meshes) == 0 {
@@ -34,7 +34,7 @@ func restore(pod *corev1.Pod, s *sidecar) (original *corev1.Pod, rewritten map[s
 	}
 	for _, r := range requests {
 		handler, ok := table[r.Field]
-		if get := httpGetOf(r); s.mode.ofKuma() && r.Probe != nil && get != nil && get.Port.IntVal == s.port { // Kuma rewrites no hooks
+		if get := httpGetOf(r); s.mode.ofKuma() && r.Probe != nil && get != nil && get.Port.IntVal == s.port { // Kuma does not rewrite hooks
 			handler, ok = kumaOriginal(*get, s.mode)
 		}
 		if !ok {
@@ -48,6 +48,13 @@ func restore(pod *corev1.Pod, s *sidecar) (original *corev1.Pod, rewritten map[s
 		}
 	}
 	return original, rewritten, err
+}
+
+// notRewritten returns the probes and hooks of a pod that are not in rewritten.
+func notRewritten(u webhook.Unread, rewritten map[string]bool) webhook.Unread {
+	left := maps.Clone(u)
+	maps.DeleteFunc(left, func(field string, _ json.RawMessage) bool { return rewritten[field] })
+	return left
 }
 
 // withoutMesh removes containers, volumes and annotations of Sonde and other meshes from a pod, and returns its probes and hooks.
@@ -66,16 +73,16 @@ func withoutMesh(pod *corev1.Pod, mode Mode) []webhook.Request {
 	return webhook.Requests(pod)
 }
 
-// isMeshContainer reports whether a container is Sonde's, Kuma's or Istio's.
+// isMeshContainer reports whether a container belongs to Sonde, Kuma or Istio.
 func isMeshContainer(name string) bool {
 	return slices.Contains([]string{mesh.ContainerSidecar, mesh.ContainerInit, "kuma-validation", istioSidecar, istioInit, "istio-validation"}, name)
 }
 
-// injectedByKuma are annotations that Kuma writes into each pod, and Sonde only leaves as they are, or writes the same again.
+// injectedByKuma are annotations that Kuma writes into each pod, and that Sonde keeps or writes with the same value.
 var injectedByKuma = []string{mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.AnnotationProbeProxyPort}
 
-// injected are annotations that injectors write, so that they do not say what a user wants. What only users write, such as
-// traffic.kuma.io/exclude-inbound-ports, is not among them.
+// injected are annotations that injectors write, so that they are not a user's setting. It omits annotations that only
+// users write, such as traffic.kuma.io/exclude-inbound-ports.
 var injected = []string{
 	mesh.AnnotationVirtualProbesMode, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA, kumaProxyConfig,
 	mesh.Prefix + "sidecar-injected", mesh.Prefix + "sidecar-uid", mesh.Prefix + "envoy-admin-port",
@@ -92,10 +99,11 @@ func httpGetOf(r webhook.Request) *corev1.HTTPGetAction {
 	return r.Hook.HTTPGet
 }
 
-// sondeTable returns the originals of the requests of a pod that Sonde has rewritten, and sets their timeouts, which are longer in the
-// pod, and the thresholds of those that are guarded.
+// sondeTable returns the originals of requests that Sonde has rewritten. It restores timeouts, which are longer in the
+// pod, and thresholds of guarded probes.
 func sondeTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.ProbeHandler, error) {
-	// What has been injected may have labels for which this would not do it: those of another control plane, or of a namespace.
+	// The pod's labels may disable injection now, although it was injected by another control plane or through its
+	// namespace.
 	pod = pod.DeepCopy()
 	delete(pod.Labels, mesh.LabelOwnInjection)
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, mesh.LabelOwnInjection, "enabled")
@@ -120,8 +128,8 @@ func sondeTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.
 	return table, nil
 }
 
-// decisionFor returns the decision about a probe or hook. Those of other meshes' containers may be among decisions: to Sonde these are
-// applications.
+// decisionFor returns the decision about a probe or hook. decisions may contain containers of other meshes, which are
+// applications to Sonde.
 func decisionFor(container string, kind mesh.ProbeType, decisions []webhook.Decision) (webhook.Decision, bool) {
 	i := slices.IndexFunc(decisions, func(d webhook.Decision) bool { return d.Container == container && d.Type == kind })
 	if i < 0 {
@@ -139,7 +147,7 @@ func asks(r webhook.Request, p mesh.Probe) bool {
 	return get != nil && get.Path == p.VirtualPath() && slices.Equal(get.HTTPHeaders, []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}})
 }
 
-// istioTable returns the originals that the environment of istio-proxy has, by the path that the kubelet asks instead.
+// istioTable returns the originals from the environment of istio-proxy, by the path that the kubelet requests instead.
 // Source: istio pkg/kube/inject/app_probe.go, DumpAppProbers.
 func istioTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.ProbeHandler, error) {
 	var byPath map[string]corev1.ProbeHandler
@@ -162,7 +170,7 @@ func istioTable(pod *corev1.Pod, requests []webhook.Request) (map[string]corev1.
 	return table, nil
 }
 
-// kumaOriginal returns the original of a probe that Kuma has rewritten; false if it has not the form of one.
+// kumaOriginal returns the original of a probe that Kuma has rewritten; false if Kuma has not rewritten it.
 // Source: kuma pkg/plugins/runtime/k8s/probes/{probe,probe_converter,headers}.go at 2.9.
 func kumaOriginal(get corev1.HTTPGetAction, mode Mode) (corev1.ProbeHandler, bool) {
 	first, rest, _ := strings.Cut(strings.TrimPrefix(get.Path, "/"), "/")
@@ -193,7 +201,7 @@ func kumaOriginal(get corev1.HTTPGetAction, mode Mode) (corev1.ProbeHandler, boo
 
 const kumaProbeHeader = "X-Kuma-Probes-"
 
-// readKumaHeaders turns the headers for Kuma's probe proxy into what they stand for.
+// readKumaHeaders applies the headers for Kuma's probe proxy to the original probe.
 func readKumaHeaders(get *corev1.HTTPGetAction) {
 	var kept []corev1.HTTPHeader
 	for _, h := range get.HTTPHeaders {

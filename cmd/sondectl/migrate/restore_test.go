@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// application has each kind of probe and hook, with numbers for ports, which no mesh keeps the names of.
+// application has each kind of probe and hook, with port numbers, since no mesh keeps port names.
 const application = `
 spec:
   containers:
@@ -25,7 +25,7 @@ spec:
     readinessProbe: {exec: {command: [x]}}
 `
 
-// TestRestoreSonde checks that a pod that Sonde has injected has the probes again that it had before.
+// TestRestoreSonde checks that an injected pod gets back its original probes.
 func TestRestoreSonde(t *testing.T) {
 	tests := map[string]webhook.Options{
 		"native":    {},
@@ -62,7 +62,7 @@ func TestRestoreSonde(t *testing.T) {
 	}
 }
 
-// TestRestoreBesideOthers checks that containers that another mesh has put beside Sonde's change nothing for the others.
+// TestRestoreBesideOthers checks that containers of another mesh do not affect the result.
 func TestRestoreBesideOthers(t *testing.T) {
 	for _, name := range []string{istioSidecar, istioInit, "istio-validation", "kuma-validation"} {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +132,7 @@ spec: {containers: [{name: istio-proxy, env: [{name: ISTIO_KUBE_APP_PROBERS, val
 func TestRestoreUnreadable(t *testing.T) {
 	tests := map[string]struct{ pod, want string }{
 		"istio": {"spec: {containers: [{name: app}, {name: istio-proxy, env: [{name: ISTIO_KUBE_APP_PROBERS, value: '['}]}]}", "containers[istio-proxy].env[ISTIO_KUBE_APP_PROBERS]: must be JSON:"},
-		"sonde": {"spec: {containers: [{name: app}, {name: kuma-sidecar}], volumes: [{name: sonde-identity}]}", "containers[kuma-sidecar]: this container is not one that Sonde has put there"},
+		"sonde": {"spec: {containers: [{name: app}, {name: kuma-sidecar}], volumes: [{name: sonde-identity}]}", "containers[kuma-sidecar]: name is reserved for Sonde, which has not added this container"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// Status says how far workloads are on the way to the mode that is asked for.
+// Status is the progress of workloads towards their requested mode.
 type Status struct {
 	Workloads []WorkloadStatus `json:"workloads"`
 	Total     Count            `json:"total"`
@@ -21,11 +21,12 @@ type Count struct {
 	Pods  int          `json:"pods"`
 	Ready int          `json:"ready"`
 	Modes map[Mode]int `json:"modes"`
-	// Restarts of the application's containers. A pod is injected when it is made, so all are since its injection.
+	// Restarts of the application's containers. All are since the injection, since pods are injected when they are
+	// created.
 	Restarts int `json:"restarts"`
-	// ToRoll are the pods that are not in the mode asked for.
+	// ToRoll counts the pods that are not in the requested mode.
 	ToRoll int `json:"toRoll"`
-	// Refused workloads are those with a Problem.
+	// Refused counts the workloads with a Problem.
 	Refused int `json:"refused"`
 }
 
@@ -34,18 +35,18 @@ type WorkloadStatus struct {
 	Namespace string `json:"namespace"`
 	Kind      string `json:"kind"`
 	Name      string `json:"name"`
-	// To is the mode that new pods get, and ToBy what says so, "" for the default.
+	// To is the mode of new pods, and ToBy the object that requests it, "" for the default.
 	To   mesh.ProbesMode `json:"to"`
 	ToBy string          `json:"toBy,omitempty"`
-	// Problem is why new pods are refused, "" if they are not.
+	// Problem is why the webhook rejects new pods, "" if it does not.
 	Problem string `json:"problem,omitempty"`
 	Count
 	// Roll names the pods that are still to roll.
 	Roll []string `json:"roll"`
 }
 
-// Status returns the status of all workloads that have pods. o.ProbesMode is the mode of those that ask for none. A pod is to roll if
-// it was injected in another mode than its workload asks for, or if Sonde selects it and did not inject it.
+// Status returns the status of all workloads that have pods. o.ProbesMode is the mode of workloads that request none. A
+// pod is to roll if Sonde injected it in a mode other than the requested one, or selects it but did not inject it.
 func (c *Cluster) Status(o webhook.Options) *Status {
 	s := &Status{Workloads: []WorkloadStatus{}, Total: Count{Modes: map[Mode]int{}}}
 	for _, w := range c.workloads() {
@@ -91,7 +92,7 @@ func (c *Cluster) statusOf(w *workload, o webhook.Options) WorkloadStatus {
 	return s
 }
 
-// modeOf returns the mode that a new pod gets. Sonde's own switch takes precedence over Kuma's port, as in the webhook.
+// modeOf returns the mode of a new pod. Sonde's own annotation takes precedence over Kuma's port, as in the webhook.
 func modeOf(template *corev1.Pod, m mesh.ProbesMode) Mode {
 	value, ok := template.Annotations[mesh.AnnotationVirtualProbes]
 	if ok && !enabled(value) || !ok && template.Annotations[mesh.AnnotationProbeProxyPort] == "0" {
@@ -103,7 +104,7 @@ func modeOf(template *corev1.Pod, m mesh.ProbesMode) Mode {
 	return Unified
 }
 
-// restarts returns how often containers of the application were restarted.
+// restarts returns the number of restarts of the application's containers.
 func restarts(pod *corev1.Pod) (n int) {
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for _, s := range statuses {

@@ -12,17 +12,17 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// asking is how workloads ask another mesh for a sidecar: by one key of a pod or its namespace.
+// asking describes the label or annotation of a pod or its namespace that asks another mesh for a sidecar.
 type asking struct {
 	mesh, key string
-	// on reports whether a value asks for one, and off is a value that does not.
+	// on reports whether a value asks for a sidecar, and off is a value that does not.
 	on  func(value string) bool
 	off string
-	// always says that the mesh may inject pods that do not ask.
+	// always means that the mesh may inject pods that do not ask.
 	always bool
 }
 
-// Istio is asked by several keys, and Kuma by the one that Sonde reads, too.
+// Istio has several keys, and Kuma's key is one that Sonde also reads: the code handles both separately.
 // Source: linkerd2 pkg/k8s/labels.go; consul-k8s control-plane/connect-inject/constants; aws-app-mesh-controller-for-k8s pkg/inject/constants.go.
 var askings = []asking{
 	{mesh: podspec.Linkerd, key: podspec.LinkerdInject, on: func(v string) bool { return v == "enabled" || v == "ingress" }, off: "disabled"},
@@ -35,27 +35,27 @@ func isTrue(value string) bool {
 	return err == nil && is
 }
 
-// twoMeshes returns findings if another mesh puts its sidecar into the pods that Sonde selects.
+// twoMeshes returns findings if another mesh injects the pods that Sonde selects.
 func (c *Cluster) twoMeshes(w *workload, modes map[Mode]int) []Finding {
 	var all []Finding
 	add := func(format string, args ...any) {
 		all = append(all, Finding{Code: TwoMeshes, Text: fmt.Sprintf(format, args...)})
 	}
 	if slices.ContainsFunc(meshesOf(w.template), func(m string) bool { return m != meshSonde }) {
-		add("the pod template itself has a sidecar of another mesh: write it without, as it was before it was injected by hand")
+		add("the pod template itself contains a sidecar of another mesh: restore the template from before the manual injection")
 	}
 	if c.asksIstio(w) {
-		add("Istio and Sonde both inject, and Sonde leaves alone what has a sidecar of Istio: set %s: \"false\" on the pod template", istioInject)
+		add("Istio and Sonde both inject, but Sonde skips pods with a sidecar of Istio: set %s: \"false\" on the pod template", istioInject)
 	}
 	for _, a := range askings {
 		if c.asks(w, &a) {
-			add("%s and Sonde both inject, and Sonde leaves alone what has a sidecar of %s: set %s: %s on the pod template", a.mesh, a.mesh, a.key, a.off)
+			add("%s and Sonde both inject, but Sonde skips pods with a sidecar of %s: set %s: %s on the pod template", a.mesh, a.mesh, a.key, a.off)
 		}
 	}
 	ofKuma := slices.ContainsFunc(sortedKeys(modes), Mode.ofKuma)
 	if ofKuma && enabled(c.setting(w, mesh.LabelInjection)) {
-		add("%s: enabled: as long as Kuma's webhook runs, it injects this workload, too, and Sonde leaves alone what has a sidecar of Kuma: "+
-			"run Sonde with --kuma-labels=false, and set %s on what it takes over and %s: disabled", mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelInjection)
+		add("%s: enabled: while Kuma's webhook runs, it also injects this workload, and Sonde skips pods with a sidecar of Kuma: "+
+			"run Sonde with --kuma-labels=false, and on workloads that Sonde takes over set %s, and %s: disabled", mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelInjection)
 	}
 	return all
 }
@@ -70,7 +70,7 @@ func (c *Cluster) asksIstio(w *workload) bool {
 	return enabled(istio) || istio == "" && revision != ""
 }
 
-// asks reports whether a workload asks another mesh for a sidecar, or gets one without being asked.
+// asks reports whether a workload gets a sidecar of another mesh, because it asks or without asking.
 func (c *Cluster) asks(w *workload, a *asking) bool {
 	value := c.setting(w, a.key)
 	if ns := c.namespaces[w.namespace]; ns != nil && value == "" {

@@ -1,4 +1,4 @@
-// Package names reads what commands are asked for: NAME, or KIND/NAME as get -o name and kubectl write it.
+// Package names parses names in arguments: NAME, or KIND/NAME as get -o name and kubectl write it.
 package names
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// Kind of an object, as -o name writes it.
+// Kind is the kind of an object, as -o name writes it.
 type Kind string
 
 // Kinds.
@@ -23,16 +23,17 @@ const (
 	WatchedCluster Kind = "watchedcluster"
 )
 
-// words are what else the kinds are called, as for kubectl.
+// words maps kinds to their other names, as in kubectl.
 var words = map[Kind][]string{
 	Mesh: {"meshes"}, Dataplane: {"dataplanes", "dp"}, Service: {"services", "svc"}, MeshService: {"meshservices", "msvc"}, Proxy: {"proxies"},
 	Node: {"nodes", "no"}, Pod: {"pods", "po"}, WatchedCluster: {"watchedclusters"},
 }
 
-// Words returns what else a kind is called: its plural first, then short forms.
+// Words returns other names of a kind: its plural first, then short forms.
 func (k Kind) Words() []string { return words[k] }
 
-// KindOf returns the kind that a word means, in any case, and false for no kind. kubectl appends the group of Sonde's own.
+// KindOf returns the kind with a name, in upper or lower case, and false for an unknown one. kubectl appends Sonde's
+// group to names.
 func KindOf(word string) (Kind, bool) {
 	word = strings.TrimSuffix(strings.ToLower(word), ".sonde.dev")
 	for kind, others := range words {
@@ -43,14 +44,14 @@ func KindOf(word string) (Kind, bool) {
 	return "", false
 }
 
-// Parse returns the name in an argument, and its kind; "" of a name alone. A proxy is read as its Dataplane, which has the same name, unless it is
-// among the kinds. The error is one of usage, and says what is allowed.
+// Parse returns the name in an argument, and its kind, "" without one. Unless proxies are among the kinds, it returns a
+// proxy as its Dataplane, which has the same name. The error is a usage error that lists the allowed forms.
 func Parse(arg string, among ...Kind) (kind Kind, name string, err error) {
 	word, name, named := strings.Cut(arg, "/")
 	if !named {
 		word, name = "", arg
 	}
-	kind, known := KindOf(word)
+	kind, ok := KindOf(word)
 	if kind == Proxy && !slices.Contains(among, Proxy) {
 		kind = Dataplane
 	}
@@ -59,13 +60,13 @@ func Parse(arg string, among ...Kind) (kind Kind, name string, err error) {
 		return "", "", settings.Usagef("NAME: must not be empty")
 	case !named:
 		return "", name, nil
-	case known && slices.Contains(among, kind) && name != "" && !strings.Contains(name, "/"):
+	case ok && slices.Contains(among, kind) && name != "" && !strings.Contains(name, "/"):
 		return kind, name, nil
 	}
 	return "", "", settings.Usagef("%q: must be %s", arg, forms(among))
 }
 
-// forms lists what is allowed.
+// forms lists the allowed forms.
 func forms(among []Kind) string {
 	all := []string{"NAME"}
 	for _, kind := range among {
@@ -75,7 +76,7 @@ func forms(among []Kind) string {
 	return strings.Join(all[:last], ", ") + " or " + all[last]
 }
 
-// Flag is the value of a flag that is a name.
+// Flag is the value of a flag with a name.
 type Flag struct {
 	To    *string
 	Among []Kind
@@ -92,7 +93,7 @@ func (f *Flag) String() string {
 // Type implements pflag.Value.
 func (*Flag) Type() string { return "string" }
 
-// Set implements pflag.Value. Empty is as without the flag.
+// Set implements pflag.Value. An empty value is the same as no flag.
 func (f *Flag) Set(arg string) error {
 	if arg == "" {
 		*f.To = ""

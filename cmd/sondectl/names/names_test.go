@@ -13,19 +13,19 @@ func TestParse(t *testing.T) {
 		name string
 		err  string
 	}{
-		"a name":              {arg: "web-1", name: "web-1"},
-		"of a kind":           {arg: "dataplane/web-1", kind: names.Dataplane, name: "web-1"},
-		"a proxy":             {arg: "proxy/web-1", kind: names.Dataplane, name: "web-1"},
-		"a short form":        {arg: "dp/web-1", kind: names.Dataplane, name: "web-1"},
-		"a plural":            {arg: "services/web", kind: names.Service, name: "web"},
-		"as in a manifest":    {arg: "Dataplane/web-1", kind: names.Dataplane, name: "web-1"},
-		"as kubectl":          {arg: "dataplane.sonde.dev/web-1", kind: names.Dataplane, name: "web-1"},
-		"a kind that is none": {arg: "foo/web-1", err: `"foo/web-1": must be NAME, dataplane/NAME or service/NAME`},
-		"another kind":        {arg: "mesh/default", err: `"mesh/default": must be NAME, dataplane/NAME or service/NAME`},
-		"no name":             {arg: "dataplane/", err: `"dataplane/": must be NAME, dataplane/NAME or service/NAME`},
-		"no kind":             {arg: "/web-1", err: `"/web-1": must be NAME, dataplane/NAME or service/NAME`},
-		"too much":            {arg: "dataplane/a/b", err: `"dataplane/a/b": must be NAME, dataplane/NAME or service/NAME`},
-		"nothing":             {err: "NAME: must not be empty"},
+		"a name":           {arg: "web-1", name: "web-1"},
+		"of a kind":        {arg: "dataplane/web-1", kind: names.Dataplane, name: "web-1"},
+		"a proxy":          {arg: "proxy/web-1", kind: names.Dataplane, name: "web-1"},
+		"a short form":     {arg: "dp/web-1", kind: names.Dataplane, name: "web-1"},
+		"a plural":         {arg: "services/web", kind: names.Service, name: "web"},
+		"as in a manifest": {arg: "Dataplane/web-1", kind: names.Dataplane, name: "web-1"},
+		"as kubectl":       {arg: "dataplane.sonde.dev/web-1", kind: names.Dataplane, name: "web-1"},
+		"an invalid kind":  {arg: "foo/web-1", err: `"foo/web-1": must be NAME, dataplane/NAME or service/NAME`},
+		"another kind":     {arg: "mesh/default", err: `"mesh/default": must be NAME, dataplane/NAME or service/NAME`},
+		"no name":          {arg: "dataplane/", err: `"dataplane/": must be NAME, dataplane/NAME or service/NAME`},
+		"no kind":          {arg: "/web-1", err: `"/web-1": must be NAME, dataplane/NAME or service/NAME`},
+		"too much":         {arg: "dataplane/a/b", err: `"dataplane/a/b": must be NAME, dataplane/NAME or service/NAME`},
+		"nothing":          {err: "NAME: must not be empty"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package printer
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 
@@ -30,7 +29,7 @@ func TestWriteYAML(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
+			var out Output
 			if err := WriteYAML(&out, tc.in); err != nil {
 				t.Fatal(err)
 			}
@@ -46,7 +45,7 @@ func FuzzWriteYAML(f *testing.F) {
 	f.Add("- x: y # z")
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ToValidUTF8(text, "?")
-		var out bytes.Buffer
+		var out Output
 		if err := WriteYAML(&out, map[string]string{"k": text}); err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +57,7 @@ func FuzzWriteYAML(f *testing.F) {
 }
 
 func TestWriteTable(t *testing.T) {
-	var out bytes.Buffer
+	var out Output
 	rows := []Row{
 		{Cells: []string{"ä", "", "last"}},
 		{Cells: []string{"longer", "x\ty\x1b[1m", ""}, Notes: []string{"why:\nbecause"}},
@@ -70,7 +69,7 @@ func TestWriteTable(t *testing.T) {
 	}
 }
 
-// TestHostileTable shows that one name that is longer than others shifts its own row alone, and that no text moves others.
+// TestHostileTable shows that a very long name only shifts its own row, and that no text affects other rows.
 func TestHostileTable(t *testing.T) {
 	long := strings.Repeat("x", 253)
 	rows := []Row{
@@ -78,7 +77,7 @@ func TestHostileTable(t *testing.T) {
 		{Cells: []string{"default", "web", "1/2"}, Notes: []string{"\u202egnp.exe \x9b31m \u2028next\xff"}},
 		{Cells: []string{"default", strings.Repeat("y", maxWidth), "0/0"}},
 	}
-	var out bytes.Buffer
+	var out Output
 	WriteTable(&out, []string{"MESH", "NAME", "ENDPOINTS"}, rows)
 	pad := strings.Repeat(" ", maxWidth)
 	want := "MESH      NAME" + pad[4:] + "   ENDPOINTS\n" +
@@ -91,7 +90,7 @@ func TestHostileTable(t *testing.T) {
 }
 
 func TestEscape(t *testing.T) {
-	var out bytes.Buffer
+	var out Output
 	text := "\x1b[31mred\ttab\u009b1m\xff\u202e\n"
 	if n, err := (escaping{&out}).Write([]byte(text)); n != len(text) || err != nil {
 		t.Errorf("Write() = %d, %v, want %d", n, err, len(text))

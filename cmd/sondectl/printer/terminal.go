@@ -3,37 +3,36 @@ package printer
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/sonde-mesh/sonde/internal/terminal"
 )
 
-// isUnsafe says of a character that a terminal may obey it, or show others elsewhere for it, instead of showing it.
+// isUnsafe reports whether a character may control a terminal, or reorder other characters, instead of being shown.
 func isUnsafe(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// OneLine replaces unsafe characters by spaces, so that a text of others is one line and safe for a terminal.
+// OneLine replaces unsafe characters by spaces, so that a foreign text is one line and safe for a terminal.
 func OneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, string(utf8.RuneError)), isUnsafe), " ")
 }
 
-// Safe returns w, or if that is a terminal a writer that escapes what is unsafe but for ends of lines and tabs: programs get the bytes as
-// they are, and what an application or a proxy has sent commands no terminal.
+// Safe returns w, or for a terminal a writer that escapes unsafe characters other than newlines and tabs. Programs get
+// the bytes unchanged, and data from applications or proxies cannot control a terminal.
 func Safe(w io.Writer) io.Writer {
-	if f, ok := w.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return escaping{w}
-		}
+	if terminal.Is(w) {
+		return escaping{w}
 	}
 	return w
 }
 
-// escaping is a terminal.
+// escaping writes to a terminal.
 type escaping struct{ terminal io.Writer }
 
-// Write implements io.Writer. The text ends with a whole character.
+// Write implements io.Writer. The text must end with a whole character.
 func (e escaping) Write(text []byte) (int, error) {
 	if _, err := e.terminal.Write(escape(text)); err != nil {
 		return 0, err
@@ -41,7 +40,7 @@ func (e escaping) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// escape escapes as JSON does, which is right in JSON and in quotes of YAML, too; bytes that are no UTF-8 are \xNN.
+// escape escapes like JSON, which is also valid in quoted YAML. Invalid UTF-8 becomes \xNN.
 func escape(text []byte) []byte {
 	escaped := make([]byte, 0, len(text))
 	for len(text) > 0 {

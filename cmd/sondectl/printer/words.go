@@ -18,7 +18,7 @@ func Plural(n int, noun string) string {
 // PluralOf returns the plural of a noun.
 func PluralOf(noun string) string {
 	switch stem, isY := strings.CutSuffix(noun, "y"); {
-	case isY && !strings.HasSuffix(stem, "a"): // not of gateway
+	case isY && !strings.HasSuffix(stem, "a"): // such as proxy, unlike gateway
 		return stem + "ies"
 	case strings.HasSuffix(noun, "s") || strings.HasSuffix(noun, "ch") || strings.HasSuffix(noun, "sh"):
 		return noun + "es"
@@ -32,18 +32,21 @@ func LastLine(text string) string {
 	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
 }
 
-// shownFew is how many of many values a table shows.
+// shownFew is the number of values that a table shows of a long list.
 const shownFew = 5
 
-// FirstFew joins the first values, and says how many more there are.
-func FirstFew(values []string, separator string) string {
-	if len(values) > shownFew {
-		values = append(slices.Clone(values[:shownFew]), fmt.Sprintf("+%d", len(values)-shownFew))
+// FirstFew joins the first values, and adds the number of others.
+func FirstFew(values []string, separator string) string { return First(shownFew, values, separator) }
+
+// First joins at most n values, and adds the number of others.
+func First(n int, values []string, separator string) string {
+	if len(values) > n {
+		values = append(slices.Clone(values[:n]), fmt.Sprintf("+%d", len(values)-n))
 	}
 	return strings.Join(values, separator)
 }
 
-// FewNotes returns the first notes, and one that says how many more there are.
+// FewNotes returns the first notes, and one with the number of others.
 func FewNotes(notes []string) []string {
 	if len(notes) > shownFew {
 		return append(slices.Clone(notes[:shownFew]), fmt.Sprintf("%d more: see -o yaml", len(notes)-shownFew))

@@ -1,4 +1,5 @@
-// Package status says whether anything is wrong with a mesh: Read asks the control plane, Judge says what follows, and Write prints it.
+// Package status finds problems of a mesh: Read calls the control plane, Judge draws conclusions, and Write prints
+// them.
 package status
 
 import (
@@ -15,15 +16,15 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Facts are what the control plane says of all meshes, or of one.
+// Facts are the control plane's answers about all meshes, or one.
 type Facts struct {
-	// Now is when it was asked.
+	// Now is the time of the answers.
 	Now time.Time
-	// Namespace is the one whose proxies, services and pods are judged; empty: all.
+	// Namespace restricts the proxies, services and pods that are judged; empty: all.
 	Namespace string
 	// Health are the checks of the replica that answers.
 	Health []*adminv1.HealthCheck
-	// Unready says why the replica cannot answer about meshes yet, nil if it can.
+	// Unready is the error if the replica cannot answer about meshes yet.
 	Unready error
 	Meshes  []*adminv1.Mesh
 	// Specs are the objects of Meshes, in the same order.
@@ -33,50 +34,79 @@ type Facts struct {
 	Proxies    []*adminv1.Proxy
 	// Restarts is nil without Kubernetes.
 	Restarts *adminv1.ListRestartsResponse
-	// Problems of the store, and replicas that are not heard.
+	// Problems of the store, and disconnected replicas.
 	Problems []*adminv1.Problem
 	Missing  []string
-	// LeftOut is how many objects the control plane has not listed, by their plural.
+	// LeftOut counts the objects that the control plane has omitted, by their plural.
 	LeftOut map[string]uint32
-	// NotAsked is what could not be asked, each with the reason.
+	// NotAsked lists requests that failed, each with the reason.
 	NotAsked []string
 }
 
-// Dataplane is one with its object.
+// Dataplane is a Dataplane with its decoded object.
 type Dataplane struct {
 	*adminv1.Dataplane
 	Spec mesh.Dataplane
 }
 
-// Read asks the control plane about a mesh and a namespace, or about all. The error is a gRPC status, or says what cannot be decoded.
+// Read reads a mesh and a namespace, or all, from the control plane. The error is a gRPC status, or names the object
+// that could not be decoded.
 func Read(ctx context.Context, api adminv1.AdminServiceClient, meshName, namespace string) (*Facts, error) {
-	f := &Facts{Now: time.Now(), Namespace: namespace, LeftOut: map[string]uint32{}}
-	health, err := api.GetHealth(ctx, &adminv1.GetHealthRequest{})
+	f := &Facts{Now: time.Now(), Namespace: namespace}
+	err := f.ReadHealth(ctx, api)
 	switch {
 	case status.Code(err) == codes.PermissionDenied:
-		f.NotAsked = append(f.NotAsked, "health checks: "+status.Convert(err).Message())
+		f.Denied("health checks", err)
 	case err != nil:
-		return nil, err //nolint:wrapcheck // the caller explains it
+		return nil, err
 	}
-	f.Health = health.GetChecks()
-	if err := f.readMeshes(ctx, api, &adminv1.Filter{Mesh: meshName}); err != nil {
-		if status.Code(err) == codes.Unavailable && f.failing() {
-			f.Unready = err
+	if err := f.ReadObjects(ctx, api, meshName, true); err != nil {
+		if f.WaitsFor(err) {
 			return f, nil
 		}
 		return nil, err
 	}
-	restarts, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: namespace})
+	err = f.ReadRestarts(ctx, api)
+	switch {
+	case status.Code(err) == codes.PermissionDenied:
+		f.Denied("restarts", err)
+	case err != nil:
+		return nil, err
+	}
+	return f, nil
+}
+
+// Denied records that the caller may not ask for something.
+func (f *Facts) Denied(what string, err error) {
+	f.NotAsked = append(f.NotAsked, what+": "+status.Convert(err).Message())
+}
+
+// ReadHealth reads Health. The error is a gRPC status.
+func (f *Facts) ReadHealth(ctx context.Context, api adminv1.AdminServiceClient) error {
+	health, err := api.GetHealth(ctx, &adminv1.GetHealthRequest{})
+	f.Health = health.GetChecks()
+	return err //nolint:wrapcheck // the caller explains it
+}
+
+// WaitsFor reports whether an error of ReadObjects is explained by a failing check of Health, and then sets Unready.
+func (f *Facts) WaitsFor(err error) bool {
+	if status.Code(err) != codes.Unavailable || !f.failing() {
+		return false
+	}
+	f.Unready = err
+	return true
+}
+
+// ReadRestarts reads Restarts. The error is a gRPC status.
+func (f *Facts) ReadRestarts(ctx context.Context, api adminv1.AdminServiceClient) error {
+	restarts, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: f.Namespace})
 	switch status.Code(err) {
 	case codes.OK:
 		f.Restarts = restarts
-	case codes.FailedPrecondition, codes.Unimplemented: // there are none, as without Kubernetes
-	case codes.PermissionDenied:
-		f.NotAsked = append(f.NotAsked, "restarts: "+status.Convert(err).Message())
-	default:
-		return nil, err //nolint:wrapcheck // the caller explains it
+	case codes.FailedPrecondition, codes.Unimplemented: // no restarts, as without Kubernetes
+		return nil
 	}
-	return f, nil
+	return err //nolint:wrapcheck // the caller explains it
 }
 
 // failing reports whether a health check fails.
@@ -89,8 +119,10 @@ func (f *Facts) failing() bool {
 	return false
 }
 
-// readMeshes asks for the lists, all at once.
-func (f *Facts) readMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) error {
+// ReadObjects requests the lists of a mesh, or of all, at once. With ask, agents that hang are found, which takes 2 s if
+// there is one. The error is a gRPC status, or says what could not be decoded.
+func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient, meshName string, ask bool) error {
+	filter := &adminv1.Filter{Mesh: meshName}
 	var meshes *adminv1.ListMeshesResponse
 	var dataplanes *adminv1.ListDataplanesResponse
 	var services *adminv1.ListServicesResponse
@@ -109,7 +141,7 @@ func (f *Facts) readMeshes(ctx context.Context, api adminv1.AdminServiceClient, 
 		return err
 	})
 	group.Go(func() (err error) {
-		proxies, err = api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter, Ask: true})
+		proxies, err = api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter, Ask: ask})
 		return err
 	})
 	if err := group.Wait(); err != nil {
@@ -117,6 +149,7 @@ func (f *Facts) readMeshes(ctx context.Context, api adminv1.AdminServiceClient, 
 	}
 	f.Meshes, f.Services, f.Proxies = meshes.GetMeshes(), services.GetServices(), proxies.GetProxies()
 	f.Problems, f.Missing = meshes.GetTail().GetProblems(), proxies.GetTail().GetMissingReplicas()
+	f.LeftOut = map[string]uint32{}
 	for plural, tail := range map[string]*adminv1.Tail{
 		"meshes": meshes.GetTail(), "dataplanes": dataplanes.GetTail(), "services": services.GetTail(), "proxies": proxies.GetTail(),
 	} {
@@ -127,14 +160,14 @@ func (f *Facts) readMeshes(ctx context.Context, api adminv1.AdminServiceClient, 
 	for _, entry := range meshes.GetMeshes() {
 		m := &mesh.Mesh{}
 		if err := json.Unmarshal(entry.GetObject(), m); err != nil {
-			return fmt.Errorf("decode a Mesh: %w", mesh.ExplainJSON("", entry.GetObject(), m))
+			return fmt.Errorf("decode Mesh: %w", mesh.ExplainJSON("", entry.GetObject(), m))
 		}
 		f.Specs = append(f.Specs, m)
 	}
 	for _, entry := range dataplanes.GetDataplanes() {
 		d := &Dataplane{Dataplane: entry}
 		if err := json.Unmarshal(entry.GetObject(), &d.Spec); err != nil {
-			return fmt.Errorf("decode a Dataplane: %w", mesh.ExplainJSON("", entry.GetObject(), &d.Spec))
+			return fmt.Errorf("decode Dataplane: %w", mesh.ExplainJSON("", entry.GetObject(), &d.Spec))
 		}
 		f.Dataplanes = append(f.Dataplanes, d)
 	}

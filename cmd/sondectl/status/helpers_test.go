@@ -13,12 +13,12 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
-// now is when the control plane is asked.
+// now is the time of the control plane's answers.
 var now = time.Date(2026, 11, 27, 10, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-d)) }
 
-// well returns the facts of a mesh that is well: web-1 calls the service db, of db-1 and db-2.
+// well returns the facts of a healthy mesh: web-1 calls service db, with db-1 and db-2.
 func well() *status.Facts {
 	f := &status.Facts{
 		Now:      now,
@@ -42,7 +42,7 @@ func addMesh(f *status.Facts, name string) {
 	f.Specs = append(f.Specs, m)
 }
 
-// addProxy adds a Dataplane with one inbound, its proxy, and its endpoint of a service that is there.
+// addProxy adds a Dataplane with one inbound, its proxy, and its endpoint of an existing service.
 func addProxy(f *status.Facts, meshName, name, service string, n int) {
 	address := fmt.Sprintf("10.0.0.%d", n)
 	d := &status.Dataplane{Dataplane: &adminv1.Dataplane{Inbounds: []*adminv1.InboundHealth{{Health: adminv1.Endpoint_READY, Services: []string{service}}}}}
@@ -60,7 +60,7 @@ func addProxy(f *status.Facts, meshName, name, service string, n int) {
 	}
 }
 
-// calls has a Dataplane call a service.
+// calls adds an outbound of a Dataplane to a service.
 func calls(f *status.Facts, i int, service string) {
 	net := &f.Dataplanes[i].Spec.Spec.Networking
 	at := fmt.Sprintf("127.0.0.1:1000%d", len(net.Outbound)+1)
@@ -68,7 +68,7 @@ func calls(f *status.Facts, i int, service string) {
 	f.Dataplanes[i].Outbounds = append(f.Dataplanes[i].Outbounds, &adminv1.OutboundHealth{Address: at, Service: service, Health: adminv1.Endpoint_READY})
 }
 
-// unready has the endpoints of Dataplanes be not ready, for a minute.
+// unready makes the endpoints of Dataplanes not ready for a minute.
 func unready(f *status.Facts, reason string, dataplanes ...int) {
 	for _, i := range dataplanes {
 		d := f.Dataplanes[i]
@@ -88,7 +88,7 @@ func unready(f *status.Facts, reason string, dataplanes ...int) {
 	}
 }
 
-// phase has an agent be in a phase for two minutes, without a session unless it is connected.
+// phase puts an agent into a phase for two minutes, without a session unless it is connected.
 func phase(f *status.Facts, i int, p adminv1.AgentState_Phase, refusal string) {
 	f.Proxies[i].AgentState = &adminv1.AgentState{Phase: p, Since: ago(2 * time.Minute), Refusal: refusal}
 	if p == adminv1.AgentState_NEVER_JOINED {
@@ -99,7 +99,7 @@ func phase(f *status.Facts, i int, p adminv1.AgentState_Phase, refusal string) {
 	}
 }
 
-// onKubernetes has the Dataplanes be those of pods of namespace shop.
+// onKubernetes makes the Dataplanes belong to pods in namespace shop.
 func onKubernetes(f *status.Facts) {
 	f.Restarts = &adminv1.ListRestartsResponse{}
 	for i, d := range f.Dataplanes {
@@ -121,5 +121,5 @@ func onKubernetes(f *status.Facts) {
 	}
 }
 
-// errNotRead is the answer of a control plane that has not read its store yet.
+// errNotRead is the error of a control plane that has not read its store yet.
 var errNotRead = grpcstatus.Error(codes.Unavailable, "the control plane has not read its store yet")

@@ -14,10 +14,10 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 )
 
-// judges say what is wrong, each of one part.
+// judges find problems, each in one area.
 var judges = []func(*picture) []Problem{controlPlane, notAsked, lostMeshes, stored, authorities, services, agents, envoys, certificates, inbounds, outbounds, unchecked, drains, restarts}
 
-// Judge says what the facts mean. It has no effect, and asks nobody.
+// Judge draws conclusions from the facts, without side effects and requests.
 func Judge(f *Facts) *Report {
 	v := newPicture(f)
 	var all []Problem
@@ -27,18 +27,18 @@ func Judge(f *Facts) *Report {
 	return newReport(v, group(all))
 }
 
-// picture has the facts by object.
+// picture indexes the facts by object.
 type picture struct {
 	*Facts
 	proxies    map[mesh.ID]*adminv1.Proxy
 	dataplanes map[mesh.ID]*Dataplane
-	// callers are the Dataplanes with an outbound to each service. Sorted.
+	// callers maps services to the Dataplanes with an outbound to them, sorted.
 	callers map[mesh.ID][]string
-	// meshes have their objects.
+	// meshes are the meshes with their objects.
 	meshes []meshOf
 }
 
-// meshOf is a mesh with its object.
+// meshOf is a mesh with its decoded object.
 type meshOf struct {
 	*adminv1.Mesh
 	spec *mesh.Mesh
@@ -71,7 +71,8 @@ func newPicture(f *Facts) *picture {
 	return v
 }
 
-// narrow leaves what is of a namespace of Kubernetes: its Dataplanes are NAME.NAMESPACE, its services NAME_NAMESPACE_svc_PORT.
+// narrow restricts the picture to a namespace of Kubernetes, whose Dataplanes are NAME.NAMESPACE and services
+// NAME_NAMESPACE_svc_PORT.
 func (v *picture) narrow(namespace string) {
 	of := *v.Facts
 	other := func(dataplane string) bool { return !strings.HasSuffix(dataplane, "."+namespace) }
@@ -81,7 +82,7 @@ func (v *picture) narrow(namespace string) {
 	v.Facts = &of
 }
 
-// ask is the command that says more about an object.
+// ask returns the command that explains an object.
 func (v *picture) ask(kind, meshName, name string) string {
 	command := "sondectl why " + kind + "/" + name
 	if len(v.Meshes) > 1 {
@@ -90,7 +91,7 @@ func (v *picture) ask(kind, meshName, name string) string {
 	return command
 }
 
-// askDataplane is ask of a Dataplane, or of its pod.
+// askDataplane is ask for a Dataplane, or for its pod.
 func (v *picture) askDataplane(meshName, name string) string {
 	if d := v.dataplanes[mesh.MakeID(meshName, name)]; d != nil && d.GetPod() {
 		if do := askPod(name); do != "" {
@@ -100,7 +101,7 @@ func (v *picture) askDataplane(meshName, name string) string {
 	return v.ask("dataplane", meshName, name)
 }
 
-// askPod asks about the pod whose Dataplane has a name, "" for a name that none has.
+// askPod is ask for the pod of a Dataplane, "" if the name cannot be a pod's.
 func askPod(name string) string {
 	namespace, pod, ok := mesh.ObjectOf(name)
 	if !ok {
@@ -109,7 +110,7 @@ func askPod(name string) string {
 	return fmt.Sprintf("sondectl why pod/%s -n %s", pod, namespace)
 }
 
-// ofDataplane returns a problem of one Dataplane, that has to be filled in.
+// ofDataplane returns a problem of one Dataplane for the caller to complete.
 func (v *picture) ofDataplane(meshName, name string, s Severity, what string, notes ...string) Problem {
 	return Problem{
 		tier: ofObjects, Severity: s, Mesh: meshName, Objects: []string{"dataplane/" + name}, What: what, Notes: slices.DeleteFunc(notes, func(n string) bool { return n == "" }),
@@ -117,7 +118,7 @@ func (v *picture) ofDataplane(meshName, name string, s Severity, what string, no
 	}
 }
 
-// controlPlane judges the replica that answers, and which others are not heard.
+// controlPlane judges the replica that answers, and finds disconnected replicas.
 func controlPlane(v *picture) []Problem {
 	var all []Problem
 	for _, c := range v.Health {
@@ -129,11 +130,11 @@ func controlPlane(v *picture) []Problem {
 			continue
 		}
 		if c.GetName() == "meshes" && strings.Count(c.GetReason(), "\n")+1 == len(v.lost()) {
-			continue // lostMeshes says it
+			continue // lostMeshes reports this check
 		}
 		p := Problem{
 			Severity: severity, Objects: []string{"check/" + c.GetGroup() + "/" + c.GetName()}, What: "a health check of the control plane " + says,
-			Notes: []string{c.GetReason()}, Do: "sondectl health (docs/guides/health.md says what to do)",
+			Notes: []string{c.GetReason()}, Do: "sondectl health (see docs/guides/health.md)",
 		}
 		if changes := c.GetChanges(); len(changes) > 0 {
 			p.Since = at(changes[len(changes)-1].GetAt())
@@ -142,44 +143,44 @@ func controlPlane(v *picture) []Problem {
 	}
 	for _, name := range v.Missing {
 		all = append(all, Problem{
-			Severity: Error, Objects: []string{"replica/" + name}, What: "does not answer the replica that was asked",
-			Notes: []string{"what agents and Envoys have said there since is missing here, and whether its agents hang"}, Do: "sondectl health",
+			Severity: Error, Objects: []string{"replica/" + name}, What: "is disconnected from the replica that answers",
+			Notes: []string{"recent reports of its agents and Envoys, including hanging agents, are missing here"}, Do: "sondectl health",
 		})
 	}
 	return all
 }
 
-// notAsked judges that this answer is not whole.
+// notAsked reports gaps in this answer.
 func notAsked(v *picture) []Problem {
 	var all []Problem
 	if v.Unready != nil {
 		all = append(all, Problem{
-			Severity: Critical, What: "the control plane is not ready: nothing of the meshes is known", Notes: []string{status.Convert(v.Unready).Message()}, Do: "sondectl health",
+			Severity: Critical, What: "the control plane is not ready: the state of the meshes is unknown", Notes: []string{status.Convert(v.Unready).Message()}, Do: "sondectl health",
 		})
 	}
 	for _, missed := range v.NotAsked {
-		all = append(all, Problem{Severity: Warning, What: "could not be asked", Notes: []string{missed}, Do: "docs/kubernetes.md says which rights sondectl needs"})
+		all = append(all, Problem{Severity: Warning, What: "could not be read", Notes: []string{missed}, Do: "see docs/kubernetes.md for the rights that sondectl needs"})
 	}
 	for _, plural := range slices.Sorted(maps.Keys(v.LeftOut)) {
 		all = append(all, Problem{
-			Severity: Warning, tier: ofMesh, What: fmt.Sprintf("%d %s were not looked at: an answer has 5000 at most", v.LeftOut[plural], plural), Do: "sondectl status --mesh MESH, for one mesh after the other",
+			Severity: Warning, tier: ofMesh, What: fmt.Sprintf("%d %s are not included: an answer has at most 5000", v.LeftOut[plural], plural), Do: "sondectl status --mesh MESH for each mesh",
 		})
 	}
 	return all
 }
 
-// lost returns the meshes whose Mesh is lost.
+// lost returns the meshes whose Mesh object is missing.
 func (v *picture) lost() []meshOf {
 	return slices.DeleteFunc(slices.Clone(v.meshes), func(m meshOf) bool { return !m.GetRecorded() })
 }
 
-// lostMeshes judges which meshes have no Mesh any more.
+// lostMeshes reports meshes whose Mesh object is missing.
 func lostMeshes(v *picture) []Problem {
 	var all []Problem
 	for _, m := range v.lost() {
 		p := Problem{
-			tier: ofMesh, Severity: Critical, Mesh: m.spec.Name, Objects: []string{"mesh/" + m.spec.Name}, What: "its Mesh is gone, and its mode is kept", Notes: []string{m.spec.LostError().Error()},
-			Do: "write the Mesh again, or one that says what you want",
+			tier: ofMesh, Severity: Critical, Mesh: m.spec.Name, Objects: []string{"mesh/" + m.spec.Name}, What: "its Mesh object is missing, its last mode is kept", Notes: []string{m.spec.LostError().Error()},
+			Do: "create the Mesh again, unchanged or with the mode that you want",
 		}
 		for _, stored := range v.Problems {
 			if stored.GetObject() == p.Objects[0] {
@@ -206,7 +207,7 @@ func stored(v *picture) []Problem {
 			continue
 		}
 		entry := Problem{
-			tier: ofMesh, Severity: Error, Mesh: p.GetMesh(), What: "rejected: what was valid before stays in use", Since: at(p.GetSince()), Notes: []string{describe.Place(p) + p.GetText()},
+			tier: ofMesh, Severity: Error, Mesh: p.GetMesh(), What: "rejected: the last valid content remains in use", Since: at(p.GetSince()), Notes: []string{describe.Place(p) + p.GetText()},
 			Do: "sondectl validate -f " + p.GetFile(),
 		}
 		switch {
@@ -216,9 +217,9 @@ func stored(v *picture) []Problem {
 			entry.Objects = []string{"file/" + path.Base(p.GetFile())}
 		}
 		if p.GetWarning() {
-			entry.Severity, entry.What = Warning, "the store warns"
+			entry.Severity, entry.What = Warning, "warnings of the store"
 		}
-		if v.Restarts != nil && p.GetFile() != "" { // on Kubernetes it is resource/namespace/name
+		if v.Restarts != nil && p.GetFile() != "" { // on Kubernetes the file is resource/namespace/name
 			entry.Do = "kubectl get " + strings.Replace(p.GetFile(), "/", ".sonde.dev/", 1) + " -o yaml"
 			if parts := strings.Split(p.GetFile(), "/"); len(parts) == 3 {
 				entry.Do = fmt.Sprintf("kubectl get %s.sonde.dev %s -n %s -o yaml", parts[0], parts[2], parts[1])
@@ -229,7 +230,7 @@ func stored(v *picture) []Problem {
 	return all
 }
 
-// few joins the first names.
+// few joins the first names and the number of others.
 func few(names []string) string {
 	return strings.Join(names[:min(len(names), 3)], ", ") + more(len(names)-3)
 }

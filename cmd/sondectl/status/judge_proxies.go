@@ -22,7 +22,7 @@ func agents(v *picture) []Problem {
 		state := p.GetAgentState()
 		add := func(s Severity, what string, notes ...string) {
 			problem := v.ofDataplane(p.GetMesh(), p.GetName(), s, what, notes...)
-			if state.GetPhase() != adminv1.AgentState_CONNECTED { // else that is since when it is connected
+			if state.GetPhase() != adminv1.AgentState_CONNECTED { // otherwise the time is the start of the session
 				problem.Since = at(state.GetSince())
 			}
 			if strings.Contains(state.GetRefusal(), podcause.NotCounted) {
@@ -32,19 +32,19 @@ func agents(v *picture) []Problem {
 		}
 		switch phase := state.GetPhase(); {
 		case !p.GetKnown():
-			add(Error, "there is no such Dataplane, only a proxy that asks for it", state.GetRefusal())
+			add(Error, "the Dataplane does not exist, but its proxy is connected", state.GetRefusal())
 		case state.GetRefusal() != "":
-			add(Error, "its agent may not join", state.GetRefusal())
+			add(Error, "its agent cannot join", state.GetRefusal())
 		case phase == adminv1.AgentState_LOST:
-			add(Error, "its agent is lost, and the endpoint stays")
+			add(Error, "its agent is lost, its endpoint remains")
 		case phase == adminv1.AgentState_RECONNECTING:
-			add(Warning, "its agent is disconnected, and may come back")
+			add(Warning, "its agent is disconnected, and may reconnect")
 		case phase == adminv1.AgentState_STOPPED:
-			add(Warning, "its agent has drained and ended")
+			add(Warning, "its agent has drained and stopped")
 		case phase == adminv1.AgentState_NEVER_JOINED:
-			add(Error, "its agent has never joined", "it was not started, or its token is expired or wrong: its log says which")
+			add(Error, "its agent has never joined", "it was not started, or its token is expired or wrong: see its log")
 		case p.GetAgent().GetUnresponsive():
-			add(Error, "its agent is connected, and does not answer", "it hangs, or its connection does: it was asked, and had 2 s")
+			add(Error, "its agent is connected, but does not respond", "the agent or its connection hangs: no response within 2 s")
 		case p.GetOtherWorkload() != "":
 			add(Error, "its certificate is for another workload", p.GetOtherWorkload())
 		}
@@ -70,7 +70,10 @@ func envoys(v *picture) []Problem {
 			add(Error, "its Envoy is not connected to the control plane", nil)
 		}
 		if refused, since := v.refusals(p); len(refused) > 0 {
-			add(Error, "its Envoy refuses part of its configuration", since, refused...)
+			add(Error, "its Envoy rejects part of its configuration", since, refused...)
+		}
+		if refused := agent.GetRefused(); len(refused) > 0 {
+			add(Warning, "its Envoy refuses calls that would succeed without Envoy", nil, refused...)
 		}
 		if skew := agent.GetVersionSkew(); skew != "" {
 			add(Warning, "unsupported version of the agent", nil, skew)
@@ -82,7 +85,8 @@ func envoys(v *picture) []Problem {
 	return all
 }
 
-// refusals are what an Envoy refuses, and since when. A listener that is the reason of an inbound or an outbound is judged as that.
+// refusals are the resources that an Envoy rejects, and since when. It omits listeners that inbounds or outbounds
+// report.
 func (v *picture) refusals(p *adminv1.Proxy) (notes []string, since *timestamppb.Timestamp) {
 	for kind, nack := range describe.Nacks(p) {
 		if v.refusesPort(p, nack.GetReason()) {
@@ -98,7 +102,7 @@ func (v *picture) refusals(p *adminv1.Proxy) (notes []string, since *timestamppb
 	return notes, since
 }
 
-// refusesPort reports whether the reason of a NACK is that of an inbound or an outbound of the proxy.
+// refusesPort reports whether the NACK is about an inbound or an outbound of the proxy.
 func (v *picture) refusesPort(p *adminv1.Proxy, reason string) bool {
 	d := v.dataplanes[mesh.MakeID(p.GetMesh(), p.GetName())]
 	if d == nil || reason == "" {
@@ -108,7 +112,8 @@ func (v *picture) refusesPort(p *adminv1.Proxy, reason string) bool {
 		slices.ContainsFunc(d.GetOutbounds(), func(o *adminv1.OutboundHealth) bool { return strings.Contains(o.GetReason(), reason) })
 }
 
-// renewalLate is the part of a certificate's validity that is left when its renewal is overdue: agents renew at two thirds of it.
+// renewalLate is the remaining part of a certificate's validity at which the renewal is overdue: agents renew after two
+// thirds.
 const renewalLate = 4
 
 // certificates judges the certificates of proxies.
@@ -131,13 +136,13 @@ func certificates(v *picture) []Problem {
 			problem.Since = at(expires)
 			all = append(all, problem)
 		case left < validity[p.GetMesh()]/renewalLate:
-			all = append(all, v.ofDataplane(p.GetMesh(), p.GetName(), Warning, "its certificate is not renewed", "it expires in "+printer.ShortDuration(left)))
+			all = append(all, v.ofDataplane(p.GetMesh(), p.GetName(), Warning, "its certificate was not renewed in time", "it expires in "+printer.ShortDuration(left)))
 		}
 	}
 	return all
 }
 
-// authorityLate is the part of a CA's validity that is left when it has to be rotated.
+// authorityLate is the remaining part of a CA's validity at which operators must rotate it.
 const authorityLate = 10
 
 // authorities judges the CAs of meshes.
@@ -163,7 +168,7 @@ func authorities(v *picture) []Problem {
 	return all
 }
 
-// drains notes which proxies are kept from new traffic on purpose.
+// drains notes proxies that deliberately get no new traffic.
 func drains(v *picture) []Problem {
 	var all []Problem
 	for _, p := range v.Proxies {
@@ -193,7 +198,7 @@ func restarts(v *picture) []Problem {
 		switch r.GetState() {
 		case adminv1.Restart_UNHELPFUL:
 			p.What = "restarts of its workload have not helped"
-			p.Do = fmt.Sprintf("sondectl restarts release %s, once the cause is mended", r.GetWorkload())
+			p.Do = fmt.Sprintf("sondectl restarts release %s, after you have fixed the cause", r.GetWorkload())
 		case adminv1.Restart_WAITING:
 			p.What = "its liveness probe fails, and the restart is withheld"
 		case adminv1.Restart_GRANTED, adminv1.Restart_RESTARTING:
@@ -204,17 +209,17 @@ func restarts(v *picture) []Problem {
 		all = append(all, p)
 	}
 	if v.Restarts.GetGuarded() == 0 && len(all) == 0 {
-		return nil // nothing waits for the leader
+		return nil // no container waits for the leader
 	}
 	round := v.Restarts.GetRound()
 	for i, text := range describe.Round(round) {
 		p := Problem{tier: ofMesh, Severity: Note, What: "restarts are not granted by Sonde", Notes: []string{text}, Do: "sondectl restarts (docs/guarded-liveness.md)"}
-		last := i == len(describe.Round(round))-1 // else the mode says so
+		last := i == len(describe.Round(round))-1 // otherwise the mode is the reason
 		switch namespace := round.GetBreakerNamespace(); {
 		case round == nil || round.GetBreakerOpen() && last:
-			p.Severity, p.What = Warning, "no restart is granted"
+			p.Severity, p.What = Warning, "no restarts are granted"
 		case namespace != "" && last:
-			p.Severity, p.What = Warning, "no restart is granted in namespace "+namespace
+			p.Severity, p.What = Warning, "no restarts are granted in namespace "+namespace
 		}
 		all = append(all, p)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 )
 
-// services judges which of them get no traffic to any endpoint, and who calls them.
+// services reports services without any endpoint that gets traffic, and their callers.
 func services(v *picture) []Problem {
 	var all []Problem
 	for _, s := range v.Services {
@@ -40,7 +40,7 @@ func services(v *picture) []Problem {
 		case len(callers) > 0:
 			p.Severity = Critical
 			p.Notes = append(p.Notes, "calls fail from dataplane "+few(callers))
-		case len(s.GetEndpoints()) == 0: // of nobody that is known, such as a Deployment of 0 replicas
+		case len(s.GetEndpoints()) == 0: // no known callers: for example a Deployment with 0 replicas
 			p.Severity, p.word = Note, "without endpoints"
 		}
 		all = append(all, p)
@@ -48,10 +48,10 @@ func services(v *picture) []Problem {
 	return all
 }
 
-// maxEndpointNotes is how many endpoints of a service are described.
+// maxEndpointNotes limits the endpoints of a service in notes.
 const maxEndpointNotes = 3
 
-// endpointNotes say why endpoints are not ready, each reason once.
+// endpointNotes returns the reasons why endpoints are not ready, each once.
 func endpointNotes(s *adminv1.Service) []string {
 	byReason := map[string][]string{}
 	var reasons []string
@@ -79,7 +79,8 @@ func endpointNotes(s *adminv1.Service) []string {
 	return notes
 }
 
-// bare judges endpoints without a sidecar, of a service that has others. Those with one are judged as inbounds of their Dataplanes.
+// bare reports endpoints without a sidecar of a service that also has ready ones. inbounds reports endpoints with a
+// sidecar.
 func (v *picture) bare(s *adminv1.Service) []Problem {
 	var all []Problem
 	for _, e := range s.GetEndpoints() {
@@ -93,20 +94,20 @@ func (v *picture) bare(s *adminv1.Service) []Problem {
 	return all
 }
 
-// unchecked notes which services have endpoints whose application nobody checks.
+// unchecked notes services with endpoints whose application nothing checks.
 func unchecked(v *picture) []Problem {
 	var all []Problem
 	for _, s := range v.Services {
 		if slices.ContainsFunc(s.GetEndpoints(), (*adminv1.Endpoint).GetUnchecked) {
 			all = append(all, Problem{
-				tier: ofObjects, Severity: Note, Mesh: s.GetMesh(), Objects: []string{"service/" + s.GetName()}, What: "nobody checks its applications: there is no serviceProbe", word: "unchecked", Do: "docs/guides/universal-health.md",
+				tier: ofObjects, Severity: Note, Mesh: s.GetMesh(), Objects: []string{"service/" + s.GetName()}, What: "nothing checks its applications: they have no serviceProbe", word: "unchecked", Do: "docs/guides/universal-health.md",
 			})
 		}
 	}
 	return all
 }
 
-// without returns the services of whose endpoints none gets traffic.
+// without returns services of which no endpoint gets traffic.
 func (v *picture) without() map[mesh.ID]bool {
 	all := map[mesh.ID]bool{}
 	for _, s := range v.Services {
@@ -117,7 +118,7 @@ func (v *picture) without() map[mesh.ID]bool {
 	return all
 }
 
-// inbounds judges which inbounds of Dataplanes get no traffic, and why. An agent that says so itself is judged as an agent.
+// inbounds reports inbounds of Dataplanes that get no traffic, and why. agents reports problems of the agent.
 func inbounds(v *picture) []Problem {
 	told := v.without()
 	var all []Problem
@@ -129,9 +130,9 @@ func inbounds(v *picture) []Problem {
 			case reason == "" || in.GetHealth() == adminv1.Endpoint_READY:
 				continue
 			case proxy.GetAgentState().GetPhase() == adminv1.AgentState_NEVER_JOINED || proxy.GetOtherWorkload() != "":
-				continue // agents says it
+				continue // agents reports this problem
 			case len(in.GetServices()) > 0 && !slices.ContainsFunc(in.GetServices(), func(name string) bool { return !told[mesh.MakeID(d.Spec.Mesh, name)] }):
-				continue // services says it
+				continue // services reports this problem
 			}
 			address := ""
 			if i < len(d.Spec.Spec.Networking.Inbound) {
@@ -141,8 +142,8 @@ func inbounds(v *picture) []Problem {
 			p.Since = at(in.GetSince())
 			switch {
 			case strings.HasPrefix(reason, mesh.FrozenReason):
-				p.Severity, p.What = Warning, "frozen: its endpoint stays though Kubernetes takes it away"
-				p.Do = "docs/freeze.md, and sondectl thaw --zone ZONE once the nodes are seen"
+				p.Severity, p.What = Warning, "frozen: its endpoint remains although Kubernetes removes it"
+				p.Do = "docs/freeze.md, and sondectl thaw --zone ZONE once the nodes are reachable"
 			case in.GetHealth() == adminv1.Endpoint_DRAINING:
 				p.Severity = Warning
 			}
@@ -152,13 +153,13 @@ func inbounds(v *picture) []Problem {
 	return all
 }
 
-// inboundWhat is the health of an inbound and the kind of its reason, which is before the first colon.
+// inboundWhat returns the health of an inbound and the part of its reason before the first colon.
 func inboundWhat(in *adminv1.InboundHealth) string {
 	kind, _, _ := strings.Cut(in.GetReason(), ": ")
 	return describe.HealthText(in.GetHealth()) + ": " + kind
 }
 
-// outbounds judges at which outbounds an Envoy does not listen.
+// outbounds reports outbounds at which Envoy does not listen.
 func outbounds(v *picture) []Problem {
 	var all []Problem
 	for _, d := range v.Dataplanes {
@@ -167,7 +168,7 @@ func outbounds(v *picture) []Problem {
 		}
 		for _, o := range d.GetOutbounds() {
 			if o.GetHealth() == adminv1.Endpoint_NOT_READY {
-				p := v.ofDataplane(d.Spec.Mesh, d.Spec.Name, Critical, "outbound not ready: calls reach another program, or none", describe.Outbound(o)+": "+o.GetReason())
+				p := v.ofDataplane(d.Spec.Mesh, d.Spec.Name, Critical, "outbound not ready: calls fail, or reach another program", describe.Outbound(o)+": "+o.GetReason())
 				p.Since = at(o.GetSince())
 				all = append(all, p)
 			}

@@ -1,7 +1,6 @@
 package status_test
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/golden"
 )
 
-// faults makes each fault in the facts of a mesh that is well. What is then said is in testdata.
+// faults adds faults to the facts of a healthy mesh. testdata has the expected reports.
 var faults = map[string]func(*status.Facts){
 	"well": func(*status.Facts) {},
 	"unchecked": func(f *status.Facts) {
@@ -30,7 +29,7 @@ var faults = map[string]func(*status.Facts){
 	},
 	"store-away": func(f *status.Facts) {
 		f.Health = append(f.Health, &adminv1.HealthCheck{
-			Group: "readyz", Name: "store", Status: adminv1.HealthCheck_WARNING, Reason: "the API server is not heard for 3m: what is served is that old", Changes: []*adminv1.HealthChange{{At: ago(3 * time.Minute)}},
+			Group: "readyz", Name: "store", Status: adminv1.HealthCheck_WARNING, Reason: "unreachable for 3m, serving the last state", Changes: []*adminv1.HealthChange{{At: ago(3 * time.Minute)}},
 		})
 	},
 	"replica-missing":  func(f *status.Facts) { f.Missing = []string{"sonde-cp-b"} },
@@ -99,7 +98,7 @@ var faults = map[string]func(*status.Facts){
 	},
 	"token-expired": func(f *status.Facts) { phase(f, 1, adminv1.AgentState_WAITING, "the token has expired") },
 	"second-agent": func(f *status.Facts) {
-		phase(f, 1, adminv1.AgentState_CONNECTED, "duplicate: another agent with this name has been connected")
+		phase(f, 1, adminv1.AgentState_CONNECTED, "duplicate: another agent with this name is connected")
 	},
 	"other-workload": func(f *status.Facts) {
 		f.Proxies[1].OtherWorkload = `the certificate is for workload "api", the Dataplane has workload "db"`
@@ -111,7 +110,10 @@ var faults = map[string]func(*status.Facts){
 	"beyond-the-share": func(f *status.Facts) {
 		f.Proxies = append(f.Proxies, &adminv1.Proxy{Mesh: "default", Name: "web-1.shop", AgentState: &adminv1.AgentState{Phase: adminv1.AgentState_WAITING, Since: ago(time.Minute), Refusal: "its pod " + podcause.NotCounted + "only the oldest pods of a namespace do"}})
 	},
-	"envoy-down":          func(f *status.Facts) { f.Proxies[1].Agent.EnvoyDown = "run envoy: exit status 1" },
+	"envoy-down": func(f *status.Facts) { f.Proxies[1].Agent.EnvoyDown = "run envoy: exit status 1" },
+	"calls-refused": func(f *status.Facts) {
+		f.Proxies[1].Agent.Refused = []string{"upgrades to protocols that Envoy does not know, inbound 8080: 1 in the last minute"}
+	},
 	"envoy-not-connected": func(f *status.Facts) { f.Proxies[1].Streams = nil },
 	"versions": func(f *status.Facts) {
 		f.Proxies[1].Agent.VersionSkew, f.Proxies[2].Agent.EnvoyVersion = "agent v0.1.0 is too old", "1.20.0"
@@ -168,7 +170,7 @@ func meshLost(f *status.Facts) {
 	f.Problems = append(f.Problems, &adminv1.Problem{File: "/mesh", Text: f.Specs[0].LostError().Error(), Object: "mesh/default", Since: ago(time.Minute)})
 }
 
-// manyLost has twenty agents be lost, one after the other.
+// manyLost makes twenty agents lost, one after the other.
 func manyLost(f *status.Facts) {
 	for i := range 20 {
 		addProxy(f, "default", fmt.Sprintf("api-%02d", i), "api", 10+i)
@@ -194,14 +196,14 @@ func restartsFail(f *status.Facts) {
 	}
 }
 
-// TestGoldenJudgements compares what is said of each fault with its file in testdata.
+// TestGoldenJudgements compares the report for each fault with its file in testdata.
 func TestGoldenJudgements(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			f := well()
 			fault(f)
 			r := status.Judge(f)
-			var out bytes.Buffer
+			var out printer.Output
 			if err := r.Write(&out, printer.Text, false); err != nil {
 				t.Fatal(err)
 			}
@@ -216,12 +218,12 @@ func TestGoldenOrphans(t *testing.T) {
 	golden.Orphans(t, func(name string) bool { return faults[name] != nil })
 }
 
-// TestOneLine shows that a mesh that is well, and --short of any, is one line.
+// TestOneLine shows that the output is one line for a healthy mesh, and always with --short.
 func TestOneLine(t *testing.T) {
 	for name, short := range map[string]bool{"well": false, "drained": false, "unchecked": false, "worst-first": true, "more-than-shown": true} {
 		f := well()
 		faults[name](f)
-		var out bytes.Buffer
+		var out printer.Output
 		if err := status.Judge(f).Write(&out, printer.Text, short); err != nil {
 			t.Fatal(err)
 		}

@@ -11,53 +11,53 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// Severity is how bad a problem is.
+// Severity is the severity of a problem.
 type Severity string
 
 // Severities, the worst first.
 const (
-	// Critical: calls fail, or a mesh or the control plane is not there.
+	// Critical means that calls fail, or that a mesh or the control plane is missing.
 	Critical Severity = "critical"
-	// Error: something does not work, and others serve.
+	// Error means that something does not work, while others serve.
 	Error Severity = "error"
-	// Warning: it works, and may not go on to.
+	// Warning means that something works, but may stop working.
 	Warning Severity = "warning"
-	// Note: nothing is known to be wrong.
+	// Note is not a problem.
 	Note Severity = "note"
 )
 
-// severities has them, the worst first.
+// severities lists them, the worst first.
 var severities = []Severity{Critical, Error, Warning, Note}
 
-// Problem is one thing that is wrong with one object, or with several for one cause. Its keys as JSON are stable.
+// Problem is a problem of one object, or of several objects with the same cause. Its JSON keys are stable.
 type Problem struct {
 	Severity Severity `json:"severity"`
 	Mesh     string   `json:"mesh,omitempty"`
-	// Objects, as KIND/NAME. Sorted.
+	// Objects are KIND/NAME, sorted.
 	Objects []string `json:"objects"`
-	// What is wrong, in a few words.
+	// What is a short description.
 	What string `json:"what"`
-	// Since when, nil where it is not known. Of several objects it is the earliest.
+	// Since is the start, nil if unknown; for several objects the earliest.
 	Since *time.Time `json:"since,omitempty"`
 	// Notes say why, and who is affected.
 	Notes []string `json:"notes,omitempty"`
-	// Do is the next step.
+	// Do is what to do next.
 	Do string `json:"do"`
 
 	// tier orders problems of one severity.
 	tier tier
-	// word is the problem in a summary of notes, "" for none.
+	// word describes the problem in a summary of notes, "" for none.
 	word string
-	// affected is how many others it affects.
+	// affected counts other objects that the problem affects.
 	affected int
-	// proxies are the names of the Dataplanes that are not well for it.
+	// proxies are the names of Dataplanes that are not healthy because of the problem.
 	proxies []string
 }
 
-// tier is what a problem is about.
+// tier is the area of a problem.
 type tier int
 
-// Tiers, of which the first depends on none of the others.
+// Tiers, from the one on which all others depend.
 const (
 	ofControlPlane tier = iota
 	ofMesh
@@ -73,14 +73,14 @@ func at(t *timestamppb.Timestamp) *time.Time {
 	return &when
 }
 
-// group makes one problem of all that have the same cause, and sorts them: the worst first, then those that affect most.
+// group merges problems with the same cause, and sorts them by severity, then by the number of affected objects.
 func group(all []Problem) []Problem {
 	var groups []*Problem
 	byCause := map[string]*Problem{}
 	for i := range all {
 		p := &all[i]
 		key := strings.Join([]string{string(p.Severity), p.Mesh, kindOf(p.Objects), p.What}, "\x00")
-		if first, is := byCause[key]; is {
+		if first, ok := byCause[key]; ok {
 			first.join(p)
 			continue
 		}
@@ -98,13 +98,13 @@ func group(all []Problem) []Problem {
 	return grouped
 }
 
-// weight is how much is affected.
+// weight counts the affected objects.
 func (p *Problem) weight() int { return len(p.Objects) + p.affected }
 
-// maxKept is how many different notes a problem of several objects has.
+// maxKept limits the different notes of a problem of several objects.
 const maxKept = 20
 
-// join adds another problem of the same cause.
+// join adds another problem with the same cause.
 func (p *Problem) join(other *Problem) {
 	p.Objects = append(p.Objects, other.Objects...)
 	slices.Sort(p.Objects)

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,22 +12,22 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
-// Report says whether anything is wrong. Its keys as JSON are stable.
+// Report is the verdict with its problems. Its JSON keys are stable.
 type Report struct {
 	OK bool `json:"ok"`
 	// Summary is the verdict with counts, in one line.
 	Summary string `json:"summary"`
-	// Problems, the worst first. Those of severity note are no faults.
+	// Problems, the worst first, with notes.
 	Problems []Problem `json:"problems"`
 	Meshes   int       `json:"meshes"`
 	Services int       `json:"services"`
 	Proxies  int       `json:"proxies"`
-	// Healthy proxies are those with no problem.
+	// Healthy counts proxies without a problem.
 	Healthy int `json:"healthyProxies"`
-	// At is when the control plane was asked.
+	// At is the time of the control plane's answers.
 	At time.Time `json:"at"`
 
-	counts  string // of problems by severity
+	counts  string // number of problems by severity
 	unready bool
 }
 
@@ -54,7 +53,7 @@ func newReport(v *picture, problems []Problem) *Report {
 	return r
 }
 
-// summarise says whether all is well.
+// summarise returns the line with the verdict.
 func (r *Report) summarise() {
 	counts := map[Severity]int{}
 	for i := range r.Problems {
@@ -84,7 +83,7 @@ func (r *Report) summarise() {
 	}
 }
 
-// noted returns the notes in a few words, without the mesh.
+// noted summarises the notes, without the mesh.
 func (r *Report) noted() []string {
 	objects := map[string][]string{}
 	var order []string
@@ -104,20 +103,21 @@ func (r *Report) noted() []string {
 	return parts
 }
 
-// maxShown is how many problems are shown as text, maxObjects how many objects of one of them, and maxNotes how many of its notes.
+// maxShown limits the problems shown as text, maxObjects the objects of one of them, and maxNotes its notes.
 const (
 	maxShown   = 20
 	maxObjects = 5
 	maxNotes   = 4
 )
 
-// Write writes the report, as a table with the summary above, or with short the summary alone.
-func (r *Report) Write(out *bytes.Buffer, f printer.Format, short bool) error {
+// Write writes the report, as a table with the summary above, or with short only the summary.
+func (r *Report) Write(out *printer.Output, f printer.Format, short bool) error {
 	return printer.Write(out, f, r, func() { r.writeText(out, short) })
 }
 
-func (r *Report) writeText(out *bytes.Buffer, short bool) {
-	out.WriteString(printer.OneLine(r.Summary) + "\n")
+func (r *Report) writeText(out *printer.Output, short bool) {
+	out.PaintLead(printer.OneLine(r.Summary))
+	out.WriteByte('\n')
 	if short || r.OK {
 		return
 	}
@@ -126,7 +126,7 @@ func (r *Report) writeText(out *bytes.Buffer, short bool) {
 	for i := range r.Problems[:min(len(r.Problems), maxShown)] {
 		rows = append(rows, r.row(&r.Problems[i]))
 	}
-	printer.WriteTable(out, []string{"SEVERITY", "MESH", "OBJECT", "WHAT", "SINCE"}, rows)
+	printer.WriteTable(out, []string{"SEVERITY", "MESH", "OBJECT", "SINCE"}, rows)
 	if n := len(r.Problems) - maxShown; n > 0 {
 		fmt.Fprintf(out, "%d more problems: see -o json\n", n)
 	}
@@ -137,7 +137,7 @@ func (r *Report) row(p *Problem) printer.Row {
 	if p.Since != nil {
 		since = printer.ShortDuration(max(0, r.At.Sub(*p.Since)))
 	}
-	var notes []string
+	notes := []string{p.What}
 	if n := len(p.Objects); n > 1 {
 		names := make([]string, 0, maxObjects)
 		for _, object := range p.Objects[:min(n, maxObjects)] {
@@ -150,10 +150,21 @@ func (r *Report) row(p *Problem) printer.Row {
 		notes = append(notes, fmt.Sprintf("%d more: see -o json", n))
 	}
 	notes = append(notes, "do: "+p.Do)
-	return printer.Row{Cells: []string{string(p.Severity), p.Mesh, p.title(), p.What, since}, Notes: slices.Clip(notes)}
+	return printer.Row{Cells: []string{string(p.Severity), p.Mesh, p.title(), since}, Notes: slices.Clip(notes)}
 }
 
-// Err is nil if nothing is wrong, else the error with the exit code.
+// OfProxies returns the problems that concern each proxy, the worst first.
+func (r *Report) OfProxies() map[mesh.ID][]Problem {
+	all := map[mesh.ID][]Problem{}
+	for i := range r.Problems {
+		for _, id := range r.Problems[i].proxies {
+			all[id] = append(all[id], r.Problems[i])
+		}
+	}
+	return all
+}
+
+// Err is nil if nothing is wrong, otherwise the error with the exit code.
 func (r *Report) Err() error {
 	switch {
 	case r.unready:

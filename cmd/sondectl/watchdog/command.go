@@ -1,9 +1,8 @@
-// Package watchdog is sondectl watchdog: what sonde-watchdog has seen of WatchedClusters and done about it, by the API server and with the rights of
-// the caller.
+// Package watchdog implements sondectl watchdog, which reads the verdicts and actions of sonde-watchdog from
+// WatchedClusters, with the caller's rights at the API server.
 package watchdog
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 
@@ -21,20 +20,21 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
-// Command returns sondectl watchdog, whose subcommands write their output to out. The cluster is that of the flags of all commands.
-func Command(out *bytes.Buffer, in *cluster.Options) *cobra.Command {
-	cmd := &cobra.Command{Use: "watchdog", Short: "Look at clusters that sonde-watchdog watches, and pause it"}
+// Command returns sondectl watchdog, whose subcommands write their output to out. The flags of all commands select the
+// cluster.
+func Command(out *printer.Output, in *cluster.Options) *cobra.Command {
+	cmd := &cobra.Command{Use: "watchdog", Short: "Show clusters that sonde-watchdog watches, and pause it"}
 	t := target{cluster.Objects{In: in}}
 	cmd.AddCommand(statusCommand(out, t), explainCommand(out, t), pauseCommand(out, t, true), pauseCommand(out, t, false), importCommand(out))
 	return cmd
 }
 
-// target is which objects are meant.
+// target selects the objects.
 type target struct{ cluster.Objects }
 
 func (t *target) add(cmd *cobra.Command) { t.Add(cmd.Flags(), "the WatchedClusters") }
 
-// objects returns the WatchedClusters of the namespace, or of all.
+// objects returns the WatchedClusters of one namespace, or of all.
 func (t *target) objects(all bool) (dynamic.ResourceInterface, error) {
 	in, namespace, err := t.Open()
 	if err != nil {
@@ -42,7 +42,7 @@ func (t *target) objects(all bool) (dynamic.ResourceInterface, error) {
 	}
 	client, err := dynamic.NewForConfig(in.Config)
 	if err != nil {
-		return nil, fmt.Errorf("make client of the API server: %w", err)
+		return nil, fmt.Errorf("create client for the API server: %w", err)
 	}
 	resource := client.Resource(v1alpha1.GroupVersion.WithResource("watchedclusters"))
 	if all {
@@ -51,31 +51,31 @@ func (t *target) objects(all bool) (dynamic.ResourceInterface, error) {
 	return resource.Namespace(namespace), nil
 }
 
-const statusHelp = `Show what is known of the nodes of clusters that sonde-watchdog watches, and which dependants are scaled down.
+const statusHelp = `Show the state of the nodes in clusters that sonde-watchdog watches, and which dependants are scaled down.
 
-NODES   seen, lost, or unknown: then nothing is scaled, in either direction
-CAUSE   of lost: one-zone or all; of unknown: api-server-away, throttled, unreadable, or unheard
-SINCE   when that began
-SCALED  the dependants that are scaled down, or on their way: how many of all
+NODES   seen, lost, or unknown; while it is unknown, nothing is scaled
+SINCE   start of this state
+SCALED  number of dependants that are scaled down, or being scaled down, of all
 
-Lines below a cluster say why its object is not valid, why it cannot be probed, which zones are not seen, and what is being scaled.`
+Lines below a cluster show the cause (of lost: one-zone or all; of unknown: api-server-away, throttled, unreadable, or
+unheard), errors in its object, why the cluster cannot be probed, lost zones, and dependants that are being scaled.`
 
-func statusCommand(out *bytes.Buffer, t target) *cobra.Command {
+func statusCommand(out *printer.Output, t target) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:     "status [CLUSTER]",
-		Short:   "Show which clusters are seen, and what is scaled down",
+		Short:   "Show the state of clusters, and scaled-down dependants",
 		Long:    statusHelp,
 		Example: "  sondectl watchdog status -A\n  sondectl watchdog status a -n shoot--a--b -o yaml",
 		Args:    cobra.MaximumNArgs(1),
 	}
 	t.add(cmd)
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "those of all namespaces")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "show the WatchedClusters of all namespaces")
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
 	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all && len(args) > 0 {
-			return settings.Usagef("--all-namespaces: must not be given with a CLUSTER: a name is that of one namespace")
+			return settings.Usagef("--all-namespaces: must not be set with a CLUSTER, which is in one namespace")
 		}
 		objects, err := t.objects(all)
 		if err != nil {
@@ -90,7 +90,7 @@ func statusCommand(out *bytes.Buffer, t target) *cobra.Command {
 	return cmd
 }
 
-// read returns the cluster of that name, or all.
+// read returns the cluster with this name, or all.
 func read(ctx context.Context, objects dynamic.ResourceInterface, args []string) ([]v1alpha1.WatchedCluster, error) {
 	var clusters []v1alpha1.WatchedCluster
 	decode := func(content map[string]any) error {
@@ -124,17 +124,17 @@ func read(ctx context.Context, objects dynamic.ResourceInterface, args []string)
 	return clusters, nil
 }
 
-func pauseCommand(out *bytes.Buffer, t target, pause bool) *cobra.Command {
+func pauseCommand(out *printer.Output, t target, pause bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "pause CLUSTER",
-		Short:   "Have nothing of a cluster be scaled, in either direction",
-		Long:    "Have nothing of a cluster be scaled, in either direction, until sondectl watchdog resume. It is judged nevertheless. What is scaled down stays so.",
+		Short:   "Stop scaling the dependants of a cluster, in either direction",
+		Long:    "Stop scaling the dependants of a cluster, in either direction, until sondectl watchdog resume. The watchdog still judges the cluster. Scaled-down dependants remain scaled down.",
 		Example: "  sondectl watchdog pause a -n shoot--a--b",
 		Args:    cobra.ExactArgs(1),
 	}
 	says := "is paused: nothing is scaled"
 	if !pause {
-		cmd.Use, cmd.Short, cmd.Long = "resume CLUSTER", "Take back sondectl watchdog pause", "Take back sondectl watchdog pause. The next probe says what is scaled."
+		cmd.Use, cmd.Short, cmd.Long = "resume CLUSTER", "End sondectl watchdog pause", "End sondectl watchdog pause. The next probe decides which dependants are scaled."
 		cmd.Example = "  sondectl watchdog resume a -n shoot--a--b"
 		says = "is not paused"
 	}
@@ -150,7 +150,7 @@ func pauseCommand(out *bytes.Buffer, t target, pause bool) *cobra.Command {
 		}
 		patch := fmt.Appendf(nil, `{"spec":{"paused":%t}}`, pause)
 		if _, err := objects.Patch(cmd.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "sondectl"}); err != nil {
-			return fmt.Errorf("change WatchedCluster %q: %w", name, err)
+			return fmt.Errorf("update WatchedCluster %q: %w", name, err)
 		}
 		fmt.Fprintf(out, "%s %s\n", name, says)
 		return nil
@@ -158,14 +158,14 @@ func pauseCommand(out *bytes.Buffer, t target, pause bool) *cobra.Command {
 	return cmd
 }
 
-func importCommand(out *bytes.Buffer) *cobra.Command {
+func importCommand(out *printer.Output) *cobra.Command {
 	var name, namespace, key string
 	var local bool
 	cmd := &cobra.Command{
 		Use:   "import FILE",
-		Short: "Print the WatchedCluster of a file of Gardener's Dependency Watchdog",
-		Long: `Print the WatchedCluster that says what a file of a prober of Gardener's Dependency Watchdog says, for kubectl apply. The file
-may also be the ConfigMap that holds it. No server is asked. Unknown keys and bad values are errors.`,
+		Short: "Convert a file of Gardener's Dependency Watchdog to a WatchedCluster",
+		Long: `Print the WatchedCluster that corresponds to a prober file of Gardener's Dependency Watchdog, for kubectl apply. The
+file may also be the ConfigMap with that file. No server is needed. Unknown keys and invalid values are errors.`,
 		Example: `  sondectl watchdog import dep-config.yaml --name a -n shoot--a--b | kubectl apply -f -
 
   kubectl get configmap dependency-watchdog-prober-config -n garden -o yaml > prober.yaml
@@ -174,8 +174,8 @@ may also be the ConfigMap that holds it. No server is asked. Unknown keys and ba
 	}
 	cmd.Flags().StringVar(&name, "name", "config", "`NAME` of the WatchedCluster")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`NAMESPACE` of the WatchedCluster, and of its dependants")
-	cmd.Flags().BoolVar(&local, "local", false, "the file is about the cluster that gets the object, whatever Secret it names")
-	cmd.Flags().StringVar(&key, "key", "", "`KEY` of the data of a ConfigMap; default its only one")
+	cmd.Flags().BoolVar(&local, "local", false, "the file describes the cluster of the WatchedCluster itself; ignore the Secret in the file")
+	cmd.Flags().StringVar(&key, "key", "", "`KEY` in the data of the ConfigMap; default its only key")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		spec, err := config.Import(args[0], key, namespace, local)
 		if err != nil {

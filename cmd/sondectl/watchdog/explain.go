@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 
@@ -17,19 +16,20 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-const explainHelp = `Say why the nodes of a cluster are judged as they are, and what would be done next with each dependant. The verdict is what the leader of
-sonde-watchdog has written into the WatchedCluster, the counts of nodes at most a minute late. Dependants are read now, with the rights of the caller.
+const explainHelp = `Explain the verdict on a cluster's nodes, and the next action on each dependant. The verdict comes from the
+WatchedCluster, where the leader of sonde-watchdog writes it; counts of nodes are at most a minute old. The command
+reads the dependants now, with the caller's rights.
 
-NODES    that are counted; SILENT ones do not renew their leases, UNHEARD ones were not seen to renew them since the leader began
-LEVEL    in which the dependant is scaled, in the direction that the verdict has, up without one
-BEFORE   the replicas that a dependant had which is scaled down
-STEP     of the journal: Lowering, Lowered, Raising, or Kept
-NEXT     scale-down, scale-up, keep (another client has set the replicas), note, release (it is to be ignored), nothing, or fail`
+NODES    number of nodes; SILENT nodes do not renew their leases, UNHEARD nodes have not renewed them since the leader started
+LEVEL    level of the dependant for the verdict's direction, by default up
+BEFORE   replicas of the dependant before it was scaled down
+STEP     step in the journal: Lowering, Lowered, Raising, or Kept
+NEXT     scale-down, scale-up, keep (another client has set the replicas), note, release (the dependant is ignored), nothing, or fail`
 
-func explainCommand(out *bytes.Buffer, t target) *cobra.Command {
+func explainCommand(out *printer.Output, t target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "explain CLUSTER",
-		Short:   "Say why a cluster is judged so, and what would be done next",
+		Short:   "Explain the verdict on a cluster, and the next actions",
 		Long:    explainHelp,
 		Example: "  sondectl watchdog explain a -n shoot--a--b\n  sondectl watchdog explain a -n shoot--a--b -o json",
 		Args:    cobra.ExactArgs(1),
@@ -51,7 +51,7 @@ func explainCommand(out *bytes.Buffer, t target) *cobra.Command {
 		}
 		clients, err := scale.NewClients(in.Config)
 		if err != nil {
-			return fmt.Errorf("make client of the API server: %w", err)
+			return fmt.Errorf("create client for the API server: %w", err)
 		}
 		e := explain(cmd.Context(), &clusters[0], clients.In(clusters[0].Namespace))
 		return printer.Write(out, output.Value, e, func() { e.write(out) })
@@ -59,7 +59,7 @@ func explainCommand(out *bytes.Buffer, t target) *cobra.Command {
 	return cmd
 }
 
-// explanation of a cluster, as -o json has it.
+// explanation explains a cluster; it is the output of -o json.
 type explanation struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
@@ -68,17 +68,17 @@ type explanation struct {
 	Cause     string       `json:"cause,omitempty"`
 	Since     *metav1.Time `json:"since,omitempty"`
 	LostSince *metav1.Time `json:"lostSince,omitempty"`
-	// Why it is judged so, Next what is done about it.
+	// Why is the reason of the verdict, Next the watchdog's next action.
 	Why  string `json:"why"`
 	Next string `json:"next"`
-	// Refused is what is wrong with the object, Failed why the last probe could not read the cluster.
+	// Refused is the error in the object, Failed the error of the last probe.
 	Refused    string      `json:"refused,omitempty"`
 	Failed     string      `json:"failed,omitempty"`
 	Nodes      []zone      `json:"nodes,omitempty"`
 	Dependants []dependant `json:"dependants,omitempty"`
 }
 
-// zone has the nodes of a zone, those of all for the name "".
+// zone counts the nodes of a zone; the name "" means all nodes.
 type zone struct {
 	v1alpha1.NodeCount `json:",inline"`
 
@@ -86,22 +86,22 @@ type zone struct {
 	Cause   string `json:"cause,omitempty"`
 }
 
-// dependant is what is scaled.
+// dependant is an object that the watchdog scales.
 type dependant struct {
 	Ref      v1alpha1.DependantRef `json:"ref"`
 	Optional bool                  `json:"optional,omitempty"`
 	Level    int32                 `json:"level"`
-	// Replicas that it is to have, nil if it could not be read, and Before those that it had before it was scaled down.
+	// Replicas is the desired number, nil if unreadable; Before is the number before a scale-down.
 	Replicas *int32 `json:"replicas,omitempty"`
 	Before   int32  `json:"before,omitempty"`
 	Step     string `json:"step,omitempty"`
 	Next     string `json:"next"`
-	// WaitsFor are those with which something is to be done first.
+	// WaitsFor are the dependants that must be scaled first.
 	WaitsFor []v1alpha1.DependantRef `json:"waitsFor,omitempty"`
 	Note     string                  `json:"note,omitempty"`
 }
 
-// explain reads the dependants, by the rules of who scales them.
+// explain reads the dependants, and applies the rules of the watchdog.
 func explain(ctx context.Context, o *v1alpha1.WatchedCluster, objects scale.Objects) *explanation {
 	s := &o.Status
 	e := &explanation{
@@ -110,7 +110,7 @@ func explain(ctx context.Context, o *v1alpha1.WatchedCluster, objects scale.Obje
 	}
 	conf, err := config.Of(&o.Spec, o.Namespace, config.Self{})
 	if err != nil {
-		e.Refused, e.Why, e.Next = err.Error(), "the object is not valid", "nothing, or what the object said when it was valid"
+		e.Refused, e.Why, e.Next = err.Error(), "the object is invalid", "nothing, or the actions of the last valid object"
 		return e
 	}
 	e.Why = why(o, conf)
@@ -149,19 +149,19 @@ func zonesOf(s *v1alpha1.WatchedClusterStatus) (zones []zone) {
 	return zones
 }
 
-// nextOf returns what is done with dependants, "" for nothing, and says it.
+// nextOf describes the next action on dependants, "" for none.
 func nextOf(o *v1alpha1.WatchedCluster) (scale.Direction, string) {
 	switch s := &o.Status; {
 	case s.Verdict == "":
-		return "", "nothing: it was not judged yet, or is not probed"
+		return "", "nothing: the cluster was not judged yet, or is not probed"
 	case o.Spec.Paused:
-		return "", "nothing is scaled: it is paused"
+		return "", "nothing is scaled: the cluster is paused"
 	case s.Verdict == string(partition.Lost):
 		return scale.Down, "dependants are scaled down, level by level"
 	case s.Verdict == string(partition.Seen):
 		return scale.Up, "dependants that are scaled down are scaled up, level by level"
 	}
-	return "", "nothing is scaled until a probe can say whether the nodes are there"
+	return "", "nothing is scaled until a probe finds the state of the nodes"
 }
 
 func dependantOf(look *scale.Outlook, direction scale.Direction) dependant {

@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,11 +16,11 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// dependants are objects that are read, by name.
+// dependants are objects by name.
 type dependants map[string]scale.Object
 
 func (d dependants) Get(_ context.Context, ref v1alpha1.DependantRef) (scale.Object, error) {
-	if o, has := d[ref.Name]; has {
+	if o, ok := d[ref.Name]; ok {
 		return o, nil
 	}
 	return scale.Object{}, scale.ErrGone
@@ -39,7 +38,7 @@ func ref(name string) v1alpha1.DependantRef {
 	return v1alpha1.DependantRef{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
 }
 
-// watched is a cluster of two zones with the dependants of the Dependency Watchdog's example.
+// watched is a cluster with two zones and the dependants of the Dependency Watchdog's example.
 func watched(status v1alpha1.WatchedClusterStatus) *v1alpha1.WatchedCluster {
 	level := func(n int32) *v1alpha1.ScaleInfo { return &v1alpha1.ScaleInfo{Level: n} }
 	delayed := level(1)
@@ -77,7 +76,7 @@ func TestExplain(t *testing.T) {
 			dependants{"kcm": {Replicas: 2}, "mcm": {Replicas: 1}, "ca": {Annotations: protected}},
 			`cluster: shoot--a--b/config
 nodes: lost (one-zone) for 5m
-why: 3 of 5 nodes have not renewed their leases for 30s, and 1 were not seen to do so yet, although the API server answers: 60 % have to for a loss, and fewer than 40 % for 30s, in 3 probes in a row at least, end it
+why: 3 of 5 nodes have not renewed their leases for 30s, and 1 have not renewed them since the leader started, although the API server answers: the loss begins at 60 %, and ends when fewer than 40 % are silent for 30s, in at least 3 probes in a row
 lost: for 5m
 next: dependants are scaled down, level by level
 
@@ -86,10 +85,11 @@ ZONE NODES SILENT UNHEARD VERDICT CAUSE
 a 3 3 0 lost one-zone
 b 2 0 1 seen -
 
-DEPENDANT LEVEL REPLICAS BEFORE STEP NEXT
-Deployment/mcm 0 1 - - scale-down
-Deployment/ca 0 0 1 Lowered nothing
-Deployment/kcm 1 2 - - scale-down
+DEPENDANT LEVEL REPLICAS STEP NEXT
+Deployment/mcm 0 1 - scale-down
+Deployment/ca 0 0 Lowered nothing
+replicas before: 1
+Deployment/kcm 1 2 - scale-down
 waits for Deployment/mcm
 `,
 		},
@@ -100,7 +100,7 @@ waits for Deployment/mcm
 			dependants{"kcm": {Annotations: protected}, "mcm": {Annotations: protected}, "ca": {Replicas: 1, Annotations: map[string]string{scale.AnnotationIgnore: "true"}}, "old": {Replicas: 5, Annotations: protected}},
 			`cluster: shoot--a--b/config
 nodes: seen
-why: 3 of 5 nodes have not renewed their leases for 30s, and 1 were not seen to do so yet: 60 % have to for a loss
+why: 3 of 5 nodes have not renewed their leases for 30s, and 1 have not renewed them since the leader started: a loss begins at 60 %
 next: dependants that are scaled down are scaled up, level by level
 
 ZONE NODES SILENT UNHEARD VERDICT CAUSE
@@ -108,13 +108,16 @@ ZONE NODES SILENT UNHEARD VERDICT CAUSE
 a 3 3 0 seen -
 b 2 0 1 seen -
 
-DEPENDANT LEVEL REPLICAS BEFORE STEP NEXT
-Deployment/kcm 0 0 2 Lowered scale-up
-Deployment/old 0 5 4 Lowered keep
-Deployment/mcm 1 0 1 Lowered scale-up
+DEPENDANT LEVEL REPLICAS STEP NEXT
+Deployment/kcm 0 0 Lowered scale-up
+replicas before: 2
+Deployment/old 0 5 Lowered keep
+replicas before: 4
+Deployment/mcm 1 0 Lowered scale-up
+replicas before: 1
 waits for Deployment/kcm, Deployment/old
 after a delay of 30s
-Deployment/ca 2 1 - - nothing
+Deployment/ca 2 1 - nothing
 never scaled: dependency-watchdog.gardener.cloud/ignore-scaling
 `,
 		},
@@ -123,21 +126,21 @@ never scaled: dependency-watchdog.gardener.cloud/ignore-scaling
 			dependants{"mcm": {Replicas: 1}},
 			`cluster: shoot--a--b/config
 nodes: unknown (api-server-away)
-why: the API server does not answer, so that silent nodes say nothing
+why: the API server does not respond, so silent nodes prove nothing
 lost: for 5m
 probe: ask the API server: timeout
-next: nothing is scaled until a probe can say whether the nodes are there
+next: nothing is scaled until a probe finds the state of the nodes
 
 ZONE NODES SILENT UNHEARD VERDICT CAUSE
 (all) 5 3 1 unknown api-server-away
 a 3 3 0 seen -
 b 2 0 1 seen -
 
-DEPENDANT LEVEL REPLICAS BEFORE STEP NEXT
-Deployment/kcm 0 - - - nothing
+DEPENDANT LEVEL REPLICAS STEP NEXT
+Deployment/kcm 0 - - nothing
 not found
-Deployment/mcm 1 1 - - nothing
-Deployment/ca 2 - - - nothing
+Deployment/mcm 1 1 - nothing
+Deployment/ca 2 - - nothing
 not found
 `,
 		},
@@ -146,7 +149,7 @@ not found
 			dependants{"kcm": {Replicas: 2}},
 			`cluster: shoot--a--b/config
 nodes: lost (all)
-why: 3 of 5 nodes have not renewed their leases for 30s, and 1 were not seen to do so yet, although the API server answers: 60 % have to for a loss, and fewer than 40 % for 30s, in 3 probes in a row at least, end it
+why: 3 of 5 nodes have not renewed their leases for 30s, and 1 have not renewed them since the leader started, although the API server answers: the loss begins at 60 %, and ends when fewer than 40 % are silent for 30s, in at least 3 probes in a row
 next: dependants are scaled down, level by level
 
 ZONE NODES SILENT UNHEARD VERDICT CAUSE
@@ -154,12 +157,12 @@ ZONE NODES SILENT UNHEARD VERDICT CAUSE
 a 3 3 0 seen -
 b 2 0 1 seen -
 
-DEPENDANT LEVEL REPLICAS BEFORE STEP NEXT
-Deployment/mcm 0 - - - fail
+DEPENDANT LEVEL REPLICAS STEP NEXT
+Deployment/mcm 0 - - fail
 not found
-Deployment/ca 0 - - - nothing
+Deployment/ca 0 - - nothing
 not found
-Deployment/kcm 1 2 - - scale-down
+Deployment/kcm 1 2 - scale-down
 waits for Deployment/mcm
 `,
 		},
@@ -167,28 +170,28 @@ waits for Deployment/mcm
 			paused, dependants{"kcm": {Replicas: 2}, "mcm": {Replicas: 1}, "ca": {Replicas: 1}},
 			`cluster: shoot--a--b/config
 nodes: lost (all)
-why: 3 of 5 nodes have not renewed their leases for 30s, and 1 were not seen to do so yet, although the API server answers: 60 % have to for a loss, and fewer than 40 % for 30s, in 3 probes in a row at least, end it
+why: 3 of 5 nodes have not renewed their leases for 30s, and 1 have not renewed them since the leader started, although the API server answers: the loss begins at 60 %, and ends when fewer than 40 % are silent for 30s, in at least 3 probes in a row
 paused: yes
-next: nothing is scaled: it is paused
+next: nothing is scaled: the cluster is paused
 
 ZONE NODES SILENT UNHEARD VERDICT CAUSE
 (all) 5 3 1 lost all
 a 3 3 0 seen -
 b 2 0 1 seen -
 
-DEPENDANT LEVEL REPLICAS BEFORE STEP NEXT
-Deployment/kcm 0 2 - - nothing
-Deployment/mcm 1 1 - - nothing
-Deployment/ca 2 1 - - nothing
+DEPENDANT LEVEL REPLICAS STEP NEXT
+Deployment/kcm 0 2 - nothing
+Deployment/mcm 1 1 - nothing
+Deployment/ca 2 1 - nothing
 `,
 		},
 		"not valid": {
 			refused, nil,
 			`cluster: shoot--a--b/config
 nodes: none
-why: the object is not valid
+why: the object is invalid
 refused: spec.dependants[0].scaleUp.level: -1: must be 0 or more
-next: nothing, or what the object said when it was valid
+next: nothing, or the actions of the last valid object
 
 ZONE NODES SILENT UNHEARD VERDICT CAUSE
 (all) 5 3 1 - -
@@ -200,7 +203,7 @@ b 2 0 1 seen -
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			e := explain(t.Context(), tc.cluster, tc.objects)
-			var out bytes.Buffer
+			var out printer.Output
 			e.write(&out)
 			var got strings.Builder
 			for line := range strings.Lines(out.String()) { // columns are the printer's
@@ -221,13 +224,13 @@ b 2 0 1 seen -
 	}
 }
 
-// Each cause of what is not known has its reason.
+// Each cause of an unknown state has its own text.
 func TestWhyUnknown(t *testing.T) {
 	for cause, want := range map[string]string{
-		"unheard": "with these it may be a loss", "throttled": "asks for fewer requests", "api-server-away": "does not answer", "unreadable": "cannot be read",
+		"unheard": "it may or may not be one", "throttled": "throttles requests", "api-server-away": "does not respond", "unreadable": "cannot be read",
 	} {
 		e := explain(t.Context(), watched(v1alpha1.WatchedClusterStatus{Verdict: "unknown", Cause: cause}), dependants{})
-		if !strings.Contains(e.Why, want) || !strings.Contains(e.Next, "until a probe can say") {
+		if !strings.Contains(e.Why, want) || !strings.Contains(e.Next, "until a probe finds") {
 			t.Errorf("%s: %+v", cause, e)
 		}
 	}

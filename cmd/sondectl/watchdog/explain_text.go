@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// why says why a cluster is judged as it is.
+// why explains the verdict about a cluster.
 func why(o *v1alpha1.WatchedCluster, c *config.Cluster) string {
 	s := &o.Status
 	count := "the nodes"
@@ -25,30 +24,30 @@ func why(o *v1alpha1.WatchedCluster, c *config.Cluster) string {
 		all := s.Counts[0]
 		count = fmt.Sprintf("%d of %d nodes have not renewed their leases for %s", all.Silent, all.Nodes, c.Judge.Silence)
 		if all.Unheard > 0 {
-			count += fmt.Sprintf(", and %d were not seen to do so yet", all.Unheard)
+			count += fmt.Sprintf(", and %d have not renewed them since the leader started", all.Unheard)
 		}
 	}
 	enter, leave := percent(c.Judge.Enter), percent(c.Judge.Leave)
 	switch {
 	case s.Verdict == "":
-		return "no probe has judged it"
+		return "no probe has judged the cluster yet"
 	case s.Verdict == string(partition.Lost):
-		return fmt.Sprintf("%s, although the API server answers: %s have to for a loss, and fewer than %s for %s, in %d probes in a row at least, end it", count, enter, leave, c.Judge.Quiet, c.Judge.Calm)
+		return fmt.Sprintf("%s, although the API server answers: the loss begins at %s, and ends when fewer than %s are silent for %s, in at least %d probes in a row", count, enter, leave, c.Judge.Quiet, c.Judge.Calm)
 	case s.Verdict == string(partition.Seen):
-		return fmt.Sprintf("%s: %s have to for a loss", count, enter)
+		return fmt.Sprintf("%s: a loss begins at %s", count, enter)
 	case s.Cause == string(partition.Unheard):
-		return fmt.Sprintf("%s: with these it may be a loss, for which %s have to, or none", count, enter)
+		return fmt.Sprintf("%s: a loss begins at %s, so it may or may not be one", count, enter)
 	case s.Cause == string(partition.Throttled):
-		return "the API server asks for fewer requests"
+		return "the API server throttles requests"
 	case s.Cause == string(partition.APIServerAway):
-		return "the API server does not answer, so that silent nodes say nothing"
+		return "the API server does not respond, so silent nodes prove nothing"
 	}
-	return "the API server answers, and the nodes or their leases cannot be read"
+	return "the API server responds, but the nodes or their leases cannot be read"
 }
 
 func percent(fraction float64) string { return strconv.FormatFloat(fraction*100, 'f', 0, 64) + " %" }
 
-// delayOf returns how long a dependant waits before it is scaled.
+// delayOf returns the delay before a dependant is scaled.
 func delayOf(look *scale.Outlook, direction scale.Direction) time.Duration {
 	switch {
 	case look.Next == scale.ScaleDown && direction == scale.Down:
@@ -59,8 +58,8 @@ func delayOf(look *scale.Outlook, direction scale.Direction) time.Duration {
 	return 0
 }
 
-// write writes facts, a table of zones and one of dependants.
-func (e *explanation) write(out *bytes.Buffer) {
+// write writes facts, a table of zones and a table of dependants.
+func (e *explanation) write(out *printer.Output) {
 	facts := &printer.Facts{}
 	add := func(name, text string) {
 		if text != "" {
@@ -102,7 +101,7 @@ func (e *explanation) write(out *bytes.Buffer) {
 
 func ago(t *metav1.Time) string { return duration.HumanDuration(max(0, time.Since(t.Time))) }
 
-func (e *explanation) writeNodes(out *bytes.Buffer) {
+func (e *explanation) writeNodes(out *printer.Output) {
 	rows := make([]printer.Row, 0, len(e.Nodes))
 	for _, z := range e.Nodes {
 		name := z.Zone
@@ -114,17 +113,17 @@ func (e *explanation) writeNodes(out *bytes.Buffer) {
 	printer.WriteTable(out, []string{"ZONE", "NODES", "SILENT", "UNHEARD", "VERDICT", "CAUSE"}, rows)
 }
 
-func (e *explanation) writeDependants(out *bytes.Buffer) {
+func (e *explanation) writeDependants(out *printer.Output) {
 	rows := make([]printer.Row, 0, len(e.Dependants))
 	for _, d := range e.Dependants {
-		replicas, before := "", ""
+		replicas := ""
 		if d.Replicas != nil {
 			replicas = number(*d.Replicas)
 		}
+		row := printer.Row{Cells: []string{d.Ref.Kind + "/" + d.Ref.Name, number(d.Level), replicas, d.Step, d.Next}}
 		if d.Step != "" {
-			before = number(d.Before)
+			row.Notes = append(row.Notes, "replicas before: "+number(d.Before))
 		}
-		row := printer.Row{Cells: []string{d.Ref.Kind + "/" + d.Ref.Name, number(d.Level), replicas, before, d.Step, d.Next}}
 		if len(d.WaitsFor) > 0 {
 			names := make([]string, len(d.WaitsFor))
 			for i, ref := range d.WaitsFor {
@@ -137,7 +136,7 @@ func (e *explanation) writeDependants(out *bytes.Buffer) {
 		}
 		rows = append(rows, row)
 	}
-	printer.WriteTable(out, []string{"DEPENDANT", "LEVEL", "REPLICAS", "BEFORE", "STEP", "NEXT"}, rows)
+	printer.WriteTable(out, []string{"DEPENDANT", "LEVEL", "REPLICAS", "STEP", "NEXT"}, rows)
 }
 
 func number(n int32) string { return strconv.Itoa(int(n)) }

@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -16,7 +15,7 @@ import (
 )
 
 // write writes clusters.
-func write(out *bytes.Buffer, clusters []v1alpha1.WatchedCluster, as printer.Format) error {
+func write(out *printer.Output, clusters []v1alpha1.WatchedCluster, as printer.Format) error {
 	slices.SortFunc(clusters, func(a, b v1alpha1.WatchedCluster) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
@@ -25,7 +24,7 @@ func write(out *bytes.Buffer, clusters []v1alpha1.WatchedCluster, as printer.For
 		for i := range clusters {
 			rows[i] = rowOf(&clusters[i], time.Now())
 		}
-		printer.WriteTable(out, []string{"NAMESPACE", "CLUSTER", "NODES", "CAUSE", "SINCE", "PAUSED", "SCALED"}, rows)
+		printer.WriteTable(out, []string{"NAMESPACE", "CLUSTER", "NODES", "SINCE", "PAUSED", "SCALED"}, rows)
 	})
 }
 
@@ -39,8 +38,11 @@ func rowOf(c *v1alpha1.WatchedCluster, now time.Time) printer.Row {
 		since = duration.HumanDuration(max(0, now.Sub(s.Since.Time)))
 	}
 	row := printer.Row{Cells: []string{
-		c.Namespace, c.Name, s.Verdict, s.Cause, since, paused, fmt.Sprintf("%d of %d", len(s.Steps), len(c.Spec.Dependants)),
+		c.Namespace, c.Name, s.Verdict, since, paused, fmt.Sprintf("%d/%d", len(s.Steps), len(c.Spec.Dependants)),
 	}}
+	if s.Cause != "" {
+		row.Notes = append(row.Notes, "cause: "+s.Cause)
+	}
 	for _, condition := range s.Conditions {
 		if condition.Status == metav1.ConditionFalse {
 			row.Notes = append(row.Notes, condition.Type+": "+condition.Message)

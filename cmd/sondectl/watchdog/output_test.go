@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +19,7 @@ import (
 func TestTable(t *testing.T) {
 	since := metav1.NewTime(time.Now().Add(-5 * time.Minute))
 	ref := v1alpha1.DependantRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "kcm"}
-	var out bytes.Buffer
+	var out printer.Output
 	err := write(&out, []v1alpha1.WatchedCluster{
 		{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "x"}, Spec: v1alpha1.WatchedClusterSpec{Paused: true, Dependants: make([]v1alpha1.WatchedDependant, 2)},
@@ -37,10 +36,11 @@ func TestTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `NAMESPACE  CLUSTER  NODES  CAUSE     SINCE  PAUSED  SCALED
-a          y        -      -         -      -       0 of 0
+	want := `NAMESPACE  CLUSTER  NODES  SINCE  PAUSED  SCALED
+a          y        -      -      -       0/0
            Accepted: spec: bad
-b          x        lost   one-zone  5m     yes     1 of 2
+b          x        lost   5m     yes     1/2
+           cause: one-zone
            zone z lost one-zone
            Deployment kcm: Lowered, replicas 3
 `
@@ -49,14 +49,14 @@ b          x        lost   one-zone  5m     yes     1 of 2
 	}
 }
 
-// What import prints is what the file says.
+// The output of import has the settings of the file.
 func TestImport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dep-config.yaml")
 	text := "kubeConfigSecretName: probe\nnodeLeaseFailureFraction: 0.7\ndependentResourceInfos:\n- ref: {apiVersion: apps/v1, kind: Deployment, name: kcm}\n  scaleUp: {level: 0, initialDelay: 30s}\n  scaleDown: {level: 1}\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
+	var out printer.Output
 	cmd := Command(&out, &cluster.Options{})
 	cmd.SetArgs([]string{"import", path, "--name=a", "--namespace=b"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil {

@@ -12,18 +12,18 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// maxServices is how many of the services of a pod are asked for.
+// maxServices limits the requested services of a pod.
 const maxServices = 20
 
-// Wanted reports whether the control plane may know something of the pod.
+// Wanted reports whether the control plane may have facts about the pod.
 func (f *Facts) Wanted() bool { return f.injected() && !podspec.Ended(f.Pod) }
 
-// Ask adds what the control plane knows. The error is a gRPC status; Facts.Plane stays nil then.
+// Ask adds the control plane's answers. If it returns an error, which is a gRPC status, Facts.Plane remains nil.
 func Ask(ctx context.Context, api adminv1.AdminServiceClient, f *Facts) error {
 	filter := &adminv1.Filter{Mesh: f.Pod.Labels[mesh.LabelMesh], Name: f.dataplane()}
 	p := &Plane{}
 	proxies, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter})
-	if status.Code(err) == codes.NotFound { // the mesh
+	if status.Code(err) == codes.NotFound { // the mesh does not exist
 		f.Plane = &Plane{Unknown: status.Convert(err).Message()}
 		return nil
 	}
@@ -49,7 +49,8 @@ func Ask(ctx context.Context, api adminv1.AdminServiceClient, f *Facts) error {
 	}
 	if f.guarded() {
 		p.Restart, err = api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Namespace: f.Pod.Namespace, Pod: f.Pod.Name})
-		if code := status.Code(err); err != nil && code != codes.FailedPrecondition && code != codes.NotFound { // of which the rest says why
+		// the other answers say why
+		if code := status.Code(err); err != nil && code != codes.FailedPrecondition && code != codes.NotFound {
 			return err //nolint:wrapcheck // as above
 		}
 	}
@@ -58,7 +59,7 @@ func Ask(ctx context.Context, api adminv1.AdminServiceClient, f *Facts) error {
 	return nil
 }
 
-// serviceNames returns the services that the inbounds are endpoints of.
+// serviceNames returns the services of the inbounds.
 func (p *Plane) serviceNames() []string {
 	var names []string
 	for _, in := range p.Dataplane.GetInbounds() {
@@ -72,7 +73,7 @@ func (p *Plane) serviceNames() []string {
 func missing(tail *adminv1.Tail) []string {
 	var all []string
 	for _, replica := range tail.GetMissingReplicas() {
-		all = append(all, "replica "+replica+" of the control plane is not heard: what agents and Envoys have said there since is missing")
+		all = append(all, "replica "+replica+" of the control plane is disconnected: recent reports of its agents and Envoys are missing")
 	}
 	return all
 }

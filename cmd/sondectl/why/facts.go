@@ -1,5 +1,5 @@
-// Package why says why a pod is not ready, or gets no traffic: Read and Ask gather what the API server and the control plane know, Judge says what
-// follows, and Write prints it.
+// Package why finds out why a pod is not ready or gets no traffic: Read and Ask collect facts from the API server and
+// the control plane, Judge draws conclusions, and Write prints them.
 package why
 
 import (
@@ -16,56 +16,56 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// Facts are what is known of a pod.
+// Facts are the known facts about a pod.
 type Facts struct {
-	// Now is when it was read.
+	// Now is the time of reading.
 	Now time.Time
 	Pod *corev1.Pod
-	// Events about the pod, the newest first.
+	// Events of the pod, the newest first.
 	Events []Event
-	// Namespace of a pod without our sidecar, nil if it could not be read.
+	// Namespace of a pod without Sonde's sidecar, nil if unreadable.
 	Namespace *corev1.Namespace
-	// Template is that by which the owner of the pod makes pods now, nil if it was not read, Owner names it.
+	// Template is the pod template of the pod's owner, nil if it was not read. Owner names the owner.
 	Template *corev1.PodTemplateSpec
 	Owner    string
-	// Injection is how the webhook decides about injection. NoWebhook says that there is none.
+	// Injection has the webhook's settings for injection. NoWebhook means that the webhook is not installed.
 	Injection webhook.Options
 	NoWebhook bool
-	// Services of the namespace, and their slices. Unread says that they could not be read.
+	// Services of the namespace, and their EndpointSlices. Unread means that they could not be read.
 	Services []corev1.Service
 	Slices   []discoveryv1.EndpointSlice
 	Unread   bool
-	// Plane is what the control plane knows, nil if it was not asked.
+	// Plane is the control plane's answer, nil without a call.
 	Plane *Plane
-	// NotAsked is what could not be asked, each with the reason.
+	// NotAsked is what could not be read, each with the reason.
 	NotAsked []string
 }
 
-// Event is about a pod, or about a part of it.
+// Event is an event of a pod or of one of its containers.
 type Event struct {
 	Reason, Note string
-	// Part is the container that it is about, "" for the pod.
+	// Part is the container, "" for the pod.
 	Part string
 	At   time.Time
 }
 
-// Plane is what the control plane knows of a pod.
+// Plane is the control plane's answer about a pod.
 type Plane struct {
-	// Unknown says that it does not know the mesh, "" if it does.
+	// Unknown is the error for an unknown mesh, "" otherwise.
 	Unknown string
-	// Dataplane and Proxy are nil where it knows none of that name.
+	// Dataplane and Proxy are nil if unknown.
 	Dataplane *adminv1.Dataplane
 	Proxy     *adminv1.Proxy
-	// Services are those that the pod is an endpoint of.
+	// Services have the pod as an endpoint.
 	Services []*adminv1.Service
-	// Restart is nil for a pod that is not guarded.
+	// Restart is nil for a pod without guarded liveness.
 	Restart *adminv1.ExplainRestartResponse
 }
 
-// Object names the pod in texts.
+// Object names the pod for texts.
 func (f *Facts) Object() string { return "pod/" + f.Pod.Name + " in namespace " + f.Pod.Namespace }
 
-// injected reports whether the pod has our sidecar.
+// injected reports whether the pod has Sonde's sidecar.
 func (f *Facts) injected() bool { return podspec.IsInjected(&f.Pod.Spec) }
 
 // dataplane is the name of the pod's Dataplane.
@@ -77,7 +77,7 @@ func (f *Facts) guarded() bool {
 	return err == nil && on && f.injected()
 }
 
-// event returns the newest event of a reason about a part of the pod, nil if there is none.
+// event returns the newest event with a reason about a part of the pod, nil without one.
 func (f *Facts) event(reason, part string) *Event {
 	return f.eventThat(func(e *Event) bool { return e.Reason == reason && e.Part == part })
 }
@@ -91,28 +91,28 @@ func (f *Facts) eventThat(is func(*Event) bool) *Event {
 	return nil
 }
 
-// condition returns a condition of the pod, nil if it has none of that type.
+// condition returns the pod's condition of a type, nil without one.
 func (f *Facts) condition(kind corev1.PodConditionType) *corev1.PodCondition {
 	return podspec.Condition(f.Pod, kind)
 }
 
-// container is one of a pod, with its state.
+// container is a container of the pod, with its state.
 type container struct {
 	*corev1.Container
-	status *corev1.ContainerStatus // nil before the kubelet has said anything
-	// before says that it has to end, or as a native sidecar to have started, before those that follow.
+	status *corev1.ContainerStatus // nil before the kubelet's first report
+	// before means that later containers wait until this one has ended or, if it is a native sidecar, has started.
 	before bool
 }
 
-// native reports whether it is a native sidecar.
+// native reports whether the container is a native sidecar.
 func (c container) native() bool { return c.before && podspec.IsNativeSidecar(c.Container) }
 
-// ours reports whether Sonde has added it.
+// ours reports whether Sonde has added the container.
 func (c container) ours() bool {
 	return c.Name == mesh.ContainerSidecar || c.Name == mesh.ContainerInit
 }
 
-// title names it in texts.
+// title names the container in texts.
 func (c container) title() string {
 	if c.before && !c.native() {
 		return "init container " + c.Name
@@ -120,7 +120,7 @@ func (c container) title() string {
 	return "container " + c.Name
 }
 
-// containers returns those of the pod in the order in which they start.
+// containers returns the pod's containers in start order.
 func (f *Facts) containers() []container {
 	var all []container
 	add := func(list []corev1.Container, statuses []corev1.ContainerStatus, before bool) {
@@ -137,12 +137,12 @@ func (f *Facts) containers() []container {
 	return all
 }
 
-// running returns those that stay: all but init containers that end.
+// running returns the containers that keep running: all except ordinary init containers.
 func (f *Facts) running() []container {
 	return slices.DeleteFunc(f.containers(), func(c container) bool { return c.before && !c.native() })
 }
 
-// sidecar returns ours, false if the pod has none.
+// sidecar returns Sonde's sidecar, false if the pod has none.
 func (f *Facts) sidecar() (container, bool) {
 	all := f.containers()
 	i := slices.IndexFunc(all, func(c container) bool { return c.Name == mesh.ContainerSidecar })
@@ -152,7 +152,7 @@ func (f *Facts) sidecar() (container, bool) {
 	return all[i], true
 }
 
-// partOf returns the container of a fieldPath, as events have it: spec.containers{app}.
+// partOf returns the container of a fieldPath in an event: spec.containers{app}.
 func partOf(fieldPath string) string {
 	_, name, _ := strings.Cut(fieldPath, "{")
 	return strings.TrimSuffix(name, "}")

@@ -17,12 +17,12 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// start is when the pod was made. It is looked at 10 minutes later.
+// start is the creation time of the pod, 10 minutes before the report.
 var start = time.Date(2026, 11, 27, 10, 0, 0, 0, time.UTC)
 
 func after(d time.Duration) metav1.Time { return metav1.NewTime(start.Add(d)) }
 
-// userPod is as its author wrote it.
+// userPod is the pod before injection.
 func userPod() *corev1.Pod {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(8080)}}}
@@ -40,7 +40,7 @@ func userPod() *corev1.Pod {
 	}
 }
 
-// well returns the facts of a pod that is well, 10 minutes after it was made.
+// well returns the facts of a healthy pod, 10 minutes after its creation.
 func well(t *testing.T) *why.Facts {
 	t.Helper()
 	pod, _, err := webhook.Inject(userPod(), webhook.Options{})
@@ -109,7 +109,7 @@ func setCondition(f *why.Facts, kind corev1.PodConditionType, value corev1.Condi
 	})
 }
 
-// unready has the kubelet say that a container is not ready, and so the slice.
+// unready makes a container not ready, and so the endpoint in the slice.
 func unready(f *why.Facts, container string) {
 	status(f, container).Ready = false
 	const reason = "ContainersNotReady"
@@ -119,7 +119,7 @@ func unready(f *why.Facts, container string) {
 	f.Slices[0].Endpoints[0].Conditions.Ready = new(false)
 }
 
-// pending has no container run yet, from the one named on.
+// pending makes all containers from this one on wait.
 func pending(f *why.Facts, from string) {
 	unready(f, from)
 	reached := false
@@ -133,7 +133,7 @@ func pending(f *why.Facts, from string) {
 	f.Pod.Status.Phase = corev1.PodPending
 }
 
-// waits has a container wait for a reason, after it has ended so.
+// waits makes a container wait for a reason, after it has terminated in this way.
 func waits(f *why.Facts, container, reason, message string, last *corev1.ContainerStateTerminated) {
 	s := status(f, container)
 	s.Ready, s.State = false, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
@@ -144,7 +144,7 @@ func waits(f *why.Facts, container, reason, message string, last *corev1.Contain
 	}
 }
 
-// restarted has a container run again after it has ended so.
+// restarted makes a container run again after it has terminated in this way.
 func restarted(f *why.Facts, container string, last *corev1.ContainerStateTerminated) {
 	s := status(f, container)
 	last.FinishedAt = after(8 * time.Minute)
@@ -152,12 +152,12 @@ func restarted(f *why.Facts, container string, last *corev1.ContainerStateTermin
 	s.State.Running = &corev1.ContainerStateRunning{StartedAt: after(8*time.Minute + 5*time.Second)}
 }
 
-// tell adds an event about a container, the newest.
+// tell adds the newest event, about a container.
 func tell(f *why.Facts, reason, part, note string) {
 	f.Events = append([]why.Event{{Reason: reason, Note: note, Part: part, At: start.Add(9 * time.Minute)}}, f.Events...)
 }
 
-// drainAll has the pod's endpoints of services drain, and none other be ready.
+// drainAll makes the pod's endpoints of services drain, without other ready ones.
 func drainAll(f *why.Facts, services ...string) {
 	f.Plane.Services = nil
 	for _, name := range services {
@@ -168,7 +168,7 @@ func drainAll(f *why.Facts, services ...string) {
 	}
 }
 
-// uninjected takes the pod out of the mesh.
+// uninjected removes the sidecar of the pod.
 func uninjected(f *why.Facts) {
 	was := f.Pod
 	f.Pod = userPod()

@@ -12,12 +12,12 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// stages judge one after the other, in the order of a pod's life. Each sees what those before it have found.
+// stages run in the order of a pod's life. Each stage gets the findings of the previous ones.
 var stages = []func(*Facts, []Finding) []Finding{
-	admission, scheduling, restarting, starting, joining, listening, calling, checking, gates, restarts, endpoints, drains, held, frozen,
+	admission, scheduling, restarting, starting, joining, listening, incoming, calling, checking, gates, restarts, endpoints, drains, held, frozen,
 }
 
-// Judge says what the facts mean. It has no effect, and asks nobody.
+// Judge draws conclusions from the facts, without side effects and requests.
 func Judge(f *Facts) *Report {
 	r := &Report{Namespace: f.Pod.Namespace, Pod: f.Pod.Name, Findings: []Finding{}, NotAsked: f.NotAsked, now: f.Now}
 	if podspec.Ended(f.Pod) {
@@ -41,11 +41,11 @@ func (f *Facts) ready() bool {
 	return podspec.Has(f.Pod, corev1.PodReady, corev1.ConditionTrue)
 }
 
-// notReady is for a pod of which nothing is known but that it is not Ready.
+// notReady is the finding for a pod that is not Ready for an unknown reason.
 func notReady(f *Facts) Finding {
-	found := Finding{Cause: "NotReady", Keeps: FromReady, Text: "the kubelet has not said anything of it yet"}
+	found := Finding{Cause: "NotReady", Keeps: FromReady, Text: "the kubelet has not reported its status yet"}
 	if c := f.condition(corev1.PodReady); c != nil {
-		found.Text, found.Since = "nothing says why: its containers may still start", at(c.LastTransitionTime.Time)
+		found.Text, found.Since = "the reason is unknown: its containers may still start", at(c.LastTransitionTime.Time)
 		found.Evidence = []Evidence{ofCondition(c)}
 	}
 	return found
@@ -69,12 +69,12 @@ func (f *Facts) state(all []Finding) State {
 	return Ready
 }
 
-// keeps reports whether one of the findings keeps the pod from something.
+// keeps reports whether a finding keeps the pod from something.
 func keeps(all []Finding) bool {
 	return slices.ContainsFunc(all, func(o Finding) bool { return o.Keeps != "" })
 }
 
-// first returns the first finding that keeps the pod from something, -1 if none does.
+// first returns the first finding that keeps the pod from something, -1 without one.
 func (r *Report) first() int {
 	return slices.IndexFunc(r.Findings, func(o Finding) bool { return o.Keeps != "" })
 }
@@ -100,20 +100,20 @@ func (r *Report) summarise(f *Facts) {
 	}
 	switch more := len(r.Findings) - 1; {
 	case more == 1:
-		b.WriteString(" Something else is below.")
+		b.WriteString(" One more finding is below.")
 	case more > 1:
 		fmt.Fprintf(&b, " %d more findings are below.", more)
 	}
 	r.Summary = b.String()
 }
 
-// well says that nothing keeps the pod from anything.
+// well writes the summary for a pod without problems.
 func (r *Report) well(f *Facts) {
 	var since *time.Time
 	if c := f.condition(corev1.PodReady); c != nil {
 		since = at(c.LastTransitionTime.Time)
 	}
-	traffic := "and which Services have it could not be read"
+	traffic := "and its Services could not be read"
 	if !f.Unread {
 		var names []string
 		for _, s := range f.selecting() {
@@ -138,7 +138,7 @@ func (r *Report) well(f *Facts) {
 	}
 }
 
-// complete is for a pod that has ended.
+// complete writes the summary for a pod that has ended.
 func (r *Report) complete(f *Facts) {
 	r.State = Completed
 	why := []string{}
@@ -169,15 +169,15 @@ func (r *Report) complete(f *Facts) {
 	if len(r.Findings) > 0 {
 		why = append(why, r.Findings[0].Text)
 	}
-	r.Summary = clauses(append([]string{f.Object() + " " + head + r.since(at(last))}, why...)...) + ". It gets no traffic any more."
+	r.Summary = clauses(append([]string{f.Object() + " " + head + r.since(at(last))}, why...)...) + ". It no longer gets traffic."
 }
 
-// clauses joins those that are not empty, by colons.
+// clauses joins non-empty clauses with colons.
 func clauses(all ...string) string {
 	return strings.Join(slices.DeleteFunc(all, func(c string) bool { return c == "" }), ": ")
 }
 
-// sentence returns a text of others without the full stop at its end.
+// sentence removes the final full stop of a text.
 func sentence(text string) string { return strings.TrimSuffix(strings.TrimSpace(text), ".") }
 
 func ofCondition(c *corev1.PodCondition) Evidence {
@@ -196,7 +196,7 @@ func ofStatus(c container, when time.Time, says string) Evidence {
 	return Evidence{Of: "status of " + c.title(), Says: says, At: at(when)}
 }
 
-// withEvents adds the events that are there to what is known.
+// withEvents adds existing events to the evidence.
 func withEvents(known []Evidence, all ...*Event) []Evidence {
 	for _, e := range all {
 		if e != nil {
@@ -206,7 +206,7 @@ func withEvents(known []Evidence, all ...*Event) []Evidence {
 	return known
 }
 
-// found reports whether one of these causes was found before.
+// found reports whether a finding has one of these causes.
 func found(before []Finding, causes ...Cause) bool {
 	return slices.ContainsFunc(before, func(o Finding) bool { return slices.Contains(causes, o.Cause) })
 }

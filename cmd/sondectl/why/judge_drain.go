@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
-// drains judges whether the pod should get no new traffic.
+// drains finds out whether the pod should get no new traffic.
 func drains(f *Facts, _ []Finding) []Finding {
 	var all []Finding
 	if d := f.Pod.DeletionTimestamp; d != nil {
@@ -25,7 +25,7 @@ func drains(f *Facts, _ []Finding) []Finding {
 	}
 	r := Finding{Cause: podcause.Draining, Keeps: FromNew, Text: podcause.Drains(why)}
 	if servesOn {
-		r.Keeps, r.Text = "", "it would get no new traffic, and serves on: "+why
+		r.Keeps, r.Text = "", "it should get no new traffic, but keeps serving: "+why
 	}
 	r.Evidence = []Evidence{{Of: controlPlane, Says: why}}
 	if f.Plane == nil {
@@ -50,7 +50,7 @@ func Nevertheless(s *adminv1.Service, e *adminv1.Endpoint) string {
 	return "no endpoint of service " + s.GetName() + " is ready"
 }
 
-// serveNevertheless adds to what keeps a pod from new traffic whether it gets it nevertheless.
+// serveNevertheless adds to findings about new traffic whether the pod still gets it.
 func (f *Facts) serveNevertheless(all []Finding) {
 	why, ofAll := f.servedNevertheless()
 	for i := range all {
@@ -58,10 +58,10 @@ func (f *Facts) serveNevertheless(all []Finding) {
 		switch {
 		case r.Keeps != FromNew:
 		case f.Plane == nil:
-			r.Text += "; whether it gets it nevertheless, since no other endpoint is ready, could not be asked"
+			r.Text += "; it is unknown whether it still gets traffic because no other endpoint is ready"
 		case len(why) > 0:
 			r.Keeps = FromPreference
-			r.Text += "; it gets traffic nevertheless"
+			r.Text += "; it still gets traffic"
 			if !ofAll {
 				r.Text += ", but not of all services"
 			}
@@ -70,7 +70,7 @@ func (f *Facts) serveNevertheless(all []Finding) {
 	}
 }
 
-// servedNevertheless returns why the pod gets traffic of services though it drains, and whether it does of all that have it.
+// servedNevertheless returns why a draining pod still gets traffic of services, and whether of all of them.
 func (f *Facts) servedNevertheless() (why []string, ofAll bool) {
 	if f.Plane == nil {
 		return nil, false
@@ -91,7 +91,7 @@ func (f *Facts) servedNevertheless() (why []string, ofAll bool) {
 	return why, ofAll
 }
 
-// terminating is for a pod that is being deleted, which has to end by a time.
+// terminating is the finding for a pod that is being deleted and must end by a deadline.
 func terminating(f *Facts, by time.Time) Finding {
 	r := Finding{Cause: "Terminating", Keeps: FromNew, Text: "it is being deleted", Since: at(f.deletedAt())}
 	var run []string
@@ -104,7 +104,7 @@ func terminating(f *Facts, by time.Time) Finding {
 	case len(run) == 0 && len(f.Pod.Finalizers) > 0:
 		r.Text += ", and waits for its finalizers: " + mesh.Few(f.Pod.Finalizers)
 	case len(run) > 0 && f.Now.After(by):
-		r.Text += fmt.Sprintf(", and its grace period of %s is over, but %s still run", by.Sub(f.deletedAt()), mesh.Few(run))
+		r.Text += fmt.Sprintf(", and its grace period of %s has expired, but %s still run", by.Sub(f.deletedAt()), mesh.Few(run))
 	case len(run) > 0:
 		r.Text += fmt.Sprintf(": %s still run, until %s at most", mesh.Few(run), clock(by))
 	}
@@ -112,11 +112,11 @@ func terminating(f *Facts, by time.Time) Finding {
 	return r
 }
 
-// drain returns why a node or an administrator wants the pod to drain, and whether it serves on nevertheless. The control plane says that, and
-// where it was not asked the annotation of the pod.
+// drain returns why a node or an administrator wants the pod to drain, and whether it still serves. The source is the
+// control plane or, without a call, the pod's annotation.
 func (f *Facts) drain() (why string, servesOn bool) {
 	if f.Plane == nil {
-		if reason, is := f.Pod.Annotations[mesh.AnnotationDrain]; is && f.injected() {
+		if reason, ok := f.Pod.Annotations[mesh.AnnotationDrain]; ok && f.injected() {
 			return mesh.DrainText("pod", reason), false
 		}
 		return "", false
@@ -125,28 +125,28 @@ func (f *Facts) drain() (why string, servesOn bool) {
 	if p.GetDrain() != "" {
 		var reasons []string
 		for reason := range strings.SplitSeq(p.GetDrain(), "; ") {
-			if reason != mesh.DrainTerminating { // which the pod says itself
+			if reason != mesh.DrainTerminating { // the pod itself shows these reasons
 				reasons = append(reasons, reason)
 			}
 		}
 		return strings.Join(reasons, "; "), !p.GetDraining()
 	}
 	if p.GetDraining() && f.Pod.DeletionTimestamp == nil {
-		return "its agent has said that it ends", false
+		return "its agent has reported that it is stopping", false
 	}
 	return "", false
 }
 
-// held judges whether a guarded liveness probe fails, and no restart is granted.
+// held finds guarded liveness probes that fail without a granted restart.
 func held(f *Facts, _ []Finding) []Finding {
 	c := f.condition(mesh.ConditionLivenessHeld)
 	if c == nil || c.Status != corev1.ConditionTrue {
 		return nil
 	}
-	containers, why, _ := strings.Cut(c.Message, ": ") // as the leader of the control plane writes it
+	containers, why, _ := strings.Cut(c.Message, ": ") // the control plane's leader writes this note
 	r := Finding{
 		Cause: "LivenessHeld", Keeps: FromNew, Text: podcause.Held(containers, why), Since: at(c.LastTransitionTime.Time),
-		Do:       fmt.Sprintf("sondectl restarts explain %s -n %s says what counts", f.Pod.Name, f.Pod.Namespace),
+		Do:       fmt.Sprintf("See sondectl restarts explain %s -n %s", f.Pod.Name, f.Pod.Namespace),
 		Evidence: []Evidence{ofCondition(c)},
 	}
 	if e := f.eventThat(func(e *Event) bool { return e.Reason == podcause.RestartHeld }); e != nil {
@@ -163,7 +163,7 @@ func held(f *Facts, _ []Finding) []Finding {
 	return []Finding{r}
 }
 
-// frozen judges whether endpoints of the pod stay though Kubernetes takes them away.
+// frozen finds endpoints of the pod that remain although Kubernetes removes them.
 func frozen(f *Facts, _ []Finding) []Finding {
 	if f.Plane == nil {
 		return nil

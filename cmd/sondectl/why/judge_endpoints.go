@@ -15,15 +15,15 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// endpoints judges whether the Services that select the pod have it.
+// endpoints checks that the Services that select the pod have it as an endpoint.
 func endpoints(f *Facts, before []Finding) []Finding {
-	if f.Unread || f.Pod.DeletionTimestamp != nil { // of one that ends drains says it
+	if f.Unread || f.Pod.DeletionTimestamp != nil { // drains reports it
 		return nil
 	}
 	selecting := f.selecting()
 	if len(selecting) == 0 {
 		if keeps(before) {
-			return nil // many pods have none
+			return nil // many pods have no Service
 		}
 		return []Finding{f.unselected()}
 	}
@@ -31,7 +31,7 @@ func endpoints(f *Facts, before []Finding) []Finding {
 	for _, s := range selecting {
 		all = append(all, f.endpointOf(s)...)
 	}
-	if found(all, endpointNotReady) { // that the mesh does as Kubernetes says is no news
+	if found(all, endpointNotReady) { // the mesh agrees with Kubernetes, which the endpoint already shows
 		return all
 	}
 	return append(all, f.leftOut()...)
@@ -50,13 +50,13 @@ func (f *Facts) selecting() []*corev1.Service {
 	return all
 }
 
-// Causes of a pod that no Service selects, and of one that a slice says is not ready though it is.
+// Causes: no Service selects the pod, or an EndpointSlice reports a Ready pod as not ready.
 const (
 	noService        Cause = "NoService"
 	endpointNotReady Cause = "EndpointNotReady"
 )
 
-// unselected says that no Service selects the pod, and which was probably meant to.
+// unselected reports that no Service selects the pod, with a Service that probably should.
 func (f *Facts) unselected() Finding {
 	r := Finding{Cause: noService, Text: "no Service of namespace " + f.Pod.Namespace + " selects it"}
 	var near []string
@@ -68,18 +68,18 @@ func (f *Facts) unselected() Finding {
 		}
 	}
 	if len(near) > 0 {
-		r.Text += ", though but for one label Service " + mesh.Few(near) + " would"
+		r.Text += ", but only one label differs from the selector of Service " + mesh.Few(near)
 	}
 	return r
 }
 
-// nearly returns the one label in which the pod differs from a selector, "" if it differs in more. A selector of one label is only near to a value
-// that looks like its own: most namespaces have several Services by the same label.
+// nearly returns the only label in which the pod differs from a selector, "" if several differ. For a selector with one
+// label, the values must be similar, since most namespaces have several Services with the same label key.
 func (f *Facts) nearly(selector map[string]string) string {
 	var differs []string
 	says := ""
 	for key, value := range selector {
-		if is, has := f.Pod.Labels[key]; !has || is != value {
+		if is, ok := f.Pod.Labels[key]; !ok || is != value {
 			differs = append(differs, key)
 			says = fmt.Sprintf("%s=%s, and the pod has %s", key, value, cmp.Or(is, "no such label"))
 		}
@@ -95,7 +95,7 @@ func (f *Facts) nearly(selector map[string]string) string {
 	return says
 }
 
-// endpointOf judges whether a Service that selects the pod has it as an endpoint, of each port.
+// endpointOf checks that a Service that selects the pod has it as an endpoint of each port.
 func (f *Facts) endpointOf(s *corev1.Service) []Finding {
 	var all []Finding
 	for i := range s.Spec.Ports {
@@ -109,10 +109,10 @@ func (f *Facts) endpointOf(s *corev1.Service) []Finding {
 	e, name := f.endpointIn(s)
 	switch {
 	case !f.ready() && (e == nil || !isReady(e)):
-		return all // that the pod is not Ready says it
+		return all // the pod's readiness explains this
 	case e == nil && len(all) < len(s.Spec.Ports):
 		all = append(all, Finding{
-			Cause: "NoEndpoint", Keeps: FromTraffic, Text: fmt.Sprintf("no EndpointSlice of Service %s has it, though its labels match", s.Name),
+			Cause: "NoEndpoint", Keeps: FromTraffic, Text: fmt.Sprintf("no EndpointSlice of Service %s contains it, although its labels match", s.Name),
 			Evidence: []Evidence{{Of: "Service " + s.Name, Says: "selects " + labels.SelectorFromSet(s.Spec.Selector).String()}},
 		})
 	case e != nil && f.ready() && !isReady(e):
@@ -122,14 +122,14 @@ func (f *Facts) endpointOf(s *corev1.Service) []Finding {
 		})
 	case e != nil && !f.ready() && s.Spec.PublishNotReadyAddresses:
 		all = append(all, Finding{
-			Cause: "TrafficNevertheless", Text: fmt.Sprintf("Service %s has publishNotReadyAddresses: it gets traffic though it is not Ready", s.Name),
+			Cause: "TrafficNevertheless", Text: fmt.Sprintf("Service %s has publishNotReadyAddresses: it gets traffic although it is not Ready", s.Name),
 			Evidence: []Evidence{{Of: "EndpointSlice " + name, Says: "ready is true"}},
 		})
 	}
 	return all
 }
 
-// endpointIn returns the pod's endpoint of a Service, and the slice that has it; nil if none has.
+// endpointIn returns the pod's endpoint in a Service, and its EndpointSlice; nil without one.
 func (f *Facts) endpointIn(s *corev1.Service) (*discoveryv1.Endpoint, string) {
 	for i := range f.Slices {
 		part := &f.Slices[i]
@@ -149,7 +149,7 @@ func isReady(e *discoveryv1.Endpoint) bool {
 	return e.Conditions.Ready == nil || *e.Conditions.Ready
 }
 
-// noPort says that no container has the named port that a Service wants, "" if one has.
+// noPort reports that no container has a Service's named port, "" if one has.
 func (f *Facts) noPort(p *corev1.ServicePort) string {
 	if p.TargetPort.Type != intstr.String {
 		return ""
@@ -165,7 +165,7 @@ func (f *Facts) noPort(p *corev1.ServicePort) string {
 			}
 		}
 	}
-	return fmt.Sprintf("has targetPort %s, and no container declares a port of that name: they have %s", p.TargetPort.StrVal, cmp.Or(mesh.Few(names), "none with a name"))
+	return fmt.Sprintf("has targetPort %s, but no container declares a port with that name: they have %s", p.TargetPort.StrVal, cmp.Or(mesh.Few(names), "none with a name"))
 }
 
 func portText(p *corev1.ServicePort) string {
@@ -175,7 +175,7 @@ func portText(p *corev1.ServicePort) string {
 	return fmt.Sprintf("%d (%s)", p.Port, p.Name)
 }
 
-// leftOut judges what the mesh makes of a pod that its Services have.
+// leftOut checks that the mesh has the pod as an endpoint of its Services.
 func (f *Facts) leftOut() []Finding {
 	if f.Plane == nil || !f.ready() {
 		return nil
@@ -185,7 +185,7 @@ func (f *Facts) leftOut() []Finding {
 		for _, e := range s.GetEndpoints() {
 			if e.GetDataplane() == f.dataplane() && e.GetHealth() == adminv1.Endpoint_NOT_READY && e.GetReason() != "" {
 				all = append(all, Finding{
-					Cause: "LeftOut", Keeps: FromTraffic, Text: fmt.Sprintf("the mesh leaves it out of service %s: %s", s.GetName(), e.GetReason()),
+					Cause: "LeftOut", Keeps: FromTraffic, Text: fmt.Sprintf("the mesh omits it from service %s: %s", s.GetName(), e.GetReason()),
 					Evidence: []Evidence{{Of: controlPlane, Says: fmt.Sprintf("endpoint %s of service %s is not ready: %s", e.GetAddress(), s.GetName(), e.GetReason())}},
 				})
 			}

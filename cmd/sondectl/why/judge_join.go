@@ -15,20 +15,20 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
-// argControlPlane begins the argument of the sidecar with the address of the control plane.
+// argControlPlane is the prefix of the sidecar's argument with the control plane's address.
 const argControlPlane = "--cp-address="
 
-// inboundListeners begins the names of listeners for inbound traffic (docs/naming.md).
+// inboundListeners is the prefix of inbound listeners' names (docs/naming.md).
 const inboundListeners = "inbound:"
 
-// controlPlane names what knows about proxies.
+// controlPlane names the source of facts about proxies.
 const controlPlane = "control plane"
 
-// joining judges whether the agent has joined, and is connected.
+// joining checks that the agent has joined and is connected.
 func joining(f *Facts, _ []Finding) []Finding {
-	c, has := f.sidecar()
-	if !has || c.status == nil || c.status.State.Running == nil {
-		return nil // why it does not run was found before
+	c, ok := f.sidecar()
+	if !ok || c.status == nil || c.status.State.Running == nil {
+		return nil // an earlier stage has found the reason
 	}
 	started := c.status.State.Running.StartedAt.Time
 	event := f.eventThat(func(e *Event) bool {
@@ -42,7 +42,7 @@ func joining(f *Facts, _ []Finding) []Finding {
 	}
 	if since := expired(f.Plane.Proxy, f.Now); since != nil {
 		return []Finding{{
-			Cause: "CertificateExpired", Keeps: FromNew, Text: "its certificate has expired, and callers in the mesh refuse it", Since: since, Do: logsOf(f, c.Name),
+			Cause: "CertificateExpired", Keeps: FromNew, Text: "its certificate has expired, and callers in the mesh reject it", Since: since, Do: logsOf(f, c.Name),
 			Evidence: []Evidence{{Of: controlPlane, Says: "its certificate has expired", At: since}},
 		}}
 	}
@@ -52,7 +52,8 @@ func joining(f *Facts, _ []Finding) []Finding {
 	return phase(f, c, event)
 }
 
-// uncounted judges a pod that has no place in its namespace's share of the control plane's memory, and returns nil for any other. asks is the event of its agent.
+// uncounted returns the finding for a pod that exceeds its namespace's share of the control plane's memory, nil for
+// other pods. asks is the event of its agent.
 func uncounted(f *Facts, c container, asks *Event) []Finding {
 	p, told := f.Plane.Proxy, f.event(podcause.BeyondBounds, "")
 	says := p.GetAgentState().GetRefusal()
@@ -74,7 +75,8 @@ func uncounted(f *Facts, c container, asks *Event) []Finding {
 	return []Finding{r}
 }
 
-// phase judges what the control plane knows of an agent that runs. event says that its join was refused, nil for nothing.
+// phase judges a running agent by its state in the control plane. event reports that its join was rejected; it may be
+// nil.
 func phase(f *Facts, c container, event *Event) []Finding {
 	p, started := f.Plane.Proxy, c.status.State.Running.StartedAt.Time
 	state := p.GetAgentState()
@@ -92,23 +94,23 @@ func phase(f *Facts, c container, event *Event) []Finding {
 		if event != nil && strings.HasSuffix(event.Note, state.GetRefusal()) {
 			r.Cause, r.Text = Cause(event.Reason), event.Note
 		}
-		r.Evidence = known("it asks to join, and is refused: " + state.GetRefusal())
+		r.Evidence = known("its agent tries to join, and is rejected: " + state.GetRefusal())
 	case state.GetPhase() == adminv1.AgentState_NEVER_JOINED && event != nil:
 		r.Cause, r.Text, r.Evidence = Cause(event.Reason), event.Note, known("it has never joined")
 	case !p.GetKnown() && event != nil && !c.status.Ready:
 		r.Cause, r.Text, r.Evidence = Cause(event.Reason), event.Note, known(notKnown)
 	case state.GetPhase() == adminv1.AgentState_NEVER_JOINED:
 		r.Cause = "NeverJoined"
-		r.Text = "its agent runs, and has never asked to join the mesh: it may not reach the control plane at " + argument(c, argControlPlane)
+		r.Text = "its agent runs, but has never tried to join the mesh: maybe it cannot reach the control plane at " + argument(c, argControlPlane)
 		r.Do = logsOf(f, c.Name)
 		r.Evidence = withEvents(known("it has never joined"), f.event("Unhealthy", c.Name))
 	case p.GetAgent().GetEnvoyDown() != "":
 		r.Cause, r.Text, r.Do = "EnvoyDown", "its Envoy does not run: "+p.GetAgent().GetEnvoyDown(), logsOf(f, c.Name)
-		r.Evidence = known("its agent says so")
-	case !p.GetKnown() && f.Pod.Status.PodIP != "": // without an address it has none yet
-		r.Cause, r.Text = "NotKnown", fmt.Sprintf("the control plane does not know its Dataplane %s of mesh %s", f.dataplane(), f.Pod.Labels[mesh.LabelMesh])
+		r.Evidence = known("its agent reports this")
+	case !p.GetKnown() && f.Pod.Status.PodIP != "": // a pod without an address has no Dataplane yet
+		r.Cause, r.Text = "NotKnown", fmt.Sprintf("the control plane does not have its Dataplane %s of mesh %s", f.dataplane(), f.Pod.Labels[mesh.LabelMesh])
 		if c.status.Ready {
-			r.Keeps, r.Since = FromTraffic, nil // since when is not known
+			r.Keeps, r.Since = FromTraffic, nil // the start time is unknown
 		}
 		r.Evidence = known(notKnown)
 	default:
@@ -117,18 +119,18 @@ func phase(f *Facts, c container, event *Event) []Finding {
 	return []Finding{r}
 }
 
-// away judges an agent that has joined, and is not connected. The endpoint stays.
+// away judges an agent that has joined but is disconnected. The endpoint remains.
 func away(p *adminv1.Proxy, r Finding) []Finding {
 	r.Keeps, r.Cause = "", "NotConnected"
 	switch state := p.GetAgentState(); {
 	case state.GetPhase() == adminv1.AgentState_LOST:
-		r.Text = "its agent is lost, and the endpoint stays"
+		r.Text = "its agent is lost, its endpoint remains"
 	case state.GetPhase() == adminv1.AgentState_STOPPED:
-		r.Text = "its agent has drained and ended"
+		r.Text = "its agent has drained and stopped"
 	case state.GetPhase() == adminv1.AgentState_RECONNECTING:
-		r.Text = "the session of its agent has just ended, or the control plane has just started, and it has not come back yet"
+		r.Text = "the session of its agent has just ended, or the control plane has just started, and the agent has not reconnected yet"
 	case state.GetPhase() == adminv1.AgentState_CONNECTED && len(p.GetStreams()) == 0:
-		r.Text = "its Envoy has no connection to the control plane, and keeps what it has"
+		r.Text = "its Envoy is disconnected from the control plane, and keeps its configuration"
 	default:
 		return nil
 	}
@@ -139,7 +141,7 @@ func away(p *adminv1.Proxy, r Finding) []Finding {
 	return []Finding{r}
 }
 
-// expired returns since when the certificate that an agent uses has expired, nil if it has not.
+// expired returns when the agent's certificate expired, nil if it has not.
 func expired(p *adminv1.Proxy, now time.Time) *time.Time {
 	expires := p.GetAgent().GetCertificateExpires()
 	if expires == nil || now.Before(expires.AsTime()) {
@@ -148,17 +150,17 @@ func expired(p *adminv1.Proxy, now time.Time) *time.Time {
 	return at(expires.AsTime())
 }
 
-// argument returns the value of an argument of a container, "an address that it does not name" without one.
+// argument returns the value of a container's argument, or a text for a missing one.
 func argument(c container, begin string) string {
 	for _, a := range c.Args {
-		if value, is := strings.CutPrefix(a, begin); is {
+		if value, ok := strings.CutPrefix(a, begin); ok {
 			return value
 		}
 	}
-	return "an address that its arguments do not name"
+	return "an unknown address"
 }
 
-// listening judges what Envoy has refused.
+// listening reports resources that Envoy has rejected.
 func listening(f *Facts, _ []Finding) []Finding {
 	if f.Plane == nil {
 		return refusedByEvents(f)
@@ -170,7 +172,7 @@ func listening(f *Facts, _ []Finding) []Finding {
 	return all
 }
 
-// calling judges at which outbounds the applications call in vain. What Envoy refuses, listening says.
+// calling reports outbounds at which the applications' calls fail. listening reports resources that Envoy rejects.
 func calling(f *Facts, before []Finding) []Finding {
 	if f.Plane == nil || f.Plane.Proxy.GetAgentState().GetPhase() != adminv1.AgentState_CONNECTED {
 		return nil
@@ -185,16 +187,23 @@ func calling(f *Facts, before []Finding) []Finding {
 			Evidence: []Evidence{{Of: controlPlane, Says: "outbound " + describe.Outbound(o) + " is not ready: " + o.GetReason(), At: at(timeOf(o.GetSince()))}},
 		})
 	}
+	if refused := f.Plane.Proxy.GetAgent().GetRefused(); len(refused) > 0 {
+		all = append(all, Finding{
+			Cause: podcause.CallsRefused, Text: podcause.Calls(strings.Join(refused, "; ")),
+			Do:       "See docs/parity.md for these calls, and what to do",
+			Evidence: withEvents(nil, f.event(podcause.CallsRefused, mesh.ContainerSidecar)),
+		})
+	}
 	return all
 }
 
-// refused is the cause of a resource that Envoy refuses, and that keeps the pod from nothing by itself.
+// refused is the cause of a rejected resource that by itself has no effect on the pod's state.
 const refused Cause = "ConfigurationRefused"
 
-// refusal is for one resource that Envoy has refused.
+// refusal is the finding for one resource that Envoy has rejected.
 func refusal(f *Facts, kind string, nack *adminv1.Nack) Finding {
 	r := Finding{
-		Cause: refused, Text: fmt.Sprintf("its Envoy refuses %s %s, and keeps what it had: %s", kind, nack.GetResource(), nack.GetReason()), Since: at(timeOf(nack.GetAt())),
+		Cause: refused, Text: fmt.Sprintf("its Envoy rejects %s %s, and keeps the previous version: %s", kind, nack.GetResource(), nack.GetReason()), Since: at(timeOf(nack.GetAt())),
 		Evidence: []Evidence{{Of: "Envoy, " + kind + " " + nack.GetResource(), Says: nack.GetReason(), At: at(timeOf(nack.GetAt()))}},
 	}
 	if kind == string(adminv1.KindListeners) && strings.HasPrefix(nack.GetResource(), inboundListeners) {
@@ -206,11 +215,11 @@ func refusal(f *Facts, kind string, nack *adminv1.Nack) Finding {
 	return r
 }
 
-// refusedByEvents is for a control plane that was not asked.
+// refusedByEvents uses events if there is no answer from the control plane.
 func refusedByEvents(f *Facts) []Finding {
-	c, has := f.sidecar()
+	c, ok := f.sidecar()
 	e := f.event(podcause.ListenerRefused, mesh.ContainerSidecar)
-	if !has || e == nil || c.status == nil || c.status.Ready || c.status.State.Running == nil {
+	if !ok || e == nil || c.status == nil || c.status.Ready || c.status.State.Running == nil {
 		return nil
 	}
 	return []Finding{{Cause: podcause.ListenerRefused, Keeps: FromReady, Text: e.Note, Since: at(e.At), Evidence: []Evidence{ofEvent(e)}}}

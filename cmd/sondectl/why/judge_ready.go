@@ -15,10 +15,10 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// unhealthy is the kubelet's event of a probe that fails.
+// unhealthy is the reason of the kubelet's event about a failing probe.
 const unhealthy = "Unhealthy"
 
-// checking judges which containers run and are not ready, and by which probe.
+// checking finds containers that run but are not ready, and the failing probe.
 func checking(f *Facts, before []Finding) []Finding {
 	var all []Finding
 	for _, c := range f.running() {
@@ -30,7 +30,8 @@ func checking(f *Facts, before []Finding) []Finding {
 			kind = mesh.ProbeStartup
 		}
 		if c.Name == mesh.ContainerSidecar && f.injected() {
-			if !slices.ContainsFunc(before, func(o Finding) bool { return o.Keeps == FromReady }) { // else that is why
+			// otherwise the stopped container is the reason
+			if !slices.ContainsFunc(before, func(o Finding) bool { return o.Keeps == FromReady }) {
 				all = append(all, sidecarNotReady(f, c, kind))
 			}
 			continue
@@ -40,12 +41,12 @@ func checking(f *Facts, before []Finding) []Finding {
 	return all
 }
 
-// started reports whether the startup probe of a container has passed.
+// started reports whether a container's startup probe has passed.
 func started(c container) bool {
 	return c.StartupProbe == nil || c.status.Started != nil && *c.status.Started
 }
 
-// probeFails is for a container of the user.
+// probeFails is the finding for a failing probe of a user's container.
 func probeFails(f *Facts, c container, kind mesh.ProbeType) Finding {
 	since := c.status.State.Running.StartedAt.Time
 	ready := f.condition(corev1.ContainersReady)
@@ -70,8 +71,8 @@ func probeFails(f *Facts, c container, kind mesh.ProbeType) Finding {
 	return r
 }
 
-// failures returns the newest events about failures of a probe: that of the control plane, which has the reason, and the kubelet's, which has a
-// status alone where the agent answers.
+// failures returns the newest events about failures of a probe: the control plane's with the reason, and the kubelet's,
+// which for probes of the agent only has a status.
 func (f *Facts) failures(c container, kind mesh.ProbeType) (ours, kubelet *Event) {
 	of := func(reason string) *Event {
 		return f.eventThat(func(e *Event) bool {
@@ -82,8 +83,8 @@ func (f *Facts) failures(c container, kind mesh.ProbeType) (ours, kubelet *Event
 	return of(podcause.ProbeFailed), of(unhealthy)
 }
 
-// latest returns the first event that is there and no older than a time, and else the first one that is there: the time of a series is not always
-// that of its last event.
+// latest returns the first non-nil event since a time, or else the first non-nil one: the time of an event series may
+// be earlier than its last event.
 func latest(since time.Time, all ...*Event) *Event {
 	var first *Event
 	for _, e := range all {
@@ -98,7 +99,7 @@ func latest(since time.Time, all ...*Event) *Event {
 	return first
 }
 
-// sidecarNotReady is for a sidecar that runs, of which nothing else is known.
+// sidecarNotReady is the finding for a running sidecar that is not ready for an unknown reason.
 func sidecarNotReady(f *Facts, c container, kind mesh.ProbeType) Finding {
 	r := Finding{
 		Cause: "SidecarNotReady", Keeps: FromReady, Text: "container " + c.Name + " is not ready yet", Do: logsOf(f, c.Name),
@@ -109,14 +110,29 @@ func sidecarNotReady(f *Facts, c container, kind mesh.ProbeType) Finding {
 		r.Text = "container " + c.Name + " is not ready: " + sentence(e.Note)
 	}
 	r.Evidence = withEvents(nil, ours, kubelet)
+	notRedirected(f, &r, kind, kubelet)
 	return r
 }
 
-// written returns a probe as the user wrote it, in parentheses, "" if that cannot be told.
+// notRedirected changes the finding about a sidecar that waits for the CNI plugin: without its rules, nothing listens
+// at the port of the startup probe.
+func notRedirected(f *Facts, r *Finding, kind mesh.ProbeType, kubelet *Event) {
+	text, cni := podspec.RedirectionText(&f.Pod.Spec)
+	if !cni || kind != mesh.ProbeStartup || kubelet == nil || !strings.Contains(kubelet.Note, "connection refused") {
+		return
+	}
+	node := f.Pod.Spec.NodeName
+	r.Cause = "NotRedirected"
+	r.Text = fmt.Sprintf("the CNI plugin of node %s has not redirected its connections to its sidecar yet, and its other containers wait", node)
+	r.Do = fmt.Sprintf("See condition %s in kubectl describe node %s, and the log of sonde-cni on that node", mesh.ConditionCNIReady, node)
+	r.Evidence = append(r.Evidence, Evidence{Of: "spec.initContainers{" + mesh.ContainerSidecar + "}.env{" + mesh.EnvRedirection + "}", Says: text})
+}
+
+// written returns the user's original probe in parentheses, "" if unknown.
 func (f *Facts) written(c container, kind mesh.ProbeType) string {
 	decisions, _, err := webhook.Explain(f.Pod, webhook.Options{})
 	if err != nil {
-		return "" // a pod that injection would refuse now: nothing about it is wrong for the kubelet
+		return "" // the webhook would reject the pod now, but the kubelet runs it
 	}
 	for i := range decisions {
 		if d := &decisions[i]; d.Container == c.Name && d.Type == kind {
@@ -126,7 +142,7 @@ func (f *Facts) written(c container, kind mesh.ProbeType) string {
 	return ""
 }
 
-// gates judges what else than its containers keeps the pod from being Ready: readiness gates, and a node that is not heard.
+// gates finds reasons other than containers why the pod is not Ready: readiness gates, and an unreachable node.
 func gates(f *Facts, _ []Finding) []Finding {
 	var all []Finding
 	for _, gate := range f.Pod.Spec.ReadinessGates {
@@ -145,14 +161,14 @@ func gates(f *Facts, _ []Finding) []Finding {
 	if len(all) == 0 && ready != nil && containers != nil && ready.Status == corev1.ConditionFalse && containers.Status == corev1.ConditionTrue {
 		all = append(all, Finding{
 			Cause: "NodeNotHeard", Keeps: FromReady, Since: at(ready.LastTransitionTime.Time),
-			Text:     "its containers were ready, and the API server does not hear node " + f.Pod.Spec.NodeName,
+			Text:     "its containers were ready, but the API server has lost contact with node " + f.Pod.Spec.NodeName,
 			Evidence: withEvents([]Evidence{ofCondition(ready), ofCondition(containers)}, f.event("NodeNotReady", "")),
 		})
 	}
 	return all
 }
 
-// restarting judges whether the kubelet restarts all containers at once: all else that is wrong with them follows from that.
+// restarting finds out whether the kubelet restarts all containers at once, which explains all other findings.
 func restarting(f *Facts, _ []Finding) []Finding {
 	c := podspec.RestartingAll(f.Pod)
 	if c == nil {
@@ -168,7 +184,7 @@ func restarting(f *Facts, _ []Finding) []Finding {
 	return []Finding{r}
 }
 
-// restarts judges which containers have ended and were started again, and by what.
+// restarts finds containers that have ended and restarted, and why.
 func restarts(f *Facts, before []Finding) []Finding {
 	var all []Finding
 	for _, c := range f.running() {
@@ -182,7 +198,7 @@ func restarts(f *Facts, before []Finding) []Finding {
 	return all
 }
 
-// restartOf is for a container that has ended so.
+// restartOf is the finding for a container that has ended.
 func restartOf(f *Facts, c container, end *corev1.ContainerStateTerminated) Finding {
 	r := Finding{Cause: "Restarted", Since: at(end.FinishedAt.Time)}
 	times := printer.Plural(int(c.status.RestartCount), "time")
@@ -205,16 +221,17 @@ func restartOf(f *Facts, c container, end *corev1.ContainerStateTerminated) Find
 	case "ContainerEnded":
 		r.Do = logsOf(f, c.Name)
 		if f.restartsAfter(c, end) && f.Now.Sub(end.FinishedAt.Time) > startSlack {
-			r.Do += fmt.Sprintf(". Delete the pod if it stays so: some kubelets start no container again beside a native sidecar, see docs/kubernetes.md; node %s has this one", f.Pod.Spec.NodeName)
+			r.Do += ". Delete the pod if this does not change: some kubelets do not restart containers beside a native sidecar, " +
+				"see docs/kubernetes.md; its node is " + f.Pod.Spec.NodeName
 		}
 	}
 	return r
 }
 
-// startSlack is how long the kubelet may take to start a container again that has ended, or to say that it waits with that.
+// startSlack is how long the kubelet may take to restart a container, or to report a back-off.
 const startSlack = time.Minute
 
-// again describes whether an exited container restarts.
+// again describes whether a container that has ended restarts.
 func (f *Facts) again(c container, end *corev1.ContainerStateTerminated) string {
 	switch {
 	case !f.restartsAfter(c, end):
@@ -225,7 +242,7 @@ func (f *Facts) again(c container, end *corev1.ContainerStateTerminated) string 
 	return "and the kubelet starts it again"
 }
 
-// restartsAfter reports whether a container is to be started again after such an end, by its own restart policy or that of the pod.
+// restartsAfter reports whether a container restarts after this exit, by its own restart policy or the pod's.
 func (f *Facts) restartsAfter(c container, end *corev1.ContainerStateTerminated) bool {
 	policy := f.Pod.Spec.RestartPolicy
 	if c.RestartPolicy != nil {
@@ -240,10 +257,10 @@ func (f *Facts) restartsAfter(c container, end *corev1.ContainerStateTerminated)
 	return true
 }
 
-// killSlack is how much later than its grace period a container may end that the kubelet has killed.
+// killSlack is how long after its grace period a container killed by the kubelet may end.
 const killSlack = time.Minute
 
-// endedBy says why a container has ended: for the memory that it took, by a probe, or by itself.
+// endedBy says why a container has ended: memory use, a probe, or by itself.
 func (f *Facts) endedBy(c container, end *corev1.ContainerStateTerminated) (string, []Evidence) {
 	if end.Reason == "OOMKilled" {
 		return endText(c.Container, end), nil

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// admission judges whether the pod has a sidecar, and what the webhook has left as it is.
+// admission checks that the pod has a sidecar, and reports probes and settings that the webhook did not change.
 func admission(f *Facts, _ []Finding) []Finding {
 	if f.injected() {
 		warnings := f.Pod.Annotations[mesh.AnnotationInjectionWarnings]
@@ -25,7 +25,7 @@ func admission(f *Facts, _ []Finding) []Finding {
 			return nil
 		}
 		return []Finding{{
-			Cause: podcause.InjectionWarning, Text: "injection has left something as it is: " + strings.ReplaceAll(warnings, "\n", "; "),
+			Cause: podcause.InjectionWarning, Text: "injection left parts unchanged: " + strings.ReplaceAll(warnings, "\n", "; "),
 			Evidence: []Evidence{{Of: "annotation " + mesh.AnnotationInjectionWarnings, Says: strings.ReplaceAll(warnings, "\n", "; "), At: at(f.Pod.CreationTimestamp.Time)}},
 		}}
 	}
@@ -34,29 +34,29 @@ func admission(f *Facts, _ []Finding) []Finding {
 	r.Text = absence.Why
 	switch {
 	case podspec.Container(&f.Pod.Spec, mesh.ContainerSidecar) != nil:
-		r.Text = fmt.Sprintf("its container %s is that of another mesh: it has no volume %s", mesh.ContainerSidecar, mesh.VolumeIdentity)
+		r.Text = fmt.Sprintf("its container %s belongs to another mesh: it has no volume %s", mesh.ContainerSidecar, mesh.VolumeIdentity)
 	case f.NoWebhook:
 		r.Text = "it has no sidecar: no webhook of Sonde is installed in this cluster"
 	case absence.Missing:
-		r.Do = "Pods are injected when they are made: " + f.makeAgain()
+		r.Do = "Pods are injected when they are created: " + f.makeAgain()
 	case f.templateAsks():
-		r.Text = fmt.Sprintf("it has no sidecar, and is older than the template of %s, which asks for one", f.Owner)
+		r.Text = fmt.Sprintf("it has no sidecar, since it is older than the template of %s, which asks for one", f.Owner)
 	}
 	r.Since = at(f.Pod.CreationTimestamp.Time)
 	r.Evidence = withEvents(r.Evidence, f.event(podcause.NotInjected, ""), f.event(podcause.InjectionWarning, ""))
 	return []Finding{r}
 }
 
-// makeAgain says how the pod is made anew.
+// makeAgain returns the advice to recreate the pod.
 func (f *Facts) makeAgain() string {
 	kind, name, owned := strings.Cut(f.Owner, " ")
 	switch {
 	case slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet"}, kind):
-		return fmt.Sprintf("kubectl rollout restart %s/%s -n %s has it made again", strings.ToLower(kind), name, f.Pod.Namespace)
+		return fmt.Sprintf("kubectl rollout restart %s/%s -n %s recreates it", strings.ToLower(kind), name, f.Pod.Namespace)
 	case owned:
-		return "delete it, so that " + f.Owner + " makes it again"
+		return "delete it, so that " + f.Owner + " recreates it"
 	}
-	return "delete it, and make it again"
+	return "delete it, and create it again"
 }
 
 // templateAsks reports whether a pod of the owner would get a sidecar now.
@@ -69,27 +69,27 @@ func (f *Facts) templateAsks() bool {
 	return err == nil && s.Injected
 }
 
-// askers returns the labels and annotations that decide about injection.
+// askers returns the labels and annotations that decide about injection, as evidence.
 func (f *Facts) askers() []Evidence {
-	all := []Evidence{{Of: "pod/" + f.Pod.Name, Says: "was made, without a sidecar", At: at(f.Pod.CreationTimestamp.Time)}}
+	all := []Evidence{{Of: "pod/" + f.Pod.Name, Says: "created without a sidecar", At: at(f.Pod.CreationTimestamp.Time)}}
 	for _, key := range f.Injection.InjectionKeys() {
-		if value, is := f.Pod.Labels[key]; is {
+		if value, ok := f.Pod.Labels[key]; ok {
 			all = append(all, Evidence{Of: "label of the pod", Says: key + "=" + value})
 		}
-		if value, is := f.Pod.Annotations[key]; is {
+		if value, ok := f.Pod.Annotations[key]; ok {
 			all = append(all, Evidence{Of: "annotation of the pod", Says: key + "=" + value})
 		}
 		if f.Namespace == nil {
 			continue
 		}
-		if value, is := f.Namespace.Labels[key]; is {
+		if value, ok := f.Namespace.Labels[key]; ok {
 			all = append(all, Evidence{Of: "label of namespace " + f.Namespace.Name, Says: key + "=" + value, At: at(labelledAt(f.Namespace.ManagedFields, key))})
 		}
 	}
 	return all
 }
 
-// labelledAt returns when what has written a label has last written to its object, the zero time if that is not known.
+// labelledAt returns when the manager of a label last wrote to the object, the zero time if unknown.
 func labelledAt(managed []metav1.ManagedFieldsEntry, key string) time.Time {
 	for i := range managed {
 		var written struct {
@@ -100,17 +100,17 @@ func labelledAt(managed []metav1.ManagedFieldsEntry, key string) time.Time {
 		if managed[i].FieldsV1 == nil || managed[i].Time == nil || json.Unmarshal(managed[i].FieldsV1.GetRawBytes(), &written) != nil {
 			continue
 		}
-		if _, is := written.Metadata.Labels["f:"+key]; is {
+		if _, ok := written.Metadata.Labels["f:"+key]; ok {
 			return managed[i].Time.Time
 		}
 	}
 	return time.Time{}
 }
 
-// sidecarFailed is the cause of a sidecar that does not run.
+// sidecarFailed is the cause for a sidecar that does not run.
 const sidecarFailed Cause = "SidecarFailed"
 
-// scheduling judges whether the pod has a node.
+// scheduling checks that the pod has a node.
 func scheduling(f *Facts, _ []Finding) []Finding {
 	c := f.condition(corev1.PodScheduled)
 	if f.Pod.Spec.NodeName != "" || c == nil || c.Status != corev1.ConditionFalse {
@@ -122,20 +122,20 @@ func scheduling(f *Facts, _ []Finding) []Finding {
 	}}
 }
 
-// starting judges why containers do not run: the first of them that does not, since those after it may wait for it.
+// starting finds the first container that does not run, and why. Later ones may only wait for it.
 func starting(f *Facts, _ []Finding) []Finding {
 	for _, c := range f.containers() {
 		if c.status == nil || f.endedByDeletion(c.status) {
 			continue
 		}
-		if r, is := startOf(f, c); is {
+		if r, ok := startOf(f, c); ok {
 			return []Finding{r}
 		}
 	}
 	return stuck(f)
 }
 
-// startOf returns why a container does not run, false if it does, or nothing is known to be wrong.
+// startOf returns why a container does not run, false if it runs or has no known problem.
 func startOf(f *Facts, c container) (Finding, bool) {
 	r := Finding{Keeps: FromReady}
 	if ready := f.condition(corev1.ContainersReady); ready != nil && ready.Status == corev1.ConditionFalse {
@@ -161,14 +161,14 @@ func startOf(f *Facts, c container) (Finding, bool) {
 	return r, true
 }
 
-// ended says how a container has ended that others wait for.
+// ended describes how a container that others wait for has ended.
 func ended(f *Facts, r *Finding, c container, last *corev1.ContainerStateTerminated) {
 	how := endText(c.Container, last)
 	r.Text, r.Do, r.Since = fmt.Sprintf("%s has ended with %s", c.title(), how), logsOf(f, c.Name), at(last.FinishedAt.Time)
 	r.Evidence = withEvents([]Evidence{ofStatus(c, last.FinishedAt.Time, how)}, f.event("BackOff", c.Name))
 }
 
-// unmade says why the kubelet cannot start a container, and returns false if that is no fault.
+// unmade describes why the kubelet cannot start a container, false if the reason is not an error.
 func unmade(f *Facts, r *Finding, c container, waiting *corev1.ContainerStateWaiting) bool {
 	status := ofStatus(c, time.Time{}, clauses(waiting.Reason, waiting.Message))
 	switch {
@@ -177,10 +177,10 @@ func unmade(f *Facts, r *Finding, c container, waiting *corev1.ContainerStateWai
 			return e.Part == c.Name && e.Reason == "Failed" && strings.HasPrefix(e.Note, "Failed to pull")
 		})
 		why := waiting.Message
-		if failed != nil { // the message of a back-off says nothing
+		if failed != nil { // the message of a back-off lacks the reason
 			why = failed.Note
 		}
-		r.Cause, r.Text = "ImageNotPulled", fmt.Sprintf("the image of %s is not there: %s", c.title(), clauses(waiting.Reason, sentence(why)))
+		r.Cause, r.Text = "ImageNotPulled", fmt.Sprintf("the image of %s cannot be pulled: %s", c.title(), clauses(waiting.Reason, sentence(why)))
 		r.Evidence = withEvents([]Evidence{status}, failed)
 	case podspec.Unstartable(waiting.Reason):
 		r.Cause, r.Text = "ContainerNotMade", fmt.Sprintf("%s cannot be started: %s", c.title(), clauses(waiting.Reason, sentence(waiting.Message)))
@@ -191,7 +191,7 @@ func unmade(f *Facts, r *Finding, c container, waiting *corev1.ContainerStateWai
 	return true
 }
 
-// stuck returns what the kubelet says of a pod of which no container has run: volumes, the sandbox.
+// stuck returns the kubelet's event about a pod without started containers: its volumes or its sandbox.
 func stuck(f *Facts) []Finding {
 	if f.Pod.Spec.NodeName == "" || f.Pod.Status.Phase != corev1.PodPending || slices.ContainsFunc(f.containers(), func(c container) bool {
 		return c.status != nil && (c.status.State.Running != nil || lastEnd(c.status) != nil)
@@ -205,13 +205,13 @@ func stuck(f *Facts) []Finding {
 	return []Finding{{Cause: "NotStarted", Keeps: FromReady, Text: "no container has started: " + sentence(e.Note), Since: at(f.Pod.CreationTimestamp.Time), Evidence: []Evidence{ofEvent(e)}}}
 }
 
-// endedByDeletion reports whether a container has ended since the pod is being deleted: as it should.
+// endedByDeletion reports whether a container has ended because the pod is being deleted.
 func (f *Facts) endedByDeletion(s *corev1.ContainerStatus) bool {
 	end := s.State.Terminated
 	return f.Pod.DeletionTimestamp != nil && end != nil && !end.FinishedAt.Time.Before(f.deletedAt())
 }
 
-// deletedAt returns when the deletion of the pod was asked for.
+// deletedAt returns when the deletion of the pod was requested.
 func (f *Facts) deletedAt() time.Time {
 	grace := time.Duration(0)
 	if s := f.Pod.DeletionGracePeriodSeconds; s != nil {
@@ -220,7 +220,7 @@ func (f *Facts) deletedAt() time.Time {
 	return f.Pod.DeletionTimestamp.Add(-grace)
 }
 
-// lastEnd returns how a container has ended last, nil if it has not.
+// lastEnd returns the last terminated state of a container, nil without one.
 func lastEnd(s *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	if s.State.Terminated != nil {
 		return s.State.Terminated
@@ -228,16 +228,16 @@ func lastEnd(s *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	return s.LastTerminationState.Terminated
 }
 
-// endText says how a container has ended.
+// endText describes how a container has ended.
 func endText(c *corev1.Container, end *corev1.ContainerStateTerminated) string {
 	text := fmt.Sprintf("exit code %d", end.ExitCode)
 	switch {
 	case end.Reason == "OOMKilled":
 		limit := "it has no limit of its own"
-		if q, is := c.Resources.Limits[corev1.ResourceMemory]; is {
+		if q, ok := c.Resources.Limits[corev1.ResourceMemory]; ok {
 			limit = "its limit is " + q.String()
 		}
-		text += ", killed for the memory that it took: " + limit
+		text += ", killed for its memory use: " + limit
 	case end.Signal != 0:
 		text += fmt.Sprintf(", signal %d", end.Signal)
 	}
@@ -247,10 +247,10 @@ func endText(c *corev1.Container, end *corev1.ContainerStateTerminated) string {
 	return text
 }
 
-// maxMessage is how much of a container's last words is shown, in bytes.
+// maxMessage limits the shown part of a termination message, in bytes.
 const maxMessage = 300
 
-// lastWords returns the end of the last line of a termination message.
+// lastWords returns the end of a termination message's last line.
 func lastWords(message string) string {
 	last := printer.LastLine(message)
 	if len(last) > maxMessage {
@@ -259,7 +259,7 @@ func lastWords(message string) string {
 	return last
 }
 
-// logsOf says where more is.
+// logsOf returns the advice to read the container's log.
 func logsOf(f *Facts, name string) string {
-	return fmt.Sprintf("kubectl logs %s -c %s -n %s has its log", f.Pod.Name, name, f.Pod.Namespace)
+	return fmt.Sprintf("See kubectl logs %s -c %s -n %s", f.Pod.Name, name, f.Pod.Namespace)
 }

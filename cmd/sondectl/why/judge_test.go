@@ -1,9 +1,9 @@
 package why_test
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,15 +16,17 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/why"
 	"github.com/sonde-mesh/sonde/internal/podcause"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/internal/testing/golden"
 )
 
-// notCounted is what the control plane says of a pod that is beyond its namespace's share.
-const notCounted = podcause.NotCounted + "only the oldest pods of a namespace do, as many as 32 MiB of memory are enough for"
+// notCounted is the control plane's text about a pod that exceeds its namespace's share.
+const notCounted = podcause.NotCounted + "only the oldest pods of a namespace count, up to 32 MiB of memory"
 
-// faults makes each fault in the facts of a pod that is well. What is then said is in testdata.
+// faults adds faults to the facts of a healthy pod. testdata has the expected reports.
 var faults = map[string]func(*why.Facts){
 	"well": func(*why.Facts) {},
 	"not-asked-for": func(f *why.Facts) {
@@ -37,7 +39,7 @@ var faults = map[string]func(*why.Facts){
 		f.Namespace.ManagedFields = []metav1.ManagedFieldsEntry{{
 			Manager: "kubectl-label", Time: new(after(time.Minute)), FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:kuma.io/sidecar-injection":{}}}}`),
 		}}
-		tell(f, podcause.NotInjected, "", "it has no sidecar although kuma.io/sidecar-injection of namespace shop asks for one: it was made before that, or past the webhook")
+		tell(f, podcause.NotInjected, "", "it has no sidecar although kuma.io/sidecar-injection of namespace shop asks for one: it was created before the label was set, or without the webhook")
 	},
 	"made-by-a-job": func(f *why.Facts) {
 		uninjected(f)
@@ -55,7 +57,7 @@ var faults = map[string]func(*why.Facts){
 	"host-network": func(f *why.Facts) {
 		uninjected(f)
 		f.Pod.Spec.HostNetwork = true
-		tell(f, podcause.InjectionWarning, "", "spec.hostNetwork: redirection would be that of the whole node: not injected")
+		tell(f, podcause.InjectionWarning, "", "spec.hostNetwork: redirection would apply to the whole node: not injected")
 	},
 	"kube-system": func(f *why.Facts) {
 		uninjected(f)
@@ -68,6 +70,13 @@ var faults = map[string]func(*why.Facts){
 	"of-another-mesh": func(f *why.Facts) {
 		uninjected(f)
 		f.Pod.Spec.Containers = append(f.Pod.Spec.Containers, corev1.Container{Name: mesh.ContainerSidecar})
+	},
+	"gateway": func(f *why.Facts) {
+		f.Pod.Spec.InitContainers[0].Args = []string{mesh.ArgRedirectInbound + "false"}
+		f.Plane.Services = nil
+	},
+	"gateway-of-an-older-injection": func(f *why.Facts) {
+		f.Pod.Annotations[mesh.AnnotationGateway] = "enabled"
 	},
 	"not-injected-and-not-ready": func(f *why.Facts) {
 		uninjected(f)
@@ -149,6 +158,13 @@ var faults = map[string]func(*why.Facts){
 		joinsNot(f, adminv1.AgentState_NEVER_JOINED, "")
 		tell(f, "Unhealthy", mesh.ContainerSidecar, "Startup probe failed: HTTP probe failed with statuscode: 503")
 	},
+	"not-redirected": func(f *why.Facts) {
+		joinsNot(f, adminv1.AgentState_CONNECTED, "")
+		f.Pod.Spec.InitContainers = slices.DeleteFunc(f.Pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == mesh.ContainerInit })
+		sidecar := podspec.Container(&f.Pod.Spec, mesh.ContainerSidecar)
+		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: mesh.EnvRedirection, Value: `{"excludeInboundPorts":[9000],"families":"dualstack"}`})
+		tell(f, "Unhealthy", mesh.ContainerSidecar, `Startup probe failed: Get "http://10.0.0.7:15022/readyz": dial tcp 10.0.0.7:15022: connect: connection refused`)
+	},
 	"not-known": func(f *why.Facts) {
 		joinsNot(f, adminv1.AgentState_NEVER_JOINED, "")
 		f.Plane.Proxy, f.Plane.Dataplane = nil, nil
@@ -175,6 +191,9 @@ var faults = map[string]func(*why.Facts){
 		unready(f, mesh.ContainerSidecar)
 		f.Plane.Proxy.Agent.EnvoyDown = "exit status 1: cannot read the bootstrap"
 	},
+	"calls-refused": func(f *why.Facts) {
+		f.Plane.Proxy.Agent.Refused = []string{"answers of the application that HTTP clients take and Envoy does not, inbound 8080: 12 in the last minute"}
+	},
 	"certificate-expired": func(f *why.Facts) {
 		f.Plane.Proxy.Agent.CertificateExpires = timestamppb.New(start.Add(4 * time.Minute))
 	},
@@ -196,7 +215,7 @@ var faults = map[string]func(*why.Facts){
 	},
 	"sidecar-not-ready": func(f *why.Facts) {
 		unready(f, mesh.ContainerSidecar)
-		tell(f, podcause.ProbeFailed, mesh.ContainerSidecar, "Readiness probe failed: the redirection of the pod's connections is gone")
+		tell(f, podcause.ProbeFailed, mesh.ContainerSidecar, "Readiness probe failed: the redirection of the pod's connections is missing")
 	},
 	"startup-probe": func(f *why.Facts) {
 		unready(f, "app")
@@ -238,7 +257,7 @@ var faults = map[string]func(*why.Facts){
 	"out-of-memory": func(f *why.Facts) {
 		f.Pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}
 		restarted(f, "app", &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"})
-		tell(f, "Killing", "app", "Container app failed liveness probe, will be restarted") // of an earlier time
+		tell(f, "Killing", "app", "Container app failed liveness probe, will be restarted") // an earlier event
 	},
 	"restarted-by-itself": func(f *why.Facts) {
 		restarted(f, "app", &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "panic: no database"})
@@ -272,7 +291,7 @@ var faults = map[string]func(*why.Facts){
 	},
 	"left-out": func(f *why.Facts) {
 		e := f.Plane.Services[0].Endpoints[0]
-		e.Health, e.Reason = adminv1.Endpoint_NOT_READY, "its Dataplane is not known"
+		e.Health, e.Reason = adminv1.Endpoint_NOT_READY, "its Dataplane is unknown"
 	},
 	"terminating": func(f *why.Facts) {
 		f.Pod.DeletionTimestamp, f.Pod.DeletionGracePeriodSeconds = new(after(10*time.Minute+10*time.Second)), new(int64(30))
@@ -365,11 +384,11 @@ var faults = map[string]func(*why.Facts){
 		tell(f, podcause.ProbeFailed, "app", podcause.Failure{Probe: "readiness", Verdict: "failure", Reason: "HTTP probe failed with statuscode: 404"}.String())
 		restarted(f, "app", &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"})
 		f.Plane.Proxy.Draining, f.Plane.Proxy.Drain = true, "pod is drained"
-		f.NotAsked = []string{`read the events of the pod: events is forbidden: User "jane" cannot list resource "events" in API group "" in the namespace "shop"`}
+		f.NotAsked = []string{`read events of the pod: events is forbidden: User "jane" cannot list resource "events" in API group "" in the namespace "shop"`}
 	},
 }
 
-// joinsNot has the agent run without having joined.
+// joinsNot makes the agent run without having joined.
 func joinsNot(f *why.Facts, phase adminv1.AgentState_Phase, refusal string) {
 	running := status(f, mesh.ContainerSidecar).State
 	pending(f, mesh.ContainerSidecar)
@@ -384,14 +403,14 @@ func listenerRefused(f *why.Facts) {
 	}}}}
 }
 
-// TestGoldenJudgements compares what is said of each fault with its file in testdata.
+// TestGoldenJudgements compares the report for each fault with its file in testdata.
 func TestGoldenJudgements(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			f := well(t)
 			fault(f)
 			r := why.Judge(f)
-			var text bytes.Buffer
+			var text printer.Output
 			r.Write(&text)
 			got := "state: " + string(r.State) + "\n" + text.String()
 			golden.Compare(t, name, got)

@@ -20,13 +20,14 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// maxNames is how many names are compared with one that is not known.
+// maxNames limits the names to compare with an unknown name.
 const maxNames = 500
 
-// reader reads from the API server of a cluster.
+// reader reads objects from the API server.
 type reader struct{ *cluster.Cluster }
 
-// Read reads what the API server knows of a pod. Of what cannot be read but the pod itself Facts.NotAsked has the reason.
+// Read reads facts about a pod from the API server. It returns an error if the pod is unreadable; Facts.NotAsked has
+// other errors.
 func Read(ctx context.Context, in *cluster.Cluster, namespace, name string) (*Facts, error) {
 	r := reader{in}
 	pod, err := r.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -38,7 +39,7 @@ func Read(ctx context.Context, in *cluster.Cluster, namespace, name string) (*Fa
 	}
 	f := &Facts{Now: time.Now(), Pod: pod}
 	if f.Events, err = r.events(ctx, pod); err != nil {
-		r.missed(f, "read the events of the pod", err)
+		r.missed(f, "read events of the pod", err)
 	}
 	if !f.injected() {
 		r.readInjection(ctx, f)
@@ -49,12 +50,12 @@ func Read(ctx context.Context, in *cluster.Cluster, namespace, name string) (*Fa
 	return f, nil
 }
 
-// missed records what could not be read.
+// missed records an object that could not be read.
 func (r reader) missed(f *Facts, doing string, err error) {
 	f.NotAsked = append(f.NotAsked, r.Explain(doing, err).Error())
 }
 
-// events returns those about a pod, the newest first.
+// events returns the events of a pod, the newest first.
 func (r reader) events(ctx context.Context, pod *corev1.Pod) ([]Event, error) {
 	of := fields.SelectorFromSet(fields.Set{"involvedObject.uid": string(pod.UID)})
 	list, err := r.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: of.String()})
@@ -72,7 +73,8 @@ func (r reader) events(ctx context.Context, pod *corev1.Pod) ([]Event, error) {
 	return all, nil
 }
 
-// readInjection reads what decides about injection: the namespace, the webhooks, and the template by which the owner of the pod makes pods now.
+// readInjection reads the objects that decide about injection: the namespace, the webhooks, and the pod template of the
+// pod's owner.
 func (r reader) readInjection(ctx context.Context, f *Facts) {
 	var err error
 	if f.Namespace, err = r.Client.CoreV1().Namespaces().Get(ctx, f.Pod.Namespace, metav1.GetOptions{}); err != nil {
@@ -81,7 +83,7 @@ func (r reader) readInjection(ctx context.Context, f *Facts) {
 	}
 	list, err := r.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		r.missed(f, "read the webhooks", err)
+		r.missed(f, "read webhooks", err)
 	} else {
 		var installed bool
 		f.Injection, installed = webhook.Installed(list.Items)
@@ -92,11 +94,11 @@ func (r reader) readInjection(ctx context.Context, f *Facts) {
 		return
 	}
 	if f.Owner, f.Template, err = r.template(ctx, f.Pod.Namespace, owner); err != nil {
-		r.missed(f, "read "+f.Owner+", which has made the pod", err)
+		r.missed(f, "read "+f.Owner+", which owns the pod", err)
 	}
 }
 
-// template returns the template of an owner of pods, nil for one that is not known, and the name of what has it.
+// template returns the pod template of an owner, nil for an unknown kind, and the name of the object with the template.
 func (r reader) template(ctx context.Context, namespace string, o *metav1.OwnerReference) (string, *corev1.PodTemplateSpec, error) {
 	apps, options := r.Client.AppsV1(), metav1.GetOptions{}
 	var template *corev1.PodTemplateSpec
@@ -133,24 +135,24 @@ func (r reader) readServices(ctx context.Context, f *Facts) {
 	services, err := r.Client.CoreV1().Services(f.Pod.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		f.Unread = true
-		r.missed(f, "read the Services of the namespace", err)
+		r.missed(f, "read Services of the namespace", err)
 		return
 	}
 	slices, err := r.Client.DiscoveryV1().EndpointSlices(f.Pod.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		f.Unread = true
-		r.missed(f, "read the EndpointSlices of the namespace", err)
+		r.missed(f, "read EndpointSlices of the namespace", err)
 		return
 	}
 	f.Services, f.Slices = services.Items, slices.Items
 }
 
-// notFound says that there is no such pod, and what may have been meant, or why it could not be made.
+// notFound returns the error for an unknown pod, with a suggestion, or why the pod could not be created.
 func (r reader) notFound(ctx context.Context, namespace, name string) error {
-	text := fmt.Sprintf("there is no pod %q in namespace %s", name, namespace)
+	text := fmt.Sprintf("pod %q not found in namespace %s", name, namespace)
 	pods, err := r.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: maxNames})
 	if err != nil {
-		return fmt.Errorf("%s (%w)", text, r.Explain("list the pods there", err))
+		return fmt.Errorf("%s (%w)", text, r.Explain("list pods of the namespace", err))
 	}
 	names := make([]string, len(pods.Items))
 	for i := range pods.Items {
@@ -163,12 +165,13 @@ func (r reader) notFound(ctx context.Context, namespace, name string) error {
 		return fmt.Errorf("%s%s", text, near)
 	}
 	if elsewhere := r.elsewhere(ctx, name); elsewhere != "" {
-		return fmt.Errorf("%s: %s has one: give it with -n", text, elsewhere)
+		return fmt.Errorf("%s: found in %s: set -n", text, elsewhere)
 	}
 	return fmt.Errorf("%s", text)
 }
 
-// nearest returns the end of a message with what may have been meant: the pods of a workload whose name was given, else the nearest name.
+// nearest returns a suggestion to append to the error: the pods of a workload with this name, else the most similar
+// name.
 func nearest(name string, names []string) string {
 	of := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, name+"-") })
 	if len(of) > 0 {
@@ -178,12 +181,12 @@ func nearest(name string, names []string) string {
 	return mesh.DidYouMean(name, names)
 }
 
-// notMade returns why a pod of that name, or of what begins so, could not be made, "" if nothing says it.
+// notMade returns why a pod with this name or prefix could not be created, "" if unknown.
 func (r reader) notMade(ctx context.Context, namespace, name string) string {
 	failed := fields.SelectorFromSet(fields.Set{"reason": "FailedCreate"})
 	list, err := r.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: failed.String(), Limit: maxNames})
 	if err != nil {
-		return "" // it is a hint alone
+		return "" // only a hint: ignore errors
 	}
 	var last *corev1.Event
 	for i := range list.Items {
@@ -196,10 +199,10 @@ func (r reader) notMade(ctx context.Context, namespace, name string) string {
 	if last == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s %s could not make pods at %s: %s", last.InvolvedObject.Kind, last.InvolvedObject.Name, clock(events.LastSeen(last)), last.Message)
+	return fmt.Sprintf("%s %s could not create pods at %s: %s", last.InvolvedObject.Kind, last.InvolvedObject.Name, clock(events.LastSeen(last)), last.Message)
 }
 
-// elsewhere returns the namespaces with a pod of that name, "" if there are none, or the user may not list them.
+// elsewhere returns the namespaces with a pod of this name, "" without any or without the right to list pods.
 func (r reader) elsewhere(ctx context.Context, name string) string {
 	one := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
 	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: one.String(), Limit: maxNames})
@@ -213,7 +216,7 @@ func (r reader) elsewhere(ctx context.Context, name string) string {
 	return "namespace " + mesh.Few(namespaces)
 }
 
-// webhookNamespace returns the namespace as the webhook reads it. Of one that could not be read nothing but the name is known.
+// webhookNamespace returns the namespace as input of the webhook. If it was unreadable, only the name is set.
 func (f *Facts) webhookNamespace() *webhook.Namespace {
 	if f.Namespace == nil {
 		return &webhook.Namespace{Name: f.Pod.Namespace}

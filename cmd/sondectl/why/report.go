@@ -1,63 +1,64 @@
 package why
 
 import (
-	"bytes"
 	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/terminal"
 )
 
-// State is how a pod is, in one word.
+// State is the state of a pod.
 type State string
 
-// States of a pod. NoTraffic is that of one that is Ready, Draining of one that gets new traffic only while no other is ready.
+// States of a pod. NoTraffic is for a Ready pod, Draining for one that gets new traffic only while no other endpoint is
+// ready.
 const (
 	Ready     State = "ready"
 	NotInMesh State = "not-in-mesh"
 	NotReady  State = "not-ready"
 	NoTraffic State = "no-traffic"
 	Draining  State = "draining"
-	// Terminating is that of a pod that is being deleted, whatever else holds.
+	// Terminating is for a pod that is being deleted, and takes precedence over other states.
 	Terminating State = "terminating"
 	Completed   State = "completed"
 	Failed      State = "failed"
 )
 
-// Report is what is wrong with a pod. Its keys as JSON are stable.
+// Report lists the problems of a pod. Its JSON keys are stable.
 type Report struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	State     State  `json:"state"`
 	// Summary is one paragraph.
 	Summary string `json:"summary"`
-	// Findings in the order of a pod's life.
+	// Findings are in the order of a pod's life.
 	Findings []Finding `json:"findings"`
-	// NotAsked is what could not be asked, each with the reason.
+	// NotAsked is what could not be read, each with the reason.
 	NotAsked []string `json:"notAsked,omitempty"`
 
 	now time.Time
 }
 
-// Finding is one thing that is known to be wrong, or that an operator may ask about.
+// Finding is a problem or a note about a pod.
 type Finding struct {
-	// Cause is one word, of which there are few.
+	// Cause is one of a fixed set of words.
 	Cause Cause `json:"cause"`
-	// Keeps says what it keeps the pod from: from the mesh, from being ready, or from traffic; "" for nothing.
+	// Keeps says what the finding keeps the pod from: the mesh, readiness, or traffic; "" for nothing.
 	Keeps Keeps `json:"keepsFrom,omitempty"`
-	// Text is a clause without a full stop. Do is what to do about it, "" where Text says it or there is nothing.
+	// Text is a clause without a full stop. Do is the advice, "" if Text has it.
 	Text string `json:"text"`
 	Do   string `json:"do,omitempty"`
-	// Since is nil where it is not known.
+	// Since is nil if unknown.
 	Since    *time.Time `json:"since,omitempty"`
 	Evidence []Evidence `json:"evidence,omitempty"`
 }
 
-// Evidence is what one object says.
+// Evidence is the statement of one object.
 type Evidence struct {
-	// Of is the object, and the part of it.
+	// Of is the object and its part.
 	Of   string     `json:"of"`
 	Says string     `json:"says"`
 	At   *time.Time `json:"at,omitempty"`
@@ -66,15 +67,20 @@ type Evidence struct {
 // Keeps says what a finding keeps a pod from.
 type Keeps string
 
-// What findings keep pods from, and that they end.
+// Values of Keeps.
 const (
 	FromMesh    Keeps = "mesh"
 	FromReady   Keeps = "ready"
 	FromTraffic Keeps = "traffic"
-	// FromNew is new traffic, which others are preferred for. FromPreference is that of a pod that gets it nevertheless, since no other is ready.
+	// FromNew means new traffic, for which the mesh prefers other endpoints. FromPreference is for a pod that still gets
+	// new traffic, since no other endpoint is ready.
 	FromNew        Keeps = "new-traffic"
 	FromPreference Keeps = "preference"
 )
+
+var keepsColours = map[Keeps]terminal.Colour{
+	FromMesh: terminal.Red, FromReady: terminal.Red, FromTraffic: terminal.Red, FromNew: terminal.Yellow, FromPreference: terminal.Yellow,
+}
 
 // Cause is the cause of a finding.
 type Cause string
@@ -88,10 +94,10 @@ func at(t time.Time) *time.Time {
 	return &t
 }
 
-// clock returns a time of the day for texts.
+// clock formats a time of the day for texts.
 func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }
 
-// ago says for how long, "" for an unknown time.
+// ago returns the duration since a time, "" for an unknown time.
 func (r *Report) ago(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -99,7 +105,7 @@ func (r *Report) ago(t *time.Time) string {
 	return duration.HumanDuration(max(0, r.now.Sub(*t)))
 }
 
-// since returns " since 10:21:03Z (5m)", "" for an unknown time.
+// since returns text such as " since 10:21:03Z (5m)", "" for an unknown time.
 func (r *Report) since(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -112,21 +118,22 @@ func (r *Report) since(t *time.Time) string {
 }
 
 // Write writes the paragraph, and below it each finding with its evidence.
-func (r *Report) Write(b *bytes.Buffer) {
+func (r *Report) Write(b *printer.Output) {
 	b.WriteString(printer.OneLine(r.Summary) + "\n")
 	for _, missed := range r.NotAsked {
-		b.WriteString("\nNot asked: " + printer.OneLine(missed) + "\n")
+		b.WriteString("\nIncomplete: " + printer.OneLine(missed) + "\n")
 	}
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		fmt.Fprintf(b, "\n%s", f.Cause)
+		b.WriteByte('\n')
+		b.Paint(keepsColours[f.Keeps], string(f.Cause))
 		switch {
 		case f.Since != nil && f.Keeps != "":
 			fmt.Fprintf(b, " (for %s)", r.ago(f.Since))
 		case f.Since != nil:
 			fmt.Fprintf(b, " (%s ago)", r.ago(f.Since))
 		}
-		if i != r.told() { // the paragraph has said it
+		if i != r.told() { // already in the paragraph
 			b.WriteString(": " + printer.OneLine(f.Text))
 			if f.Do != "" {
 				b.WriteString(". " + printer.OneLine(f.Do))
@@ -143,7 +150,7 @@ func (r *Report) Write(b *bytes.Buffer) {
 	}
 }
 
-// told returns which finding the paragraph tells of, -1 for none.
+// told returns the index of the finding in the paragraph, -1 without one.
 func (r *Report) told() int {
 	if i := r.first(); i >= 0 || len(r.Findings) != 1 {
 		return i

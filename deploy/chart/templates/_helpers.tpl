@@ -10,7 +10,7 @@ app.kubernetes.io/name: sonde
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- /* The pods of the watchdog are none of the control plane: their name is another one. */ -}}
+{{- /* The watchdog's pods have another name than the control plane's. */ -}}
 {{- define "sonde.watchdogSelector" -}}
 app.kubernetes.io/name: sonde-watchdog
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -22,7 +22,18 @@ app.kubernetes.io/version: {{ .Values.image.tag | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{- /* Where the watchdog is. */ -}}
+{{- define "sonde.cniSelector" -}}
+app.kubernetes.io/name: sonde-cni
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "sonde.cniLabels" -}}
+{{ include "sonde.cniSelector" . }}
+app.kubernetes.io/version: {{ .Values.image.tag | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- /* The namespace of the watchdog. */ -}}
 {{- define "sonde.watchdogNamespace" -}}
 {{ .Values.watchdog.namespace | default .Release.Namespace }}
 {{- end }}
@@ -45,24 +56,27 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if hasKey (dig "injector" dict $kubernetes) "sidecarImage" -}}
 {{- fail "config.runtime.kubernetes.injector.sidecarImage: must not be set: sidecars have the image of the control plane, image.repository and image.tag" }}
 {{- end -}}
+{{- if hasKey (dig "injector" dict $kubernetes) "cni" -}}
+{{- fail "config.runtime.kubernetes.injector.cni: must not be set: set cni.enabled and cni.pods" }}
+{{- end -}}
 {{- $ours := dict "store" "kubernetes" "runtime" (dict "kubernetes" (dict
   "namespace" .Release.Namespace "serviceName" "sonde-cp"
   "webhookConfiguration" (ternary "sonde" "" (eq (include "sonde.injectCAFrom" .) ""))
   "webhookCertDir" (ternary "/etc/sonde-webhook" "" (ne .Values.webhook.certificate.secretName ""))
-  "injector" (dict "sidecarImage" (include "sonde.image" .)))) -}}
+  "injector" (dict "sidecarImage" (include "sonde.image" .) "cni" (ternary .Values.cni.pods "off" .Values.cni.enabled)))) -}}
 {{ mustMergeOverwrite (deepCopy .Values.config) $ours | toYaml }}
 {{- end }}
 
-{{- /* The part of the configuration that is read when the control plane starts. The rest it reads again from its file, without a restart. */ -}}
+{{- /* The configuration that the control plane only reads at its start. It reloads other keys without a restart. */ -}}
 {{- define "sonde.startConfig" -}}
 {{ omit (include "sonde.config" . | fromYaml) "drainAwareHealthz" "guardedLiveness" "freeze" | toYaml }}
 {{- end }}
 
-{{- /* The Certificate of cert-manager whose CA its CA injector writes into the webhooks, "" if the control plane writes one. */ -}}
+{{- /* The cert-manager Certificate whose CA the CA injector writes into the webhooks, "" if the control plane writes the CA. */ -}}
 {{- define "sonde.injectCAFrom" -}}
 {{- with .Values.webhook.certificate }}
 {{- if and .injectCAFrom (not .secretName) }}
-{{- fail "webhook.certificate.secretName: must be the Secret of the Certificate that webhook.certificate.injectCAFrom names" }}
+{{- fail "webhook.certificate.secretName: must be set with webhook.certificate.injectCAFrom, to the Secret of that Certificate" }}
 {{- end }}
 {{- .injectCAFrom }}
 {{- end }}
@@ -98,7 +112,7 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
   expression: "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
 {{- end }}
 
-{{- /* A sidecar can work in the pod, as podspec.Unsupported says: the API server makes all others by itself, also while the control plane is away. */ -}}
+{{- /* A sidecar can work in the pod, like podspec.Unsupported. The API server creates other pods without the webhook, even while the control plane does not run. */ -}}
 {{- define "sonde.supported" -}}
 - name: supported
   expression: >-
@@ -107,12 +121,12 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
     !(has(object.spec.nodeSelector) && 'kubernetes.io/os' in object.spec.nodeSelector && object.spec.nodeSelector['kubernetes.io/os'] == 'windows')
 {{- end }}
 
-{{- /* The labels and the annotations of the pod, as "maps" for the expression that follows; as `all`, since CEL has no let. */ -}}
+{{- /* The labels and the annotations of the pod, as "maps" for the following expression. It uses `all`, since CEL has no let. */ -}}
 {{- define "sonde.maps" -}}
 [[has(object.metadata.labels) ? object.metadata.labels : {}, has(object.metadata.annotations) ? object.metadata.annotations : {}]].all(maps,
 {{- end }}
 
-{{- /* The pod does not say that it wants no sidecar. */ -}}
+{{- /* The pod does not disable injection. */ -}}
 {{- define "sonde.notDisabled" -}}
 - name: not-disabled
   expression: >-
@@ -128,7 +142,7 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
     {{- end }}
 {{- end }}
 
-{{- /* The pod says that it wants one. */ -}}
+{{- /* The pod enables injection. */ -}}
 {{- define "sonde.asks" -}}
 - name: asks
   expression: >-
@@ -142,22 +156,22 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
     {{- end }}
 {{- end }}
 
-{{- /* "yes" if the control plane touches what makes pods. Where the API server has no policy to hold it to that (before Kubernetes 1.30), it may not. */ -}}
+{{- /* "yes" if the control plane may patch controllers of pods. Before Kubernetes 1.30 it may not, since no policy can limit the patches. */ -}}
 {{- define "sonde.retries" -}}
 {{- if and .Values.retryAfterOutage (include "sonde.policies" .) }}yes{{ end }}
 {{- end }}
 
-{{- /* "yes" if the API server has policies of admission, which it has from Kubernetes 1.30 on. */ -}}
+{{- /* "yes" if the API server has ValidatingAdmissionPolicies (Kubernetes 1.30 or later). */ -}}
 {{- define "sonde.policies" -}}
 {{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}yes{{ end }}
 {{- end }}
 
-{{- /* "yes" if the control plane writes a condition of pods. Without a policy nothing would hold it to that one. */ -}}
+{{- /* "yes" if the control plane writes a condition of pods. Without policies, nothing could limit it to that condition. */ -}}
 {{- define "sonde.conditions" -}}
 {{- include "sonde.policies" . }}
 {{- end }}
 
-{{- /* The labels and the annotations of what is there while the chart is installed or upgraded. */ -}}
+{{- /* The labels and annotations of hooks, which exist only during an installation or upgrade. */ -}}
 {{- define "sonde.crdsHook" -}}
 labels:
   {{- include "sonde.crdsLabels" . | nindent 2 }}
@@ -179,7 +193,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: metrics
 {{- end }}
 
-{{- /* The variables and first validations of a policy that holds "who" to changes of the annotations "keys". */ -}}
+{{- /* The variables and first validations of a policy that limits "who" to changes of the annotations "keys". */ -}}
 {{- define "sonde.onlyAnnotations" -}}
 {{- $keys := printf "['%s']" (join "', '" .keys) -}}
 variables:
@@ -191,14 +205,14 @@ validations:
 - expression: >-
     variables.after.all(k, k in {{ $keys }} || k in variables.before && variables.before[k] == variables.after[k]) &&
     variables.before.all(k, k in {{ $keys }} || k in variables.after)
-  message: {{ .who }} may change no annotation but {{ join ", " .keys }}
+  message: {{ .who }} may only change the annotations {{ join ", " .keys }}
 - expression: >-
     request.operation == 'UPDATE' &&
     object.metadata.?labels == oldObject.metadata.?labels &&
     object.metadata.?finalizers == oldObject.metadata.?finalizers &&
     object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
     object.metadata.?generateName == oldObject.metadata.?generateName
-  message: {{ .who }} may change no metadata but annotations
+  message: {{ .who }} may only change annotations in metadata
 - expression: request.operation == 'UPDATE' && object.?spec == oldObject.?spec && object.?status == oldObject.?status
-  message: {{ .who }} may change neither spec nor status
+  message: {{ .who }} must not change spec or status
 {{- end }}

@@ -1,5 +1,5 @@
-// Package archive makes container images from files, without a base image and without a container engine. Equal files give an
-// image with an equal digest: nothing of time, owner or order comes from the machine.
+// Package archive builds container images from files, without a base image or a container engine. Equal files give an
+// image with the same digest: times, owners and order do not depend on the machine.
 package archive
 
 import (
@@ -24,20 +24,20 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// epoch is the time of everything in an image.
+// epoch is the time of all files in an image.
 var epoch = time.Unix(0, 0).UTC()
 
-// File is a file of a layer, which root owns.
+// File is a file of a layer, owned by root.
 type File struct {
 	// Path is absolute in the image and clean, such as /usr/bin/envoy. Its directories are made, with mode 0755.
 	Path string
 	// Mode has the permissions, the sticky bit, and fs.ModeDir for a directory or fs.ModeSymlink for a link.
 	Mode fs.FileMode
-	// Content is that of a regular file, and the target of a link.
+	// Content of a regular file, or the target of a link.
 	Content []byte
 }
 
-// Layer returns a layer with these files. Two files of one path, or a path that is not absolute and clean, are an error.
+// Layer returns a layer with these files. Duplicate paths, and paths that are not absolute and clean, are errors.
 func Layer(files []File) (v1.Layer, error) {
 	all := map[string]File{}
 	for _, f := range files {
@@ -60,7 +60,7 @@ func Layer(files []File) (v1.Layer, error) {
 	}
 	var text bytes.Buffer
 	w := tar.NewWriter(&text)
-	for _, p := range slices.Sorted(maps.Keys(all)) { // a directory sorts before what is in it
+	for _, p := range slices.Sorted(maps.Keys(all)) { // a directory sorts before its files
 		if err := write(w, all[p]); err != nil {
 			return nil, fmt.Errorf("write %s into a layer: %w", p, err)
 		}
@@ -74,7 +74,8 @@ func Layer(files []File) (v1.Layer, error) {
 }
 
 func write(w *tar.Writer, f File) error {
-	header := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: int64(f.Mode.Perm()), ModTime: epoch, Format: tar.FormatUSTAR}
+	header := &tar.Header{Name: strings.TrimPrefix(f.Path, "/"), Mode: int64(f.Mode.Perm()), ModTime: epoch,
+		Format: tar.FormatUSTAR}
 	if f.Mode&fs.ModeSticky != 0 {
 		header.Mode |= 0o1000
 	}
@@ -121,8 +122,8 @@ func Write(file, tag string, image v1.Image) error {
 	return WriteAll(file, map[string]v1.Image{tag: image})
 }
 
-// WriteAll writes images, by their tags, into a file that `docker load` and `ctr images import` read, each layer once. The file is put in
-// place in one step.
+// WriteAll writes images, by their tags, into a file for `docker load` and `ctr images import`, each layer once. It
+// creates the file atomically.
 func WriteAll(file string, images map[string]v1.Image) error {
 	references := map[name.Tag]v1.Image{}
 	for tag, image := range images {

@@ -14,19 +14,19 @@ import (
 	"strings"
 )
 
-// Getter gets packages of the distribution of this machine, by apt, which checks them.
+// Getter downloads packages of this machine's distribution with apt, which verifies them.
 type Getter struct {
-	// Cache is the directory that keeps each version of a package. It is created.
+	// Cache is the directory for all versions of packages. Getter creates it.
 	Cache string
-	// Progress gets a line before packages are downloaded.
+	// Progress gets a line before a download.
 	Progress io.Writer
 	// Run runs a program in a directory and returns its output. Default: a process.
 	Run func(ctx context.Context, directory, program string, args ...string) ([]byte, error)
 }
 
-// Get returns packages of the newest versions that apt knows, in the order of their names.
+// Get returns the newest versions of packages in apt's lists, in the order of their names.
 func (g *Getter) Get(ctx context.Context, names ...string) (packages []*Package, err error) {
-	work, err := g.work() // apt-get prints nothing where a package is already
+	work, err := g.work() // in the cache itself, apt-get would print nothing for an existing package
 	if err != nil {
 		return nil, err
 	}
@@ -52,26 +52,28 @@ func (g *Getter) Get(ctx context.Context, names ...string) (packages []*Package,
 	return packages, nil
 }
 
-// WithDependencies is Get for these packages and all that they depend on, as on a machine with no package.
+// WithDependencies is Get for these packages and all their dependencies, as if no package were installed.
 func (g *Getter) WithDependencies(ctx context.Context, names ...string) (packages []*Package, err error) {
 	work, err := g.work()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	files, err := g.candidates(ctx, work, append([]string{"--option=Dir::State::status=/dev/null", "--yes", "--no-install-recommends", "install"}, names...))
+	files, err := g.candidates(ctx, work, append([]string{"--option=Dir::State::status=/dev/null", "--yes",
+		"--no-install-recommends", "install"}, names...))
 	if err != nil {
 		return nil, err
 	}
 	return g.Get(ctx, slices.Sorted(maps.Keys(files))...)
 }
 
-// work makes a directory for apt-get in the cache.
+// work creates a temporary directory for apt-get in the cache.
 func (g *Getter) work() (string, error) {
 	if g.Run == nil {
 		for _, program := range []string{"apt-get", "dpkg-deb"} {
 			if _, err := exec.LookPath(program); err != nil {
-				return "", fmt.Errorf("find %s: %w: an image takes what is not Sonde's from the packages of Debian or Ubuntu", program, err)
+				return "", fmt.Errorf("find %s: %w: an image takes what is not Sonde's from the packages of Debian or Ubuntu",
+					program, err)
 			}
 		}
 		g.Run = output
@@ -82,7 +84,7 @@ func (g *Getter) work() (string, error) {
 	return os.MkdirTemp(g.Cache, ".work-")
 }
 
-// candidates maps the names of the packages that a command of apt-get would download to their files.
+// candidates maps the packages that an apt-get command would download to their files.
 func (g *Getter) candidates(ctx context.Context, work string, args []string) (map[string]string, error) {
 	out, err := g.Run(ctx, work, "apt-get", append([]string{"--quiet=2", "--print-uris"}, args...)...)
 	if err != nil {
@@ -112,7 +114,8 @@ func (g *Getter) download(ctx context.Context, work string, files map[string]str
 		return nil
 	}
 	slices.Sort(missing)
-	if _, err := fmt.Fprintf(g.Progress, "getting %s (once; into %s)\n", strings.Join(missing, ", "), g.Cache); err != nil {
+	if _, err := fmt.Fprintf(g.Progress, "getting %s (once; into %s)\n", strings.Join(missing, ", "),
+		g.Cache); err != nil {
 		return err
 	}
 	if _, err := g.Run(ctx, work, "apt-get", append([]string{"--quiet", "download"}, missing...)...); err != nil {
@@ -126,7 +129,7 @@ func (g *Getter) download(ctx context.Context, work string, files map[string]str
 	return nil
 }
 
-// output runs a program in a directory and returns what it prints. The error has what it says.
+// output runs a program in a directory and returns its output. The error contains its stderr.
 func output(ctx context.Context, directory, program string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // callers name apt-get and dpkg, and the names of packages
 	cmd.Dir = directory

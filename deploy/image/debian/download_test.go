@@ -54,7 +54,7 @@ func contentOf(file string) ([]byte, error) {
 	return content.Bytes(), w.Close()
 }
 
-// TestGetter gets a package, then it and what it depends on, which downloads each once.
+// TestGetter gets a package, then the package with its dependencies, and downloads each once.
 func TestGetter(t *testing.T) {
 	var apt debianTools
 	var progress bytes.Buffer

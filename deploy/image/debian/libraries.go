@@ -14,8 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/deploy/image/archive"
 )
 
-// LibrariesOf returns the files of the package that a program needs: its loader, its libraries, and theirs. One that the package lacks is an
-// error.
+// LibrariesOf returns the files of the package that a program needs: its loader, its libraries, and their libraries. A
+// missing file is an error.
 func (p *Package) LibrariesOf(program []byte) ([]archive.File, error) {
 	found := map[string]archive.File{}
 	add := func(f archive.File) (archive.File, error) {
@@ -68,7 +68,7 @@ func (p *Package) LibrariesOf(program []byte) ([]archive.File, error) {
 	return append(files, Links(files)...), nil
 }
 
-// library finds a library by its name in the directories that the loader searches.
+// library finds a library by name in the loader's directories.
 func (p *Package) library(name string) (archive.File, error) {
 	for _, file := range slices.Sorted(maps.Keys(p.Files)) {
 		directory := path.Dir(file)
@@ -76,13 +76,13 @@ func (p *Package) library(name string) (archive.File, error) {
 			return p.Files[file], nil
 		}
 		if path.Base(file) == name && slices.Contains(mergedDirectories, strings.TrimPrefix(directory, "/usr")) {
-			return p.Files[file], nil // the loader itself, which libraries name too
+			return p.Files[file], nil // the loader itself, which libraries may also need
 		}
 	}
 	return archive.File{}, fmt.Errorf("package %s has no library %s", p.Name, name)
 }
 
-// Dynamic returns the loader that a program names, "" for a library, and the libraries that it needs.
+// Dynamic returns a program's loader, "" for a library, and the libraries that it needs.
 func Dynamic(binary []byte) (loader string, libraries []string, err error) {
 	file, err := elf.NewFile(bytes.NewReader(binary))
 	if err != nil {

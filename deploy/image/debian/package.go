@@ -14,11 +14,11 @@ import (
 	"github.com/sonde-mesh/sonde/deploy/image/archive"
 )
 
-// Package is the content of a package. Directories are left out. What a package of a release before the merge of
-// /lib into /usr/lib has in /lib is in /usr/lib here, and so on.
+// Package is the content of a package, without directories. Files in /lib of packages from before the merge of /lib
+// into /usr/lib are in /usr/lib here, and likewise for other merged directories.
 type Package struct {
 	Name string
-	// Files are its files and links by path.
+	// Files has files and links by path.
 	Files map[string]archive.File
 }
 
@@ -70,11 +70,12 @@ func (p *Package) File(name string) (archive.File, error) {
 	return f, nil
 }
 
-// Links returns the links to their counterparts below /usr that an image with these files needs.
+// Links returns the links to directories below /usr that an image with these files needs.
 func Links(files []archive.File) (links []archive.File) {
 	for _, directory := range mergedDirectories {
 		if slices.ContainsFunc(files, func(f archive.File) bool { return strings.HasPrefix(f.Path, "/usr"+directory+"/") }) {
-			links = append(links, archive.File{Path: directory, Mode: fs.ModeSymlink | 0o777, Content: []byte("usr" + directory)})
+			links = append(links, archive.File{Path: directory, Mode: fs.ModeSymlink | 0o777,
+				Content: []byte("usr" + directory)})
 		}
 	}
 	return links

@@ -2,20 +2,20 @@ package wire
 
 import "encoding/binary"
 
-// Preface is how a client of HTTP/2 begins (RFC 9113, 3.4).
+// Preface is the beginning of an HTTP/2 client's connection (RFC 9113, 3.4).
 const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// Settings is a SETTINGS frame without any setting, with which a server of HTTP/2 may begin.
+// Settings is an empty SETTINGS frame, which a server of HTTP/2 may send first.
 const Settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// Frames finds in what one side of an HTTP/2 connection sends, behind the preface, the end of its only stream. It looks at the headers of
-// frames alone.
+// Frames finds the end of the only stream in the bytes that one side of an HTTP/2 connection sends after the preface.
+// It only parses the headers of frames.
 type Frames struct {
 	header  [9]byte
-	have    int // bytes of header
-	left    int // bytes of the frame that follow
+	have    int // bytes of the header read so far
+	left    int // remaining bytes of the frame
 	ends    bool
-	decoded bool // the last block of headers is complete
+	decoded bool // the last header block is complete
 }
 
 // Types and flags of frames (RFC 9113, 6).
@@ -25,7 +25,7 @@ const (
 	flagEndStream, flagEndHeaders = 1, 4
 )
 
-// Next takes the next bytes. It returns true once the frame has come that ends the stream.
+// Next takes the next bytes. It returns true once the frame that ends the stream has arrived.
 func (f *Frames) Next(b []byte) (ended bool) {
 	for {
 		n := copy(f.header[f.have:], b)
@@ -62,15 +62,16 @@ func (f *Frames) begin() {
 	}
 }
 
-// Call follows what a client of gRPC sends on a connection: the preface, and frames until the end of its first call.
+// Call parses the bytes that a gRPC client sends on a connection: the preface, and frames until the end of its first
+// call.
 type Call struct {
-	have   int // bytes of the preface
+	have   int // bytes of the preface read so far
 	frames Frames
 }
 
-// Progress is what the next bytes of a Call mean.
+// Progress is the result of the next bytes of a Call.
 type Progress struct {
-	// Wrong is no preface. Nothing else is set then.
+	// Wrong means that the bytes are not the preface. No other field is set then.
 	Wrong bool
 	// Greet means that the preface is complete: the client waits for Settings.
 	Greet bool

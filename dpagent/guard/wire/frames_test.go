@@ -48,7 +48,7 @@ func TestCall(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			for size := 1; size <= len(tc.text)+1; size *= 3 { // the same in pieces of any size
+			for size := 1; size <= len(tc.text)+1; size *= 3 { // the text in pieces of any size
 				wrong, greets, ends := follow(tc.text, size)
 				if wrong != tc.wrong || ends != tc.ends || greets > 1 || (greets == 1) != (len(tc.text) >= len(wire.Preface) && !tc.wrong) {
 					t.Errorf("in pieces of %d bytes: wrong %t, ends %t, greeted %d times, want %t, %t", size, wrong, ends, greets, tc.wrong, tc.ends)
@@ -58,7 +58,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// follow has a Call follow a text that comes in pieces.
+// follow passes a text to a Call in pieces.
 func follow(text string, size int) (wrong bool, greets int, ends bool) {
 	var c wire.Call
 	for len(text) > 0 {
@@ -75,7 +75,7 @@ func follow(text string, size int) (wrong bool, greets int, ends bool) {
 	return false, greets, false
 }
 
-// FuzzCall is what strangers send to a port for gRPC probes: how it is cut does not matter.
+// FuzzCall passes arbitrary bytes to a Call, as any client may send them: how they are split must not matter.
 func FuzzCall(f *testing.F) {
 	const begin = wire.Preface + wire.Settings
 	for _, text := range []string{

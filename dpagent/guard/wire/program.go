@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// WithRole returns env with a value of Env.
+// WithRole returns env with Env set to role.
 func WithRole(env []string, role string) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, Env+"=") })
 	return append(env, Env+"="+role)
 }
 
-// Program returns the path of the running program. If it was replaced on disk it is /proc/self/exe, so that a worker always
-// has the same version as its guard.
+// Program returns the path of the running program. If the file was replaced on disk, it returns /proc/self/exe, so that
+// a worker always has the same version as its guard.
 func Program() string {
 	const running = "/proc/self/exe"
 	path, err := os.Executable()

@@ -1,5 +1,5 @@
-// Package wire is the protocol between the guard and its worker: messages of at most MaxMessage bytes over a Unix socket
-// that preserves their boundaries. Like the guard it imports very little.
+// Package wire is the protocol between the guard and its worker: messages of at most MaxMessage bytes over a Unix
+// socket that preserves their boundaries. Like package guard it imports very little.
 package wire
 
 import (
@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// Env is the variable that tells a process its role: Guard, or that of a worker. It is not set in a process that was
+	// Env is the environment variable with the role of a process: Guard, or a worker's. It is unset in a process that was
 	// started from outside.
 	Env = "SONDE_GUARD"
 	// Guard is the value of Env in a guard.
 	Guard = "guard"
-	// Keep is the value of Env in a process that becomes one of Kept, with the PID of the guard behind it.
+	// Keep is the value of Env in a process that becomes a kept program (see Kept), followed by the PID of the guard.
 	Keep = "keep "
 	// FD is the file descriptor of the worker's end of the socket.
 	FD = 3
@@ -29,7 +29,7 @@ const (
 	MaxMessage = HeaderSize + MaxPayload
 	// MaxID is the longest ID of a probe, in bytes.
 	MaxID = 1 << 10
-	// MaxPorts is the most ports that a guard may have.
+	// MaxPorts is the maximum number of a guard's ports.
 	MaxPorts = 1 << 12
 )
 
@@ -38,22 +38,25 @@ type Kind byte
 
 // Kinds of messages, and who sends them.
 const (
-	Request   Kind = iota + 1 // guard: bytes of a request; More is set if others follow
-	Gone                      // guard: the client has gone, or has its answer already
+	Request   Kind = iota + 1 // guard: bytes of a request; More is set if more follow
+	Gone                      // guard: the client has disconnected, or already has its answer
 	Table                     // worker: probes of the table
 	Listen                    // the first worker: the next port, with its listening socket
-	Ready                     // worker: it is ready to answer
-	Begun                     // worker: it is about to call the hook
+	Ready                     // worker: ready to answer
+	Begun                     // worker: about to call the hook
 	Answer                    // worker: bytes of the answer
 	End                       // worker: the last bytes of the answer, if any
-	Kept                      // worker: the process with this ID is the guard's child now and outlives the worker
-	Unlimited                 // worker: the request has no time limit, its caller has one
+	Kept                      // worker: the process with this PID is now the guard's child and outlives the worker
+	Unlimited                 // worker: only the caller limits the time of the request
+	// Hold is sent by a worker: the guard answers liveness probes that no worker answers with a warning if ID is 1, and
+	// with Errored if ID is 0.
+	Hold
 )
 
 // Flags of a Request, and of Listen.
 const (
 	More byte = 1 << iota // more bytes of the request follow
-	Hook                  // it is a lifecycle hook: the worker sends Begun before it calls the hook
+	Hook                  // the request is for a lifecycle hook: the worker sends Begun before it calls the hook
 	GRPC                  // the port is for a gRPC probe
 )
 
@@ -61,7 +64,7 @@ const (
 type Header struct {
 	Kind  Kind
 	Flags byte
-	// Port of the connection, the first is 0. For a Request.
+	// Port of the connection, counting from 0. For a Request.
 	Port uint16
 	// ID of the connection that the message is about.
 	ID uint32
@@ -79,34 +82,44 @@ func Parse(message []byte) (h Header, payload []byte, ok bool) {
 	if len(message) < HeaderSize {
 		return Header{}, nil, false
 	}
-	h = Header{Kind: Kind(message[0]), Flags: message[1], Port: binary.LittleEndian.Uint16(message[2:]), ID: binary.LittleEndian.Uint32(message[4:])}
+	h = Header{Kind: Kind(message[0]), Flags: message[1], Port: binary.LittleEndian.Uint16(message[2:]),
+		ID: binary.LittleEndian.Uint32(message[4:])}
 	return h, message[HeaderSize:], true
 }
 
-// Limit is what the guard has to know about a probe or hook in order to answer if no worker does.
+// Limit is what the guard needs to answer a probe or hook if no worker does.
 type Limit struct {
 	// ID in the header Sonde-Probe of requests, "" if they have none.
 	ID string
-	// Timeout is the user's, in whole milliseconds. Half a second after it the guard answers Errored.
+	// Timeout is the user's timeout, in whole milliseconds. Half a second later the guard answers Errored.
 	Timeout time.Duration
 	// Hook is true for a lifecycle hook: it has no timeout, and is never called twice.
 	Hook bool
+	// Liveness is true for a liveness probe. The guard answers it with a warning while Hold is set.
+	Liveness bool
 }
 
-// Port is one that the guard listens on.
+// The response to a held liveness probe when it passes with a warning: a redirect to this host, which the kubelet does
+// not follow, and a body with this beginning.
+const (
+	HeldLocation = "http://held.sonde.invalid/"
+	HeldText     = "HELD by Sonde: "
+)
+
+// Port is a port that the guard listens on.
 type Port struct {
 	// Address, host:port.
 	Address string
 	// MaxHead is the longest request without a body that the worker accepts, in bytes.
 	MaxHead int
-	// GRPC says that it is for one gRPC probe, whose timeout is Timeout, in whole milliseconds.
+	// GRPC means that the port is for one gRPC probe, with the timeout Timeout, in whole milliseconds.
 	GRPC    bool
 	Timeout time.Duration
 }
 
 const portSize = 8
 
-// AppendPort appends a message that makes the guard listen.
+// AppendPort appends the payload of Listen.
 func AppendPort(b []byte, p Port) []byte {
 	h := Header{Kind: Listen}
 	if p.GRPC {
@@ -120,11 +133,12 @@ func AppendPort(b []byte, p Port) []byte {
 // ParsePort parses the payload of Listen.
 func ParsePort(h Header, b []byte) (Port, error) {
 	if len(b) < portSize {
-		return Port{}, errors.New("parse port: it is cut")
+		return Port{}, errors.New("parse port: truncated")
 	}
 	return Port{
-		MaxHead: int(binary.LittleEndian.Uint32(b)), Timeout: time.Duration(binary.LittleEndian.Uint32(b[4:])) * time.Millisecond,
-		GRPC: h.Flags&GRPC != 0, Address: string(b[portSize:]),
+		MaxHead: int(binary.LittleEndian.Uint32(b)),
+		Timeout: time.Duration(binary.LittleEndian.Uint32(b[4:])) * time.Millisecond,
+		GRPC:    h.Flags&GRPC != 0, Address: string(b[portSize:]),
 	}, nil
 }
 
@@ -132,13 +146,22 @@ func milliseconds(d time.Duration) uint32 { return uint32(min(d.Milliseconds(), 
 
 const limitSize = 7
 
+// Flags of a Limit.
+const (
+	limitHook byte = 1 << iota
+	limitLiveness
+)
+
 // AppendLimit appends l to the payload of a Table.
 func AppendLimit(b []byte, l Limit) []byte {
-	var hook byte
+	var kind byte
 	if l.Hook {
-		hook = 1
+		kind |= limitHook
 	}
-	b = append(b, hook)
+	if l.Liveness {
+		kind |= limitLiveness
+	}
+	b = append(b, kind)
 	b = binary.LittleEndian.AppendUint32(b, milliseconds(l.Timeout))
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(l.ID)))
 	return append(b, l.ID...)
@@ -147,13 +170,13 @@ func AppendLimit(b []byte, l Limit) []byte {
 // ParseLimit parses the first limit of a Table's payload, and returns the rest.
 func ParseLimit(b []byte) (l Limit, rest []byte, err error) {
 	if len(b) < limitSize {
-		return Limit{}, nil, errors.New("parse table: it is cut")
+		return Limit{}, nil, errors.New("parse table: truncated")
 	}
 	length := int(binary.LittleEndian.Uint16(b[5:]))
 	if length > len(b)-limitSize {
-		return Limit{}, nil, errors.New("parse table: an id is cut")
+		return Limit{}, nil, errors.New("parse table: truncated id")
 	}
-	l.Hook = b[0] != 0
+	l.Hook, l.Liveness = b[0]&limitHook != 0, b[0]&limitLiveness != 0
 	l.Timeout = time.Duration(binary.LittleEndian.Uint32(b[1:])) * time.Millisecond
 	l.ID = string(b[limitSize : limitSize+length])
 	return l, b[limitSize+length:], nil
@@ -163,9 +186,9 @@ func ParseLimit(b []byte) (l Limit, rest []byte, err error) {
 type Role struct {
 	// Worker is true in a worker.
 	Worker bool
-	// Starts is the number of workers that were started, including this one.
+	// Starts is the number of workers started so far, including this one.
 	Starts int
-	// Addresses on which the guard listens, none if it does not yet.
+	// Addresses on which the guard listens, empty if it does not listen yet.
 	Addresses []string
 }
 
@@ -179,7 +202,7 @@ func (r Role) String() string {
 // ParseRole parses the value of the variable.
 func ParseRole(value string) Role {
 	words := strings.Fields(value)
-	const first = 2 // behind the role and the number
+	const first = 2 // addresses follow the role and the number
 	if len(words) < first || words[0] != workerRole {
 		return Role{}
 	}

@@ -17,12 +17,12 @@ func TestHeader(t *testing.T) {
 		t.Errorf("Parse() = %v %q %v, want %v", got, payload, ok, want)
 	}
 	if _, _, ok := wire.Parse(want.Append(nil)[:wire.HeaderSize-1]); ok {
-		t.Error("Parse() takes a header that is cut")
+		t.Error("Parse() accepts a truncated header")
 	}
 }
 
 func TestLimits(t *testing.T) {
-	want := []wire.Limit{{ID: "a", Timeout: time.Second}, {ID: "", Timeout: 3600 * time.Second}, {ID: "long", Hook: true}}
+	want := []wire.Limit{{ID: "a", Timeout: time.Second}, {ID: "", Timeout: 3600 * time.Second}, {ID: "long", Hook: true}, {ID: "app-liveness", Timeout: time.Second, Liveness: true}}
 	var b []byte
 	for _, p := range want {
 		b = wire.AppendLimit(b, p)
@@ -40,12 +40,13 @@ func TestLimits(t *testing.T) {
 	}
 	for cut := 1; cut < len(wire.AppendLimit(nil, want[0])); cut++ {
 		if _, _, err := wire.ParseLimit(b[:cut]); err == nil {
-			t.Errorf("ParseLimit() takes %d bytes of an entry", cut)
+			t.Errorf("ParseLimit() accepts the first %d bytes of an entry", cut)
 		}
 	}
 }
 
-// TestLongestTimeout must not become a short one: 2^32 ms are less than the largest timeout of a probe.
+// TestLongestTimeout checks that the longest timeout does not become short: 2^32 ms are less than the largest timeout
+// of a probe.
 func TestLongestTimeout(t *testing.T) {
 	p, _, err := wire.ParseLimit(wire.AppendLimit(nil, wire.Limit{ID: "a", Timeout: (1<<31 - 1) * time.Second}))
 	if err != nil || p.Timeout < 49*24*time.Hour {

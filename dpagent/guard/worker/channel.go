@@ -9,16 +9,16 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// channel is the socket to the guard, by which connections come for all listeners.
+// channel is the socket to the guard, which carries the connections of all listeners.
 type channel struct {
 	unix      net.Conn // each Write is one message, and each Read returns one
 	listeners []*listener
-	ended     chan struct{} // nothing comes any more, for the reason err
+	ended     chan struct{} // closed at the end of the channel, with the reason in err
 	err       error
 
 	mu    sync.Mutex
-	conns map[uint32]*conn // connections that a server has, or whose request is not complete yet
-	open  int              // listeners that no server has closed
+	conns map[uint32]*conn // connections that a server has accepted, or whose request is not complete yet
+	open  int              // number of listeners that no server has closed
 }
 
 func newChannel(unix net.Conn) *channel {
@@ -32,7 +32,8 @@ func (ch *channel) add(address net.Addr, grpc bool) *listener {
 	return l
 }
 
-// start reads what the guard sends until all listeners are closed. Without any nothing is read, and the channel stays open.
+// start reads the guard's messages until all listeners are closed. Without listeners it reads nothing, and the channel
+// stays open.
 func (ch *channel) start() {
 	if len(ch.listeners) == 0 {
 		return
@@ -43,8 +44,8 @@ func (ch *channel) start() {
 	}()
 }
 
-// read passes on connections, and which clients have gone. It returns when the channel has ended: all listeners are closed, or the guard has
-// ended, and then the kernel kills this process, too.
+// read handles messages about connections and disconnected clients. It returns when the channel has ended: because all
+// listeners are closed, or because the guard has ended, and then the kernel kills this process, too.
 func (ch *channel) read() error {
 	buffer := make([]byte, wire.MaxMessage)
 	for {
@@ -76,7 +77,7 @@ func (ch *channel) readError(err error) error {
 	for _, c := range ch.conns {
 		c.clientGone()
 	}
-	return errors.Join(errors.New("the guard has gone"), err)
+	return errors.Join(errors.New("the guard has ended"), err)
 }
 
 // addRequest adds bytes of a request to its connection. It returns the connection once the request is complete.
@@ -119,7 +120,7 @@ func (ch *channel) clientGone(id uint32) {
 	defer ch.mu.Unlock()
 	switch c := ch.conns[id]; {
 	case c == nil:
-	case c.complete: // Close forgets it
+	case c.complete: // Close calls forget
 		c.clientGone()
 	default:
 		delete(ch.conns, id)
@@ -134,7 +135,7 @@ func (ch *channel) forget(c *conn) {
 	ch.closeIfIdle()
 }
 
-// closeIfIdle needs mu.
+// closeIfIdle closes the channel if it has no listeners and no connections. The caller holds mu.
 func (ch *channel) closeIfIdle() {
 	if ch.open == 0 && len(ch.conns) == 0 {
 		_ = ch.unix.Close() // nothing is left to send

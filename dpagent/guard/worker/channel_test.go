@@ -16,13 +16,13 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// guardSide is the guard's end of a channel: a pipe has the messages of a socket.
+// guardSide is the guard's end of a channel. A pipe preserves message boundaries like the socket.
 type guardSide struct {
 	t *testing.T
 	net.Conn
 }
 
-// newListener returns a listener of a port, and the guard's end.
+// newListener returns a listener of a port, and the guard's end of the channel.
 func newListener(t *testing.T, grpc bool) (*listener, guardSide) {
 	t.Helper()
 	guard, worker := net.Pipe()
@@ -39,7 +39,7 @@ func serve(t *testing.T, l net.Listener, h http.HandlerFunc) {
 	server, served := &http.Server{Handler: h}, make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(l) // it says that it was closed
+		_ = server.Serve(l) // returns an error when closed
 	}()
 	t.Cleanup(func() {
 		_ = server.Close()
@@ -74,7 +74,7 @@ func (g guardSide) receive() (wire.Header, string) {
 	return h, string(payload)
 }
 
-// answer returns the answer to a request, and of how many messages it was.
+// answer returns the answer to a request, and its number of messages.
 func (g guardSide) answer(id uint32) (text string, messages int) {
 	g.t.Helper()
 	for {
@@ -110,7 +110,8 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestHookIsAnnounced has the guard told before a hook is called, which it then never gives to another worker.
+// TestHookIsAnnounced checks that the worker sends Begun before it calls a hook, so that the guard never gives the hook
+// to another worker.
 func TestHookIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, guard := newListener(t, false)
@@ -119,10 +120,10 @@ func TestHookIsAnnounced(t *testing.T) {
 		guard.ask(1, wire.Hook, get)
 		synctest.Wait()
 		if called {
-			t.Error("the hook is called before the guard knows")
+			t.Error("the hook was called before Begun was sent")
 		}
 		if h, _ := guard.receive(); h.Kind != wire.Begun || h.ID != 1 {
-			t.Errorf("message %+v, want that the hook begins", h)
+			t.Errorf("message %+v, want Begun", h)
 		}
 		if guard.answer(1); !called {
 			t.Error("the hook was not called")
@@ -141,7 +142,7 @@ func TestClientGone(t *testing.T) {
 			gone := make(chan error, 1)
 			serve(t, l, func(w http.ResponseWriter, r *http.Request) {
 				<-r.Context().Done()
-				time.Sleep(time.Minute) // it answers late
+				time.Sleep(time.Minute) // the answer is late
 				_, _ = io.WriteString(w, "late")
 				gone <- http.NewResponseController(w).Flush()
 			})
@@ -149,24 +150,24 @@ func TestClientGone(t *testing.T) {
 			synctest.Wait()
 			goes(guard)
 			if err := <-gone; err == nil {
-				t.Error("an answer to nobody is written")
+				t.Error("an answer was written after the client had disconnected")
 			}
 		})
 	}
 }
 
-// TestGuardGone has nothing come any more.
+// TestGuardGone ends the channel at the guard's side.
 func TestGuardGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, guard := newListener(t, false)
 		_ = guard.Close()
-		if c, err := l.Accept(); err == nil || !strings.Contains(err.Error(), "the guard has gone") {
+		if c, err := l.Accept(); err == nil || !strings.Contains(err.Error(), "the guard has ended") {
 			t.Errorf("Accept() = %v, %v", c, err)
 		}
 	})
 }
 
-// TestHalfARequest is forgotten with its client.
+// TestHalfARequest checks that an incomplete request is dropped when its client disconnects.
 func TestHalfARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, guard := newListener(t, false)
@@ -202,7 +203,7 @@ func TestReadDeadline(t *testing.T) {
 		}
 		go c.(*conn).Unlimited()
 		if h, _ := guard.receive(); h.Kind != wire.Unlimited || h.ID != 1 {
-			t.Errorf("message %+v, want that there is no limit", h)
+			t.Errorf("message %+v, want Unlimited", h)
 		}
 		go func() { _ = c.Close() }()
 		guard.answer(1)
@@ -212,7 +213,7 @@ func TestReadDeadline(t *testing.T) {
 	})
 }
 
-// TestListenerClosed answers what a server has, and leaves the rest to the guard.
+// TestListenerClosed checks that a closed listener answers accepted connections, and leaves the others to the guard.
 func TestListenerClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, guard := newListener(t, false)
@@ -242,7 +243,7 @@ func TestListenerClosed(t *testing.T) {
 	})
 }
 
-// TestCallIsAnsweredOnce sends the end of a gRPC call's answer at once, while the connection goes on.
+// TestCallIsAnsweredOnce checks that the end of a gRPC call's answer is sent at once, while the connection stays open.
 func TestCallIsAnsweredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, guard := newListener(t, true)

@@ -13,29 +13,29 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// conn is a connection of the guard, for the worker's HTTP server: one request to read, and one answer to write.
+// conn is a connection that the guard passes to the worker's HTTP server: one request to read, and one answer to write.
 type conn struct {
 	l        *listener
 	id       uint32
 	remote   net.Addr
 	data     []byte // the part of the request that is not read yet
-	announce bool   // it is a hook, so Begun has to be sent before the request is read
-	complete bool   // the whole request has arrived; for the listener
+	announce bool   // the request is for a hook, so send Begun before it is read
+	complete bool   // the whole request has arrived; used by the listener
 	wake     run.Signal
 
 	mu       sync.Mutex
 	gone     bool   // the client no longer waits for an answer
 	out      []byte // a message with the part of the answer that is not sent yet; nil before the first Write
 	closed   bool
-	frames   wire.Frames // of the answer, for gRPC
-	deadline time.Time   // of Read
+	frames   wire.Frames // of the answer; only for gRPC
+	deadline time.Time   // deadline of Read
 }
 
 func newConn(l *listener, id uint32, remote netip.AddrPort, hook bool) *conn {
 	return &conn{l: l, id: id, remote: net.TCPAddrFromAddrPort(remote), announce: hook, wake: run.NewSignal()}
 }
 
-// HasRequest reports that the request of a connection has arrived: the guard only passes on complete ones.
+// HasRequest reports that the request of a connection has arrived: the guard only passes on complete requests.
 func (c *conn) HasRequest() bool { return true }
 
 // clientGone records that the client no longer waits for the answer.
@@ -46,7 +46,7 @@ func (c *conn) clientGone() {
 	c.wake.Set()
 }
 
-// Read returns the request, and then waits for the end of the connection.
+// Read returns the request, and then blocks until the connection ends.
 func (c *conn) Read(b []byte) (int, error) {
 	if len(c.data) > 0 {
 		return c.readRequest(b)
@@ -74,7 +74,8 @@ func (c *conn) wait(deadline time.Time) {
 	}
 }
 
-// readRequest reads from the request. For a hook it first tells the guard, which then never gives it to another worker.
+// readRequest reads from the request. For a hook it first sends Begun, so that the guard never gives the hook to
+// another worker.
 func (c *conn) readRequest(b []byte) (int, error) {
 	if _, err := c.readState(); err != nil {
 		return 0, err
@@ -90,7 +91,7 @@ func (c *conn) readRequest(b []byte) (int, error) {
 	return n, nil
 }
 
-// readState returns why Read has to end, or else its deadline.
+// readState returns why Read has to return, or else its deadline.
 func (c *conn) readState() (deadline time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +102,7 @@ func (c *conn) readState() (deadline time.Time, err error) {
 		return time.Time{}, os.ErrDeadlineExceeded
 	case c.gone:
 		return time.Time{}, io.EOF
-	case c.out != nil && !c.l.grpc: // the request was answered, and there is no second one
+	case c.out != nil && !c.l.grpc: // the request was answered, and a connection has only one
 		return time.Time{}, cmp.Or(c.flush(), io.EOF)
 	}
 	return c.deadline, nil
@@ -114,11 +115,13 @@ func (c *conn) send(kind wire.Kind, payload []byte) error {
 	return err
 }
 
-// Unlimited has the guard wait for the answer for as long as the client does. An error of the channel will be that of Write, too.
+// Unlimited lets the request take as long as the client waits. It ignores errors of the channel, since Write returns
+// them, too.
 func (c *conn) Unlimited() { _ = c.send(wire.Unlimited, nil) }
 
-// Write writes a part of the answer. A short answer is kept until the server closes the connection or reads again, as it
-// does after each answer, so that it takes one message. Write does not wait for the client, so it needs no deadline.
+// Write writes a part of the answer. It keeps a short answer until the server closes the connection or reads again,
+// which the server does after each answer, so that the answer takes one message. Write does not wait for the client, so
+// it needs no deadline.
 func (c *conn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +129,8 @@ func (c *conn) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	if c.out == nil {
-		c.out = wire.Header{Kind: wire.Answer, ID: c.id}.Append(make([]byte, 0, max(answerCap, wire.HeaderSize+min(len(b), wire.MaxPayload))))
+		c.out = wire.Header{Kind: wire.Answer, ID: c.id}.Append(make([]byte, 0,
+			max(answerCap, wire.HeaderSize+min(len(b), wire.MaxPayload))))
 	}
 	for n := 0; ; {
 		piece := b[n:min(len(b), n+wire.MaxMessage-len(c.out))]
@@ -138,16 +142,16 @@ func (c *conn) Write(b []byte) (int, error) {
 			return n, err
 		}
 	}
-	if c.l.grpc && c.frames.Next(b) { // another worker could answer until now
+	if c.l.grpc && c.frames.Next(b) { // the answer ends here; until now another worker could answer
 		return len(b), c.finish()
 	}
 	return len(b), nil
 }
 
-// answerCap is the initial capacity of an answer: more than a verdict takes.
+// answerCap is the initial capacity of an answer, in bytes: more than a verdict takes.
 const answerCap = 512
 
-// flush sends what is kept. mu is held.
+// flush sends the kept part of the answer. The caller holds mu.
 func (c *conn) flush() error {
 	if len(c.out) <= wire.HeaderSize {
 		return nil
@@ -157,7 +161,7 @@ func (c *conn) flush() error {
 	return err
 }
 
-// Close ends the answer, and with it the connection.
+// Close ends the answer and the connection.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	closed := c.closed
@@ -174,7 +178,7 @@ func (c *conn) Close() error {
 	return err
 }
 
-// finish sends the end of the answer. mu is held.
+// finish sends the end of the answer. The caller holds mu.
 func (c *conn) finish() error {
 	c.wake.Set()
 	switch {
@@ -183,7 +187,7 @@ func (c *conn) finish() error {
 	case c.out == nil:
 		return c.send(wire.End, nil)
 	}
-	c.gone = true // it has its answer
+	c.gone = true // the client has its answer
 	c.out[0] = byte(wire.End)
 	_, err := c.l.channel.unix.Write(c.out)
 	return err

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// channelToGuard is that of the listener, nil before Listen.
+// channelToGuard sends a message to the guard. It is nil before Listen.
 var channelToGuard atomic.Pointer[func(message []byte) error]
 
 // Kept is a program that outlives the worker.
@@ -23,17 +23,17 @@ type Kept struct {
 	Env []string
 	// Dir is its working directory.
 	Dir string
-	// Record is a file in Dir, to which its PID is written, as wire.RecordOf makes it, before the program runs.
+	// Record is the file in Dir to which the program's process record (wire.RecordOf) is written before it runs.
 	Record string
-	// Output is a file descriptor for what it writes.
+	// Output is the file descriptor of the program's output.
 	Output int
 }
 
-// StartKept starts a program as a child of the guard: it goes on when this worker dies, and is killed when the guard ends. The guard has to
-// be told with TellKept.
+// StartKept starts a program as a child of the guard: it keeps running when this worker dies, and is killed when the
+// guard ends. Call TellKept after it.
 func StartKept(k Kept) (pid int, err error) {
 	if !role().Worker {
-		return 0, errors.New("start a program that outlives the agent: there is no guard")
+		return 0, errors.New("start a program that outlives the agent: this process has no guard")
 	}
 	null, err := syscall.Open(os.DevNull, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -41,7 +41,7 @@ func StartKept(k Kept) (pid int, err error) {
 	}
 	defer func() { _ = syscall.Close(null) }()
 	program := wire.Program()
-	pid, err = syscall.ForkExec(program, append([]string{program, k.Record, k.Path}, k.Args...), &syscall.ProcAttr{ //nolint:gosec // it is this program
+	pid, err = syscall.ForkExec(program, append([]string{program, k.Record, k.Path}, k.Args...), &syscall.ProcAttr{ //nolint:gosec // this program
 		Dir:   k.Dir,
 		Env:   wire.WithRole(k.Env, wire.Keep+strconv.Itoa(os.Getppid())),
 		Files: []uintptr{uintptr(null), uintptr(k.Output), uintptr(k.Output)},
@@ -56,14 +56,15 @@ func StartKept(k Kept) (pid int, err error) {
 	return pid, nil
 }
 
-// TellKept tells the guard which of its children StartKept has started, in this worker or an earlier one. Call it after Listen.
+// TellKept tells the guard the PID of its child that StartKept has started, in this worker or an earlier one. Call it
+// after Listen.
 func TellKept(pid int) error {
 	send := channelToGuard.Load()
 	if send == nil {
-		return errors.New("tell the guard of a process: the virtual port is not open")
+		return errors.New("report process to the guard: the virtual port is not open")
 	}
 	if err := (*send)(wire.Header{Kind: wire.Kept, ID: uint32(pid)}.Append(nil)); err != nil {
-		return fmt.Errorf("tell the guard of a process: %w", err)
+		return fmt.Errorf("report process to the guard: %w", err)
 	}
 	return nil
 }

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// listener accepts the connections that the guard passes on to one port.
+// listener accepts the connections that the guard passes on from one port.
 type listener struct {
 	channel  *channel
 	address  net.Addr
 	grpc     bool
 	accepted chan *conn
 	once     sync.Once
-	closed   chan struct{} // a server has called Close
+	closed   chan struct{} // closed by Close
 }
 
-// pass waits until the server accepts a connection. The guard keeps one that no server has.
+// pass waits until the server accepts the connection. If the listener is closed, the guard keeps the connection.
 func (l *listener) pass(c *conn) {
 	select {
 	case l.accepted <- c:
@@ -38,7 +38,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends Accept. Connections that the server has can still be answered; the guard keeps the others.
+// Close ends Accept. The server can still answer connections that it has accepted; the guard keeps the others.
 func (l *listener) Close() error {
 	err := net.ErrClosed
 	l.once.Do(func() {
@@ -52,7 +52,7 @@ func (l *listener) Close() error {
 		}
 		maps.DeleteFunc(ch.conns, func(_ uint32, c *conn) bool { return !c.complete })
 		ch.closeIfIdle()
-		_ = ch.unix.SetReadDeadline(time.Now()) // it may be closed
+		_ = ch.unix.SetReadDeadline(time.Now()) // fails if closed already
 	})
 	return err
 }

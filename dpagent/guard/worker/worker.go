@@ -1,4 +1,4 @@
-// Package worker is the worker's side of the guard: its listeners, whose connections are messages of the guard.
+// Package worker is the worker's side of the guard. Its listeners return connections that the guard sends as messages.
 package worker
 
 import (
@@ -19,25 +19,27 @@ type Options struct {
 	Ports []wire.Port
 	// Probes are the entries of the probe table.
 	Probes []wire.Limit
+	// Warns makes the guard answer liveness probes with a warning instead of Errored, until SetWarns changes it.
+	Warns bool
 }
 
-// role is what the guard says about this process. Programs that the worker starts inherit nothing of it.
+// role is this process's role, set by the guard. Programs that the worker starts do not inherit it.
 var role = sync.OnceValue(func() wire.Role {
 	r := wire.ParseRole(os.Getenv(wire.Env))
 	if r.Worker {
 		syscall.CloseOnExec(wire.FD)
-		_ = os.Unsetenv(wire.Env) // cannot fail: the name is a good one
+		_ = os.Unsetenv(wire.Env) // cannot fail: the name is valid
 	}
 	return r
 })
 
-// Guarded reports whether this process is the worker of a guard, and how many workers the guard has started, including this
-// one. It must be called before this process starts others.
+// Guarded reports whether this process is the worker of a guard, and how many workers the guard has started, including
+// this one. It must be called before this process starts others.
 func Guarded() (starts int, ok bool) { return role().Starts, role().Worker }
 
-// Listen opens the ports, and returns their listeners in the same order; the caller must be ready to answer. In a worker, connections
-// come from the guard, which owns them: it has read the request, forwards the answer, and then closes the connection. Without a guard it
-// returns plain listeners. Call it once.
+// Listen opens the ports and returns their listeners in the same order; the caller must be ready to answer. In a worker
+// the guard owns the ports: it reads the requests, forwards the answers, and then closes the connections. Without a
+// guard, Listen returns plain listeners. Call it once.
 func Listen(ctx context.Context, o Options) ([]net.Listener, error) {
 	if len(o.Ports) > wire.MaxPorts {
 		return nil, fmt.Errorf("%d ports: at most %d are allowed", len(o.Ports), wire.MaxPorts)
@@ -53,11 +55,11 @@ func Listen(ctx context.Context, o Options) ([]net.Listener, error) {
 	file := os.NewFile(wire.FD, "guard")
 	connected, err := net.FileConn(file)
 	if err = errors.Join(err, file.Close()); err != nil {
-		return nil, fmt.Errorf("open the guard's socket: %w", err)
+		return nil, fmt.Errorf("open the socket to the guard: %w", err)
 	}
 	unix, ok := connected.(*net.UnixConn)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("file %d is not the guard's socket", wire.FD), connected.Close())
+		return nil, errors.Join(fmt.Errorf("file descriptor %d is not the socket to the guard", wire.FD), connected.Close())
 	}
 	all, err := register(ctx, unix, o)
 	if err != nil {
@@ -66,7 +68,22 @@ func Listen(ctx context.Context, o Options) ([]net.Listener, error) {
 	return all, nil
 }
 
-// listen opens ports, all or none.
+// SetWarns replaces Options.Warns, also for later workers. It does nothing without a guard, or before Listen.
+func SetWarns(warns bool) {
+	if send := channelToGuard.Load(); send != nil {
+		_ = (*send)(holdMessage(warns)) // fails only if the guard has ended, which ends this process
+	}
+}
+
+func holdMessage(warns bool) []byte {
+	h := wire.Header{Kind: wire.Hold}
+	if warns {
+		h.ID = 1
+	}
+	return h.Append(nil)
+}
+
+// listen opens all ports, or none.
 func listen(ctx context.Context, ports []wire.Port) (all []*net.TCPListener, err error) {
 	var config net.ListenConfig
 	for _, p := range ports {
@@ -87,10 +104,13 @@ func closeAll(all []*net.TCPListener) error {
 	return errors.Join(errs...)
 }
 
-// register sends the table to the guard, and the listening sockets if the guard has none yet.
+// register sends the table to the guard, and the listening sockets if the guard does not have them yet.
 func register(ctx context.Context, unix *net.UnixConn, o Options) ([]net.Listener, error) {
 	if err := sendTable(unix, o.Probes); err != nil {
 		return nil, err
+	}
+	if _, err := unix.Write(holdMessage(o.Warns)); err != nil {
+		return nil, fmt.Errorf("send the hold mode to the guard: %w", err)
 	}
 	addresses := role().Addresses
 	if len(addresses) == 0 {
@@ -113,24 +133,24 @@ func register(ctx context.Context, unix *net.UnixConn, o Options) ([]net.Listene
 		return err
 	}
 	if err := send(wire.Header{Kind: wire.Ready}.Append(nil)); err != nil {
-		return nil, fmt.Errorf("tell the guard to listen: %w", err)
+		return nil, fmt.Errorf("send ready to the guard: %w", err)
 	}
 	channelToGuard.Store(&send)
 	c.start()
 	return all, nil
 }
 
-// hand opens the ports and gives them to the guard. It returns their addresses.
+// hand opens the ports and passes them to the guard. It returns their addresses.
 func hand(ctx context.Context, unix *net.UnixConn, ports []wire.Port) (addresses []string, err error) {
 	opened, err := listen(ctx, ports)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = closeAll(opened) }() // the guard has duplicates, or this has failed
+	defer func() { _ = closeAll(opened) }() // the guard has duplicates, or hand has failed
 	for i, p := range ports {
 		p.Address = opened[i].Addr().String()
 		if err := handOne(unix, opened[i], p); err != nil {
-			return nil, fmt.Errorf("give the port %s to the guard: %w", p.Address, err)
+			return nil, fmt.Errorf("pass port %s to the guard: %w", p.Address, err)
 		}
 		addresses = append(addresses, p.Address)
 	}
@@ -151,7 +171,7 @@ func sendTable(unix *net.UnixConn, probes []wire.Limit) error {
 	message := wire.Header{Kind: wire.Table}.Append(nil)
 	flush := func() error {
 		if _, err := unix.Write(message); err != nil {
-			return fmt.Errorf("tell the guard the probes: %w", err)
+			return fmt.Errorf("send the probes to the guard: %w", err)
 		}
 		message = message[:wire.HeaderSize]
 		return nil

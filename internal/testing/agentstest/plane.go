@@ -1,4 +1,4 @@
-// Package agentstest has what a control plane has beside the agents' API, for fuzz tests of its parts.
+// Package agentstest provides the other parts of a control plane for fuzz tests of the agents' API.
 package agentstest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// Plane is a control plane that knows one Dataplane, Subject's. It ends with the test.
+// Plane is a control plane with one Dataplane, Subject's. It ends with the test.
 type Plane struct {
 	Subject   identity.Subject
 	State     *store.State
@@ -30,7 +30,8 @@ func New(f testing.TB) *Plane {
 	if p.State, err = store.OpenState(filepath.Join(f.TempDir(), "state")); err != nil {
 		f.Fatal(err)
 	}
-	if p.Authority, err = identity.New(f.Context(), identity.Options{Secrets: p.State.Secrets(), Records: p.State}); err != nil {
+	if p.Authority, err = identity.New(f.Context(), identity.Options{Secrets: p.State.Secrets(),
+		Records: p.State}); err != nil {
 		f.Fatal(err)
 	}
 	p.Builder = meshview.NewBuilder(meshview.Options{TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}})

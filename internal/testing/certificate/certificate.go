@@ -1,4 +1,4 @@
-// Package certificate has what a test needs to serve TLS: a certificate, and the roots of clients that trust it.
+// Package certificate provides TLS certificates for tests, and the roots of clients that trust them.
 package certificate
 
 import (
@@ -12,10 +12,11 @@ import (
 	"time"
 )
 
-// validity before and after now, which in a bubble of testing/synctest is the bubble's time.
+// validity is the time before and after now in which a certificate is valid. In a bubble of testing/synctest, now is
+// the bubble's time.
 const validity = 24 * time.Hour
 
-// Server returns a configuration with a new certificate for a name, which signs itself, and the roots of clients that trust it.
+// Server returns a configuration with a new self-signed certificate for a name, and the roots of clients that trust it.
 func Server(t testing.TB, name string) (*tls.Config, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -23,8 +24,9 @@ func Server(t testing.TB, name string) (*tls.Config, *x509.CertPool) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotBefore: time.Now().Add(-validity), NotAfter: time.Now().Add(validity),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotBefore: time.Now().Add(-validity),
+		NotAfter: time.Now().Add(validity),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -37,5 +39,6 @@ func Server(t testing.TB, name string) (*tls.Config, *x509.CertPool) {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(leaf)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}, MinVersion: tls.VersionTLS12}, roots
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}},
+		MinVersion: tls.VersionTLS12}, roots
 }

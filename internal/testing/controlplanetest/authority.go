@@ -1,4 +1,4 @@
-// Package controlplanetest is a control plane for tests of agents: it has real TLS and real signatures, and a test scripts what it sends.
+// Package controlplanetest is a scripted control plane for tests of agents, with real TLS and real signatures.
 package controlplanetest
 
 import (
@@ -19,9 +19,9 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// Authority signs certificates with a key of its own.
+// Authority signs certificates with its own key.
 type Authority struct {
-	// Key signs.
+	// Key signs certificates.
 	Key *ecdsa.PrivateKey
 	// Cert is the authority's own certificate.
 	Cert *x509.Certificate
@@ -66,7 +66,8 @@ func NewAuthority(t testing.TB) *Authority {
 	return &Authority{key, cert}
 }
 
-// Sign returns a leaf, with which a proxy or a server can do all that it must. It began a second ago, and life is its whole life.
+// Sign returns a leaf certificate with all usages of a proxy and a server. It became valid a second ago, and life is
+// its whole validity.
 func (a *Authority) Sign(t testing.TB, public any, life time.Duration, dnsName, spiffeID string) []byte {
 	t.Helper()
 	template := &x509.Certificate{
@@ -89,7 +90,7 @@ func (a *Authority) Sign(t testing.TB, public any, life time.Duration, dnsName, 
 	return der
 }
 
-// BundleOf returns the CAs as the control plane sends them.
+// BundleOf returns the CAs in the form that the control plane sends.
 func BundleOf(cas ...*Authority) *agentv1.Bundle {
 	b := &agentv1.Bundle{}
 	hash := sha256.New()
@@ -101,7 +102,7 @@ func BundleOf(cas ...*Authority) *agentv1.Bundle {
 	return b
 }
 
-// Give writes the file with the CAs of the control plane that agents are given.
+// Give writes the file that configures agents with the control plane's CAs.
 func (cp *ControlPlane) Give(cas ...*Authority) {
 	cp.t.Helper()
 	var file []byte

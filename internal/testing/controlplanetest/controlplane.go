@@ -22,27 +22,27 @@ import (
 
 // Options of a ControlPlane. All are required.
 type Options struct {
-	// Listen opens Address, again after each Stop.
+	// Listen opens Address, and reopens it after each Stop.
 	Listen  func(ctx context.Context, network, address string) (net.Listener, error)
 	Address string
-	// Bootstrap is what agents get for their Envoy.
+	// Bootstrap is the bootstrap that agents get for their Envoy.
 	Bootstrap []byte
 }
 
-// State is what a ControlPlane answers.
+// State configures the responses of a ControlPlane.
 type State struct {
 	// Serving is the CA of the control plane's own certificate.
 	Serving *Authority
-	// CA signs certificates of proxies, for Life, and Trusted are those that are accepted.
+	// CA signs certificates of proxies, valid for Life. Trusted CAs are accepted.
 	CA      *Authority
 	Trusted []*Authority
 	Life    time.Duration
-	// Token is the one to join with.
+	// Token to join with.
 	Token     string
 	Bootstrap []byte
 	// Features are announced in each new session.
 	Features []string
-	// Spoil changes each identity that is issued. Default: none.
+	// Spoil changes each issued identity. Default: none.
 	Spoil func(*agentv1.Identity)
 	// Joined are the features of the agent that joined last.
 	Joined []string
@@ -54,35 +54,36 @@ type ControlPlane struct {
 
 	// Address of the control plane, host:port.
 	Address string
-	// CAFile has the CAs that agents are given.
+	// CAFile has the CAs that agents are configured with.
 	CAFile string
-	// Send has messages for the open session.
+	// Send has the messages to send on the open session.
 	Send chan *agentv1.ControlMessage
 
 	t      testing.TB
 	listen func(ctx context.Context, network, address string) (net.Listener, error)
-	got    chan *agentv1.AgentMessage // from all sessions
+	got    chan *agentv1.AgentMessage // messages of all sessions
 
 	mu    sync.Mutex
 	state State
 	stop  func()
 }
 
-// New returns a control plane that does not serve yet. It is stopped when the test ends.
+// New returns a control plane that does not serve yet. It stops at the end of the test.
 func New(t testing.TB, o Options) *ControlPlane {
 	t.Helper()
 	ca := NewAuthority(t)
 	cp := &ControlPlane{
 		t: t, listen: o.Listen, Address: o.Address, CAFile: filepath.Join(t.TempDir(), "serving-ca.crt"),
-		state: State{Serving: NewAuthority(t), CA: ca, Trusted: []*Authority{ca}, Life: time.Hour, Token: "good", Bootstrap: o.Bootstrap},
-		Send:  make(chan *agentv1.ControlMessage, 16), got: make(chan *agentv1.AgentMessage, 64), stop: func() {},
+		state: State{Serving: NewAuthority(t), CA: ca, Trusted: []*Authority{ca}, Life: time.Hour,
+			Token: "good", Bootstrap: o.Bootstrap},
+		Send: make(chan *agentv1.ControlMessage, 16), got: make(chan *agentv1.AgentMessage, 64), stop: func() {},
 	}
 	cp.Give(cp.state.Serving)
 	t.Cleanup(cp.Stop)
 	return cp
 }
 
-// Start serves.
+// Start starts to serve.
 func (cp *ControlPlane) Start() {
 	cp.t.Helper()
 	key := NewKey(cp.t)
@@ -106,11 +107,11 @@ func (cp *ControlPlane) Start() {
 	}
 	go func() {
 		defer close(served)
-		_ = server.Serve(l) // it says that it was stopped
+		_ = server.Serve(l) // returns an error after Stop
 	}()
 }
 
-// Stop kills it: connections break.
+// Stop kills the control plane: connections break.
 func (cp *ControlPlane) Stop() {
 	cp.mu.Lock()
 	stop := cp.stop
@@ -118,21 +119,21 @@ func (cp *ControlPlane) Stop() {
 	stop()
 }
 
-// Restart kills it and starts it again.
+// Restart kills the control plane and starts it again.
 func (cp *ControlPlane) Restart() {
 	cp.t.Helper()
 	cp.Stop()
 	cp.Start()
 }
 
-// Set changes what is answered from now on.
+// Set changes the state for future responses.
 func (cp *ControlPlane) Set(change func(*State)) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	change(&cp.state)
 }
 
-// State returns what is answered now.
+// State returns the current state.
 func (cp *ControlPlane) State() State {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -171,7 +172,7 @@ func (cp *ControlPlane) Join(ctx context.Context, r *agentv1.JoinRequest) (*agen
 		return nil, status.Error(codes.Unauthenticated, "bad token")
 	}
 	if n := r.GetMemoryBytes(); n < 16<<20 {
-		return nil, status.Errorf(codes.InvalidArgument, "memory_bytes: %d: the agent must say what it has", n)
+		return nil, status.Errorf(codes.InvalidArgument, "memory_bytes: %d: the agent must report its memory", n)
 	}
 	id, err := cp.issue(r.GetCsr(), r.GetName(), r.GetMesh())
 	if err != nil {
@@ -191,7 +192,8 @@ func (cp *ControlPlane) authenticate(ctx context.Context) error {
 	for _, ca := range cp.State().Trusted {
 		roots.AddCert(ca.Cert)
 	}
-	if _, err := info.State.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	if _, err := info.State.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	return nil

@@ -13,7 +13,8 @@ func (cp *ControlPlane) Session(stream agentv1.AgentService_SessionServer) error
 	received := make(chan error, 1)
 	go func() { received <- cp.receive(stream) }()
 	welcome := &agentv1.Welcome{Features: cp.State().Features}
-	if err := stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
+	if err := stream.Send(&agentv1.ControlMessage{
+		Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
 	for {
@@ -28,7 +29,7 @@ func (cp *ControlPlane) Session(stream agentv1.AgentService_SessionServer) error
 	}
 }
 
-// receive passes on messages until the stream breaks, and returns why.
+// receive passes messages on until the stream breaks, and returns why.
 func (cp *ControlPlane) receive(stream agentv1.AgentService_SessionServer) error {
 	for {
 		m, err := stream.Recv()
@@ -36,17 +37,18 @@ func (cp *ControlPlane) receive(stream agentv1.AgentService_SessionServer) error
 			return err
 		}
 		if m.GetDraining() != nil {
-			cp.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainRecorded{DrainRecorded: &agentv1.DrainRecorded{}}}
+			cp.Send <- &agentv1.ControlMessage{
+				Message: &agentv1.ControlMessage_DrainRecorded{DrainRecorded: &agentv1.DrainRecorded{}}}
 		}
 		select {
 		case cp.got <- m:
-		case <-stream.Context().Done(): // nobody expects more
+		case <-stream.Context().Done(): // no message is expected any longer
 			return stream.Context().Err()
 		}
 	}
 }
 
-// Expect returns the first message of an agent that is wanted. It drops those before.
+// Expect returns the first wanted message of an agent, and drops earlier ones.
 func (cp *ControlPlane) Expect(wanted func(*agentv1.AgentMessage) bool) *agentv1.AgentMessage {
 	cp.t.Helper()
 	ended := wait.Context(cp.t).Done()
@@ -78,12 +80,12 @@ func (cp *ControlPlane) SendServingCA(b *agentv1.Bundle) {
 	cp.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_ServingCa{ServingCa: b}}
 }
 
-// SendRenewNow asks for a renewal.
+// SendRenewNow requests a renewal.
 func (cp *ControlPlane) SendRenewNow() {
 	cp.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}}
 }
 
-// SendDrainState says why the proxy should get no new traffic.
+// SendDrainState sends why the proxy should get no new traffic.
 func (cp *ControlPlane) SendDrainState(d *agentv1.DrainState) {
 	cp.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_DrainState{DrainState: d}}
 }
@@ -93,7 +95,8 @@ func (cp *ControlPlane) SendProbes(p *agentv1.Probes) {
 	cp.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Probes{Probes: p}}
 }
 
-// SendServiceProbes says how to ask the applications.
+// SendServiceProbes sends the probes of the applications.
 func (cp *ControlPlane) SendServiceProbes(p ...*agentv1.ServiceProbe) {
-	cp.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_ServiceProbes{ServiceProbes: &agentv1.ServiceProbes{Probes: p}}}
+	cp.Send <- &agentv1.ControlMessage{
+		Message: &agentv1.ControlMessage_ServiceProbes{ServiceProbes: &agentv1.ServiceProbes{Probes: p}}}
 }

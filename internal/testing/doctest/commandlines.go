@@ -17,10 +17,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// CommandLines fails the test for each command line in the Markdown files at the top of a repository and in docs that the program does
-// not take: an unknown command or flag, an invalid value, or wrong arguments. A span of code in a sentence may leave out what must be given.
-// program returns the program's command, and a new one each time. CHANGELOG.md is about the past, and the pages of docs/reference have
-// usages in the place of command lines.
+// CommandLines fails the test for each command line, in the Markdown files at the top of a repository and in docs, that
+// the program rejects: an unknown command or flag, an invalid value, or wrong arguments. A code span in a sentence may
+// omit required parts. program returns the program's command, a new one for each call. CHANGELOG.md is skipped, since
+// it is about older versions, and the pages of docs/reference, since they have usages instead of command lines.
 func CommandLines(t testing.TB, repository string, program func() *cobra.Command) {
 	t.Helper()
 	found, name := 0, program().Name() // making a program is slow, and cobra keeps each
@@ -51,7 +51,7 @@ func CommandLines(t testing.TB, repository string, program func() *cobra.Command
 	}
 }
 
-// pages returns the Markdown files of a repository that are not written by a program.
+// pages returns the hand-written Markdown files of a repository.
 func pages(t testing.TB, repository string) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(repository, "*.md"))
@@ -84,8 +84,8 @@ var (
 // prefixes may come before the name of a program: words of the shell, the prompt, and variables.
 var prefixes = regexp.MustCompile(`^([$!]|do|then|else|until|while|if|exec|time|sudo|\w+=.*)$`)
 
-// commandLines returns the arguments of each call of the program in a script. Text that is none does no harm, unless a line begins with
-// the program's name.
+// commandLines returns the arguments of each call of the program in a script. Other text is ignored, unless a line
+// begins with the program's name.
 func commandLines(script, program string) [][]string {
 	var all [][]string
 	for _, words := range simpleCommands(script) {
@@ -104,8 +104,10 @@ func commandLines(script, program string) [][]string {
 	return all
 }
 
-// token is a word, a redirection, a comment, or what ends a command. A quote ends with its line, since text has apostrophes.
-var token = regexp.MustCompile(`\d*[<>]+&?[ \t]*[^\s|&;()<>]+|(?:\\.|'[^'\n]*'?|"(?:\\.|[^"\\\n])*"?|[^\s'"\\|&;(){}<>])+|[\n|&;(){}]`)
+// token is a word, a redirection, a comment, or the end of a command. A quote ends with its line, since text may
+// contain apostrophes.
+var token = regexp.MustCompile(
+	`\d*[<>]+&?[ \t]*[^\s|&;()<>]+|(?:\\.|'[^'\n]*'?|"(?:\\.|[^"\\\n])*"?|[^\s'"\\|&;(){}<>])+|[\n|&;(){}]`)
 
 var redirection = regexp.MustCompile(`^\d*[<>]`)
 
@@ -138,7 +140,7 @@ func drawn(word string) bool {
 	return strings.ContainsFunc(word, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
-// parse returns why the command of a program does not take arguments. A mention of it may leave out what must be given.
+// parse returns an error if a program's command rejects arguments. A mention of the command may omit required parts.
 func parse(root *cobra.Command, args []string, mention bool) error {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

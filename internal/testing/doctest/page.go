@@ -1,4 +1,5 @@
-// Package doctest has tests compare the docs with what they are about: the pages of docs/reference, which it writes, and command lines in all pages.
+// Package doctest lets tests compare the docs with the programs: the generated pages of docs/reference, and the command
+// lines in all pages.
 package doctest
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Golden fails the test if a file does not have a text, or with update writes it.
+// Golden fails the test if a file differs from want. If update is set, it writes the file instead.
 func Golden(t testing.TB, update bool, file, want string) {
 	t.Helper()
 	if update {
@@ -25,7 +26,7 @@ func Golden(t testing.TB, update bool, file, want string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("%s is not what the source says, make golden writes it (-want +got):\n%s", file, diff)
+		t.Errorf("%s differs from its source, make golden writes it (-want +got):\n%s", file, diff)
 	}
 }
 
@@ -33,16 +34,17 @@ func Golden(t testing.TB, update bool, file, want string) {
 type Options struct {
 	// About is a paragraph about the program.
 	About string
-	// Variable returns the variable that sets a flag of a command, "" if none does.
+	// Variable returns the variable that sets a flag of a command, or "".
 	Variable func(*cobra.Command, *pflag.Flag) string
-	// Key returns the key of a flag of a command in the configuration file, "" if there is none.
+	// Key returns the key of a flag of a command in the configuration file, or "".
 	Key func(*cobra.Command, *pflag.Flag) string
 }
 
 // Page returns the page of a program, as Markdown.
 func Page(root *cobra.Command, o Options) string {
 	p := &page{o: o}
-	p.print("# %s\n\n<!-- Written by make golden from the program's flags. -->\n\n%s. %s\n", root.Name(), root.Short, o.About)
+	p.print("# %s\n\n<!-- Written by make golden from the program's flags. -->\n\n%s. %s\n",
+		root.Name(), root.Short, o.About)
 	p.command(root)
 	return p.text.String()
 }
@@ -56,7 +58,7 @@ func (p *page) print(format string, args ...any) {
 	_, _ = fmt.Fprintf(&p.text, format, args...) // never fails
 }
 
-// command writes a command, and those below it.
+// command writes a command and its subcommands.
 func (p *page) command(cmd *cobra.Command) {
 	flags := flagsOf(cmd)
 	if len(flags) > 0 || !cmd.HasSubCommands() {
@@ -74,7 +76,7 @@ func (p *page) command(cmd *cobra.Command) {
 	}
 }
 
-// flagsOf returns the flags that the command itself has.
+// flagsOf returns the command's own flags.
 func flagsOf(cmd *cobra.Command) []*pflag.Flag {
 	var all []*pflag.Flag
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -98,11 +100,12 @@ func (p *page) flags(cmd *cobra.Command, flags []*pflag.Flag) {
 		if value != "" {
 			name += " " + value
 		}
-		p.print("| `%s` | %s | %s | %s | %s |\n", cell(name), code(p.o.Variable(cmd, f)), code(p.o.Key(cmd, f)), code(defaultOf(f)), cell(usage))
+		p.print("| `%s` | %s | %s | %s | %s |\n", cell(name), code(p.o.Variable(cmd, f)), code(p.o.Key(cmd, f)),
+			code(defaultOf(f)), cell(usage))
 	}
 }
 
-// defaultOf returns the default of a flag, "" where it is nothing.
+// defaultOf returns the default of a flag, or "" for a zero value.
 func defaultOf(f *pflag.Flag) string {
 	switch f.DefValue {
 	case "false", "[]", "0s", "0":

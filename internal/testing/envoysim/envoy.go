@@ -1,8 +1,9 @@
-// Package envoysim simulates what an Envoy does with ADS, as far as a server can see: it subscribes to what clusters and
-// listeners refer to, warms, ACKs and refuses, drains listeners, and says what it has when it reconnects. It is for tests, and does
-// what trials with the real Envoy showed, and no more (docs/decisions/008-ads-stream.md).
+// Package envoysim simulates Envoy's side of ADS, as far as a server can observe it: it subscribes to the resources
+// that clusters and listeners refer to, warms, ACKs and refuses, drains listeners, and reports its state when it
+// reconnects. It is for tests, and only shows behaviour that trials with the real Envoy have shown
+// (docs/decisions/008-ads-stream.md).
 //
-// It has no clock but time.Now, no goroutine and no network: its user gives it responses, and gets its requests.
+// It has no clock but time.Now, no goroutine and no network: its user passes in responses, and receives its requests.
 package envoysim
 
 import (
@@ -14,67 +15,69 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// WarmingTimeout is Envoy's initial_fetch_timeout: after it a cluster goes into use without endpoints.
+// WarmingTimeout is Envoy's initial_fetch_timeout, after which a cluster is used without endpoints.
 const WarmingTimeout = 15 * time.Second
 
 // Options of an Envoy.
 type Options struct {
 	Node     string
 	Protocol Protocol
-	// Star subscribes to all clusters and listeners by the name "*", and not by naming nothing.
+	// Star subscribes to all clusters and listeners with the name "*" instead of without names.
 	Star bool
-	// DrainTime is how long a listener that is replaced or removed serves its open connections. It keeps its routes so long.
+	// DrainTime is how long a replaced or removed listener serves its open connections, and keeps its routes.
 	DrainTime time.Duration
-	// Records has the metadata of the node say that an agent takes records of plain text.
+	// Records sets the node metadata of an agent that reads plaintext records.
 	Records bool
 }
 
-// Envoy is what one Envoy has, which outlives its streams. It is not safe for concurrent use.
+// Envoy is the state of one Envoy, which outlives its streams. It is not safe for concurrent use.
 type Envoy struct {
 	Options
 	send       func(*Request)
-	introduced bool // the stream knows the node
+	introduced bool // the node was sent on the stream
 
-	has      map[resource.Name]*Resource // in use, or warming if there was none before
-	named    map[resource.Name]string    // versions that it names on a new stream: only what accepted responses brought
-	unnamed  map[*Resource]bool          // what it has from a stream that was lost, and did not name on this one
-	received map[*Resource]bool          // what came on this stream
-	names    map[resource.Name]bool      // endpoints and routes that it subscribes to
-	absent   map[resource.Name]bool      // routes that are known not to exist
-	broken   map[resource.Name]bool      // refused when they were new, so that what needs them cannot work
-	extra    map[resource.Name]bool      // those that nothing needs, see Ask
-	begun    map[resource.Type]bool      // types that it has asked for
-	// initialized: it has got clusters, and asks for listeners when they are warm.
+	has      map[resource.Name]*Resource // in use, or warming for the first time
+	named    map[resource.Name]string    // versions reported on a new stream: only from accepted responses
+	unnamed  map[*Resource]bool          // resources from a lost stream that were not reported on this one
+	received map[*Resource]bool          // received on this stream
+	names    map[resource.Name]bool      // subscribed endpoints and routes
+	absent   map[resource.Name]bool      // routes reported not to exist
+	broken   map[resource.Name]bool      // refused when new, so that resources that need them cannot work
+	extra    map[resource.Name]bool      // subscriptions without need, see Ask
+	begun    map[resource.Type]bool      // requested types
+	// initialized means that it has received clusters. It requests listeners when they are warm.
 	initialized bool
 	ready       map[string]bool // clusters that have been warm
-	// warming clusters; true if their endpoints were due on a stream that was lost.
+	// warming clusters; the value is true if their endpoints were due on a lost stream.
 	warming map[string]bool
 	active  map[string]*Resource // listeners in use
-	// draining are listeners that were replaced or removed.
+	// draining are replaced or removed listeners.
 	draining []draining
-	// emptied are clusters whose endpoints were removed while they warmed: they have gone into use without any.
+	// emptied are clusters whose endpoints were removed while they warmed. They are in use without endpoints.
 	emptied map[string]bool
-	refused bool // it has refused something
+	refused bool // it has refused a resource
 
 	nonces   map[resource.Type]string
-	versions map[resource.Type]string // the version_info that it accepted last
-	withheld []*Request               // answers to responses with clusters, until these are warm
+	versions map[resource.Type]string // the last accepted version_info
+	withheld []*Request               // responses to updates with clusters, until these are warm
 	hold     bool                     // see Hold
 }
 
-// New returns an Envoy that has nothing and no stream.
+// New returns an Envoy without resources and without a stream.
 func New(o Options) *Envoy {
 	return &Envoy{
 		Options: o,
-		has:     map[resource.Name]*Resource{}, named: map[resource.Name]string{}, unnamed: map[*Resource]bool{}, received: map[*Resource]bool{},
-		names: map[resource.Name]bool{}, absent: map[resource.Name]bool{}, broken: map[resource.Name]bool{}, extra: map[resource.Name]bool{}, begun: map[resource.Type]bool{},
+		has:     map[resource.Name]*Resource{}, named: map[resource.Name]string{}, unnamed: map[*Resource]bool{},
+		received: map[*Resource]bool{},
+		names:    map[resource.Name]bool{}, absent: map[resource.Name]bool{}, broken: map[resource.Name]bool{},
+		extra: map[resource.Name]bool{}, begun: map[resource.Type]bool{},
 		ready: map[string]bool{}, warming: map[string]bool{}, active: map[string]*Resource{}, emptied: map[string]bool{},
 		nonces: map[resource.Type]string{}, versions: map[resource.Type]string{},
 	}
 }
 
-// Connect forgets the stream before, and begins one whose requests go to send: the first one of each type that it has ever
-// asked for, with what it has.
+// Connect drops the previous stream, and begins one whose requests go to send: the first request of each type requested
+// so far, with its current versions.
 func (e *Envoy) Connect(send func(*Request)) {
 	e.send, e.introduced = send, false
 	clear(e.received)
@@ -96,17 +99,17 @@ func (e *Envoy) Connect(send func(*Request)) {
 	}
 }
 
-// Hold makes it answer no response with clusters, as if they warmed, until it is called with false.
+// Hold delays all answers to responses with clusters, as if the clusters were warming, until it is called with false.
 func (e *Envoy) Hold(on bool) {
 	e.hold = on
 	e.Settle()
 }
 
-// Refusals say what is refused of a response, and how. The zero value refuses nothing.
+// Refusals configure which resources of a response to refuse, and how. The zero value refuses nothing.
 type Refusals struct {
-	// Reason of a resource that is refused, "" for another.
+	// Reason returns why to refuse a resource, "" to accept it.
 	Reason func(*Resource) string
-	// Whole refuses the whole response because of one resource, which the NACK names unless it is Unnamed.
+	// Whole refuses the whole response because of one resource. The NACK names the resource unless Unnamed is set.
 	Whole, Unnamed bool
 }
 
@@ -117,7 +120,7 @@ func (r Refusals) reason(p *Resource) string {
 	return r.Reason(p)
 }
 
-// Take applies a response, and answers it now or, if clusters warm, when they have warmed.
+// Take applies a response. It answers now or, if clusters warm, when they are warm.
 func (e *Envoy) Take(r *Response, refusals Refusals) {
 	e.nonces[r.Type] = r.Nonce
 	e.initialized = e.initialized || r.Type == resource.Cluster
@@ -126,7 +129,7 @@ func (e *Envoy) Take(r *Response, refusals Refusals) {
 	if answer.Refusal == "" {
 		e.versions[r.Type] = r.Version
 	}
-	e.follow() // Envoy does so before it answers
+	e.follow() // Envoy follows before it answers
 	if r.Type == resource.Cluster && (e.hold || !first && len(e.warming) > 0) {
 		e.withheld = append(e.withheld, answer)
 	} else {
@@ -135,8 +138,8 @@ func (e *Envoy) Take(r *Response, refusals Refusals) {
 	e.Settle()
 }
 
-// Settle does what has become possible: it sends withheld answers and the first request for listeners, puts listeners into
-// use, and ends drains. Take calls it, too.
+// Settle makes all transitions that have become possible: it sends withheld answers and the first request for
+// listeners, activates listeners, and ends drains. Take also calls it.
 func (e *Envoy) Settle() {
 	if len(e.warming) == 0 && !e.hold {
 		for _, answer := range e.withheld {
@@ -152,7 +155,8 @@ func (e *Envoy) Settle() {
 	e.follow()
 }
 
-// Gone returns the names that a response removes, sorted. In the state of the world it is what a list no longer contains.
+// Gone returns the names that a response removes, sorted. In the state of the world these are the names missing from a
+// list.
 func (e *Envoy) Gone(r *Response) []string {
 	gone := slices.Clone(r.Gone)
 	if e.Protocol == SotW && wild(r.Type) {
@@ -166,7 +170,7 @@ func (e *Envoy) Gone(r *Response) []string {
 	return gone
 }
 
-// apply applies what is good, and returns the message of a NACK in Envoy's words.
+// apply applies the good resources, and returns the message of a NACK in Envoy's words.
 func (e *Envoy) apply(r *Response, refusals Refusals) string {
 	first := slices.IndexFunc(r.Put, func(p *Resource) bool { return refusals.reason(p) != "" })
 	if first >= 0 && refusals.Whole {
@@ -206,7 +210,7 @@ func (e *Envoy) apply(r *Response, refusals Refusals) string {
 	return reasons[0]
 }
 
-// name notes what it will name on the next stream, after a response that it accepted.
+// name records the versions to report on the next stream, after an accepted response.
 func (e *Envoy) name(r *Response, gone []string) {
 	for _, p := range r.Put {
 		if e.has[p.Key] == p {
@@ -224,7 +228,7 @@ func (e *Envoy) refuse(list ...*Resource) {
 		if e.has[p.Key] == nil {
 			e.broken[p.Key] = true
 		}
-		if p.Key.Type == resource.Endpoint { // a refusal also ends the wait
+		if p.Key.Type == resource.Endpoint { // a refusal also ends the wait for endpoints
 			e.warmed(p.Key.Name)
 		}
 	}
@@ -232,7 +236,7 @@ func (e *Envoy) refuse(list ...*Resource) {
 
 func (e *Envoy) put(p *Resource) {
 	if !wild(p.Key.Type) && !e.names[p.Key] {
-		return // sent before the server knew that it is not needed any more
+		return // sent before the server learned that it is no longer needed
 	}
 	was := e.has[p.Key]
 	e.has[p.Key] = p
@@ -254,7 +258,7 @@ func (e *Envoy) put(p *Resource) {
 	}
 }
 
-// warmed is called for endpoints: in Sonde a cluster and its assignment have the same name.
+// warmed handles endpoints: in Sonde a cluster and its assignment have the same name.
 func (e *Envoy) warmed(name string) {
 	if n := (resource.Name{Type: resource.Cluster, Name: name}); e.has[n] != nil {
 		delete(e.warming, name)
@@ -285,8 +289,8 @@ func (e *Envoy) remove(n resource.Name) {
 	delete(e.has, n)
 }
 
-// GiveUp ends the wait for the endpoints of all warming clusters, as Envoy does after WarmingTimeout. It calls report for each
-// whose endpoints were not due on a stream that was lost.
+// GiveUp ends the wait for the endpoints of all warming clusters, as Envoy does after WarmingTimeout. It calls report
+// for each, except those whose endpoints were due on a lost stream.
 func (e *Envoy) GiveUp(report func(cluster string)) {
 	for _, name := range slices.Sorted(maps.Keys(e.warming)) {
 		if !e.warming[name] {
@@ -297,5 +301,5 @@ func (e *Envoy) GiveUp(report func(cluster string)) {
 	e.Settle()
 }
 
-// wild types are subscribed to as a whole.
+// wild reports whether a type is subscribed to as a whole.
 func wild(t resource.Type) bool { return t == resource.Cluster || t == resource.Listener }

@@ -14,7 +14,7 @@ type draining struct {
 	until    time.Time
 }
 
-// deactivate makes a listener drain that is replaced or removed.
+// deactivate drains a replaced or removed listener.
 func (e *Envoy) deactivate(name string) {
 	if l := e.active[name]; l != nil {
 		e.draining = append(e.draining, draining{name, l, time.Now().Add(e.DrainTime)})
@@ -22,7 +22,7 @@ func (e *Envoy) deactivate(name string) {
 	delete(e.active, name)
 }
 
-// NextDrained returns after how long the next drain is over, 0 if nothing drains. Settle must then be called.
+// NextDrained returns when the next drain ends, 0 if none runs. Call Settle then.
 func (e *Envoy) NextDrained() time.Duration {
 	if len(e.draining) == 0 {
 		return 0
@@ -30,7 +30,7 @@ func (e *Envoy) NextDrained() time.Duration {
 	return max(1, time.Until(e.draining[0].until))
 }
 
-// activate puts listeners into use whose routes are there, do not exist, or are refused.
+// activate activates listeners whose routes are present, do not exist, or are refused.
 func (e *Envoy) activate() {
 	for n, l := range e.has {
 		missing := func(route string) bool {
@@ -45,11 +45,12 @@ func (e *Envoy) activate() {
 	}
 }
 
-// Lack is what a listener that is in use or drains needs, and Envoy does not have: traffic is harmed.
+// Lack is a missing resource that an active or draining listener needs, which harms traffic.
 type Lack struct {
 	Listener *Resource
 	Draining bool
-	// Needs is a route or a cluster. The cluster is there if it only lacks its endpoints, which were removed while it warmed.
+	// Needs is a route or a cluster. With WithoutEndpoints the cluster exists, but its endpoints were removed while it
+	// warmed.
 	Needs            resource.Name
 	WithoutEndpoints bool
 }
@@ -66,9 +67,9 @@ func (l Lack) String() string {
 	return text
 }
 
-// Lacks returns all that would harm traffic. Listeners do not count that the server cannot know about: those that came on a stream
-// that was lost and are not named, and in the state of the world all that this stream has not brought. Nor does what needs a resource
-// that was refused when it was new.
+// Lacks returns everything that would harm traffic. It leaves out listeners that the server cannot know: those from a
+// lost stream that were not reported, and in the state of the world all listeners that this stream has not sent. It
+// also leaves out the needs of a resource that was refused when new.
 func (e *Envoy) Lacks() []Lack {
 	var all []Lack
 	for _, name := range slices.Sorted(maps.Keys(e.active)) {

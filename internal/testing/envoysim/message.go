@@ -29,11 +29,11 @@ func Protocols() []Protocol { return []Protocol{Delta, SotW} }
 // Request is a request in either protocol.
 type Request struct {
 	Type resource.Type
-	// Node is not sent if empty.
+	// Node is only sent if not empty.
 	Node string
-	// Records is sent with the Node, see Options.
+	// Records is sent together with Node, see Options.
 	Records bool
-	// Add and Remove change the subscriptions of delta.
+	// Add and Remove change the subscriptions in the delta protocol.
 	Add, Remove []string
 	// Names are the whole subscription in the state of the world.
 	Names []string
@@ -42,7 +42,7 @@ type Request struct {
 	Nonce    string
 	// Version is the version_info of the state of the world.
 	Version string
-	// Refusal makes it a NACK.
+	// Refusal makes the request a NACK.
 	Refusal string
 }
 
@@ -75,7 +75,8 @@ func (r *Request) node() *corev3.Node {
 	}
 	node := &corev3.Node{Id: r.Node}
 	if r.Records {
-		node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{resource.NodeRecords: structpb.NewStringValue("true")}}
+		node.Metadata = &structpb.Struct{
+			Fields: map[string]*structpb.Value{resource.NodeRecords: structpb.NewStringValue("true")}}
 	}
 	return node
 }
@@ -84,7 +85,7 @@ func (r *Request) node() *corev3.Node {
 type Response struct {
 	Type  resource.Type
 	Nonce string
-	// Put are its resources.
+	// Put are the resources of the response.
 	Put []*Resource
 	// Gone are the removed_resources of delta.
 	Gone []string
@@ -102,7 +103,7 @@ func (r *Response) Names() []string {
 	return names
 }
 
-// Delta decodes a response of delta. Names and versions must be those of the resources.
+// Delta decodes a delta response. Names and versions must match the resources.
 func (d *Decoder) Delta(m *discoveryv3.DeltaDiscoveryResponse) (*Response, error) {
 	r := &Response{Type: resource.Type(m.GetTypeUrl()), Nonce: m.GetNonce(), Gone: slices.Clone(m.GetRemovedResources())}
 	for _, one := range m.GetResources() {
@@ -115,7 +116,7 @@ func (d *Decoder) Delta(m *discoveryv3.DeltaDiscoveryResponse) (*Response, error
 	return r, nil
 }
 
-// SotW decodes a response of the state of the world.
+// SotW decodes a state-of-the-world response.
 func (d *Decoder) SotW(m *discoveryv3.DiscoveryResponse) (*Response, error) {
 	r := &Response{Type: resource.Type(m.GetTypeUrl()), Nonce: m.GetNonce(), Version: m.GetVersionInfo()}
 	for _, body := range m.GetResources() {
@@ -128,7 +129,7 @@ func (d *Decoder) SotW(m *discoveryv3.DiscoveryResponse) (*Response, error) {
 	return r, nil
 }
 
-// Wire is a stream in either protocol. It sends requests and receives responses, and does nothing by itself.
+// Wire is a stream in either protocol. It only sends the given requests and receives responses.
 type Wire interface {
 	Send(r *Request) error
 	Recv() (*Response, error)

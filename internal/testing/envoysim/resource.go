@@ -22,24 +22,24 @@ import (
 // Resource is a decoded resource and what it refers to.
 type Resource struct {
 	Key resource.Name
-	// Version is the hash of Body, like Sonde's versions: the state of the world has no other.
+	// Version is the hash of Body, as in Sonde's versions: the state of the world has no version per resource.
 	Version string
 	Body    *anypb.Any
-	// Endpoints is the assignment that a cluster asks for, "" if it needs none.
+	// Endpoints is the assignment that a cluster requests, "" if none.
 	Endpoints string
-	// Routes are the route configurations that a listener asks for.
+	// Routes are the route configurations that a listener requests.
 	Routes []string
-	// Clusters are those that a listener or a route configuration sends traffic to.
+	// Clusters are the targets of a listener or a route configuration.
 	Clusters []string
 }
 
-// Decoder decodes each resource once. Its zero value is ready, and is safe for concurrent use.
+// Decoder decodes each resource once. Its zero value is usable, and is safe for concurrent use.
 type Decoder struct {
 	mu    sync.Mutex
 	known map[string]*Resource
 }
 
-// Decode returns the resource in body. It is an error if that has another name or version, unless these are empty.
+// Decode returns the resource in body. It returns an error if the name or version differs, unless they are empty.
 func (d *Decoder) Decode(body *anypb.Any, name, version string) (*Resource, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -56,7 +56,8 @@ func (d *Decoder) Decode(body *anypb.Any, name, version string) (*Resource, erro
 		d.known[text] = r
 	}
 	if name != "" && (name != r.Key.Name || version != r.Version) {
-		return nil, fmt.Errorf("%s %q comes as %q of version %s, and is %s", r.Key.Type.Short(), r.Key.Name, name, version, r.Version)
+		return nil, fmt.Errorf("%s %q was sent as %q of version %s, want version %s",
+			r.Key.Type.Short(), r.Key.Name, name, version, r.Version)
 	}
 	return r, nil
 }
@@ -64,7 +65,8 @@ func (d *Decoder) Decode(body *anypb.Any, name, version string) (*Resource, erro
 // Decode returns the resource in body.
 func Decode(body *anypb.Any) (*Resource, error) {
 	sum := sha256.Sum256(body.GetValue())
-	r := &Resource{Key: resource.Name{Type: resource.Type(body.GetTypeUrl())}, Version: hex.EncodeToString(sum[:8]), Body: body}
+	r := &Resource{Key: resource.Name{Type: resource.Type(body.GetTypeUrl())}, Version: hex.EncodeToString(sum[:8]),
+		Body: body}
 	if err := r.decode(); err != nil {
 		return nil, fmt.Errorf("decode %s: %w", r.Key.Type.Short(), err)
 	}

@@ -6,25 +6,25 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Get returns what it has with that name, nil if nothing.
+// Get returns the resource with a name, or nil.
 func (e *Envoy) Get(n resource.Name) *Resource { return e.has[n] }
 
-// All returns all that it has: what is in use, and what warms for the first time.
+// All returns all resources: those in use, and those warming for the first time.
 func (e *Envoy) All() map[resource.Name]*Resource { return maps.Clone(e.has) }
 
-// Active returns the listener in use with that name, nil if there is none.
+// Active returns the active listener with a name, or nil.
 func (e *Envoy) Active(name string) *Resource { return e.active[name] }
 
-// Received says whether a resource came on this stream, so that the server knows that it has it.
+// Received reports whether a resource was received on this stream, so that the server knows it.
 func (e *Envoy) Received(r *Resource) bool { return e.received[r] }
 
 // Warming returns how many clusters warm.
 func (e *Envoy) Warming() int { return len(e.warming) }
 
-// Withholds says whether a response with clusters is not answered yet.
+// Withholds reports whether a response with clusters is unanswered.
 func (e *Envoy) Withholds() bool { return len(e.withheld) > 0 }
 
-// Refused says whether it has refused something.
+// Refused reports whether it has refused a resource.
 func (e *Envoy) Refused() bool { return e.refused }
 
 // Count returns how many resources of a type it has.
@@ -38,7 +38,8 @@ func (e *Envoy) Count(t resource.Type) int {
 	return count
 }
 
-// HasUnnamed says whether what it would name on the next stream is not what it has, so that a server could not know.
+// HasUnnamed reports whether the versions that it would report on the next stream differ from the resources that it
+// has, so that a server could not know them.
 func (e *Envoy) HasUnnamed() bool {
 	for n, r := range e.has {
 		if wild(n.Type) && e.named[n] != r.Version {
@@ -53,17 +54,17 @@ func (e *Envoy) HasUnnamed() bool {
 	return false
 }
 
-// Unnamed says whether something that it has came on a stream that was lost, and is not named on this one.
+// Unnamed reports whether a resource is from a lost stream and was not reported on this one.
 func (e *Envoy) Unnamed(r *Resource) bool { return e.unnamed[r] }
 
-// Names returns the version of a resource that it would name on the next stream, "" if none.
+// Names returns the version of a resource that it would report on the next stream, or "".
 func (e *Envoy) Names(n resource.Name) string { return e.named[n] }
 
-// Ready says whether a cluster has been warm, so that routes can use it.
+// Ready reports whether a cluster has been warm, so that routes can use it.
 func (e *Envoy) Ready(cluster string) bool { return e.ready[cluster] }
 
-// Asks says whether it has ever asked for a type.
+// Asks reports whether it has ever requested a type.
 func (e *Envoy) Asks(t resource.Type) bool { return e.begun[t] }
 
-// Subscribes says whether it subscribes to a resource, by the wildcard or by name.
+// Subscribes reports whether it subscribes to a resource, by the wildcard or by name.
 func (e *Envoy) Subscribes(n resource.Name) bool { return wild(n.Type) || e.names[n] }

@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// Ask subscribes to names of a type although nothing needs them, instead of those of the last call.
+// Ask subscribes to names of a type that it does not need. It replaces the names of the last call.
 func (e *Envoy) Ask(t resource.Type, names ...string) {
 	clear(e.extra)
 	for _, name := range names {
@@ -16,8 +16,8 @@ func (e *Envoy) Ask(t resource.Type, names ...string) {
 	e.follow()
 }
 
-// follow changes the subscriptions to what is needed now: the endpoints of clusters, and the routes of active, warming and
-// draining listeners. What it no longer subscribes to is dropped.
+// follow changes the subscriptions to the current needs: the endpoints of clusters, and the routes of active, warming
+// and draining listeners. It drops resources that it no longer subscribes to.
 func (e *Envoy) follow() {
 	needs := e.needs()
 	for _, t := range resource.Types() {
@@ -67,7 +67,7 @@ func (e *Envoy) needs() map[resource.Name]bool {
 	return needs
 }
 
-// ask changes the subscriptions of a type, or makes the first request for it.
+// ask changes the subscriptions of a type, or sends the first request for it.
 func (e *Envoy) ask(t resource.Type, add, remove []string, first bool) {
 	e.begun[t] = true
 	r := &Request{Type: t, Add: add, Remove: remove}
@@ -88,7 +88,7 @@ func (e *Envoy) ask(t resource.Type, add, remove []string, first bool) {
 	e.request(r)
 }
 
-// request completes a request, and sends it.
+// request completes a request and sends it.
 func (e *Envoy) request(r *Request) {
 	if !e.introduced {
 		r.Node, r.Records, e.introduced = e.Node, e.Records, true

@@ -16,9 +16,9 @@ import (
 // Host is the IP address of the pod.
 const Host = "10.0.0.2"
 
-// Launcher launches Envoys that have their sockets on a virtual network.
+// Launcher launches Envoys whose sockets are on a virtual network.
 type Launcher struct {
-	// Begin is called for each Envoy before it serves. Default: none.
+	// Begin is called for each Envoy before it serves. Default: no call.
 	Begin func(*Process)
 
 	network *virtual.Network
@@ -60,7 +60,7 @@ func (l *Launcher) Launch(c envoy.Command) (envoy.Process, error) {
 	return p, p.serve(l.network)
 }
 
-// All returns the Envoys that were launched, in order.
+// All returns the launched Envoys, in order.
 func (l *Launcher) All() []*Process {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *Launcher) Dial(ctx context.Context, network, address string) (net.Conn,
 	return l.network.DialFrom(Host)(ctx, network, socketPath(network, address))
 }
 
-// socketPath returns where the socket of an address is: an agent has its directory as a file descriptor.
+// socketPath returns the path of a socket's address: an agent refers to its directory by a file descriptor.
 func socketPath(network, address string) string {
 	dir, err := os.Readlink(filepath.Dir(address))
 	if network != "unix" || err != nil {

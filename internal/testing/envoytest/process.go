@@ -18,9 +18,9 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// Process is an Envoy in memory. It answers its admin interface, and is ready at once.
+// Process is an Envoy in memory. It serves its admin interface, and is ready at once.
 type Process struct {
-	// Command is what it was launched with.
+	// Command is its command line.
 	Command envoy.Command
 
 	pid     int
@@ -30,11 +30,11 @@ type Process struct {
 	serving sync.WaitGroup
 
 	mu       sync.Mutex
-	why      error // why it has ended, nil while it runs
+	why      error // why the process ended; nil while it runs
 	state    State
-	goesOn   chan struct{} // closed when state is not Hung any more
-	silent   bool          // it has no sockets
-	switches int           // how often its main thread has run
+	goesOn   chan struct{} // closed when state is no longer Hung
+	silent   bool          // the process has no sockets
+	switches int           // how often the main thread has run
 	gauges   string
 	refused  map[string]string
 	posts    []string
@@ -44,7 +44,8 @@ var _ envoy.Process = (*Process)(nil)
 
 func newProcess(pid int, c envoy.Command) *Process {
 	output, in := io.Pipe()
-	p := &Process{Command: c, pid: pid, output: in, ended: make(chan struct{}), goesOn: make(chan struct{}), refused: map[string]string{}}
+	p := &Process{Command: c, pid: pid, output: in, ended: make(chan struct{}), goesOn: make(chan struct{}),
+		refused: map[string]string{}}
 	forwarded := make(chan struct{})
 	go func() {
 		defer close(forwarded)
@@ -55,9 +56,9 @@ func newProcess(pid int, c envoy.Command) *Process {
 }
 
 // Print writes a line to the log.
-func (p *Process) Print(line string) { _, _ = io.WriteString(p.output, line+"\n") } // nobody reads what an Envoy prints that has ended
+func (p *Process) Print(line string) { _, _ = io.WriteString(p.output, line+"\n") } // an ended Envoy has no reader
 
-// Exit ends it, as cmd.Wait says it.
+// Exit ends the process. why is the reason, as from cmd.Wait.
 func (p *Process) Exit(why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,20 +77,20 @@ func (p *Process) Exit(why string) {
 	}()
 }
 
-// State is what a process does.
+// State is the behaviour of a process.
 type State struct {
-	// Hung says that nothing is answered, nor is SIGTERM heeded.
+	// Hung means that the process neither answers nor reacts to SIGTERM.
 	Hung bool
-	// Still says that the main thread does not run, Busy that it runs all the time. Default: it runs now and then.
+	// Still means that the main thread never runs, Busy that it always runs. Default: it runs now and then.
 	Still, Busy bool
-	// Undead says that SIGKILL is not heeded either, as by one that waits for its disk.
+	// Undead means that the process does not react to SIGKILL either, as when waiting for its disk.
 	Undead bool
 }
 
 // Stopped is the state after SIGSTOP.
 var Stopped = State{Hung: true, Still: true}
 
-// SetState replaces the state. What is asked of a hung process is answered once it is not hung any more.
+// SetState replaces the state. Requests to a hung process are answered once it is no longer hung.
 func (p *Process) SetState(s State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +100,7 @@ func (p *Process) SetState(s State) {
 	p.state, p.goesOn = s, make(chan struct{})
 }
 
-// SetSilent has it open no sockets. It is for Launcher.Begin.
+// SetSilent makes the process open no sockets. It is for Launcher.Begin.
 func (p *Process) SetSilent() { p.silent = true }
 
 // SetGauges replaces the gauges of open work, one per line.
@@ -109,7 +110,7 @@ func (p *Process) SetGauges(lines string) {
 	p.gauges = lines
 }
 
-// Refuse has the admin interface refuse POST requests of a path, and say why.
+// Refuse makes the admin interface reject POST requests of a path with an error.
 func (p *Process) Refuse(path, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +137,7 @@ func (p *Process) Activity() (envoy.Activity, bool) {
 	return envoy.Activity{Busy: p.state.Busy, Switches: strconv.Itoa(p.switches)}, p.why == nil
 }
 
-// Signal implements envoy.Process. One that hangs does not heed SIGTERM.
+// Signal implements envoy.Process. A hung process ignores SIGTERM.
 func (p *Process) Signal(s syscall.Signal) error {
 	p.mu.Lock()
 	deaf := p.state.Hung && (s != syscall.SIGKILL || p.state.Undead)
@@ -144,7 +145,7 @@ func (p *Process) Signal(s syscall.Signal) error {
 	switch {
 	case deaf:
 	case s == syscall.SIGTERM:
-		p.Exit("it ended by itself")
+		p.Exit("process ended")
 	default:
 		p.Exit("signal: " + s.String())
 	}
@@ -160,26 +161,27 @@ func (p *Process) Err() error {
 	return p.why
 }
 
-// serve opens its sockets.
+// serve opens the sockets of the process.
 func (p *Process) serve(n *virtual.Network) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.silent || p.why != nil {
 		return nil
 	}
-	for name, handler := range map[string]http.HandlerFunc{mesh.SocketAdmin: p.serveAdmin, mesh.SocketReady: p.serveReady} {
+	for name, handler := range map[string]http.HandlerFunc{mesh.SocketAdmin: p.serveAdmin,
+		mesh.SocketReady: p.serveReady} {
 		l, err := n.Listen(context.Background(), "unix", filepath.Join(p.Command.Dir, name))
 		if err != nil {
 			return fmt.Errorf("launch envoy: %w", err)
 		}
 		server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 		p.servers = append(p.servers, server)
-		p.serving.Go(func() { _ = server.Serve(l) }) // it says that it was closed
+		p.serving.Go(func() { _ = server.Serve(l) }) // returns an error when closed
 	}
 	return nil
 }
 
-// answers waits while it hangs, and returns false if the client has gone.
+// answers waits while the process hangs, and returns false if the client has disconnected.
 func (p *Process) answers(r *http.Request) bool {
 	p.mu.Lock()
 	hung, goesOn := p.state.Hung, p.goesOn
@@ -213,7 +215,7 @@ func (p *Process) serveAdmin(w http.ResponseWriter, r *http.Request) {
 		if why, ok := p.refused[r.URL.Path]; ok {
 			http.Error(w, why, http.StatusServiceUnavailable)
 		}
-	case r.URL.Path == "/stats" && strings.Contains(r.URL.RawQuery, "downstream_"): // as a drain asks
+	case r.URL.Path == "/stats" && strings.Contains(r.URL.RawQuery, "downstream_"): // as requested by a drain
 		_, _ = io.WriteString(w, p.gauges)
 	case r.URL.Path == "/stats/prometheus":
 		_, _ = io.WriteString(w, "# TYPE envoy_server_live gauge\nenvoy_server_live{} 1\n")

@@ -1,4 +1,5 @@
-// Package golden compares what a test has made with files. With -update, `go test` writes these files instead, and deletes those that no test makes.
+// Package golden compares the results of tests with files. With -update, `go test` writes these files instead, and
+// deletes those that no test creates.
 package golden
 
 import (
@@ -11,9 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files, and delete those that no test makes")
+var update = flag.Bool("update", false, "write the golden files, and delete those that no test creates")
 
-// Files compares the files of a directory, by their paths there, each in a test of its own. Other files of these patterns fail the test.
+// Files compares the files of a directory, by their relative paths, each in its own subtest. Other files that match
+// these patterns fail the test.
 func Files(t *testing.T, directory string, files map[string][]byte, patterns ...string) {
 	t.Helper()
 	for path, got := range files {
@@ -22,8 +24,8 @@ func Files(t *testing.T, directory string, files map[string][]byte, patterns ...
 	for _, pattern := range patterns {
 		orphans(t, filepath.Join(directory, pattern), func(path string) bool {
 			name, err := filepath.Rel(directory, path)
-			_, is := files[name]
-			return err == nil && is
+			_, ok := files[name]
+			return err == nil && ok
 		})
 	}
 }
@@ -36,7 +38,8 @@ func Compare(t *testing.T, name, got string) {
 	compare(t, text(name), got)
 }
 
-// Orphans fails the test for each file of testdata that no test makes. made reports whether one does, by the name that Compare gets.
+// Orphans fails the test for each file of testdata that no test creates. made reports whether a test creates the file,
+// by the name passed to Compare.
 func Orphans(t *testing.T, made func(name string) bool) {
 	t.Helper()
 	orphans(t, text("*"), func(path string) bool { return made(strings.TrimSuffix(filepath.Base(path), ".txt")) })
@@ -58,32 +61,32 @@ func compare(t *testing.T, path, got string) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	err := os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // it is for Git
+	err := os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // for Git
 	if err == nil {
-		err = os.WriteFile(path, []byte(text), 0o644) //nolint:gosec // the same
+		err = os.WriteFile(path, []byte(text), 0o644) //nolint:gosec // for Git
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// orphans deletes the files of a pattern that no test makes, or fails the test.
+// orphans deletes the files that match a pattern and that no test creates, or fails the test.
 func orphans(t *testing.T, pattern string, made func(path string) bool) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no file is %s: %v", pattern, err)
+		t.Fatalf("no file matches %s: %v", pattern, err)
 	}
 	for _, path := range files {
 		switch {
 		case made(path):
 		case !*update:
-			t.Errorf("%s: no test makes it; go test -update deletes it", path)
+			t.Errorf("%s: no test creates this file; go test -update deletes it", path)
 		default:
 			if err := os.Remove(path); err != nil {
 				t.Error(err)
 			}
-			_ = os.Remove(filepath.Dir(path)) // the directory too, if it was the last
+			_ = os.Remove(filepath.Dir(path)) // the directory too, if it is empty now
 		}
 	}
 }

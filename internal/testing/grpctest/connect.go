@@ -1,4 +1,4 @@
-// Package grpctest is for tests: it connects to a gRPC server in memory.
+// Package grpctest connects tests to a gRPC server in memory.
 package grpctest
 
 import (
@@ -11,10 +11,10 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// bufferBytes is what each side of the connection holds that the other has not read.
+// bufferBytes is how much unread data each side of the connection buffers.
 const bufferBytes = 1 << 16
 
-// Connect serves s, and returns a connection to it. Both end with the test, before what was registered by t.Cleanup earlier.
+// Connect serves s, and returns a connection to it. Both end with the test, before cleanups registered earlier.
 func Connect(t testing.TB, s *grpc.Server, o ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	listener := bufconn.Listen(bufferBytes)

@@ -1,4 +1,4 @@
-// Package logtest is for tests: a log that is read while it is written.
+// Package logtest provides a log for tests that can be read while it is written.
 package logtest
 
 import (
@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Buffer is what was written. It may be used from any goroutine.
+// Buffer is such a log. Any goroutine may use it.
 type Buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -20,14 +20,14 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// String returns what was written.
+// String returns everything written.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.text.String()
 }
 
-// Take is String, and forgets it.
+// Take is String, and empties the log.
 func (b *Buffer) Take() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

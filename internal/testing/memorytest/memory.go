@@ -1,4 +1,4 @@
-// Package memorytest reads how much memory a process has, for tests.
+// Package memorytest reads the memory usage of a process, for tests.
 package memorytest
 
 import (
@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Memory is in bytes. RssAnon is the part that is not backed by files, and so is the process's own.
+// Memory is the memory of a process, in bytes. RssAnon is the part not backed by files, so it belongs to the process
+// alone.
 type Memory struct{ RssAnon, VmRSS float64 }
 
 // Of reads the memory of a process from /proc.
@@ -40,22 +41,23 @@ func Of(pid int) (Memory, error) {
 		*value = kib * 1024
 	}
 	if m.RssAnon == 0 || m.VmRSS == 0 {
-		return Memory{}, errors.New("the kernel says no RssAnon or VmRSS")
+		return Memory{}, errors.New("the kernel reports no RssAnon or VmRSS")
 	}
 	return m, nil
 }
 
-// And is the memory of two processes of one program: what is private adds up, and of what is shared the larger one has all.
+// And returns the memory of two processes of one program: private memory adds up, and the larger shared part counts
+// once.
 func (m Memory) And(other Memory) Memory {
 	return Memory{m.RssAnon + other.RssAnon, max(m.VmRSS, other.VmRSS)}
 }
 
-// Max has the higher values of two measurements.
+// Max returns the higher values of two measurements.
 func (m Memory) Max(other Memory) Memory {
 	return Memory{max(m.RssAnon, other.RssAnon), max(m.VmRSS, other.VmRSS)}
 }
 
-// Exceeds says whether one of the values is above its limit.
+// Exceeds reports whether a value is above its limit.
 func (m Memory) Exceeds(limit Memory) bool { return m.RssAnon > limit.RssAnon || m.VmRSS > limit.VmRSS }
 
 // String is for the output of tests.

@@ -1,4 +1,4 @@
-// Package redirecttest has network namespaces for tests of redirection: machines of their own in the kernel of this one.
+// Package redirecttest provides network namespaces for tests of redirection: machines within this machine's kernel.
 package redirecttest
 
 import (
@@ -19,15 +19,16 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// Namespace is a thread that is in a network namespace and does nothing else.
+// Namespace is a thread dedicated to a network namespace.
 type Namespace struct {
 	tasks chan func()
 }
 
-// required is set where namespaces, cgroups and nft must be there, as by .ci/run: then no test is left out.
+// required is set where namespaces, cgroups and nft must be available, as by .ci/run; then no test is skipped.
 const required = "SONDE_TEST_REDIRECTION"
 
-// NotHere ends a test that this machine cannot run: it is skipped, or it fails if $SONDE_TEST_REDIRECTION is "required".
+// NotHere ends a test that this machine cannot run: it skips the test, or fails if $SONDE_TEST_REDIRECTION is
+// "required".
 func NotHere(t *testing.T, why string) {
 	t.Helper()
 	if os.Getenv(required) == "required" {
@@ -36,7 +37,7 @@ func NotHere(t *testing.T, why string) {
 	t.Skip(why)
 }
 
-// New makes a network namespace, whose loopback device is up. It ends with the test, which is skipped without root.
+// New makes a network namespace with its loopback device up. It ends with the test. Without root it skips the test.
 func New(t *testing.T) *Namespace {
 	t.Helper()
 	n := start(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) })
@@ -50,14 +51,14 @@ func Own(t *testing.T) *Namespace {
 	return start(t, func() error { return nil })
 }
 
-// start starts a thread that calls enter and then what it is told.
+// start starts a thread that calls enter and then runs functions.
 func start(t *testing.T, enter func() error) *Namespace {
 	t.Helper()
 	n := &Namespace{tasks: make(chan func())}
 	ready, done := make(chan error), make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		ready <- enter()
 		for task := range n.tasks {
 			task()
@@ -69,13 +70,13 @@ func start(t *testing.T, enter func() error) *Namespace {
 		<-done
 	})
 	if errors.Is(err, unix.EPERM) {
-		NotHere(t, "this needs root, to make network namespaces: the rules were not tried in the kernel")
+		NotHere(t, "creating network namespaces needs root: the rules were not tested in the kernel")
 	}
 	must(t, err)
 	return n
 }
 
-// Do calls f in the namespace. The sockets that it makes belong to the namespace for ever.
+// Do calls f in the namespace. Sockets that f opens belong to the namespace permanently.
 func (n *Namespace) Do(f func() error) error {
 	result := make(chan error)
 	n.tasks <- func() { result <- f() }
@@ -98,7 +99,7 @@ func LoopbackUp() error {
 	return netlink.LinkSetUp(link)
 }
 
-// Join connects two namespaces with a cable: addresses has the prefixes of a, then those of b.
+// Join connects two namespaces by a virtual cable. addresses has the prefixes of a, then of b.
 func Join(t *testing.T, a, b *Namespace, addresses [2][]string) {
 	t.Helper()
 	var target *os.File
@@ -110,17 +111,20 @@ func Join(t *testing.T, a, b *Namespace, addresses [2][]string) {
 	must(t, a.Do(func() error {
 		attributes := netlink.NewLinkAttrs()
 		attributes.Name = "eth0"
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(target.Fd()))})
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes,
+			PeerName: "eth0", PeerNamespace: netlink.NsFd(int(target.Fd()))})
 	}))
 	for index, n := range []*Namespace{a, b} {
 		must(t, n.Do(func() error { return address("eth0", addresses[index]) }))
 	}
 	for _, n := range []*Namespace{a, b} {
-		wait.Until(t, "the kernel to notice that both ends are up", func() error { return n.Do(func() error { return carrier("eth0") }) })
+		wait.Until(t, "the kernel to notice that both ends are up",
+			func() error { return n.Do(func() error { return carrier("eth0") }) })
 	}
 }
 
-// carrier returns an error until the kernel has noticed that both ends are up. Before that it drops packets, and it may take a second.
+// carrier returns an error until the kernel has noticed that both ends are up. Until then, which may take a second, it
+// drops packets.
 func carrier(device string) error {
 	link, err := netlink.LinkByName(device)
 	if err == nil && link.Attrs().OperState != netlink.OperUp {
@@ -129,7 +133,7 @@ func carrier(device string) error {
 	return err
 }
 
-// address gives a device addresses, at once: IPv6 would first look for duplicates.
+// address adds addresses to a device. It makes them usable at once, without IPv6's check for duplicates.
 func address(device string, prefixes []string) error {
 	link, err := netlink.LinkByName(device)
 	if err != nil {
@@ -148,7 +152,7 @@ func address(device string, prefixes []string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// Route sends everything else to a gateway, from the namespace of the calling thread.
+// Route sends all other packets to a gateway, from the namespace of the calling thread.
 func Route(gateway string) error {
 	_, all, err := net.ParseCIDR("0.0.0.0/0")
 	if netip.MustParseAddr(gateway).Is6() {
@@ -171,7 +175,7 @@ type Caller struct {
 // Dial connects from the namespace.
 func (n *Namespace) Dial(c Caller, to netip.AddrPort) (conn net.Conn, err error) {
 	err = n.Do(func() (err error) {
-		// The kernel takes the owner of a socket from the thread that makes it.
+		// The kernel takes the owner of a socket from the thread that opens it.
 		if err := unix.Setfsuid(c.User); err != nil {
 			return err
 		}
@@ -192,7 +196,7 @@ func (n *Namespace) Dial(c Caller, to netip.AddrPort) (conn net.Conn, err error)
 	return conn, err
 }
 
-// Serve handles connections to a port of the namespace, each family with a socket of its own if it has it, until the test ends.
+// Serve handles connections to a port of the namespace, with one socket per address family, until the test ends.
 func (n *Namespace) Serve(t *testing.T, port int, handle func(net.Conn)) {
 	t.Helper()
 	for _, at := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
@@ -236,8 +240,8 @@ func (n *Namespace) ServeAt(t *testing.T, at netip.AddrPort, handle func(net.Con
 	return stop
 }
 
-// OriginalDestination returns where a connection went before it was redirected, as Envoy finds out: the local address if the
-// kernel knows no other.
+// OriginalDestination returns the destination of a connection before redirection, as Envoy does: the local address if
+// the kernel reports no other.
 func OriginalDestination(conn net.Conn) (netip.AddrPort, error) {
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
@@ -249,7 +253,7 @@ func OriginalDestination(conn net.Conn) (netip.AddrPort, error) {
 	outer := raw.Control(func(fd uintptr) {
 		const soOriginalDst = 80 // linux/netfilter_ipv4.h, and the same for IPv6
 		if local.Addr().Unmap().Is4() {
-			var found *unix.IPv6Mreq // 16 bytes, as sockaddr_in has: the system library has no call for it
+			var found *unix.IPv6Mreq // 16 bytes, like sockaddr_in: the system library has no call for it
 			if found, inner = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, soOriginalDst); inner == nil {
 				b := found.Multiaddr
 				at = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))
@@ -258,7 +262,7 @@ func OriginalDestination(conn net.Conn) (netip.AddrPort, error) {
 		}
 		var found *unix.IPv6MTUInfo
 		if found, inner = unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, soOriginalDst); inner == nil {
-			port := found.Addr.Port // in network order
+			port := found.Addr.Port // in network byte order
 			at = netip.AddrPortFrom(netip.AddrFrom16(found.Addr.Addr), port<<8|port>>8)
 		}
 	})

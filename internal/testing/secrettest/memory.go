@@ -1,4 +1,4 @@
-// Package secrettest is for tests: secrets and records in memory, which several processes may share.
+// Package secrettest provides secrets and records in memory for tests. Several simulated processes may share them.
 package secrettest
 
 import (
@@ -16,13 +16,13 @@ import (
 
 var _ secret.Shared = (*Memory)(nil)
 
-// Memory is a secret.Shared that has what was written. Its zero value has nothing. Its functions are set before it is used by several goroutines.
+// Memory is a secret.Shared in memory. Its zero value is empty. Set its functions before several goroutines use it.
 type Memory struct {
 	// Before is called before each write.
 	Before func(name string)
 	// Fail returns the error of a write, nil if it succeeds.
 	Fail func(name string) error
-	// Wrote is called with all that is written, in its order.
+	// Wrote is called with everything written, in order.
 	Wrote func(name string, data []byte)
 
 	mu       sync.Mutex
@@ -42,8 +42,8 @@ func (m *Memory) Read(_ context.Context, name string) ([]byte, string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reads++
-	f, there := m.files[name]
-	if !there {
+	f, ok := m.files[name]
+	if !ok {
 		return nil, "", fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
 	}
 	return slices.Clone(f.data), strconv.Itoa(f.version), nil
@@ -72,15 +72,15 @@ func (m *Memory) Update(_ context.Context, name string, data []byte, version str
 	})
 }
 
-// write writes what check does not refuse, and tells the watchers.
+// write writes unless check returns an error, and notifies the watchers.
 func (m *Memory) write(name string, data []byte, check func(f file, there bool) error) (string, error) {
 	if m.Before != nil {
 		m.Before(name)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	f, there := m.files[name]
-	err := check(f, there)
+	f, ok := m.files[name]
+	err := check(f, ok)
 	if err == nil && m.Fail != nil {
 		err = m.Fail(name)
 	}
@@ -94,7 +94,7 @@ func (m *Memory) write(name string, data []byte, check func(f file, there bool) 
 	return strconv.Itoa(m.written), nil
 }
 
-// put needs mu.
+// put stores a value. The caller holds mu.
 func (m *Memory) put(name string, data []byte) {
 	if m.files == nil {
 		m.files = map[string]file{}
@@ -120,7 +120,7 @@ func (m *Memory) List(_ context.Context, directory string) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// Put puts a secret in place, or removes it if data is nil. No watcher is told.
+// Put sets a secret, or removes it if data is nil, without notifying watchers.
 func (m *Memory) Put(name string, data []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -131,10 +131,10 @@ func (m *Memory) Put(name string, data []byte) {
 	m.put(name, data)
 }
 
-// Get returns a secret, nil if there is none.
+// Get returns a secret, or nil.
 func (m *Memory) Get(name string) []byte { return m.All()[name] }
 
-// All returns all that there is.
+// All returns all secrets.
 func (m *Memory) All() map[string][]byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,7 +145,7 @@ func (m *Memory) All() map[string][]byte {
 	return all
 }
 
-// Reads returns how often something was read.
+// Reads returns the number of reads.
 func (m *Memory) Reads() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// watcher has what one Watch has not told yet.
+// watcher holds the pending notifications of one Watch.
 type watcher struct {
 	mu      sync.Mutex
 	changed map[string]bool
@@ -21,7 +21,7 @@ func (w *watcher) tell(name string) {
 	w.wake.Set()
 }
 
-// take returns what is to be told.
+// take returns and clears the pending notifications.
 func (w *watcher) take() map[string]bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -35,12 +35,15 @@ func (m *Memory) Watch(ctx context.Context, changed func(name string)) error {
 	return m.watch(ctx, false, func(context.Context) bool { return true }, changed)
 }
 
-// WatchLate is Watch for a process that hears late: late waits until it hears, and returns false if ctx ends before. It begins with what there is.
+// WatchLate is Watch for a process with delayed notifications: late waits for them, and returns false if ctx ends
+// first. It begins with the existing secrets.
 func (m *Memory) WatchLate(ctx context.Context, late func(context.Context) bool, changed func(name string)) error {
 	return m.watch(ctx, true, late, changed)
 }
 
-func (m *Memory) watch(ctx context.Context, all bool, late func(context.Context) bool, changed func(name string)) error {
+func (m *Memory) watch(
+	ctx context.Context, all bool, late func(context.Context) bool, changed func(name string),
+) error {
 	w := &watcher{changed: map[string]bool{}, wake: run.NewSignal()}
 	m.mu.Lock()
 	if m.watchers == nil {

@@ -1,5 +1,5 @@
-// Package slowtest says what a run of tests leaves out: a short run, `go test -short` after a line was changed, leaves out slow tests, and all but the
-// nightly run play few of the random schedules of a test.
+// Package slowtest decides which tests a run skips. A short run, `go test -short` after a line was changed, skips slow
+// tests. All but the nightly run try only a few of a test's random schedules.
 package slowtest
 
 import (
@@ -10,31 +10,32 @@ import (
 	"testing"
 )
 
-// Skip leaves a test out of a short run. why says what takes its time.
+// Skip skips a test in a short run. why is the reason why it is slow.
 func Skip(t testing.TB, why string) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("left out of a short run: " + why)
+		t.Skip("skipped in a short run: " + why)
 	}
 }
 
-// SkipAll leaves all tests of a package out of a short run, which then says of the package that it has no tests to run. It is called by
-// TestMain before anything is built or started.
+// SkipAll skips all tests of a package in a short run, which then reports that the package has no tests to run.
+// TestMain calls it before anything is built or started.
 func SkipAll(m *testing.M, why string) {
 	flag.Parse()
 	if !testing.Short() {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "left out of a short run:", why)
+	fmt.Fprintln(os.Stderr, "skipped in a short run:", why)
 	set("test.run", "^$")
 	os.Exit(m.Run())
 }
 
-// SeedsVariable is the environment variable that says how many random schedules each test plays: "all", a number, or few if it is not set.
+// SeedsVariable is the environment variable with the number of random schedules per test: "all", a number, or few if
+// unset.
 const SeedsVariable = "SONDE_TEST_SEEDS"
 
-// Rounds returns how often a test repeats what it does with other random choices, whose seeds are the numbers below that: few times, or all times or as often
-// as SeedsVariable says.
+// Rounds returns how often a test repeats with other random choices, seeded by the numbers from 0: few times, all
+// times, or the number in SeedsVariable.
 func Rounds(all, few int) int {
 	switch says := os.Getenv(SeedsVariable); says {
 	case "":
@@ -50,7 +51,7 @@ func Rounds(all, few int) int {
 	}
 }
 
-// Nightly skips a test unless SeedsVariable is set. why is what takes its time.
+// Nightly skips a test unless SeedsVariable is set. why is the reason why it is slow.
 func Nightly(t testing.TB, why string) {
 	t.Helper()
 	if !asksForMore() {
@@ -58,11 +59,11 @@ func Nightly(t testing.TB, why string) {
 	}
 }
 
-// asksForMore reports whether SeedsVariable asks for more than few seeds.
+// asksForMore reports whether SeedsVariable requests more seeds than few.
 func asksForMore() bool { return os.Getenv(SeedsVariable) != "" }
 
-// AtOnce is how many parallel tests of a package run at once, whatever the number of processors: they mostly wait. It is called by
-// TestMain.
+// AtOnce sets how many parallel tests of a package run at once, whatever the number of processors, since they mostly
+// wait. TestMain calls it.
 func AtOnce(tests int) {
 	flag.Parse()
 	set("test.parallel", strconv.Itoa(tests))

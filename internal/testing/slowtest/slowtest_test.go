@@ -11,7 +11,7 @@ func TestRounds(t *testing.T) {
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("Rounds() takes what is no number")
+			t.Error("Rounds() accepts an invalid number")
 		}
 	}()
 	t.Setenv(SeedsVariable, "many")

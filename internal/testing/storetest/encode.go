@@ -1,4 +1,4 @@
-// Package storetest is for tests: it writes objects as files of a store.
+// Package storetest writes objects as files of a store, for tests.
 package storetest
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Encode writes an object as a YAML document that store.Decode reads back, with the fields of its spec at the top level. The
-// fields are in the order of the model, so the same object always gives the same bytes.
+// Encode writes an object as a YAML document that store.Decode reads back, with the fields of its spec at the top
+// level. The fields are in the order of the model, so the same object always gives the same bytes.
 func Encode(o mesh.Object) ([]byte, error) {
 	head := struct {
 		Type   mesh.Kind         `json:"type"`
@@ -54,7 +54,7 @@ func Encode(o mesh.Object) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// toNode returns v as YAML in the order of its fields, by way of JSON, which is YAML, too.
+// toNode returns v as YAML in the order of its fields. It goes through JSON, which is also YAML.
 func toNode(v any) (*yaml.Node, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -67,7 +67,7 @@ func toNode(v any) (*yaml.Node, error) {
 	return document.Content[0], nil
 }
 
-// yaml11Booleans are booleans to readers of YAML 1.1, and so stay in quotes.
+// yaml11Booleans are booleans for readers of YAML 1.1, so they stay quoted.
 var yaml11Booleans = []string{"y", "n", "yes", "no", "on", "off"}
 
 // unquote turns JSON style into block style. The library keeps the quotes that a string needs.

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// conn is one end of a connection. All its fields are guarded by network.mu, whose changed is told of each change.
+// conn is one end of a connection. network.mu guards all its fields; network.changed signals each change.
 type conn struct {
 	network      *Network
 	local, other net.Addr
 	link         [2]string
 	peer         *conn
 	received     []byte
-	// ended is why it cannot be used any more, nil while it can.
+	// ended is why this end is unusable; nil while usable.
 	ended error
-	// finished says that it sends no more.
+	// finished means that this end sends no more data.
 	finished bool
-	// aborts says that Close resets the connection.
+	// aborts means that Close resets the connection.
 	aborts bool
 	read   deadline
 	write  deadline
@@ -33,7 +33,7 @@ type deadline struct {
 
 func (d *deadline) passed() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
 
-// set has wake called at that time.
+// set schedules wake for a time.
 func (d *deadline) set(at time.Time, wake func()) {
 	d.stop()
 	d.at = at
@@ -48,7 +48,7 @@ func (d *deadline) stop() {
 	}
 }
 
-// pipe returns the two ends of a connection. It needs mu.
+// pipe returns the two ends of a connection. The caller holds mu.
 func (n *Network) pipe(from, to net.Addr, link [2]string) (client, server *conn) {
 	client = &conn{network: n, local: from, other: to, link: link}
 	server = &conn{network: n, local: to, other: from, link: link, peer: client}
@@ -57,7 +57,7 @@ func (n *Network) pipe(from, to net.Addr, link [2]string) (client, server *conn)
 	return client, server
 }
 
-// end needs network.mu.
+// end ends this end. The caller holds network.mu.
 func (c *conn) end(why error) {
 	if c.ended != nil {
 		return
@@ -68,7 +68,7 @@ func (c *conn) end(why error) {
 	c.write.stop()
 }
 
-// reset ends both ends, as if the process of this one was killed.
+// reset ends both ends, as if the process at this end was killed.
 func (c *conn) reset() {
 	c.network.mu.Lock()
 	defer c.network.mu.Unlock()
@@ -98,7 +98,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		case len(c.received) > 0:
 			read := copy(p, c.received)
 			c.received = c.received[read:]
-			n.changed.Broadcast() // a writer may wait for room
+			n.changed.Broadcast() // a writer may wait for buffer space
 			return read, nil
 		case c.peer.ended != nil && c.peer.aborts:
 			return 0, c.failed("read", syscall.ECONNRESET)
@@ -152,7 +152,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// CloseWrite sends no more, as that of net.TCPConn does.
+// CloseWrite ends sending, like CloseWrite of a net.TCPConn.
 func (c *conn) CloseWrite() error {
 	n := c.network
 	n.mu.Lock()
@@ -162,7 +162,8 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// SetLinger with 0 makes Close reset the connection: the peer reads the data that has arrived, then an error. Other values restore the default.
+// SetLinger with 0 makes Close reset the connection: the peer reads the data that has arrived, then an error. Other
+// values restore the default.
 func (c *conn) SetLinger(seconds int) error {
 	n := c.network
 	n.mu.Lock()

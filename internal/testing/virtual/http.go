@@ -10,13 +10,14 @@ import (
 	"testing"
 )
 
-// ServeHTTP serves HTTP in memory until the test ends, over TLS unless secured is nil. It returns a function of the form of
+// ServeHTTP serves HTTP in memory until the test ends, over TLS unless secured is nil. It returns a dial function like
 // net.Dialer.DialContext that connects to it, whatever the address.
-func ServeHTTP(t testing.TB, handler http.Handler, secured *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+func ServeHTTP(t testing.TB, handler http.Handler, secured *tls.Config) func(ctx context.Context,
+	network, address string) (net.Conn, error) {
 	t.Helper()
 	const (
 		host        = "10.0.0.1:443"
-		bufferBytes = 64 << 10 // as a kernel holds: an answer without an end does not fill the memory
+		bufferBytes = 64 << 10 // like a kernel's: a response without an end does not fill the memory
 	)
 	n := NewNetwork()
 	n.BufferBytes = bufferBytes
@@ -27,10 +28,10 @@ func ServeHTTP(t testing.TB, handler http.Handler, secured *tls.Config) func(ctx
 	if secured != nil {
 		l = tls.NewListener(l, secured)
 	}
-	server, served := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}, make(chan struct{}) //nolint:gosec // it has no client but the test
+	server, served := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}, make(chan struct{}) //nolint:gosec // only for the test
 	go func() {
 		defer close(served)
-		_ = server.Serve(l) // until it is closed
+		_ = server.Serve(l) // until l is closed
 	}()
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {

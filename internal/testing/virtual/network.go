@@ -1,4 +1,4 @@
-// Package virtual has what tests in virtual time (testing/synctest) use in place of the kernel's: a network in memory.
+// Package virtual replaces the kernel's network for tests in virtual time (testing/synctest).
 package virtual
 
 import (
@@ -14,29 +14,31 @@ import (
 )
 
 const (
-	// firstPort and lastPort bound the ports that listeners of port 0 and dialers get.
+	// firstPort and lastPort bound the ports for listeners on port 0 and for dialers.
 	firstPort, lastPort = 30000, 49999
-	// backlog is how many connections wait for Accept.
+	// backlog is how many connections may wait for Accept.
 	backlog = 16
-	// cutInterval is how often a dialer looks whether a link that is cut has healed.
+	// cutInterval is how often a dialer checks whether a cut link has healed.
 	cutInterval = 100 * time.Millisecond
 )
 
-// Network connects hosts without sockets: a goroutine that waits for the kernel would stop the time of its bubble. A link that is cut drops
-// nothing, as TCP does not: what was sent arrives when it is healed, unless one of the two gives up before.
+// Network connects hosts without sockets, since a goroutine that waits for the kernel would stop the time of its
+// bubble. As in TCP, a cut link loses no data: the data arrives once the link is healed, unless either end gives up
+// before.
 type Network struct {
-	// BufferBytes is how much a connection holds that its reader has not read. Default: no bound. It must not change while there are connections.
+	// BufferBytes is how much unread data a connection buffers. Default: no limit. It must not change while connections
+	// exist.
 	BufferBytes int
 
 	mu        sync.Mutex
 	changed   *sync.Cond
 	listeners map[string]*listener // by address
 	cut       map[[2]string]bool
-	conns     map[*conn]bool // that are open
+	conns     map[*conn]bool // open connections
 	ports     uint16
 }
 
-// NewNetwork returns one in which no host listens.
+// NewNetwork returns a network without listeners.
 func NewNetwork() *Network {
 	n := &Network{listeners: map[string]*listener{}, cut: map[[2]string]bool{}, conns: map[*conn]bool{}}
 	n.changed = sync.NewCond(&n.mu)
@@ -54,10 +56,10 @@ func (n *Network) SetCut(a, b string, cut bool) {
 	n.changed.Broadcast()
 }
 
-// Isolate cuts a host from all others, or heals that. Links that are cut stay so.
+// Isolate cuts a host from all others, or ends that. Links that were cut separately stay cut.
 func (n *Network) Isolate(host string, cut bool) { n.SetCut("", host, cut) }
 
-// Reset closes the connections of a host, both ends, as its kernel does when a process is killed.
+// Reset closes both ends of a host's connections, as its kernel does when a process is killed.
 func (n *Network) Reset(host string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -75,12 +77,12 @@ func (n *Network) isCut(a, b string) bool {
 	return n.isDown(Link(a, b))
 }
 
-// isDown needs mu.
+// isDown reports whether a link is cut. The caller holds mu.
 func (n *Network) isDown(link [2]string) bool {
 	return n.cut[link] || n.cut[Link("", link[0])] || n.cut[Link("", link[1])]
 }
 
-// nextPort needs mu.
+// nextPort returns an unused port. The caller holds mu.
 func (n *Network) nextPort() uint16 {
 	n.ports++
 	return firstPort + n.ports%(lastPort-firstPort+1)
@@ -95,8 +97,8 @@ type listener struct {
 	close   func()
 }
 
-// Listen has the form of net.ListenConfig.Listen. network is tcp, tcp4, tcp6 or unix; a TCP address has an IP address or no host, which are all
-// hosts. Port 0 is a free one.
+// Listen is like net.ListenConfig.Listen. network is tcp, tcp4, tcp6 or unix. A TCP address has an IP address, or no
+// host for all hosts. Port 0 selects a free port.
 func (n *Network) Listen(_ context.Context, network, address string) (net.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -121,7 +123,7 @@ func (n *Network) Listen(_ context.Context, network, address string) (net.Listen
 	return l, nil
 }
 
-// Without returns the Listen of a machine without that IP address.
+// Without returns the Listen of a machine that lacks an IP address.
 func (n *Network) Without(ip string) func(ctx context.Context, network, address string) (net.Listener, error) {
 	return func(ctx context.Context, network, address string) (net.Listener, error) {
 		if host, _, _ := net.SplitHostPort(address); host == ip {
@@ -147,7 +149,7 @@ func addressOf(network, address string) (net.Addr, error) {
 		address = "[::]" + address
 	}
 	at, err := netip.ParseAddrPort(address)
-	if host, _, split := net.SplitHostPort(address); err != nil && split == nil { // no name resolves
+	if host, _, split := net.SplitHostPort(address); err != nil && split == nil { // names do not resolve
 		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 	}
 	if err != nil {
@@ -166,7 +168,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. A connection that was not accepted is reset.
+// Close implements net.Listener. It resets connections that were not accepted.
 func (l *listener) Close() error {
 	l.close()
 	for {
@@ -182,12 +184,12 @@ func (l *listener) Close() error {
 // Addr implements net.Listener.
 func (l *listener) Addr() net.Addr { return l.address }
 
-// DialFrom returns a function of the form of net.Dialer.DialContext by which a host, which is an IP address, connects to others.
+// DialFrom returns a function like net.Dialer.DialContext that connects from a host, which is an IP address.
 func (n *Network) DialFrom(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := n.dial(ctx, host, network, address)
 		if err != nil {
-			at, _ := addressOf(network, address) // nil in the error if that was the reason
+			at, _ := addressOf(network, address) // nil in the error if parsing failed
 			return nil, &net.OpError{Op: "dial", Net: network, Addr: at, Err: err}
 		}
 		return c, nil
@@ -199,7 +201,7 @@ func (n *Network) dial(ctx context.Context, from, network, address string) (net.
 	if err != nil {
 		return nil, err
 	}
-	link := Link(from, from) // a Unix socket is of the host
+	link := Link(from, from) // a Unix socket belongs to the host
 	if tcp, ok := to.(*net.TCPAddr); ok {
 		link = Link(from, tcp.IP.String())
 	}
@@ -225,7 +227,7 @@ func (n *Network) dial(ctx context.Context, from, network, address string) (net.
 	return nil, errors.Join(err, client.Close(), server.Close())
 }
 
-// connect finds the listener of an address, and makes a connection to it.
+// connect finds the listener of an address, and connects to it.
 func (n *Network) connect(from string, to net.Addr, link [2]string) (l *listener, client, server *conn, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -72,7 +72,7 @@ func TestListen(t *testing.T) {
 				t.Error(err)
 			}
 			if _, err := n.DialFrom("10.0.0.2")(t.Context(), tc.network, tc.listens); err == nil {
-				t.Error("a closed listener is reached")
+				t.Error("a closed listener accepts connections")
 			}
 		})
 	}
@@ -88,11 +88,11 @@ func TestPortOfListener(t *testing.T) {
 		t.Errorf("port %d", port)
 	}
 	if _, err := n.Listen(t.Context(), "tcp", "localhost:80"); err == nil {
-		t.Error("a name is listened on")
+		t.Error("Listen() accepts a host name")
 	}
 	_, err = n.DialFrom("10.0.0.2")(t.Context(), "tcp", "localhost:80")
 	if dns, ok := errors.AsType[*net.DNSError](err); !ok || dns.Name != "localhost" || !dns.IsNotFound {
-		t.Errorf("dial of a name: %v, want that it does not resolve", err)
+		t.Errorf("dial of a name: %v, want a DNS error", err)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// Run runs a subtest in a bubble of its own.
+// Run runs a subtest in its own bubble.
 func Run(t *testing.T, name string, f func(t *testing.T)) bool {
 	t.Helper()
 	return t.Run(name, func(t *testing.T) {

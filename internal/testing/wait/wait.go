@@ -1,4 +1,5 @@
-// Package wait lets a test wait for what another goroutine or process does, as long as the test may live: a slow machine is no fault.
+// Package wait lets a test wait for another goroutine or process as long as the test may run, so that a slow machine
+// causes no failure.
 package wait
 
 import (
@@ -11,19 +12,21 @@ import (
 const (
 	// interval is the time between two checks.
 	interval = 5 * time.Millisecond
-	// reserve is what a test keeps of its time to say what is wrong and to clean up, before go test kills the program.
+	// reserve is the time kept to report the failure and to clean up, before go test kills the program.
 	reserve = 30 * time.Second
 	// virtualLimit bounds a wait in a bubble of testing/synctest, where the deadline of go test is decades away.
 	virtualLimit = 10 * time.Minute
 )
 
-// realTime is before every real test, and after every bubble, whose clock starts in the year 2000.
+// realTime is before the time of every real test, and after the time of every bubble, whose clock starts in the year
+// 2000.
 var realTime = time.Date(2020, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 var errNotYet = errors.New("not yet")
 
-// Until calls check until it returns nil. The test fails with what and the last error when its time is over: shortly before the deadline of
-// go test, or after ten minutes in a bubble of testing/synctest. An empty what adds nothing to the error.
+// Until calls check until it returns nil. If its time is over, the test fails with what and the last error: shortly
+// before the deadline of go test, or after ten minutes in a bubble of testing/synctest. An empty what adds nothing to
+// the error.
 func Until(t testing.TB, what string, check func() error) {
 	t.Helper()
 	if what != "" {
@@ -56,12 +59,12 @@ func For(t testing.TB, what string, condition func() bool) {
 	})
 }
 
-// Context returns a context that ends with the time in which Until waits, or with the test.
+// Context returns a context that ends after the time for which Until waits, or with the test.
 func Context(t testing.TB) context.Context {
 	t.Helper()
 	deadline := time.Now().Add(virtualLimit)
-	if time.Now().After(realTime) { // no test may ask for its deadline in a bubble
-		d, ok := t.(interface{ Deadline() (time.Time, bool) }) // a benchmark has none
+	if time.Now().After(realTime) { // Deadline must not be called in a bubble
+		d, ok := t.(interface{ Deadline() (time.Time, bool) }) // a benchmark has no deadline
 		if !ok {
 			return t.Context()
 		}

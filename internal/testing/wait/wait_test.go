@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// failed is a test that notes why it fails.
+// failed is a test that records why it failed.
 type failed struct {
 	testing.TB
 	why string
@@ -63,12 +63,12 @@ func TestFor(t *testing.T) {
 		}()
 		<-done
 		if !strings.Contains(f.why, "peace") {
-			t.Errorf("For() of what never holds fails with %q", f.why)
+			t.Errorf("For() of a false condition fails with %q", f.why)
 		}
 	})
 }
 
-// withDeadline is a test of that deadline, and none for the zero time.
+// withDeadline is a test with this deadline; the zero time means none.
 type withDeadline struct {
 	testing.TB
 	at time.Time
@@ -100,8 +100,8 @@ func TestReceive(t *testing.T) {
 			Receive(f, "another value", values)
 		}()
 		<-done
-		if took := time.Since(began); f.why != "not in time: another value" || took != virtualLimit {
-			t.Errorf("Receive() of nothing fails with %q after %s", f.why, took)
+		if took := time.Since(began); f.why != "timeout: another value" || took != virtualLimit {
+			t.Errorf("Receive() without a value fails with %q after %s", f.why, took)
 		}
 	})
 }

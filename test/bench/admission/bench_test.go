@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/testing/certificate"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -25,11 +26,11 @@ import (
 // rate is how many pods are admitted per second.
 const rate = 500
 
-// BenchmarkAdmissionsOverTLS sends the admissions of a small pod as an API server does: on one HTTP/2 connection. It reports how long they
-// took, from the time at which each was due.
+// BenchmarkAdmissionsOverTLS sends admission reviews of a small pod as an API server does: on one HTTP/2 connection.
+// It reports their durations, measured from the scheduled time of each.
 func BenchmarkAdmissionsOverTLS(b *testing.B) {
 	admit := serve(b)
-	if err := admit(); err != nil { // connects
+	if err := admit(); err != nil { // opens the connection
 		b.Fatal(err)
 	}
 	took := make([]time.Duration, b.N)
@@ -65,7 +66,7 @@ func serve(b *testing.B) (admit func() error) {
 			return webhook.Namespace{Name: "shop", Labels: map[string]string{"kuma.io/sidecar-injection": "enabled"}}, nil
 		},
 		Meshes:     func(context.Context, string) ([]string, error) { return []string{"default"}, nil },
-		Strict:     func(string) bool { return false },
+		Mode:       func(string) mesh.MTLSMode { return "" },
 		InUse:      func(string) (int, error) { return 0, nil },
 		PodExists:  func(string, string) (bool, error) { return false, nil },
 		ServiceIPs: func(string, string) ([]string, error) { return nil, nil },
@@ -103,7 +104,8 @@ func serve(b *testing.B) (admit func() error) {
 	}
 }
 
-// podReview returns the AdmissionReview for the creation of the pod that the benchmarks of webhook have, too.
+// podReview returns the AdmissionReview for the creation of the pod that the benchmarks of package webhook
+// also use.
 func podReview(b *testing.B) []byte {
 	b.Helper()
 	text, err := os.ReadFile("../../../webhook/testdata/bench/pod.yaml")

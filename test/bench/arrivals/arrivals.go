@@ -1,4 +1,5 @@
-// Package arrivals notes when each of many proxies has got to a point, and reports such times of several rounds.
+// Package arrivals records when each of many proxies has reached a point, and reports such times over several
+// rounds.
 package arrivals
 
 import (
@@ -14,42 +15,42 @@ import (
 // waitAtMost bounds each wait for the proxies.
 const waitAtMost = 2 * time.Minute
 
-// Arrivals notes when each of some proxies has reached a point, such as the ACK of a change. A service only changes again when all have
-// sent the ACK of its last change, so that no change is skipped for a newer one.
+// Arrivals records when each of some proxies has reached a point, such as the ACK of a change. A service only changes
+// again after all proxies have sent the ACK of its last change, so that no change is skipped for a newer one.
 type Arrivals struct {
 	began   time.Time
-	version string         // of what is to arrive; "" where that is not a resource
-	first   int            // of the proxies
+	version string         // of the expected resource; "" without one
+	first   int            // index of the first proxy
 	after   []atomic.Int64 // of each proxy, in nanoseconds; 0 before
-	missing atomic.Int64   // proxies
+	missing atomic.Int64   // number of proxies
 	done    chan struct{}
 }
 
-// New begins now, and expects the proxies from first to last, exclusive. version is that of the resource that is to arrive, as the generator makes it; "" where
-// that is not a resource.
+// New starts now, and expects the proxies from first to last, exclusive. version is the generator's version of the
+// expected resource, or "" if no resource is expected.
 func New(first, last int, version string) *Arrivals {
 	a := &Arrivals{began: time.Now(), version: version, first: first, after: make([]atomic.Int64, last-first), done: make(chan struct{})}
 	a.missing.Store(int64(last - first))
 	return a
 }
 
-// Expects says whether it waits for a proxy.
+// Expects reports whether a waits for a proxy.
 func (a *Arrivals) Expects(proxy int) bool {
 	i := proxy - a.first
 	return 0 <= i && i < len(a.after) && a.after[i].Load() == 0
 }
 
-// Is compares versions. Sonde's version is the beginning of the hash that go-control-plane uses as a whole.
+// Is compares versions. Sonde's version is a prefix of the hash that go-control-plane uses.
 func (a *Arrivals) Is(version []byte) bool { return bytes.HasPrefix(version, []byte(a.version)) }
 
-// Arrive notes that a proxy has arrived, the first time.
+// Arrive records a proxy's first arrival.
 func (a *Arrivals) Arrive(proxy int) {
 	if a.after[proxy-a.first].CompareAndSwap(0, int64(time.Since(a.began))) && a.missing.Add(-1) == 0 {
 		close(a.done)
 	}
 }
 
-// Wait waits for all, and returns how long each took, sorted.
+// Wait waits for all proxies, and returns their sorted durations.
 func (a *Arrivals) Wait(ctx context.Context) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitAtMost)
 	defer cancel()
@@ -71,10 +72,10 @@ func Quantile(sorted []time.Duration, p float64) time.Duration {
 	return sorted[min(int(p*float64(len(sorted))), len(sorted)-1)]
 }
 
-// Changes are the times of changes: each the times of its proxies, sorted.
+// Changes has the durations of changes: for each change, the sorted durations of its proxies.
 type Changes [][]time.Duration
 
-// Report reports medians over the changes, and how long the slowest hundredth of them took to reach the last proxy.
+// Report reports medians over the changes, and the 99th percentile of the time until the last proxy.
 func (c Changes) Report(b *testing.B) {
 	b.Helper()
 	of := func(p float64) []time.Duration {

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// BenchmarkHandshake connects, waits for the first bytes of HTTP/2, and closes. Client and server share the processors.
+// BenchmarkHandshake connects, waits for the first bytes of HTTP/2, and closes. Client and server share the CPUs.
 func BenchmarkHandshake(b *testing.B) {
 	s := serve(b, 0)
 	plain := s.plain()
@@ -46,18 +46,18 @@ func BenchmarkHandshake(b *testing.B) {
 	}
 }
 
-// BenchmarkHeld measures the memory that the server keeps for a connection of a stranger, with a thousand of them: -benchtime=1x.
+// BenchmarkHeld measures the server's memory for a connection of a stranger, with a thousand of them: -benchtime=1x.
 func BenchmarkHeld(b *testing.B) {
 	const conns, fewest = 1000, 256
 	for _, row := range []struct {
 		name   string
 		first  []byte
-		before int // that take the places of handshakes
+		before int // connections that occupy the slots of handshakes
 		memory uint64
 	}{
 		{"silent", nil, 0, 0},
 		{"hello", hello(b), 0, 0},
-		{"hello, and it waits", hello(b), fewest, 1}, // so little memory that there are the fewest places
+		{"hello, and it waits", hello(b), fewest, 1}, // so little memory that there are the fewest slots
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			for b.Loop() {
@@ -76,7 +76,7 @@ func BenchmarkHeld(b *testing.B) {
 	}
 }
 
-// hold opens connections that send this and then nothing, and waits until they have arrived.
+// hold opens connections that send only first, and waits until they have arrived.
 func (s *server) hold(n int, first []byte) (held []net.Conn) {
 	s.b.Helper()
 	before := s.unauthenticated()
@@ -94,14 +94,14 @@ func (s *server) hold(n int, first []byte) (held []net.Conn) {
 	return held
 }
 
-// hello returns what a client sends first, a TLS record.
+// hello returns a client's first bytes, a TLS record.
 func hello(b *testing.B) []byte {
 	b.Helper()
 	client, server := net.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(context.Background()) // it has no server
+		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(context.Background()) // fails, without a server
 	}()
 	header := make([]byte, 5)
 	if _, err := io.ReadFull(server, header); err != nil {
@@ -116,7 +116,7 @@ func hello(b *testing.B) []byte {
 	return append(header, record...)
 }
 
-// memory returns how much heap and stack is in use, in bytes.
+// memory returns the bytes of heap and stack in use.
 func memory() int64 {
 	runtime.GC()
 	var m runtime.MemStats

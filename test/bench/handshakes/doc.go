@@ -1,4 +1,5 @@
-// Package handshakes measures what connections to the control plane cost it, with plain TLS as a floor. Client and server share the process.
+// Package handshakes measures the control plane's cost of connections, with plain TLS as a floor. Client and server
+// share the process.
 //
 //	make bench PKG=test/bench/handshakes TIME=1x
 package handshakes

@@ -27,7 +27,7 @@ type server struct {
 	address   string
 }
 
-// serve returns a server whose process may use so many bytes of memory, 0 for the default.
+// serve returns a server whose process has a memory limit in bytes; 0 means the default.
 func serve(b *testing.B, memory uint64) *server {
 	b.Helper()
 	secrets := &secrettest.Memory{}
@@ -47,7 +47,7 @@ func serve(b *testing.B, memory uint64) *server {
 	return s
 }
 
-// plain serves gRPC with TLS alone, as a floor.
+// plain serves gRPC with only TLS, as a floor.
 func (s *server) plain() (address string) {
 	s.b.Helper()
 	config := s.serving.TLS().Clone()
@@ -77,7 +77,7 @@ func listen(b *testing.B, options ...grpc.ServerOption) (address string) {
 	return listener.Addr().String()
 }
 
-// tls returns what a client connects with, a proxy's certificate or none.
+// tls returns a client's TLS configuration, with or without a proxy's certificate.
 func (s *server) tls(identified bool) *tls.Config {
 	s.b.Helper()
 	config, err := sondecp.TrustOnly(s.serving)
@@ -98,7 +98,7 @@ func (s *server) tls(identified bool) *tls.Config {
 	return config
 }
 
-// unauthenticated returns how many connections there are without a certificate, or not yet with one.
+// unauthenticated returns the number of connections without a verified certificate.
 func (s *server) unauthenticated() float64 {
 	s.b.Helper()
 	families, err := s.registry.Gather()

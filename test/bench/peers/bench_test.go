@@ -13,7 +13,7 @@ import (
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 )
 
-// typical is what a replica says of a pod with a session and an ADS stream.
+// typical returns a replica's message about a pod with a session and an ADS stream.
 func typical(i int) *peerv1.Proxy {
 	now := timestamppb.Now()
 	return &peerv1.Proxy{
@@ -28,7 +28,8 @@ func typical(i int) *peerv1.Proxy {
 	}
 }
 
-// BenchmarkSnapshot has a replica come that is told all; its time is until it knows. The processor time is that of both.
+// BenchmarkSnapshot starts a replica that receives the state of all proxies, and measures until it has them. The CPU
+// time is the sum of both replicas.
 func BenchmarkSnapshot(b *testing.B) {
 	for _, count := range []int{1000, 5000} {
 		b.Run(strconv.Itoa(count), func(b *testing.B) {
@@ -55,7 +56,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// BenchmarkChange has one proxy change; its time is until the other replica has taken it.
+// BenchmarkChange changes one proxy, and measures until the other replica has received the change.
 func BenchmarkChange(b *testing.B) {
 	certificate := newCertificate(b)
 	a, r := start(b, certificate, "a"), start(b, certificate, "b")

@@ -1,4 +1,5 @@
-// Package peers measures what replicas of the control plane cost each other, over gRPC with TLS in one process.
+// Package peers measures the cost of replicas of the control plane for each other, over gRPC with TLS in one
+// process.
 //
 //	make bench PKG=test/bench/peers
 package peers

@@ -17,18 +17,18 @@ import (
 	"github.com/sonde-mesh/sonde/replicas"
 )
 
-// replica is a running replica, and what it knows.
+// replica is a running replica with its state.
 type replica struct {
 	*replicas.Peers
 	name, address string
-	heard         chan struct{} // has one after it has heard something
+	heard         chan struct{} // has a value after a received message
 	stop          func()
 
 	mu      sync.Mutex
 	proxies map[mesh.ID]*peerv1.Proxy
 }
 
-// newCertificate has the serving CA that replicas share.
+// newCertificate returns the serving CA that replicas share.
 func newCertificate(b *testing.B) *serving.Certificate {
 	b.Helper()
 	certificate, err := serving.Open(b.Context(), serving.Options{Storage: &secrettest.Memory{}})
@@ -64,7 +64,7 @@ func start(b *testing.B, certificate *serving.Certificate, name string) *replica
 	return r
 }
 
-// knows replaces what the replica knows of a proxy.
+// knows replaces the replica's state of a proxy.
 func (r *replica) knows(p *peerv1.Proxy) {
 	r.mu.Lock()
 	r.proxies[p.GetId()] = p
@@ -72,7 +72,7 @@ func (r *replica) knows(p *peerv1.Proxy) {
 	r.Changed(p.GetId())
 }
 
-// local is what a replica knows by itself. It is asked nothing else.
+// local is the local state of a replica. Other methods are not called.
 type local struct {
 	replicas.Local
 	*replica
@@ -97,6 +97,6 @@ func (l local) Merged(id mesh.ID)      { l.Taken(id) }
 func (l local) Heard(mesh.ID) {
 	select {
 	case l.heard <- struct{}{}:
-	default: // nobody has looked since the last one
+	default: // the last value has not been read yet
 	}
 }

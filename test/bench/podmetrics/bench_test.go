@@ -10,10 +10,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// called is how many of the services are called, whatever there are.
+// called is the number of services that are called, of any number of services.
 const called = 10
 
-// BenchmarkScrape scrapes a pod of a mesh each second. Its Envoy knows all services, and calls some of them.
+// BenchmarkScrape scrapes a pod of a mesh each second. Its Envoy has clusters of all services, and calls
+// some of them.
 func BenchmarkScrape(b *testing.B) {
 	programs, err := harness.Build(b.Context(), false)
 	if err != nil {
@@ -58,7 +59,7 @@ func BenchmarkScrape(b *testing.B) {
 			b.ReportMetric(float64(inUse.series), "series")
 			b.ReportMetric(float64(all.series), "all-series")
 			b.ReportMetric(float64(inUse.bytes), "page-bytes")
-			b.ReportMetric(0, "ns/op") // it is a second
+			b.ReportMetric(0, "ns/op") // always a second
 		})
 	}
 }

@@ -19,11 +19,11 @@ type pod struct {
 	machine *harness.Machine
 	proxy   *harness.Proxy
 	address string        // for Prometheus
-	calls   []string      // where the application calls services
+	calls   []string      // addresses where the application calls services
 	ready   time.Duration // from the start of the agent until Envoy had all services
 }
 
-// callPort is where the application calls services, at an address of loopback for each.
+// callPort is the port where the application calls services, at a loopback address for each.
 const callPort = 18080
 
 func startPod(b *testing.B, programs harness.Programs, services int) *pod {
@@ -53,7 +53,8 @@ func startPod(b *testing.B, programs harness.Programs, services int) *pod {
 	return p
 }
 
-// declare writes services, whose only endpoint is an application without a sidecar, and returns a Dataplane with an outbound for each.
+// declare writes services, each with one endpoint without a sidecar, and returns a Dataplane with an outbound for
+// each.
 func (p *pod) declare(services int, app string) (string, error) {
 	_, port, err := net.SplitHostPort(app)
 	if err != nil {
@@ -96,14 +97,15 @@ func freeAddress(b *testing.B, m *harness.Machine) string {
 	return at
 }
 
-// call has the application call its services, and others call it, until Envoy has what it counts for them in its histograms.
+// call has the application call its services, and other clients call it, until Envoy has all their statistics in its
+// histograms.
 func (p *pod) call(b *testing.B) {
 	b.Helper()
 	for _, at := range append([]string{p.proxy.Inbound}, p.calls...) {
 		c := harness.NewHTTPCaller("http://"+at+"/", true, false)
 		for range 20 {
 			_, err := c.Call(b.Context())
-			if err != nil && at != p.proxy.Inbound { // which takes mTLS alone
+			if err != nil && at != p.proxy.Inbound { // which accepts only mTLS
 				b.Fatal(err)
 			}
 		}
@@ -112,7 +114,7 @@ func (p *pod) call(b *testing.B) {
 	if err := harness.Poll(b.Context(), "Envoy's histograms", func(ctx context.Context) error {
 		text, err := p.machine.Get(ctx, "http://"+p.address+"/metrics")
 		if err == nil && !strings.Contains(text, "\nenvoy_http_downstream_rq_time_bucket") {
-			err = errors.New("there are none")
+			err = errors.New("no histograms yet")
 		}
 		return err
 	}); err != nil {
@@ -120,7 +122,7 @@ func (p *pod) call(b *testing.B) {
 	}
 }
 
-// page is what a scrape has got.
+// page is the size of a scraped page.
 type page struct{ series, bytes int }
 
 func (p *pod) scrape(b *testing.B) page {
@@ -128,7 +130,7 @@ func (p *pod) scrape(b *testing.B) page {
 	return p.get(b, p.address)
 }
 
-// scrapeAll is the page on loopback, which has all that Envoy has used.
+// scrapeAll scrapes the page on loopback, which has all metrics that Envoy has used.
 func (p *pod) scrapeAll(b *testing.B) page {
 	b.Helper()
 	return p.get(b, p.proxy.Admin)
@@ -161,7 +163,7 @@ func (p *pod) envoyPID(b *testing.B) int {
 	return pid
 }
 
-// ran returns the processor's time of a process.
+// ran returns the CPU time of a process.
 func (p *pod) ran(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	cpu, err := proc.CPU(pid)

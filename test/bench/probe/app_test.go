@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/bench/rig"
 )
 
-// ip is where everything listens.
+// ip is the address of all listeners.
 const ip = "127.0.0.1"
 
 func at(port int) string { return net.JoinHostPort(ip, strconv.Itoa(port)) }
@@ -46,7 +46,7 @@ var apps = map[string]rig.Role{
 	kindHTTP: func(ctx context.Context, _ []string) error {
 		return serve(ctx, func(l net.Listener) error {
 			server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				_, _ = io.WriteString(w, "ok") // the caller may be gone
+				_, _ = io.WriteString(w, "ok") // the caller may have disconnected
 			})}
 			return server.Serve(l)
 		})
@@ -66,7 +66,7 @@ var apps = map[string]rig.Role{
 					return err
 				}
 				go func() {
-					_, _ = io.Copy(io.Discard, c) // until the other side closes it
+					_, _ = io.Copy(io.Discard, c) // until the client closes it
 					_ = c.Close()
 				}()
 			}
@@ -74,14 +74,14 @@ var apps = map[string]rig.Role{
 	},
 }
 
-// serve serves on a port of its own until the input of the role ends.
+// serve serves on a free port until the input of the role ends.
 func serve(ctx context.Context, on func(net.Listener) error) error {
 	l, err := listen(ctx)
 	if err != nil {
 		return err
 	}
-	go func() { _ = on(l) }() // the client counts what fails
-	return rig.Serve(l.Addr(), func([]string) error { return errors.New("it takes no commands") })
+	go func() { _ = on(l) }() // the client counts failures
+	return rig.Serve(l.Addr(), func([]string) error { return errors.New("this role has no commands") })
 }
 
 // startApp starts the application of each kind.
@@ -114,7 +114,8 @@ func (a app) entry(n int, kind string) mesh.Probe {
 	return p
 }
 
-// table returns an encoded probe table with so many entries of each kind, one kind after the other.
+// table returns an encoded probe table with this many entries of each kind, one kind after the
+// other.
 func (a app) table(each int, kinds ...string) (string, error) {
 	var table mesh.ProbeTable
 	for _, kind := range kinds {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// tableSize is large enough for probes without a pause: each entry is asked less than ten times a second.
+// tableSize is large enough for probes without a pause: each entry is probed less than ten times a
+// second.
 const tableSize = 600
 
 // BenchmarkProbe makes one probe after the other, or eight at once.
@@ -64,7 +65,7 @@ func measure(b *testing.B, s *subject, c *client, port, atOnce int) {
 	b.ReportMetric(max(0, float64(waitingNow-waiting)/float64(b.N)), "time-wait/op")
 }
 
-// timeWait counts the connections to a port of the application that are in TIME_WAIT.
+// timeWait counts the connections in TIME_WAIT to a port of the application.
 func timeWait(port int) (int, error) {
 	data, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
@@ -81,11 +82,11 @@ func timeWait(port int) (int, error) {
 	return n, nil
 }
 
-// usualEntries is the number of probes of a pod with three containers, each with all three kinds of checks.
+// usualEntries is the number of probes of a pod with three containers, each with all three kinds of probes.
 const usualEntries = 9
 
-// BenchmarkMemory probes each entry of a table, eight at once. It looks at the memory at rest before, after a few probes of each entry, and
-// afterwards.
+// BenchmarkMemory probes each entry of a table, eight at once. It measures the memory at rest before, after a few
+// probes of each entry, and afterwards.
 func BenchmarkMemory(b *testing.B) {
 	program, a := buildAgent(b), startApp(b)
 	for _, bc := range []struct {

@@ -16,16 +16,17 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// client asks as the kubelet does, on a new connection for each probe, but with little work of its own.
+// client makes probes as the kubelet does, on a new connection for each probe, but with little work of
+// its own.
 type client struct {
 	target string // host:port of the subject, or of the application if direct
 	direct bool
 	kind   string
 	probes []mesh.Probe
-	due    []atomic.Int64 // when a probe may be asked again
+	due    []atomic.Int64 // earliest time of an entry's next probe
 }
 
-// newClient asks so many entries of a probe table, from the first one on.
+// newClient returns a client for a range of entries of a probe table.
 func newClient(s *subject, a app, kind string, first, entries int) *client {
 	c := &client{target: s.address, kind: kind, due: make([]atomic.Int64, entries)}
 	if s.address == "" {
@@ -37,10 +38,12 @@ func newClient(s *subject, a app, kind string, first, entries int) *client {
 	return c
 }
 
-// pause between two probes of one entry: a bit more than 100 ms, the shortest interval that the handler allows.
+// pause between two probes of one entry: slightly more than 100 ms, the shortest interval that the handler
+// allows.
 const pause = 105 * time.Millisecond
 
-// run asks all entries in turn, some at the same time. It returns how long each probe took, sorted. All must succeed.
+// run probes all entries in turn, several at the same time. It returns the sorted durations of the probes. All must
+// succeed.
 func (c *client) run(ctx context.Context, probes, atOnce int) ([]time.Duration, error) {
 	var next atomic.Int64
 	times := make([]time.Duration, probes)
@@ -98,7 +101,7 @@ func (c *client) ask(ctx context.Context, p mesh.Probe, buffer []byte) error {
 	return readStatus(conn, buffer)
 }
 
-// readStatus reads an answer to its end. Any status but 200 is an error.
+// readStatus reads a response to its end. It returns an error for any status other than 200.
 func readStatus(conn net.Conn, buffer []byte) error {
 	n, err := io.ReadFull(conn, buffer)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {

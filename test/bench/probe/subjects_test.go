@@ -30,7 +30,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
-// Subjects. The naive one and the handler are roles.
+// Subjects. The naive proxy and the handler are roles.
 const (
 	subjectDirect  = "direct"   // the application without a proxy
 	subjectNaive   = "naive"    // httputil.ReverseProxy with the kubelet's transport, which keeps no connections
@@ -44,13 +44,13 @@ func TestMain(m *testing.M) {
 	rig.Main(m, roles)
 }
 
-// subject answers probes.
+// subject is a program that answers probes.
 type subject struct {
-	address string // "" is the application itself
+	address string // "" means the application itself
 	pids    []int
 }
 
-// startSubject starts a subject with a probe table. sonde-dp is at program.
+// startSubject starts a subject with a probe table. program is the path of sonde-dp.
 func startSubject(b *testing.B, name, program string, a app, table string) *subject {
 	b.Helper()
 	switch name {
@@ -63,7 +63,7 @@ func startSubject(b *testing.B, name, program string, a app, table string) *subj
 		}
 		return s
 	}
-	// The handler as sonde-dp sets itself up.
+	// The handler runs with the settings that sonde-dp chooses.
 	env := map[string][]string{subjectHandler: {"GOGC=40", "GOMAXPROCS=1", mesh.EnvProbeTable + "=" + table}}[name]
 	p := rig.Start(b, name, env, strconv.Itoa(a[kindHTTP]), strconv.Itoa(a[kindTCP]), strconv.Itoa(a[kindGRPC]))
 	return &subject{address: p.Address, pids: []int{p.PID()}}
@@ -101,7 +101,7 @@ func buildAgent(b *testing.B) string {
 	return program
 }
 
-// cpu is the CPU time of all threads of all its processes.
+// cpu returns the CPU time of all threads of its processes.
 func (s *subject) cpu() (time.Duration, error) {
 	if len(s.pids) == 0 {
 		return 0, nil
@@ -110,7 +110,8 @@ func (s *subject) cpu() (time.Duration, error) {
 	return spent.Ran, err
 }
 
-// memory returns the most memory that it uses within 2 s: RssAnon is the sum of guard and worker, VmRSS that of the larger one.
+// memory returns the maximum memory of the subject within 2 s: RssAnon is the sum of guard and worker, VmRSS the
+// larger of both.
 func (s *subject) memory(ctx context.Context) (most memorytest.Memory, err error) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -151,7 +152,8 @@ func serveHandler(ctx context.Context, _ []string) error {
 	})
 }
 
-// serveNaive proxies HTTP, connects for TCP, and makes a new client for each gRPC probe. Its arguments are the application's ports.
+// serveNaive proxies HTTP, connects for TCP, and creates a new client for each gRPC probe. Its arguments are the
+// application's ports.
 func serveNaive(ctx context.Context, ports []string) error {
 	if len(ports) != len(kinds) {
 		return errors.New("it needs a port of the application for each kind of probe")
@@ -171,7 +173,7 @@ func serveNaive(ctx context.Context, ports []string) error {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		_ = c.Close() // that it was open is enough
+		_ = c.Close() // an open port is enough
 	})
 	mux.HandleFunc("/grpc/", func(w http.ResponseWriter, r *http.Request) {
 		if err := checkGRPC(r.Context(), health); err != nil {
@@ -182,7 +184,7 @@ func serveNaive(ctx context.Context, ports []string) error {
 	return serve(ctx, server.Serve)
 }
 
-// checkGRPC makes a new client for one check.
+// checkGRPC creates a new client for one check.
 func checkGRPC(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -1,4 +1,4 @@
-// Package proc reads the CPU time of a process from /proc, and its memory once it rests.
+// Package proc reads the CPU time of a process from /proc, and the memory of a process at rest.
 package proc
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
 )
 
-// Time is that for which threads ran, and for which they were ready to run while others had the processors.
+// Time is how long threads ran, and how long they were ready to run while others had the CPUs.
 type Time struct{ Ran, Waited time.Duration }
 
-// Since returns the time that has come since an earlier one.
+// Since returns the difference to an earlier Time.
 func (t Time) Since(before Time) Time { return Time{t.Ran - before.Ran, t.Waited - before.Waited} }
 
-// CPU returns the time of all threads of processes, as the scheduler counts it. It lacks threads that have ended; Go's rarely
-// do.
+// CPU returns the scheduler's time of all threads of processes. It omits threads that have ended, which is rare in Go
+// programs.
 func CPU(pids ...int) (Time, error) {
 	var total Time
 	for _, pid := range pids {
@@ -48,7 +48,7 @@ func CPU(pids ...int) (Time, error) {
 		}
 	}
 	if total.Ran == 0 {
-		return Time{}, errors.New("the kernel counts no time of threads: it lacks /proc/PID/task/*/schedstat")
+		return Time{}, errors.New("the kernel does not measure threads: it lacks /proc/PID/task/*/schedstat")
 	}
 	return total, nil
 }
@@ -56,8 +56,8 @@ func CPU(pids ...int) (Time, error) {
 // pause is the interval between two checks whether a process is at rest.
 const pause = 100 * time.Millisecond
 
-// RestingCPU returns the time for which all threads of a process ran, once it is at rest: the work of a change goes on for a while after
-// the last ACK. It waits for ten seconds at most.
+// RestingCPU returns the running time of all threads of a process, once it is at rest: the work of a change continues
+// for a while after the last ACK. It waits for at most ten seconds.
 func RestingCPU(ctx context.Context, pid int) (time.Duration, error) {
 	last := time.Duration(0)
 	for range 100 {
@@ -73,7 +73,7 @@ func RestingCPU(ctx context.Context, pid int) (time.Duration, error) {
 	return last, nil
 }
 
-// settleAtMost bounds the wait for a program that returns memory when it wants to.
+// settleAtMost bounds the wait, because a program may return memory at any time.
 const settleAtMost = 15 * time.Second
 
 // RestingRSS returns the RssAnon of a process in bytes, once it no longer changes.

@@ -1,5 +1,5 @@
-// Package rig runs the test binary of a benchmark as other processes, each in a role, so that what is measured does not share a process
-// with its clients.
+// Package rig runs the benchmark's test binary as other processes, each in a role, so that the measured program does
+// not share a process with its clients.
 package rig
 
 import (
@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// Role is what a process does until its input ends. Serve is the last thing that it calls.
+// Role is the main function of a process, which ends with its input. Its last call is Serve.
 type Role func(ctx context.Context, args []string) error
 
-// roleArgument is the first argument of a process with a role, the name of the role the second.
+// roleArgument is the first argument of a process with a role; the second is the name of the role.
 const roleArgument = "role"
 
-// Main is for TestMain: it runs a role if this process has one, and else the benchmarks.
+// Main is for TestMain: it runs the process's role if it has one, and the benchmarks otherwise.
 func Main(m *testing.M, roles map[string]Role) {
 	if len(os.Args) < 3 || os.Args[1] != roleArgument {
 		m.Run()
@@ -40,7 +40,8 @@ func Main(m *testing.M, roles map[string]Role) {
 	}
 }
 
-// Serve says where a role listens, and answers commands, one a line, until the input ends.
+// Serve reports the address of a role's listener, and executes commands, one per line, until the
+// input ends.
 func Serve(at net.Addr, command func(words []string) error) error {
 	fmt.Println(at)
 	lines := bufio.NewScanner(os.Stdin)
@@ -55,7 +56,7 @@ func Serve(at net.Addr, command func(words []string) error) error {
 
 // Process is a process of a role.
 type Process struct {
-	// Address is where it listens.
+	// Address is the address of its listener.
 	Address string
 
 	role string
@@ -65,7 +66,8 @@ type Process struct {
 	log  *os.File
 }
 
-// Start runs a role, with env added to the environment, and returns when it listens. It ends with the benchmark.
+// Start runs a role with env added to the environment, and returns when the role listens. The process ends with
+// the benchmark.
 func Start(tb testing.TB, role string, env []string, args ...string) *Process {
 	tb.Helper()
 	p, err := start(tb, role, env, args)
@@ -111,18 +113,18 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 func (p *Process) line() (string, error) {
 	line, err := p.out.ReadString('\n')
 	if err != nil {
-		return "", fmt.Errorf("%s ended: %w; it says: %s", p.role, err, p.logged())
+		return "", fmt.Errorf("%s ended: %w; it printed: %s", p.role, err, p.logged())
 	}
 	return strings.TrimSpace(line), nil
 }
 
-// Tell sends a command and does not wait until it is done.
+// Tell sends a command without waiting for its end.
 func (p *Process) Tell(format string, args ...any) error {
 	_, err := fmt.Fprintf(p.in, format+"\n", args...)
 	return err
 }
 
-// Done waits until a command is done.
+// Done waits for the end of a command.
 func (p *Process) Done() error {
 	line, err := p.line()
 	if err == nil && line != "ok" {

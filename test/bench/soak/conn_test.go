@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Ways in which a proxy leaves.
+// Ways in which a proxy disconnects.
 const (
-	endClose  = iota // like a process that ends
-	endReset         // like one that crashes with data unread
-	endVanish        // like a machine that is cut off: the server is not told
+	endClose  = iota // like a process that exits
+	endReset         // like a process that crashes with unread data
+	endVanish        // like a disconnected machine: the server gets no FIN or reset
 )
 
-// conn is a proxy's connection. It can stall, and end in all these ways.
+// conn is a proxy's connection. It can stall, and end in each of these ways.
 type conn struct {
 	net.Conn
 	m      *member

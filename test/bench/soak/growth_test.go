@@ -6,12 +6,12 @@ func TestGrowth(t *testing.T) {
 	const mib = 1 << 20
 	flat := []usage{{17, 5 * mib, 24 * mib}, {16, 6 * mib, 34 * mib}, {17, 5.5 * mib, 24 * mib}, {17, 5.4 * mib, 25 * mib}, {17, 5 * mib, 40 * mib}, {17, 6 * mib, 31 * mib}}
 	tests := map[string]struct {
-		each usage // more in each round
+		each usage // growth in each round
 		want bool
 	}{
 		"noise alone":                {usage{}, false},
 		"a few goroutines per round": {usage{goroutines: 5}, true},
-		"a KiB per proxy that comes": {usage{heap: 200 << 10}, true},
+		"a KiB per connecting proxy": {usage{heap: 200 << 10}, true},
 		"memory outside of the heap": {usage{memory: 4 * mib}, true},
 	}
 	for name, tc := range tests {

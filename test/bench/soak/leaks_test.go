@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// rounds is the number of rounds in which all proxies come, see changes, and go.
+	// rounds is the number of rounds in which all proxies connect, receive changes, and disconnect.
 	rounds = 6
-	// batches of changes per round. Each change is undone.
+	// batches of changes per round. Each change is reverted.
 	batches, changesPerBatch = 5, 10
 	// unread is how long the store may take to read a file.
 	unread = 300 * time.Millisecond
 )
 
-// leaks has all proxies come and go several times, and checks that nothing of them remains in the control plane.
+// leaks connects and disconnects all proxies several times, and checks that the control plane keeps nothing of
+// them.
 func (s *soak) leaks() {
 	s.note("looking for leaks")
 	s.events = nil
@@ -34,7 +35,7 @@ func (s *soak) leaks() {
 	s.must(growth(all[1:]))
 }
 
-// fill connects all proxies anew, and makes changes that are undone in the end.
+// fill reconnects all proxies, and makes changes that it finally reverts.
 func (s *soak) fill() {
 	for _, m := range s.members {
 		m.join(true)
@@ -64,7 +65,7 @@ func (s *soak) fill() {
 
 // usageAtRest waits until there is no stream and the number of goroutines no longer falls.
 func (s *soak) usageAtRest() usage {
-	const steady = 20 // checks in which no goroutine ends
+	const steady = 20 // consecutive checks in which no goroutine ends
 	least, looks := 0.0, 0
 	for began := time.Now(); looks < steady; looks++ {
 		now := s.metrics()
@@ -73,7 +74,7 @@ func (s *soak) usageAtRest() usage {
 			least, looks = goroutines, 0
 		}
 		if time.Since(began) > settleWithin {
-			s.Fatalf("all proxies have disconnected, and %s later there are %v streams", settleWithin, streams)
+			s.Fatalf("all proxies have disconnected, and %s later %v streams exist", settleWithin, streams)
 		}
 		s.wait(poll)
 	}
@@ -89,8 +90,8 @@ func (s *soak) metrics() map[string]float64 {
 	return now
 }
 
-// heap returns the size of the live heap. The control plane cannot be told to collect its garbage, but reading its metrics makes some. The
-// least that it has after two collections is live.
+// heap returns the size of the live heap. No API triggers a garbage collection in the control plane, but reading its
+// metrics allocates memory. The minimum after two collections is live.
 func (s *soak) heap() float64 {
 	first, least := -1.0, 0.0
 	for range 5000 {

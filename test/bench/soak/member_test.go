@@ -18,26 +18,26 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// member is one proxy: what it has, and its stream, if there is one. It is the Observer of that stream. Only the goroutine
-// that makes the operations calls join and leave.
+// member is one proxy: its state, and its stream, if any. It is the Observer of that stream. Only the goroutine of
+// the operations calls join and leave.
 type member struct {
 	s      *soak
 	node   string
 	tls    *tls.Config
 	state  *adsclient.State
 	cancel context.CancelFunc // nil after leave
-	done   chan struct{}      // closed when live has returned
+	done   chan struct{}      // closed after live has returned
 
 	conn      atomic.Pointer[conn]
 	connected atomic.Bool
 	silent    atomic.Bool
 	stalled   atomic.Int64 // does not read until then, in Unix nanoseconds
-	faulty    atomic.Bool  // has not read or answered on this stream
+	faulty    atomic.Bool  // has not read or responded on this stream
 	refusal   atomic.Pointer[refusal]
-	refused   atomic.Bool // has refused something on this stream
+	refused   atomic.Bool // has refused a resource on this stream
 
 	// Used only by live.
-	generation                int64 // of the control plane, when the stream began
+	generation                int64 // the control plane's generation when the stream started
 	hadClusters, hadListeners bool
 }
 
@@ -47,10 +47,10 @@ type refusal struct {
 	mute bool // the NACK does not name the resource
 }
 
-// away is how long a proxy waits after it has lost its stream.
+// away is how long a proxy waits after losing its stream.
 const away = 100 * time.Millisecond
 
-// join starts live. A cold proxy has forgotten what it had.
+// join starts live. A cold proxy starts without its previous state.
 func (m *member) join(cold bool) {
 	if m.cancel != nil {
 		return
@@ -60,7 +60,7 @@ func (m *member) join(cold bool) {
 		m.hadClusters, m.hadListeners = false, false
 	}
 	var ctx context.Context
-	ctx, m.cancel = context.WithCancel(context.WithoutCancel(m.s.Context())) // it ends by leave
+	ctx, m.cancel = context.WithCancel(context.WithoutCancel(m.s.Context())) // leave ends it
 	m.done = make(chan struct{})
 	go func() {
 		defer close(m.done)
@@ -110,7 +110,7 @@ func (m *member) dial(ctx context.Context, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// judge reports a stream that must not end like this.
+// judge reports a stream that ended in an unexpected way.
 func (m *member) judge(err error, connected bool) {
 	if !connected {
 		m.s.counts.add("connections refused")
@@ -132,7 +132,7 @@ func (m *member) judge(err error, connected bool) {
 	}
 }
 
-// refuse refuses the resource that the proxy is told to refuse.
+// refuse refuses the resource if a refusal is set for it.
 func (m *member) refuse(t resource.Type, name []byte) string {
 	d := m.refusal.Load()
 	if d == nil || d.kind != t || !m.refusal.CompareAndSwap(d, nil) {
@@ -156,7 +156,7 @@ func (m *member) Connected() {
 // Resource implements adsclient.Observer.
 func (m *member) Resource(resource.Type, []byte, []byte) { m.s.counts.add("resources") }
 
-// Acked implements adsclient.Observer. A proxy that has had something must never have nothing, not even when its Dataplane
+// Acked implements adsclient.Observer. A proxy that had resources must never have none, not even after its Dataplane
 // is removed.
 func (m *member) Acked() {
 	m.s.counts.add("responses")

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
-// prodShare: one of so many proxies and services is in the second mesh.
+// prodShare: one of this many proxies and services is in the second mesh.
 const prodShare = 8
 
 const secondMesh = "prod"
@@ -38,7 +38,7 @@ func workload(i int) string { return fmt.Sprintf("workload-%02d", i%20) }
 
 func serviceName(i int) string { return fmt.Sprintf("service-%04d", i) }
 
-// serviceOf draws a service of the mesh that i is in.
+// serviceOf draws a service of the mesh that contains i.
 func serviceOf(r *rand.Rand, i int) string {
 	for {
 		if n := r.IntN(*services); meshOf(n) == meshOf(i) {
@@ -68,14 +68,14 @@ func anyAddress(r *rand.Rand, i int) string {
 	return fmt.Sprintf("10.%d.%d.%d", r.IntN(3), i/250, 1+i%250)
 }
 
-// turn returns the Dataplane with one endpoint changed: its address, or whether it is ready.
+// turn returns a copy of the Dataplane with another address, or with the readiness of one inbound flipped.
 func turn(r *rand.Rand, d *mesh.Dataplane, i int) *mesh.Dataplane {
 	next := *d
 	n := &next.Spec.Networking
 	n.Inbound = slices.Clone(n.Inbound)
 	if r.IntN(4) == 0 {
 		n.Address = anyAddress(r, i)
-		for e := range n.Inbound { // defaults that came from the old address
+		for e := range n.Inbound { // defaults from the old address
 			n.Inbound[e].Address, n.Inbound[e].ServiceAddress = "", ""
 		}
 		return &next

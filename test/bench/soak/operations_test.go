@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// operation is one kind of event, and how often it comes among all.
+// operation is one kind of event, with its weight among all.
 type operation struct {
 	weight int
 	name   string
@@ -44,7 +44,7 @@ func (s *soak) operation() {
 	operations[i].do(s)
 }
 
-// wayToWrite draws how a file is written. Most people and programs do it in one step.
+// wayToWrite draws how to write a file. Most editors and programs write it in one step.
 func (s *soak) wayToWrite() int { return anymesh.Pick(s.random, atOnce, atOnce, inPlace, inHalves) }
 
 func (s *soak) write(file string) { s.writer.write(file, s.wayToWrite()) }
@@ -69,7 +69,7 @@ func (s *soak) change(o mesh.Object) {
 	s.write(file)
 }
 
-// remove deletes an object, which comes back later.
+// remove deletes an object, and restores it later.
 func (s *soak) remove() {
 	key := s.anyKey()
 	o := s.writer.objects[key]
@@ -83,7 +83,7 @@ func (s *soak) remove() {
 	})
 }
 
-// anyKey returns the key of any object that exists at the moment.
+// anyKey returns the key of any existing object.
 func (s *soak) anyKey() mesh.Key {
 	file := s.anyFile()
 	return anymesh.Pick(s.random, s.writer.keys(file)...)
@@ -91,19 +91,19 @@ func (s *soak) anyKey() mesh.Key {
 
 func (s *soak) anyFile() string { return anymesh.Pick(s.random, s.writer.files()...) }
 
-// rename gives a file another name, if its content is as it should be.
+// rename renames a file, if its content is correct.
 func (s *soak) rename() {
 	from, to := s.anyFile(), fmt.Sprintf("renamed-%03d.yaml", s.random.IntN(1000))
 	w := s.writer
 	if w.broken[from] || w.removed[from] || slices.Contains(w.files(), to) {
 		return
 	}
-	w.write(from, atOnce) // otherwise a half-written or broken content would stay behind
+	w.write(from, atOnce) // otherwise a half-written or broken content would remain
 	s.note("rename %s to %s", from, to)
 	w.rename(from, to)
 }
 
-// breakFile breaks a file, which is mended later.
+// breakFile breaks a file, and repairs it later.
 func (s *soak) breakFile() {
 	file := s.anyFile()
 	s.writer.breakFile(file)
@@ -115,7 +115,7 @@ func (s *soak) breakFile() {
 	})
 }
 
-// removeFile removes a file, which comes back later.
+// removeFile removes a file, and restores it later.
 func (s *soak) removeFile() {
 	file := s.anyFile()
 	s.note("remove %s", file)
@@ -132,7 +132,7 @@ func (s *soak) removeFile() {
 
 func (s *soak) anyMember() *member { return anymesh.Pick(s.random, s.members...) }
 
-// away has a proxy leave and come back, with what it had or with nothing.
+// away has a proxy disconnect and reconnect, with or without its previous state.
 func (s *soak) away(how int32) {
 	m, cold := s.anyMember(), s.oneIn(2)
 	s.note("%s leaves: %d", m.node, how)
@@ -154,7 +154,7 @@ func (s *soak) stall() {
 	m.stalled.Store(time.Now().Add(d).UnixNano())
 }
 
-// silence reconnects a proxy, which then answers nothing for a while.
+// silence reconnects a proxy, which then sends no ACKs for a while.
 func (s *soak) silence() {
 	m := s.anyMember()
 	s.note("%s answers nothing", m.node)
@@ -164,7 +164,8 @@ func (s *soak) silence() {
 	s.later(s.upTo(20*time.Second), func() { s.endSilence(m) })
 }
 
-// endSilence ends a silence, and the stream with it: what was not answered on that stream never will be.
+// endSilence ends a silence together with its stream, because missed responses on that stream are never
+// ACKed.
 func (s *soak) endSilence(m *member) {
 	if m.silent.Swap(false) && m.cancel != nil {
 		m.leave(endClose)

@@ -20,11 +20,11 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// settleWithin is how long the proxies may take to have everything after all is mended. Most of it is for streams that the
-// server has ended, and for a busy machine.
+// settleWithin is how long the proxies may take to receive everything after the repair. Most of it is for streams
+// that the server has ended, and for a busy machine.
 const settleWithin = time.Minute
 
-// rest mends everything and checks that all proxies get what they should. Meanwhile the time of the operations stands still.
+// rest repairs everything and checks the state of all proxies. Meanwhile, the clock of the operations is stopped.
 func (s *soak) rest() {
 	began := time.Now()
 	defer func() { s.began = s.began.Add(time.Since(began)) }()
@@ -32,14 +32,14 @@ func (s *soak) rest() {
 	s.mend()
 	s.settle()
 	s.counts.add("rests")
-	s.Logf("after %s every proxy has what the files say", s.at)
+	s.Logf("after %s, all proxies have the configuration of the files", s.at)
 }
 
-// newcomers is the number of proxies that begin with nothing when all is mended.
+// newcomers is the number of proxies that start without configuration after the repair.
 const newcomers = 10
 
-// mend brings back what is missing, and has all proxies behave. It changes nothing else, since a change could also bring
-// along something that was lost.
+// mend restores missing objects and files, and normal behavior of all proxies. It makes no other change, because a
+// change could hide a lost update.
 func (s *soak) mend() {
 	for _, name := range meshes {
 		if key := (&mesh.Mesh{Name: name}).Key(); s.writer.objects[key] == nil {
@@ -68,10 +68,10 @@ func (s *soak) mend() {
 	}
 }
 
-// settle waits until each proxy has what the files say.
+// settle waits until each proxy has the configuration of the files.
 func (s *soak) settle() {
 	want := s.expected()
-	s.must(harness.Poll(s.Context(), "all proxies to have what the files say", func(ctx context.Context) error {
+	s.must(harness.Poll(s.Context(), "all proxies to have the configuration of the files", func(ctx context.Context) error {
 		if s.Failed() {
 			s.FailNow()
 		}
@@ -87,7 +87,8 @@ func (s *soak) settle() {
 	}))
 }
 
-// forgive reconnects proxies that have refused something: a version is not sent twice on one stream.
+// forgive reconnects proxies that have refused a resource, because the server sends a version only
+// once per stream.
 func (s *soak) forgive() {
 	for _, m := range s.members {
 		if m.refused.Load() {
@@ -97,12 +98,12 @@ func (s *soak) forgive() {
 	}
 }
 
-// expected returns what the files say, translated in one step in this process.
+// expected returns the resources of the files' objects, translated in this process.
 func (s *soak) expected() map[string]resource.Desired {
 	documents, problems, err := store.Read(s.writer.directory, nil, "")
 	s.must(err)
 	for _, p := range problems {
-		if p.Severity == store.Error { // warnings are about outbounds to what is not there, and the like
+		if p.Severity == store.Error { // warnings are about outbounds to missing services, and the like
 			s.Fatalf("mended, and still: %v", p)
 		}
 	}
@@ -118,7 +119,7 @@ func (s *soak) expected() map[string]resource.Desired {
 		b.Set(source, d.Object)
 	}
 	b.Synced(source)
-	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.Errorf("resource generation failed: %v", err) }})
+	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.Errorf("failed to generate resources: %v", err) }})
 	if c, ok := b.Build(); ok {
 		_, err := t.Apply(c)
 		s.must(err)
@@ -130,7 +131,7 @@ func (s *soak) expected() map[string]resource.Desired {
 	return want
 }
 
-// different is an error unless all proxies have what they should.
+// different returns an error unless all proxies have the expected resources.
 func (s *soak) different(want map[string]resource.Desired) error {
 	for _, m := range s.members {
 		if !m.connected.Load() {
@@ -143,7 +144,8 @@ func (s *soak) different(want map[string]resource.Desired) error {
 	return nil
 }
 
-// compare compares one proxy's state: all clusters and listeners, and the endpoints and routes that they name.
+// compare compares the state of one proxy: all clusters and listeners, and the endpoints and routes that they
+// name.
 func compare(state *adsclient.State, want resource.Desired) error {
 	if !state.Settled() {
 		return errors.New("waits for an answer")

@@ -50,9 +50,9 @@ type soak struct {
 	counts  counts
 
 	generation atomic.Int64 // number of control planes so far
-	up         atomic.Bool  // one runs and has not been told to end
+	up         atomic.Bool  // a control plane runs and was not terminated
 
-	// at is when the current operation is due, counted from began. The time of rests does not count.
+	// at is the time of the current operation since began, without the time of rests.
 	at     time.Duration
 	began  time.Time
 	events []event
@@ -61,13 +61,14 @@ type soak struct {
 	lost []*conn // connections that vanished proxies keep open
 }
 
-// event is the later part of an operation.
+// event happens at a later time: the second half of an operation, or a restart of the control
+// plane.
 type event struct {
 	at time.Duration
 	do func()
 }
 
-// counts are of what happened.
+// counts has the number of each kind of event.
 type counts struct {
 	mu sync.Mutex
 	of map[string]int
@@ -103,10 +104,10 @@ func TestSoak(t *testing.T) {
 	s.empty()
 	s.terminate()
 	s.complaints()
-	t.Logf("every proxy had what it should, and nothing leaks:\n%s", &s.counts)
+	t.Logf("every proxy has the expected configuration, and nothing leaks:\n%s", &s.counts)
 }
 
-// start starts the control plane with its files, and makes proxies that have joined.
+// start starts the control plane with its files, and creates proxies that have joined.
 func start(t *testing.T) *soak {
 	t.Helper()
 	program, err := harness.BuildInto(t.Context(), t.TempDir(), "cmd/sonde-cp")
@@ -129,7 +130,7 @@ func start(t *testing.T) *soak {
 	return s
 }
 
-// prepare makes everything but the control plane.
+// prepare prepares everything except for the control plane.
 func (s *soak) prepare(m *harness.Machine) error {
 	s.writer = newWriter(s, m.StoreDir())
 	joined := map[mesh.ID]string{}
@@ -153,7 +154,7 @@ func (s *soak) prepare(m *harness.Machine) error {
 	return nil
 }
 
-// must ends the run if there is an error.
+// must ends the run if err is not nil.
 func (s *soak) must(err error) {
 	s.Helper()
 	if err != nil {
@@ -161,7 +162,7 @@ func (s *soak) must(err error) {
 	}
 }
 
-// poll is the interval between two checks of something that is waited for.
+// poll is the interval of polling.
 const poll = 100 * time.Millisecond
 
 func (s *soak) wait(d time.Duration) { s.must(run.Sleep(s.Context(), d)) }
@@ -172,13 +173,13 @@ func (s *soak) note(format string, args ...any) {
 	s.must(err)
 }
 
-// later calls do after a while, in the time of the operations.
+// later calls do after a delay on the clock of the operations.
 func (s *soak) later(after time.Duration, do func()) {
 	s.events = append(s.events, event{s.at + after, do})
 	slices.SortStableFunc(s.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
 }
 
-// play makes operations, has the control plane killed every minute, and rests between the kills and at the end.
+// play makes operations, kills the control plane every minute, and rests between the kills and at the end.
 func (s *soak) play() {
 	s.watch()
 	for _, m := range s.members {
@@ -230,10 +231,10 @@ func (s *soak) operate(until time.Duration) {
 // upTo draws a duration below d.
 func (s *soak) upTo(d time.Duration) time.Duration { return time.Duration(s.random.Int64N(int64(d))) }
 
-// oneIn is true once in n times.
+// oneIn is true with a probability of 1/n.
 func (s *soak) oneIn(n int) bool { return s.random.IntN(n) == 0 }
 
-// begin starts the control plane if it is not running, and does not wait until it serves.
+// begin starts the control plane unless it runs, without waiting until it serves.
 func (s *soak) begin() {
 	if s.up.Load() {
 		return
@@ -243,22 +244,22 @@ func (s *soak) begin() {
 	s.watch()
 }
 
-// watch reports the end of the control plane that was just started if it ends by itself.
+// watch reports if the newly started control plane exits by itself.
 func (s *soak) watch() {
 	process, generation := s.machine.ControlPlane, s.generation.Add(1)
 	s.up.Store(true)
 	go func() {
 		<-process.Done()
 		if s.up.Load() && s.generation.Load() == generation {
-			s.Errorf("the control plane ends by itself; it says: %s", s.machine.Logs(30))
+			s.Errorf("the control plane exited by itself: %s", s.machine.Logs(30))
 		}
 	}()
 }
 
-// endWithin is how long the control plane may take to end when it is told to.
+// endWithin is how long the control plane may take to end after SIGTERM.
 const endWithin = 20 * time.Second
 
-// terminate tells the control plane to end, which it must do in time and without an error.
+// terminate sends SIGTERM to the control plane, which must end in time and without an error.
 func (s *soak) terminate() {
 	if !s.up.Swap(false) {
 		return
@@ -268,7 +269,7 @@ func (s *soak) terminate() {
 	s.must(s.machine.ControlPlane.Terminate(ctx))
 }
 
-// restart ends the control plane and has it started again later.
+// restart ends the control plane and restarts it later.
 func (s *soak) restart() {
 	switch {
 	case s.oneIn(4):
@@ -283,14 +284,14 @@ func (s *soak) restart() {
 	s.later(s.upTo(4*time.Second), s.begin)
 }
 
-// complaints looks for what a control plane must not log.
+// complaints fails the test for log lines that a control plane must not write.
 func (s *soak) complaints() {
 	logs, err := s.machine.LogFiles()
 	s.must(err)
 	for _, log := range logs {
-		for _, words := range []string{"panic:", "fatal error:", "resource generation failed"} {
+		for _, words := range []string{"panic:", "fatal error:", "failed to generate resources"} {
 			if _, after, found := strings.Cut(log, words); found {
-				s.Errorf("the control plane says: %s%.1000s", words, after)
+				s.Errorf("the control plane logs: %s%.1000s", words, after)
 			}
 		}
 	}

@@ -19,12 +19,12 @@ import (
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
-// writer writes the files, and knows what they should contain.
+// writer writes the files, and records their expected contents.
 type writer struct {
 	s         *soak
 	directory string
 	objects   map[mesh.Key]mesh.Object
-	fileOf    map[mesh.Key]string // file of each object, even of one that is removed at the moment
+	fileOf    map[mesh.Key]string // file of each object, even if it is removed at the moment
 	removed   map[string]bool     // files that were removed with their objects
 	broken    map[string]bool
 	writes    map[string]int // number of writes per file
@@ -55,7 +55,7 @@ func newWriter(s *soak, directory string) *writer {
 	return w
 }
 
-// set puts an object into a file, which the next write changes.
+// set puts an object into a file, to be written by the next write.
 func (w *writer) set(o mesh.Object, file string) {
 	o.SetDefaults()
 	w.s.must(o.Validate())
@@ -76,7 +76,7 @@ func (w *writer) keys(file string) []mesh.Key {
 	return slices.DeleteFunc(anymesh.Keys(w.objects), func(key mesh.Key) bool { return w.fileOf[key] != file })
 }
 
-// text is what a file should contain.
+// text returns the expected content of a file.
 func (w *writer) text(file string) []byte {
 	var all [][]byte
 	for _, key := range w.keys(file) {
@@ -90,11 +90,11 @@ func (w *writer) text(file string) []byte {
 // Ways to write a file.
 const (
 	atOnce   = iota // by rename
-	inPlace         // truncated and written again
-	inHalves        // the same, but the second half is written later
+	inPlace         // truncated and rewritten
+	inHalves        // the same, with the second half later
 )
 
-// write writes what the file should contain, and removes a file without objects.
+// write writes the expected content of a file, and removes a file without objects.
 func (w *writer) write(file string, how int) {
 	text := w.text(file)
 	delete(w.broken, file)
@@ -145,7 +145,8 @@ func (w *writer) append(path string, text []byte) {
 	w.s.must(errors.Join(err, f.Close()))
 }
 
-// half draws where to cut a text. The first half must not be a Dataplane without inbounds, which may empty a proxy.
+// half draws where to cut a text. The first half must not be a Dataplane without inbounds, which may remove all
+// resources of a proxy.
 func (w *writer) half(file string, text []byte) int {
 	for {
 		at := w.s.random.IntN(len(text))
@@ -159,7 +160,7 @@ func (w *writer) half(file string, text []byte) int {
 	}
 }
 
-// breakFile writes something that the store must not accept.
+// breakFile writes content that the store must reject.
 func (w *writer) breakFile(file string) {
 	text, how := anymesh.Break(w.s.random, w.text(file), w.text(anymesh.Pick(w.s.random, w.files()...)))
 	w.s.note("break %s: %s", file, how)
@@ -178,7 +179,7 @@ func (w *writer) rename(file, to string) {
 	w.s.must(os.Rename(filepath.Join(w.directory, file), filepath.Join(w.directory, to)))
 }
 
-// mend writes what each file should contain.
+// mend writes the expected content of each file.
 func (w *writer) mend() {
 	listed, err := filepath.Glob(filepath.Join(w.directory, "*.yaml"))
 	w.s.must(err)

@@ -1,4 +1,5 @@
-// Package sondecp makes state directories of a control plane, and identities of proxies without asking it.
+// Package sondecp creates state directories of a control plane, and identities of proxies without calling
+// it.
 package sondecp
 
 import (
@@ -22,13 +23,13 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// memory is a state directory in memory. Writing the certificates of thousands of proxies to disk, each synced, would take
-// most of the benchmark's time.
+// memory is a state directory in memory. Writing the certificates of thousands of proxies to disk, with an fsync
+// each, would take most of the benchmark's time.
 type memory struct{ secrettest.Records }
 
 func newMemory() memory { return memory{secrettest.Records{Memory: &secrettest.Memory{}}} }
 
-// background is the context of all that is done with them: in memory nothing waits.
+// background is the context of all calls on memory, which never block.
 var background = context.Background()
 
 // save writes the files below a directory, as in the state directory of a control plane.
@@ -54,7 +55,7 @@ func load(directory string) (memory, error) {
 		}
 		data, err := fs.ReadFile(root, path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the control plane runs: it has renamed a file that it was writing
+			return nil // the running control plane has renamed a temporary file
 		}
 		m.Put(path, data)
 		return err
@@ -62,7 +63,7 @@ func load(directory string) (memory, error) {
 	return m, err
 }
 
-// Identity is what a control plane has in its state directory. What it writes stays in memory.
+// Identity is a copy of a control plane's state directory. Its changes stay in memory.
 type Identity struct {
 	*identity.Authority
 	Serving     *serving.Certificate
@@ -86,7 +87,7 @@ func (m memory) open() (*Identity, error) {
 	return &id, err
 }
 
-// MakeState makes a state directory with the CAs of these meshes.
+// MakeState creates a state directory with the CAs of these meshes.
 func MakeState(directory string, meshes ...string) error {
 	m := newMemory()
 	id, err := m.open()
@@ -101,7 +102,8 @@ func MakeState(directory string, meshes ...string) error {
 	return m.save(directory)
 }
 
-// Join writes into a state directory that these proxies have joined, with these workloads: else their endpoints are not ready.
+// Join records in a state directory that these proxies have joined with these workloads: otherwise their endpoints
+// would not be ready.
 func Join(directory string, workloads map[mesh.ID]string) error {
 	m, err := load(directory)
 	if err != nil {
@@ -129,7 +131,7 @@ func OpenIdentity(directory string) (*Identity, error) {
 	return m.open()
 }
 
-// Issue makes a proxy's identity, as the control plane does when its agent joins.
+// Issue creates a proxy's identity, as the control plane does when its agent joins.
 func Issue(a *identity.Authority, proxy identity.Subject) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -143,7 +145,7 @@ func Issue(a *identity.Authority, proxy identity.Subject) (tls.Certificate, erro
 	return tls.Certificate{Certificate: issued.Chain, PrivateKey: key}, err
 }
 
-// ClientTLS returns what a proxy connects with, and its new certificate.
+// ClientTLS returns a proxy's TLS configuration, with a new certificate.
 func (id *Identity) ClientTLS(proxy identity.Subject) (*tls.Config, error) {
 	certificate, err := Issue(id.Authority, proxy)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 // workload is one kind of request.
 type workload struct {
 	name string
-	// http2 says in which version of HTTP. atOnce is how many requests are made at the same time.
+	// http2 selects HTTP/2. atOnce is the number of concurrent requests.
 	http2  bool
 	atOnce int
-	// up and down are how many bytes a request and its answer have.
+	// up and down are the bytes of a request and of its response.
 	up, down int64
 }
 
-// large is many times what windows and buffers hold.
+// large is many times the size of windows and buffers.
 const large = 16 << 20
 
 var workloads = []workload{
@@ -36,7 +36,7 @@ var workloads = []workload{
 	{name: "http2-upload", http2: true, atOnce: 16, up: large},
 }
 
-// ask makes a request, and reads the answer.
+// ask makes a request, and reads the response.
 func (w workload) ask(ctx context.Context, client *http.Client, at string) error {
 	method, body := http.MethodGet, io.Reader(nil)
 	if w.up > 0 {
@@ -61,7 +61,7 @@ func (w workload) ask(ctx context.Context, client *http.Client, at string) error
 	return err
 }
 
-// zeros never ends.
+// zeros is an endless reader.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
@@ -74,14 +74,15 @@ func newClient(http2Only bool) (client *http.Client, end func()) {
 	return &http.Client{Transport: t}, t.CloseIdleConnections
 }
 
-// serve is the application: it reads the request, and answers with as many bytes as its path says.
+// serve runs the application: it reads the request, and responds with as many bytes as its path
+// says.
 func serve(l net.Listener) *http.Server {
 	block := bytes.Repeat([]byte{'x'}, 64<<10)
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	s := &http.Server{Protocols: &protocols, ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the caller sees how it went
+		_, _ = io.Copy(io.Discard, r.Body) // the caller sees an error
 		var n int
 		_, _ = fmt.Sscanf(r.URL.Path, "/%d", &n)
 		for ; n > 0; n -= len(block) {
@@ -90,6 +91,6 @@ func serve(l net.Listener) *http.Server {
 			}
 		}
 	})}
-	go func() { _ = s.Serve(l) }() // until it is closed
+	go func() { _ = s.Serve(l) }() // until the server is closed
 	return s
 }

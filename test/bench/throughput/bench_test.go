@@ -35,7 +35,7 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// newMachine starts a control plane, with a mesh in that mode.
+// newMachine starts a control plane with a mesh in the given mode.
 func newMachine(b *testing.B, mode string) *harness.Machine {
 	b.Helper()
 	programs, err := harness.Build(b.Context(), false)
@@ -53,7 +53,7 @@ func repeat(b *testing.B, w workload, at string) {
 	b.Helper()
 	client, end := newClient(w.http2)
 	defer end()
-	if err := w.ask(b.Context(), client, at); err != nil { // a connection is made
+	if err := w.ask(b.Context(), client, at); err != nil { // opens the connection
 		b.Fatal(err)
 	}
 	b.SetBytes(w.up + w.down)

@@ -10,8 +10,9 @@ import (
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
-// BenchmarkPlaintext makes requests in plain text to the inbounds of a mesh in mode PERMISSIVE, one after the other, where Envoy records them
-// for sondectl check strict. envoy-µs/op is the CPU time of Envoy, and envoy-KiB what its memory has grown by.
+// BenchmarkPlaintext makes requests in plain text to the inbounds of a mesh in mode PERMISSIVE, one after the other,
+// which Envoy records for sondectl check strict. envoy-µs/op is Envoy's CPU time, and envoy-KiB the growth of its
+// memory.
 func BenchmarkPlaintext(b *testing.B) {
 	m := newMachine(b, "PERMISSIVE")
 	for _, protocol := range []string{"http", "tcp"} {

@@ -25,18 +25,18 @@ var cluster *apiserver.Cluster
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if flag.Lookup("test.bench").Value.String() == "" {
-		os.Exit(m.Run()) // there are no tests
+		os.Exit(m.Run()) // this package has no tests
 	}
 	os.Exit(apiserver.Run(m, &cluster))
 }
 
 const (
-	// window is how long is measured for each iteration: some probes of each cluster.
+	// window is the measured time of each iteration: some probes of each cluster.
 	window = 60 * time.Second
 )
 
-// BenchmarkSeen measures a watchdog whose clusters are all seen, with the default settings but for the grace period: the nodes of a benchmark may be
-// late.
+// BenchmarkSeen measures a watchdog whose clusters are all seen, with the default settings except for the grace
+// period, because the benchmark's nodes may be late.
 func BenchmarkSeen(b *testing.B) {
 	program, err := harness.BuildInto(b.Context(), b.TempDir(), "cmd/sonde-watchdog")
 	if err != nil {
@@ -67,7 +67,7 @@ func BenchmarkSeen(b *testing.B) {
 				b.Fatal(err)
 			}
 			requests := float64(w.to.connections.Load())
-			b.ReportMetric(0, "ns/op") // how long was measured
+			b.ReportMetric(0, "ns/op") // the length of the window
 			b.ReportMetric(memory.RssAnon, "RssAnon-B")
 			b.ReportMetric(float64(peak(b, p.cmd.Process.Pid)), "peak-B")
 			b.ReportMetric(after["go_memstats_heap_inuse_bytes"], "heap-B")
@@ -94,13 +94,14 @@ func mustHost(b *testing.B) string {
 	return u.Host
 }
 
-// process is a watchdog in a process of its own.
+// process is a watchdog in its own process.
 type process struct {
 	cmd    *exec.Cmd
 	health string
 }
 
-// start starts one, whose own API server is reached by a forwarder. It ends with the benchmark.
+// start starts a watchdog that reaches its own API server by a forwarder. It ends with the
+// benchmark.
 func start(b *testing.B, program string, own *forwarder) *process {
 	b.Helper()
 	kubeconfig := filepath.Join(b.TempDir(), "kubeconfig")
@@ -130,7 +131,7 @@ func start(b *testing.B, program string, own *forwarder) *process {
 	}
 	b.Cleanup(func() {
 		cancel()
-		_ = p.cmd.Wait() // its log says why, if it failed
+		_ = p.cmd.Wait() // its log shows a failure
 		if text, err := os.ReadFile(log.Name()); b.Failed() {
 			b.Logf("it says: %s, %v", text[max(0, len(text)-2000):], err)
 		}
@@ -148,7 +149,7 @@ func (p *process) cpu(b *testing.B) time.Duration {
 	return t.Ran
 }
 
-// peak returns the most memory that a process has had, files in it included.
+// peak returns the peak memory of a process, including mapped files.
 func peak(b *testing.B, pid int) (bytes int64) {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -163,6 +164,6 @@ func peak(b *testing.B, pid int) (bytes int64) {
 			return bytes * 1024
 		}
 	}
-	b.Fatal("the kernel says no VmHWM")
+	b.Fatal("the kernel reports no VmHWM")
 	return 0
 }

@@ -1,6 +1,7 @@
-// Package watchdog measures what sonde-watchdog needs for many clusters, and for a large one: its memory, and the requests and bytes of its probes, on
-// a real API server.
+// Package watchdog measures the resources of sonde-watchdog for many clusters, and for a large cluster: its memory,
+// and the requests and bytes of its probes, on a real API server.
 //
-// One API server stands for those of all clusters, so all have the same nodes, which are listed anew for each. Each cluster has a namespace, a Secret
-// and dependants of its own, and is reached by a forwarder, which counts connections and bytes: a probe has a connection for each request.
+// One API server stands for all clusters' servers, so all have the same nodes, which the watchdog lists for each.
+// Each cluster has its own namespace, Secret and dependants, and a forwarder that counts connections and bytes: a
+// probe uses a connection for each request.
 package watchdog

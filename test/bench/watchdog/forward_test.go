@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// forwarder passes connections on, as they are, and counts them and their bytes.
+// forwarder forwards connections unchanged, and counts them and their bytes.
 type forwarder struct {
 	address                   string
 	connections, sent, gotten atomic.Int64
@@ -40,7 +40,7 @@ func newForwarder(b *testing.B, host, to string) *forwarder {
 	return f
 }
 
-// pass ends with one of both sides.
+// pass forwards until one side closes.
 func (f *forwarder) pass(from net.Conn, to string) {
 	defer from.Close() //nolint:errcheck // it has ended
 	other, err := net.Dial("tcp", to)

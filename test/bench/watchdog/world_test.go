@@ -31,11 +31,11 @@ const (
 	leaseNamespace = "kube-node-lease"
 	// renewEvery is how often kubelets renew their leases.
 	renewEvery = 10 * time.Second
-	// workers write at once.
+	// workers write in parallel.
 	workers = 16
 )
 
-// world is the clusters, all with the same nodes.
+// world has the clusters, all with the same nodes.
 type world struct {
 	to       *forwarder
 	client   *kubernetes.Clientset
@@ -47,7 +47,7 @@ type world struct {
 
 func namespace(i int) string { return fmt.Sprintf("shoot--bench--%d", i) }
 
-// newWorld makes clusters and nodes, whose leases are renewed until the benchmark ends.
+// newWorld creates clusters and nodes, whose leases are renewed until the benchmark ends.
 func newWorld(b *testing.B, clusters, nodes int, to *forwarder) *world {
 	b.Helper()
 	config := rest.CopyConfig(cluster.Config)
@@ -104,7 +104,7 @@ func watchedPath(i int) string {
 	return "/apis/sonde.dev/v1alpha1/namespaces/" + namespace(i) + "/watchedclusters"
 }
 
-// watchedCluster is that of each cluster.
+// watchedCluster of each cluster.
 const watchedCluster = `apiVersion: sonde.dev/v1alpha1
 kind: WatchedCluster
 metadata: {name: config}
@@ -117,7 +117,7 @@ spec:
   - {ref: {apiVersion: apps/v1, kind: Deployment, name: cluster-autoscaler}, optional: true, scaleUp: {level: 2}, scaleDown: {level: 0}}
 `
 
-// each does something n times, some at once.
+// each calls do n times, several at once.
 func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(workers)
@@ -129,7 +129,7 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 
 func node(i int) string { return fmt.Sprintf("shoot--bench-worker-z1-5d8f7c6b9-%05d", i) }
 
-// nodeObject has about the metadata of a node of a cloud: it is what a probe reads of it.
+// nodeObject has about as much metadata as a cloud's node: a probe reads the metadata.
 func nodeObject(i int) *corev1.Node {
 	labels, annotations := map[string]string{"kubernetes.io/hostname": node(i), corev1.LabelTopologyZone: fmt.Sprintf("eu-west-1%c", 'a'+i%3)}, map[string]string{}
 	for j := range 20 {
@@ -149,7 +149,7 @@ func deployment(name string) *appsv1.Deployment {
 	}}
 }
 
-// kubeconfig is that of all clusters.
+// kubeconfig of all clusters.
 func (w *world) kubeconfig(b *testing.B) []byte {
 	b.Helper()
 	ca, err := os.ReadFile(cluster.Config.CAFile)
@@ -168,7 +168,7 @@ func (w *world) kubeconfig(b *testing.B) []byte {
 	return text
 }
 
-// renew renews all leases again and again, spread over the time that kubelets have for it, until the benchmark ends.
+// renew renews all leases repeatedly, spread over the renewal interval, until the benchmark ends.
 func (w *world) renew(b *testing.B) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	var running sync.WaitGroup
@@ -202,7 +202,8 @@ func (w *world) renew(b *testing.B) {
 	}
 }
 
-// remove returns what deletes clusters and nodes: those of the next benchmark are others. Namespaces and dependants stay.
+// remove returns a function that deletes clusters and nodes: the next benchmark has others. Namespaces and
+// dependants stay.
 func (w *world) remove(b *testing.B) func() {
 	return func() {
 		ctx := context.Background()
@@ -228,7 +229,7 @@ func (w *world) remove(b *testing.B) func() {
 	}
 }
 
-// seen waits until the nodes of all clusters are.
+// seen waits until the nodes of all clusters are seen.
 func (p *process) seen(b *testing.B, w *world) {
 	b.Helper()
 	if err := harness.Poll(b.Context(), "all clusters to be seen", func(ctx context.Context) error {

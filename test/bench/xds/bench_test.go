@@ -11,7 +11,7 @@ import (
 
 var profiles = flag.String("profiles", "", "`directory` to write CPU profiles of sonde-builder to")
 
-// Topologies: the first one is small enough for a quick check.
+// Topologies; the first is small enough for a quick check.
 var (
 	tiny    = topology{proxies: 50, services: 5}
 	small   = topology{proxies: 300, services: 30}
@@ -53,7 +53,7 @@ func BenchmarkNarrowChange(b *testing.B) {
 	})
 }
 
-// BenchmarkOddProxies is BenchmarkChange with two more streams: one is read slowly, and one is never answered.
+// BenchmarkOddProxies is BenchmarkChange with two more streams: one reads slowly, and one never sends an ACK.
 func BenchmarkOddProxies(b *testing.B) {
 	each(b, []topology{tiny, few}, sonde, func(b *testing.B, subject string, w topology) {
 		s := start(b, subject, w)
@@ -97,7 +97,7 @@ func BenchmarkManyChanges(b *testing.B) {
 	})
 }
 
-// BenchmarkConnect connects all proxies at once, none of which has anything, and looks how much memory that takes.
+// BenchmarkConnect connects all proxies at once without previous state, and measures the memory of that.
 func BenchmarkConnect(b *testing.B) {
 	each(b, []topology{tiny, few, many, crowded}, subjects, func(b *testing.B, subject string, w topology) {
 		s := start(b, subject, w)
@@ -119,7 +119,7 @@ func BenchmarkConnect(b *testing.B) {
 	})
 }
 
-// BenchmarkReconnect has all proxies connect again at once, and say what they have.
+// BenchmarkReconnect reconnects all proxies at once with their previous state.
 func BenchmarkReconnect(b *testing.B) {
 	each(b, []topology{tiny, few}, []string{subjectBuilder, subjectSonde, subjectSnapshot}, func(b *testing.B, subject string, w topology) {
 		s := start(b, subject, w)
@@ -140,7 +140,7 @@ func BenchmarkReconnect(b *testing.B) {
 		times.Report(b)
 		b.ReportMetric(float64(cpu)/float64(b.N), "cpu-ns/op")
 		s.fleet.report(b)
-		s.changeOnce(0) // a proxy without its subscriptions would not get this
+		s.changeOnce(0) // a proxy without its subscriptions would not receive this
 	})
 }
 
@@ -159,8 +159,8 @@ func BenchmarkIdle(b *testing.B) {
 	})
 }
 
-// BenchmarkJoin has all agents join at once with tokens. The other benchmarks get certificates from the same CA in memory, because sonde-cp
-// writes down what it has signed.
+// BenchmarkJoin has all agents join at once with tokens. The other benchmarks issue certificates of the same CA in
+// memory, because sonde-cp records each certificate on disk.
 func BenchmarkJoin(b *testing.B) {
 	each(b, []topology{tiny, few, crowded}, sonde[1:], func(b *testing.B, subject string, w topology) {
 		s := start(b, subject, w)

@@ -16,10 +16,10 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// frame is an encoded response. Its bytes are sent to all streams as they are.
+// frame is an encoded response, which is sent unchanged to all streams.
 type frame mem.BufferSlice
 
-// codec is gRPC's, which also sends frames.
+// codec is gRPC's codec with support for frames.
 type codec struct{ encoding.CodecV2 }
 
 // Marshal implements encoding.CodecV2.
@@ -40,8 +40,9 @@ func frameOf(t resource.Type, all ...*resource.Resource) (frame, error) {
 	return frame{mem.SliceBuffer(data)}, err
 }
 
-// broadcast is a floor: it sends all resources of a type to each client that asks for the type, and each change to all clients. It looks at
-// nothing else, and remembers only which clients are connected. A bare one has nothing to send: it shows what a connection and a stream cost.
+// broadcast is a floor: it sends all resources of a type to each client that subscribes to the type, and each change
+// to all clients. It ignores all other state, and stores only the connected clients. A bare broadcast has no
+// resources: it shows the cost of a connection and a stream.
 type broadcast struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 
@@ -144,6 +145,6 @@ func (b *broadcast) change(service int, form bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for p := range b.peers {
-		_ = p.send(f) // the stream's own goroutine sees that it has ended
+		_ = p.send(f) // the stream's own goroutine detects its end
 	}
 }

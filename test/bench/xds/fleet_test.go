@@ -17,10 +17,10 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// clientGC is the clients' GOGC: they use more memory to leave CPU time to the servers.
+// clientGC is the clients' GOGC: they use more memory, to leave CPU time to the servers.
 const clientGC = 400
 
-// comeBack is how long a proxy waits before it connects again.
+// comeBack is the delay before a proxy reconnects.
 const comeBack = 100 * time.Millisecond
 
 // slowRate is how many bytes per second a slow proxy reads.
@@ -32,32 +32,33 @@ type fleet struct {
 	proxies []*proxy
 	changed map[string]*atomic.Pointer[arrivals.Arrivals] // by name of the endpoints
 
-	settled *arrivals.Arrivals // has everything
-	linked  *arrivals.Arrivals // has sent its first requests
+	settled *arrivals.Arrivals // proxies with their whole configuration
+	linked  *arrivals.Arrivals // proxies that have sent their first requests
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
 	received, responses, resources atomic.Int64
-	// refused connections never worked and were tried again; lost ones had worked. A client completes the handshake before the server: "bad
-	// record MAC" is the alert of a server that gave up in between, and then miscounts its records.
+	// refused counts connections that failed at once and were retried; lost counts connections that had worked. A
+	// client completes the handshake before the server: "bad record MAC" is the alert of a server that gave up in
+	// between, and then miscounts its records.
 	refused, lost atomic.Int64
-	reason        atomic.Pointer[error] // of one of both
+	reason        atomic.Pointer[error] // of the last refused or lost connection
 }
 
-// proxy is one client. It is the Observer of its own stream.
+// proxy is one client, and the Observer of its own stream.
 type proxy struct {
 	*fleet
 	index   int
 	tls     *tls.Config
 	state   *adsclient.State
-	odd     bool                 // is not waited for
-	served  bool                 // has got something on this stream
+	odd     bool                 // the benchmark does not wait for it
+	served  bool                 // has received resources on this stream
 	arrived []*arrivals.Arrivals // changes in the current response
 }
 
 var _ adsclient.Observer = (*proxy)(nil)
 
-// newFleet makes the proxies of a topology, with their keys and certificates.
+// newFleet creates the proxies of a topology, with their keys and certificates.
 func newFleet(b *testing.B, w topology, id *sondecp.Identity, address string) *fleet {
 	b.Helper()
 	before := debug.SetGCPercent(clientGC)
@@ -93,7 +94,7 @@ func (f *fleet) open() {
 	}
 }
 
-// forget disconnects all, and has them forget what they have.
+// forget disconnects all proxies and clears their state.
 func (f *fleet) forget() {
 	f.close()
 	catalog := adsclient.NewCatalog()
@@ -102,7 +103,7 @@ func (f *fleet) forget() {
 	}
 }
 
-// openOdd opens two more streams, for proxies that have a good one: one reads slowly, the other never answers.
+// openOdd opens a second stream for two proxies: one reads slowly, the other never sends an ACK.
 func (f *fleet) openOdd() {
 	ctx, cancel := context.WithCancel(context.Background())
 	others := f.cancel
@@ -114,7 +115,7 @@ func (f *fleet) openOdd() {
 	}
 }
 
-// close disconnects all. The proxies keep what they have.
+// close disconnects all proxies, which keep their state.
 func (f *fleet) close() {
 	if f.cancel != nil {
 		f.cancel()
@@ -175,7 +176,8 @@ func (p *proxy) Acked() {
 	}
 }
 
-// check is an error unless the proxies have what the topology says: a subject that sends less would win.
+// check returns an error unless the proxies have the resources of the topology: a subject that sends
+// fewer would be faster.
 func (f *fleet) check(w topology) error {
 	has := map[resource.Type]int{}
 	for _, p := range f.proxies {
@@ -195,14 +197,14 @@ func (f *fleet) check(w topology) error {
 	return nil
 }
 
-// forgetCounts makes report begin here.
+// forgetCounts restarts the counters of report.
 func (f *fleet) forgetCounts() {
 	for _, n := range []*atomic.Int64{&f.received, &f.responses, &f.resources, &f.refused, &f.lost} {
 		n.Store(0)
 	}
 }
 
-// report reports what came to all proxies together.
+// report reports the data that all proxies received together.
 func (f *fleet) report(b *testing.B) {
 	b.Helper()
 	per := func(n *atomic.Int64) float64 { return float64(n.Load()) / float64(b.N) }
@@ -213,7 +215,7 @@ func (f *fleet) report(b *testing.B) {
 	b.ReportMetric(per(&f.lost), "lost/op")
 }
 
-// trouble describes the last stream that ended, if any did.
+// trouble describes the last stream that ended, if any.
 func (f *fleet) trouble() string {
 	if err := f.reason.Load(); err != nil {
 		return fmt.Sprintf("%d connections were refused, %d streams lost, the last: %v", f.refused.Load(), f.lost.Load(), *err)

@@ -20,10 +20,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
-// agentsPerNode is how many agents have one address.
+// agentsPerNode is the number of agents that share an address.
 const agentsPerNode = 250
 
-// join has all agents join at once, each with a token, those of a node from one address. It returns when each had its certificate.
+// join has all agents join at once, each with a token, and one address per node. It returns when each received its
+// certificate.
 func (s *session) join() []time.Duration {
 	s.StopTimer()
 	tokens := make([]string, s.topology.proxies)
@@ -73,7 +74,7 @@ func (s *session) joinOne(ctx context.Context, i int, token string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing more is sent
+	defer func() { _ = conn.Close() }() // no more calls use it
 	_, err = agentv1.NewAgentServiceClient(conn).Join(ctx, &agentv1.JoinRequest{
 		Mesh: mesh.DefaultMesh, Name: proxyName(i), Token: token, Csr: csr, ControlPlaneAddress: address,
 	})

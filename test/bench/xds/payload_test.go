@@ -9,15 +9,15 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// payload is what Sonde's generator makes for a proxy of a topology. The floors serve it to all proxies, so that all subjects send the same
-// number of bytes.
+// payload has the resources that Sonde's generator makes for a proxy of a topology. The floors serve them to all
+// proxies, so that all subjects send the same number of bytes.
 type payload struct {
 	all map[resource.Type][]*resource.Resource
 	// endpoints of each service in both forms, by number of the service.
 	endpoints [][2]*resource.Resource
 }
 
-// generate makes the payload of the last proxy that has inbounds.
+// generate returns the payload of the last proxy that has inbounds.
 func generate(w topology) (*payload, error) {
 	builder := meshview.NewBuilder(meshview.Options{})
 	translator := generator.NewTranslator(generator.TranslatorOptions{})

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
-// Subjects. All but subjectSonde are roles.
+// Subjects. All except for subjectSonde are roles.
 const (
 	subjectSonde     = "sonde"
 	subjectBuilder   = "sonde-builder"
@@ -48,7 +48,8 @@ func TestMain(m *testing.M) {
 	rig.Main(m, roles)
 }
 
-// serve serves until the input of the role ends. Its commands are a change of a service, and what all subjects know.
+// serve serves until the input of the role ends. Its commands are a change of a service, and the commands that all
+// subjects support.
 func serve(ctx context.Context, server *grpc.Server, change func(service int) error) error {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -67,7 +68,7 @@ func serve(ctx context.Context, server *grpc.Server, change func(service int) er
 			}
 			return change(service)
 		case "collect":
-			for range 4 { // each collection halves stacks of which little is used
+			for range 4 { // each collection halves stacks that are mostly unused
 				runtime.GC()
 			}
 			debug.FreeOSMemory()

@@ -27,15 +27,15 @@ type session struct {
 	role     *rig.Process // nil for sonde-cp
 	fleet    *fleet
 	identity *sondecp.Identity
-	// payload has what changes are expected to arrive as, and forms the form that each service has been told to have.
+	// payload has the expected form of changes, and forms the current form of each service.
 	payload *payload
 	forms   forms
-	// change begins a change of a service. changed ends it, when it has reached the proxies.
+	// change starts a change of a service. changed ends it, after it has reached the proxies.
 	change  func(service int) error
 	changed func() error
 }
 
-// start starts a subject. No proxy is connected.
+// start starts a subject without connected proxies.
 func start(b *testing.B, subject string, w topology) *session {
 	b.Helper()
 	s := &session{B: b, name: subject, topology: w, changed: func() error { return nil }, forms: w.forms()}
@@ -59,7 +59,7 @@ func start(b *testing.B, subject string, w topology) *session {
 	return s
 }
 
-// must ends the benchmark if there is an error.
+// must ends the benchmark if err is not nil.
 func (s *session) must(err error) {
 	s.Helper()
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *session) must(err error) {
 	}
 }
 
-// startSonde runs sonde-cp over a directory of the topology.
+// startSonde runs sonde-cp with a directory of the topology's files.
 func (s *session) startSonde() (state, address string) {
 	program, err := harness.BuildInto(s.Context(), s.TempDir(), "cmd/sonde-cp")
 	s.must(err)
@@ -93,7 +93,7 @@ func (s *session) startSonde() (state, address string) {
 	return m.StateDir(), m.Agents
 }
 
-// put writes the file of an object. The Mesh has the one that the machine has made.
+// put writes the file of an object. A Mesh overwrites the machine's file.
 func put(m *harness.Machine, o mesh.Object) error {
 	data, err := storetest.Encode(o)
 	if err != nil {
@@ -106,7 +106,7 @@ func put(m *harness.Machine, o mesh.Object) error {
 	return m.Put(file, string(data))
 }
 
-// cpu is the time that the subject has used the processors, of all threads.
+// cpu is the CPU time of all threads of the subject.
 func (s *session) cpu() time.Duration {
 	spent, err := proc.CPU(s.pid)
 	s.must(err)
@@ -115,14 +115,15 @@ func (s *session) cpu() time.Duration {
 
 func (s *session) wait(d time.Duration) { s.must(run.Sleep(s.Context(), d)) }
 
-// restingCPU is cpu once the process is at rest.
+// restingCPU is cpu of the process at rest.
 func (s *session) restingCPU() time.Duration {
 	spent, err := proc.RestingCPU(s.Context(), s.pid)
 	s.must(err)
 	return spent
 }
 
-// cost does something, and returns the subject's CPU time for it until it is at rest. It writes a profile of sonde-builder's if asked to.
+// cost calls do, and returns the subject's CPU time for it until it is at rest. On request, it writes a profile of
+// sonde-builder.
 func (s *session) cost(do func()) time.Duration {
 	before := s.restingCPU()
 	if *profiles != "" && s.name == subjectBuilder {
@@ -139,10 +140,11 @@ func (s *session) rss() float64 {
 	return m.RssAnon
 }
 
-// restingRSS is rss once it no longer changes. Roles are told to collect garbage and return memory; sonde-cp cannot be told.
+// restingRSS is rss once it no longer changes. Roles first collect garbage and return memory; sonde-cp has no command
+// for that.
 func (s *session) restingRSS() float64 {
 	if s.role != nil {
-		for range 2 { // objects with a finalizer are freed by the second one
+		for range 2 { // the second collection frees objects with a finalizer
 			s.must(s.role.Ask("collect"))
 		}
 	}
@@ -151,7 +153,8 @@ func (s *session) restingRSS() float64 {
 	return bytes
 }
 
-// connect connects all proxies at once, and returns when each had everything, or its stream if the subject is bare.
+// connect connects all proxies at once, and returns when each had its whole configuration, or its stream if the
+// subject is bare.
 func (s *session) connect() []time.Duration {
 	s.fleet.open()
 	if s.name == subjectBare {
@@ -165,7 +168,7 @@ func (s *session) connect() []time.Duration {
 	return times
 }
 
-// expect notes when each proxy that sees the service has sent the ACK of its next change.
+// expect records when each proxy that sees the service has sent the ACK of its next change.
 func (s *session) expect(service int) *arrivals.Arrivals {
 	s.forms[service] = !s.forms[service]
 	first, last := s.topology.viewers(service)
@@ -174,7 +177,7 @@ func (s *session) expect(service int) *arrivals.Arrivals {
 	return a
 }
 
-// changeOnce makes one change, and returns when each proxy had it.
+// changeOnce makes one change, and returns when each proxy received it.
 func (s *session) changeOnce(service int) []time.Duration {
 	a := s.expect(service)
 	s.must(s.change(service))
@@ -200,5 +203,5 @@ func (s *session) series(service func(i int) int) {
 	s.ReportMetric(float64(cpu)/float64(len(all)), "cpu-ns/op")
 }
 
-// inTurn has all services change one after the other.
+// inTurn changes all services, one after the other.
 func (s *session) inTurn(i int) int { return i % s.topology.services }

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// everybody has all proxies share one node of the cache.
+// everybody makes all proxies share one node of the cache.
 type everybody struct{}
 
 // ID implements cachev3.NodeHash.

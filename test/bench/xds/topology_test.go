@@ -11,24 +11,25 @@ const (
 	endpointsPerService = 10
 	// maxOwners is the largest number of Dataplanes with inbounds.
 	maxOwners = 1000
-	// serviceNarrow is seen by as many proxies as it has endpoints. No other proxy has an outbound to it.
+	// serviceNarrow is visible to as many proxies as it has endpoints. No other proxy has an outbound to
+	// it.
 	serviceNarrow = "narrow"
 	portInbound   = 8000
 	portNarrow    = 9000
 )
 
-// topology is the size of a mesh in which every proxy sees every service, by virtual addresses.
-// One more service is seen by few.
+// topology is the size of a mesh in which every proxy sees every service by a virtual address,
+// except for the narrow service, which few proxies see.
 type topology struct{ proxies, services int }
 
 func (w topology) String() string { return fmt.Sprintf("%dx%d", w.proxies, w.services) }
 
-// forms has the current form of each service: if true, one of its endpoints is unready.
+// forms has the current form of each service; true means that one of its endpoints is not ready.
 type forms []bool
 
 func (w topology) forms() forms { return make(forms, w.services+1) }
 
-// narrow is the number of the narrow service.
+// narrow is the index of the narrow service.
 func (w topology) narrow() int { return w.services }
 
 func proxyName(i int) string { return fmt.Sprintf("proxy-%05d", i) }
@@ -48,17 +49,17 @@ func subject(proxy int) identity.Subject {
 	return identity.Subject{Mesh: mesh.DefaultMesh, Dataplane: proxyName(proxy), Path: mesh.WorkloadPath(workload(proxy))}
 }
 
-// owners is the number of Dataplanes with inbounds: the first ones.
+// owners is the number of Dataplanes with inbounds, which come first.
 func (w topology) owners() int { return min(w.proxies, maxOwners) }
 
-// turning is the index of the service's endpoint that changes, among all endpoints. They are spread over all Dataplanes,
-// because a file that keeps changing is not read before it has settled.
+// turning is the index of the service's endpoint that changes, among all endpoints. These are spread over all
+// Dataplanes, because the store reads a changing file only after it has settled.
 func (w topology) turning(service int) int {
 	first := service * endpointsPerService
 	return first + first/w.owners()%endpointsPerService
 }
 
-// owner is the number of the Dataplane with the endpoint that changes.
+// owner is the index of the Dataplane with the endpoint that changes.
 func (w topology) owner(service int) int {
 	if service == w.narrow() {
 		return 0

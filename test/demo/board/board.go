@@ -1,4 +1,4 @@
-// Package board writes what a demo shows: a table with a row for each step, which says whether it held.
+// Package board writes the output of a demo: a table with a row and a result for each step.
 package board
 
 import (
@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/terminal"
 )
 
 // Board writes the table.
 type Board struct {
 	out io.Writer
-	// terminal has lines that can be written again.
+	// terminal means that lines can be overwritten.
 	terminal bool
 	colour   bool
 	started  time.Time
@@ -21,11 +24,11 @@ type Board struct {
 	Steps, Failed int
 }
 
-// New returns a Board that writes to a file, in colour if it is a terminal.
+// New returns a Board that writes to a file, in colour if the file is a terminal.
 func New(out *os.File) *Board {
-	info, err := out.Stat()
-	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
-	return &Board{out: out, terminal: terminal, colour: terminal && os.Getenv("NO_COLOR") == "", started: time.Now()}
+	return &Board{
+		out: out, terminal: terminal.Is(out) && os.Getenv("TERM") != "dumb", colour: terminal.HasColours(out), started: time.Now(),
+	}
 }
 
 const (
@@ -35,10 +38,10 @@ const (
 
 // Print writes a line.
 func (b *Board) Print(text string) {
-	_, _ = fmt.Fprintln(b.out, text) // if the terminal has gone, there is nobody to tell
+	_, _ = fmt.Fprintln(b.out, text) // if the terminal has been closed, the error cannot be shown
 }
 
-// Progress says what is waited for, in a line that the next one replaces; "" clears it.
+// Progress writes what the demo waits for, in a line that the next Progress replaces; "" clears it.
 func (b *Board) Progress(text string) {
 	switch {
 	case b.terminal && text == "":
@@ -55,24 +58,31 @@ func (b *Board) Head(title string) {
 	b.Progress("")
 	b.started = time.Now()
 	b.Print(title + "\n")
-	_, _ = fmt.Fprintf(b.out, rowFormat, b.paint("", "RESULT"), "TIME", "STEP, and what was seen")
+	_, _ = fmt.Fprintf(b.out, rowFormat, b.result(terminal.Plain, "RESULT"), "TIME", "STEP, and observations")
 }
 
-// Foot writes how many steps held.
+// Foot writes how many steps passed.
 func (b *Board) Foot() {
-	b.Print(fmt.Sprintf("\n  %d of %d steps held, in %.0f s.", b.Steps-b.Failed, b.Steps, time.Since(b.started).Seconds()))
+	b.Print(fmt.Sprintf("\n  %d of %d steps passed, in %.0f s.", b.Steps-b.Failed, b.Steps, time.Since(b.started).Seconds()))
 }
 
-// paint pads a result to its column and colours it, 32 for green, 31 for red.
-func (b *Board) paint(colour, text string) string {
-	text = fmt.Sprintf("%-6s", text)
-	if colour == "" || !b.colour {
+// Wrong returns text in the style of an error.
+func (b *Board) Wrong(text string) string { return b.paint(terminal.Red, text) }
+
+// result pads a result to its column, in a colour.
+func (b *Board) result(c terminal.Colour, text string) string {
+	return b.paint(c, fmt.Sprintf("%-6s", text))
+}
+
+// paint returns text in a colour, if the board has colours.
+func (b *Board) paint(c terminal.Colour, text string) string {
+	if !b.colour {
 		return text
 	}
-	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+	return c.Paint(text)
 }
 
-// Step does one step and writes its row: what was seen, a line for each fact, and then what was amiss.
+// Step runs a step and writes its row: a line for each observation, and then the error.
 func (b *Board) Step(ctx context.Context, title string, do func(context.Context) ([]string, error)) {
 	if ctx.Err() != nil {
 		return
@@ -86,14 +96,14 @@ func (b *Board) Step(ctx context.Context, title string, do func(context.Context)
 	if ctx.Err() != nil {
 		return
 	}
-	result := b.paint("32", "held")
+	result := b.result(terminal.Green, "passed")
 	if err != nil {
 		b.Failed++
-		result, seen = b.paint("31", "FAILED"), append(seen, err.Error())
+		result, seen = b.result(terminal.Red, "FAILED"), append(seen, b.Wrong(err.Error()))
 	}
 	b.Progress("")
 	_, _ = fmt.Fprintf(b.out, rowFormat, result, fmt.Sprintf("%.1f s", time.Since(started).Seconds()), title)
 	for _, line := range seen {
-		_, _ = fmt.Fprintf(b.out, seenFormat, line)
+		_, _ = fmt.Fprintf(b.out, seenFormat, strings.TrimRight(line, " "))
 	}
 }

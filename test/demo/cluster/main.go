@@ -1,5 +1,6 @@
-// Command cluster shows on a real Kubernetes cluster what the mesh does to a pod and its probes: the same pod, with and without it,
-// step by step. `make cluster-demo` starts the cluster, and runs it on the network of a node.
+// Command cluster shows the effect of the mesh on a pod and its probes on a real Kubernetes cluster: the same pod,
+// with and without the mesh, step by step. `make cluster-demo` starts the cluster, and runs this command on the
+// network of a node.
 package main
 
 import (
@@ -50,7 +51,7 @@ func run(ctx context.Context, args []string, out *os.File) error {
 	for _, step := range s.steps() {
 		b.Step(ctx, step.title, step.do)
 		if b.Failed > 0 {
-			break // later steps build on it
+			break // later steps depend on it
 		}
 	}
 	if ctx.Err() != nil {
@@ -58,7 +59,7 @@ func run(ctx context.Context, args []string, out *os.File) error {
 	}
 	b.Foot()
 	if b.Failed > 0 {
-		return errors.New("a step did not hold")
+		return errors.New("a step failed")
 	}
 	return nil
 }

@@ -29,7 +29,8 @@ const (
 	name   = "web"
 )
 
-// Ports of the pod, which are those of the documents that the project began with. Connections to control are not redirected.
+// Ports of the pod, as in the documents from which the project began. Connections to control are not
+// redirected.
 const (
 	portHTTP    = 6851
 	portGRPC    = 6852
@@ -37,7 +38,7 @@ const (
 	portControl = 9800
 )
 
-// limit is how long each thing may take on a busy machine.
+// limit is the timeout of each wait, on a busy machine.
 const limit = 90 * time.Second
 
 // scene is the cluster of the demo.
@@ -47,7 +48,7 @@ type scene struct {
 	image  string
 }
 
-// pod is the same in both namespaces.
+// pod returns the pod, which is the same in both namespaces.
 func (s *scene) pod() *corev1.Pod {
 	probe := func(h corev1.ProbeHandler) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 2, FailureThreshold: 2}
@@ -71,7 +72,7 @@ func (s *scene) pod() *corev1.Pod {
 	}
 }
 
-// create makes a namespace with the pod and its Service.
+// create creates a namespace with the pod and its Service.
 func (s *scene) create(ctx context.Context, namespace string, labels map[string]string) error {
 	if err := s.remove(ctx, namespace); err != nil {
 		return err
@@ -87,7 +88,7 @@ func (s *scene) create(ctx context.Context, namespace string, labels map[string]
 	if err != nil {
 		return err
 	}
-	// The service account of a namespace comes a moment after it.
+	// The service account of a namespace is created a moment after the namespace.
 	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
 		_, err := s.client.CoreV1().Pods(namespace).Create(ctx, s.pod(), metav1.CreateOptions{})
 		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "serviceaccount") {
@@ -97,7 +98,7 @@ func (s *scene) create(ctx context.Context, namespace string, labels map[string]
 	})
 }
 
-// remove deletes a namespace of an earlier run, and waits until it is gone.
+// remove deletes a namespace of an earlier run, and waits until it no longer exists.
 func (s *scene) remove(ctx context.Context, namespace string) error {
 	err := s.client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
@@ -115,7 +116,7 @@ func (s *scene) remove(ctx context.Context, namespace string) error {
 	})
 }
 
-// state is what a person sees of the pod.
+// state is the visible state of the pod.
 type state struct {
 	ready, inService bool
 	restarts         int32
@@ -123,7 +124,7 @@ type state struct {
 	events           []string // "Reason: message", the newest last
 }
 
-// String is one line about the pod.
+// String describes the pod in one line.
 func (s state) String() string {
 	word := "not ready"
 	if s.ready {
@@ -170,7 +171,7 @@ func (s *scene) state(ctx context.Context, namespace string) (state, error) {
 	return now, nil
 }
 
-// both waits until both pods are as they should be, and returns a line about each.
+// both waits until both pods satisfy holds, and returns a line about each.
 func (s *scene) both(ctx context.Context, holds func(state) bool) ([]string, error) {
 	var seen []string
 	err := wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
@@ -192,7 +193,7 @@ func (s *scene) both(ctx context.Context, holds func(state) bool) ([]string, err
 	return seen, err
 }
 
-// tell has both applications change how they answer.
+// tell changes the responses of both applications.
 func (s *scene) tell(ctx context.Context, what string) error {
 	for _, namespace := range []string{plain, meshed} {
 		now, err := s.state(ctx, namespace)

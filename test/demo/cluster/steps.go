@@ -29,11 +29,11 @@ type step struct {
 
 func (s *scene) steps() []step {
 	return []step{
-		{"the same pod is made twice, and injected in one namespace", s.start},
+		{"the same pod is created twice, and injected in one namespace", s.start},
 		{"both are ready", s.ready},
-		{"its probes ask the agent, which asks the application", s.probes},
-		{"HTTP readiness answers 500", s.httpFails},
-		{"HTTP readiness answers 200 again", s.httpHeals},
+		{"its probes call the agent, which calls the application", s.probes},
+		{"HTTP readiness returns 500", s.httpFails},
+		{"HTTP readiness returns 200 again", s.httpHeals},
 		{"gRPC liveness is NOT_SERVING", s.grpcFails},
 		{"the mesh becomes STRICT", s.strict},
 		{"a pod of the mesh calls the other by its Service", s.callInside},
@@ -108,7 +108,7 @@ func (s *scene) grpcFails(ctx context.Context) ([]string, error) {
 	return s.withEvents(ctx, "NOT_SERVING", func(now state) bool { return now.restarts == 1 && now.ready })
 }
 
-// withEvents is both, and shows that each pod has a warning event with that text.
+// withEvents is both, and checks that each pod has a warning event with that text.
 func (s *scene) withEvents(ctx context.Context, text string, holds func(state) bool) ([]string, error) {
 	seen, err := s.both(ctx, func(now state) bool {
 		return holds(now) && slices.ContainsFunc(now.events, func(e string) bool { return strings.Contains(e, text) })
@@ -138,7 +138,7 @@ func (s *scene) strict(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Envoy gets the new mode a moment later.
+	// Envoy receives the new mode a moment later.
 	var refused error
 	err = wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
 		_, refused = request(ctx, http.MethodGet, "http://"+mesh.JoinHostPort(now.address, portHTTP)+"/healthz")
@@ -152,7 +152,7 @@ func (s *scene) strict(ctx context.Context) ([]string, error) {
 	return append(seen, more...), err
 }
 
-// stillReady waits until both are ready, whatever happened before.
+// stillReady waits until both pods are ready.
 func (s *scene) stillReady(ctx context.Context) ([]string, error) {
 	return s.both(ctx, func(now state) bool { return now.ready && now.inService })
 }
@@ -164,7 +164,8 @@ func (s *scene) callInside(ctx context.Context) ([]string, error) {
 	}
 	target := "http://" + name + "." + meshed + ".svc.cluster.local/"
 	var answer called
-	// The Envoy of a caller hears of an endpoint a moment after the API server: on a busy machine the pod may have been unready just now.
+	// The caller's Envoy receives an endpoint's change a moment after the API server: on a busy machine, the pod may
+	// have been unready just now.
 	err = wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
 		var err error
 		answer, err = s.call(ctx, now.address, target)
@@ -174,15 +175,15 @@ func (s *scene) callInside(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	if answer.Status != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %d %s%s", target, answer.Status, answer.Body, answer.Error)
+		return nil, fmt.Errorf("%s returns %d %s%s", target, answer.Status, answer.Body, answer.Error)
 	}
-	return []string{target + " answers 200, over mTLS"}, nil
+	return []string{target + " returns 200, over mTLS"}, nil
 }
 
-// noEndpoint is the body of Envoy's 503 while it knows of no endpoint that is ready.
+// noEndpoint is the body of Envoy's 503 without a ready endpoint.
 const noEndpoint = "no healthy upstream"
 
-// called is what the application in a pod got.
+// called is the result of an application's request.
 type called struct {
 	Status      int
 	Body, Error string
@@ -199,7 +200,7 @@ func (s *scene) call(ctx context.Context, pod, target string) (called, error) {
 	return answer, err
 }
 
-// mode sets the mode of the mesh named default.
+// mode sets the mode of the mesh default.
 func (s *scene) mode(ctx context.Context, mode mesh.MTLSMode) error {
 	client, err := dynamic.NewForConfig(s.config)
 	if err != nil {
@@ -207,7 +208,7 @@ func (s *scene) mode(ctx context.Context, mode mesh.MTLSMode) error {
 	}
 	patch := fmt.Appendf(nil, `{"spec":{"mtls":{"enabledBackend":"ca-1","backends":[{"name":"ca-1","type":"builtin","mode":%q}]}}}`, mode)
 	meshes := client.Resource(schema.GroupVersionResource{Group: "sonde.dev", Version: "v1alpha1", Resource: "meshes"})
-	// The control plane makes the mesh a moment after it has started.
+	// The control plane creates the mesh a moment after its start.
 	return wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
 		_, err := meshes.Patch(ctx, mesh.DefaultMesh, types.MergePatchType, patch, metav1.PatchOptions{})
 		if apierrors.IsNotFound(err) {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// servers are those of an application.
+// servers returns the servers of an application.
 type servers func(PodAddress) []server
 
-// app is an application that has one server, on the port that most probes ask.
+// app is an application with one server, on the port that most probes ask.
 func app(s server) servers {
 	return func(p PodAddress) []server {
 		own := s // several cases may share s, and run at once
@@ -17,8 +17,8 @@ func app(s server) servers {
 	}
 }
 
-// http1 is one that answers requests of HTTP/1, https of HTTP/1 with TLS, http2s of HTTP/2 with TLS, and http2c of HTTP/2 without it,
-// as gRPC does. raw does something with each connection.
+// http1 answers HTTP/1 requests, https HTTP/1 requests over TLS, http2s HTTP/2 requests over TLS, and http2c HTTP/2
+// requests without TLS, as gRPC does. raw handles each connection itself.
 func http1(answer func(*exchange)) servers { return app(server{answer: answer}) }
 func https(answer func(*exchange)) servers { return app(server{tls: serverTLS(), answer: answer}) }
 func http2s(answer func(*exchange2)) servers {
@@ -27,15 +27,15 @@ func http2s(answer func(*exchange2)) servers {
 func http2c(answer func(*exchange2)) servers { return app(server{answer2: answer}) }
 func raw(do func(*exchange)) servers         { return app(server{connection: do}) }
 
-// nothing listens.
+// nothing listens on no port.
 func nothing(PodAddress) []server { return nil }
 
-// serverTLS is a server's, which takes these protocols.
+// serverTLS is a server's TLS configuration, which accepts these protocols.
 func serverTLS(protocols ...string) *tls.Config {
 	return &tls.Config{Certificates: certificates().valid, NextProtos: protocols}
 }
 
-// What a server of HTTP/1 does with a request or a connection. See the methods of exchange.
+// What an HTTP/1 server does with a request or a connection. See the methods of exchange.
 
 func closes(x *exchange) { x.close() }
 func resets(x *exchange) { x.reset() }
@@ -50,16 +50,16 @@ func reply(code int, body string, headers ...string) func(*exchange) {
 	return func(x *exchange) { x.reply(code, body, headers...) }
 }
 
-// redirect answers 302. The words of podAddress.fill in location are replaced.
+// redirect answers 302. The placeholders of podAddress.fill in location are replaced.
 func redirect(location string) func(*exchange) {
 	return func(x *exchange) { x.reply(302, "", "Location: "+x.addr.fill(location)) }
 }
 
-// send sends a text as it is, and says sends it and ends the connection.
+// send sends a text unchanged. says sends it and ends the connection.
 func send(text string) func(*exchange) { return func(x *exchange) { x.raw(text) } }
 func says(text string) func(*exchange) { return steps(send(text), closes) }
 
-// pause waits, or until the case is over.
+// pause waits for a time, or until the case ends.
 func pause(s float64) func(*exchange) { return func(x *exchange) { x.wait(seconds(s)) } }
 
 // steps does one thing after the other.
@@ -71,12 +71,12 @@ func steps(all ...func(*exchange)) func(*exchange) {
 	}
 }
 
-// inTurn answers each request to the application by the next one, and by the last one from then on.
+// inTurn answers each request to the application by the next of its answers, and repeats the last one.
 func inTurn(answers ...func(*exchange)) func(*exchange) {
 	return func(x *exchange) { answers[min(x.n, len(answers))-1](x) }
 }
 
-// byTarget answers by the path and query of the request, and otherwise by the answer for "".
+// byTarget selects the answer by the path and query of the request. The answer for "" is the default.
 func byTarget(answers map[string]func(*exchange)) func(*exchange) {
 	return func(x *exchange) {
 		if answer := answers[x.target]; answer != nil {
@@ -87,7 +87,7 @@ func byTarget(answers map[string]func(*exchange)) func(*exchange) {
 	}
 }
 
-// forEver sends a text again and again, until it cannot.
+// forEver sends a text repeatedly, until sending fails.
 func forEver(text string, every time.Duration) func(*exchange) {
 	return func(x *exchange) {
 		for x.wait(every) {
@@ -98,9 +98,9 @@ func forEver(text string, every time.Duration) func(*exchange) {
 	}
 }
 
-// What a server of HTTP/2 does with a request.
+// What an HTTP/2 server does with a request.
 
-// reply2 sends a whole answer, fields an answer of nothing but headers.
+// reply2 sends a whole answer. fields sends an answer that has only headers.
 func reply2(code int, body string, pairs ...string) func(*exchange2) {
 	return func(y *exchange2) { y.reply2(code, body, pairs...) }
 }
@@ -109,7 +109,7 @@ func fields(pairs ...string) func(*exchange2) {
 	return func(y *exchange2) { y.headers(true, pairs...) }
 }
 
-// headers2 begins an answer, data sends a part of its body, and end the trailers.
+// headers2 begins an answer, data sends a part of its body, and end sends the trailers.
 func headers2(pairs ...string) func(*exchange2) {
 	return func(y *exchange2) { y.headers(false, pairs...) }
 }

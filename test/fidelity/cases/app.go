@@ -21,32 +21,32 @@ import (
 // server is one port of an application.
 type server struct {
 	port int
-	// tls makes it speak TLS.
+	// tls makes the server use TLS.
 	tls *tls.Config
-	// late is when it begins to listen, after the first question.
+	// late is how long after the first request the server begins to listen.
 	late time.Duration
-	// unready is how many connections are closed before the first that is served.
+	// unready is how many connections are closed before the first one is served.
 	unready int
-	// listen makes the listener. Default: an ordinary one.
+	// listen creates the listener. Default: an ordinary one.
 	listen func(address string) (net.Listener, error)
-	// answer is called with each request of HTTP/1, or what looks like the head of one.
+	// answer is called for each HTTP/1 request, or what looks like its head.
 	answer func(*exchange)
-	// answer2 is called with each request of HTTP/2, which ALPN or its preface shows.
+	// answer2 is called for each HTTP/2 request, which ALPN or the preface shows.
 	answer2 func(*exchange2)
-	// settings are what it begins with in HTTP/2.
+	// settings are the server's first HTTP/2 settings.
 	settings []http2.Setting
-	// connection is called with each connection, and nothing of it is read before. Instead of the two above.
+	// connection is called for each connection before anything is read. It replaces the two fields above.
 	connection func(*exchange)
 }
 
-// Application is what a pod's containers run, for one run of a case. It keeps all that it is sent.
+// Application is what the containers of a pod run, for one run of a case. It records everything that it receives.
 type Application struct {
 	addr  PodAddress
 	ended chan struct{}
 
 	owned sync.WaitGroup
 	mu    sync.Mutex
-	// all that is guarded by mu
+	// The fields below are guarded by mu.
 	seen      []*record
 	open      map[net.Conn]bool
 	barriers  map[string]chan struct{}
@@ -55,7 +55,7 @@ type Application struct {
 	accepted  map[int]int // by port
 }
 
-// record is what one connection brought.
+// record is what one connection sent.
 type record struct {
 	text strings.Builder
 }
@@ -71,7 +71,7 @@ func (c *Case) Start(addr PodAddress) (*Application, error) {
 		if s.late > 0 {
 			a.owned.Go(func() {
 				if a.wait(s.late) {
-					_ = a.listen(s) // the case shows what is missing
+					_ = a.listen(s) // an error shows in the result of the case
 				}
 			})
 		} else if err := a.listen(s); err != nil {
@@ -82,8 +82,8 @@ func (c *Case) Start(addr PodAddress) (*Application, error) {
 	return a, nil
 }
 
-// ListenSoon listens where somebody may just have done so: a program that is being started holds the listeners of this
-// process until it is.
+// ListenSoon listens on an address whose listener may just have ended: a program that is being started holds the
+// listeners of this process until its code runs.
 func ListenSoon(address string) (net.Listener, error) {
 	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
 		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
@@ -93,9 +93,10 @@ func ListenSoon(address string) (net.Listener, error) {
 	}
 }
 
-// InUse says whether an error is that of an address at which somebody listens.
+// InUse reports whether an error says that another program listens on an address.
 func InUse(err error) bool {
-	return err != nil && strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) // as programs say it too
+	// Errors of programs contain only the text.
+	return err != nil && strings.Contains(err.Error(), syscall.EADDRINUSE.Error())
 }
 
 func (a *Application) listen(s server) error {
@@ -124,7 +125,7 @@ func (a *Application) listen(s server) error {
 	return nil
 }
 
-// accept begins the record of a connection. It is nil for those of settle.
+// accept begins the record of a connection. It returns nil for connections of Settle.
 func (a *Application) accept(conn net.Conn) *record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,7 +133,7 @@ func (a *Application) accept(conn net.Conn) *record {
 	if barrier := a.barriers[from]; barrier != nil {
 		delete(a.barriers, from)
 		close(barrier)
-		_ = conn.Close() // nobody reads it
+		_ = conn.Close() // Settle does not read it
 		return nil
 	}
 	a.open[conn] = true
@@ -141,10 +142,10 @@ func (a *Application) accept(conn net.Conn) *record {
 	return r
 }
 
-// Settle waits until everything that was sent has been read: connections are accepted in their order, and each of those
-// before ours has been ended by the one who asked.
+// Settle waits until everything that was sent has been read. Connections are accepted in order, and the client has
+// closed each connection before ours.
 //
-// It is an error if a connection stays open, since then nobody knows what else would come.
+// It is an error if a connection stays open, since more data could arrive on it.
 func (a *Application) Settle() error {
 	a.mu.Lock()
 	listeners := slices.Clone(a.listeners)
@@ -163,11 +164,11 @@ func (a *Application) Settle() error {
 		}
 		a.wait(time.Millisecond)
 	}
-	return errors.New("wait for the ends of connections: some are open after a minute")
+	return errors.New("wait for the end of connections: some are still open after a minute")
 }
 
 func (a *Application) barrier(address string) {
-	// The address from which the connection comes must be known before it is accepted.
+	// The source address of the connection must be known before the connection is accepted.
 	dialer := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{IP: net.ParseIP(a.addr.IP)}}
 	passed := make(chan struct{})
 	a.mu.Lock()
@@ -177,30 +178,30 @@ func (a *Application) barrier(address string) {
 	}
 	a.mu.Unlock()
 	if err != nil {
-		return // the listener has ended
+		return // the listener is closed
 	}
-	defer func() { _ = conn.Close() }() // it has no more to do
+	defer func() { _ = conn.Close() }() // nothing more is needed
 	select {
 	case <-passed:
 	case <-time.After(time.Minute):
 	}
 }
 
-// End stops all of it.
+// End stops the whole application.
 func (a *Application) End() {
 	close(a.ended)
 	a.mu.Lock()
 	for _, l := range a.listeners {
-		_ = l.Close() // the next bind would tell
+		_ = l.Close() // the next bind would fail
 	}
 	for conn := range a.open {
-		_ = conn.Close() // as it may be already
+		_ = conn.Close() // it may be closed already
 	}
 	a.mu.Unlock()
 	a.owned.Wait()
 }
 
-// wait returns false if the application ends before.
+// wait returns false if the application ends first.
 func (a *Application) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -212,7 +213,7 @@ func (a *Application) wait(d time.Duration) bool {
 	}
 }
 
-// Log returns what each connection brought, in the order in which they came.
+// Log returns what each connection sent, in the order of the connections.
 func (a *Application) Log() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,7 +229,7 @@ func (a *Application) serve(s server, conn net.Conn, r *record) {
 		a.mu.Lock()
 		delete(a.open, conn)
 		a.mu.Unlock()
-		_ = conn.Close() // as it may be already
+		_ = conn.Close() // it may be closed already
 	}()
 	note := func(format string, values ...any) {
 		a.mu.Lock()
@@ -279,9 +280,9 @@ type exchange struct {
 	tcp  *net.TCPConn
 	read *bufio.Reader
 	note func(string, ...any)
-	// head is the request with all its headers, target the middle of its first line.
+	// head is the request with all headers. target is the middle of its first line.
 	head, target string
-	// n counts the requests to the application, from 1.
+	// n is the number of the request to the application, from 1.
 	n      int
 	closed bool
 }
@@ -297,13 +298,13 @@ func (a *Application) connected(port int) int {
 // buffer makes a connection readable that is not served as HTTP.
 func (x *exchange) buffer() { x.read = bufio.NewReaderSize(x.conn, 1<<16) }
 
-// next reads the head of a request. TLS is answered as servers of HTTP do.
+// next reads the head of a request. TLS is answered as HTTP servers do.
 func (x *exchange) next() bool {
 	if x.closed {
 		return false
 	}
 	if first, err := x.read.Peek(1); err == nil && first[0] == 0x16 {
-		x.note("a ClientHello\n") // which is random
+		x.note("a ClientHello\n") // its content is random
 		x.raw("HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
 		x.drain()
 		return false
@@ -332,7 +333,7 @@ func (x *exchange) next() bool {
 	return true
 }
 
-// raw sends text as it is.
+// raw sends text unchanged.
 func (x *exchange) raw(text string) { _, _ = io.WriteString(x.conn, text) }
 
 // slowly sends text byte by byte.
@@ -345,7 +346,7 @@ func (x *exchange) slowly(text string, pause time.Duration) {
 	}
 }
 
-// reply sends a whole answer, and keeps the connection if the one who asked does.
+// reply sends a whole answer, and keeps the connection open if the client does.
 func (x *exchange) reply(code int, body string, headers ...string) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "HTTP/1.1 %d Reason\r\nContent-Length: %d\r\n", code, len(body))
@@ -361,29 +362,29 @@ func (x *exchange) reply(code int, body string, headers ...string) {
 // close ends the connection.
 func (x *exchange) close() {
 	x.closed = true
-	_ = x.conn.Close() // the other side may have
+	_ = x.conn.Close() // the other side may have closed it
 }
 
 // reset breaks the connection.
 func (x *exchange) reset() {
 	x.closed = true
 	_ = x.tcp.SetLinger(0)
-	_ = x.tcp.Close() // as above
+	_ = x.tcp.Close() // like above
 }
 
-// cut ends the connection below TLS, without its close_notify.
+// cut closes the connection below TLS, without close_notify.
 func (x *exchange) cut() {
 	x.closed = true
-	_ = x.tcp.Close() // as above
+	_ = x.tcp.Close() // like above
 }
 
-// hang does nothing until the other side has gone.
+// hang does nothing until the other side closes the connection.
 func (x *exchange) hang() {
 	x.closed = true
-	_, _ = io.Copy(io.Discard, x.conn) // however it ends
+	_, _ = io.Copy(io.Discard, x.conn) // any end is fine
 }
 
-// drain ends the connection so that what was sent arrives: a close with something unread would be a reset.
+// drain ends the connection so that everything sent arrives: a close with unread data would be a reset.
 func (x *exchange) drain() {
 	_ = x.tcp.CloseWrite()
 	x.hang()

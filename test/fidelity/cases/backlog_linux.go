@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// listenSmall makes a listener whose connections take 4 KiB, and no more before those are read.
+// listenSmall creates a listener whose connections accept 4 KiB, and no more until that is read.
 func listenSmall(address string) (net.Listener, error) {
 	l, err := ListenSoon(address)
 	if err != nil {
@@ -17,7 +17,7 @@ func listenSmall(address string) (net.Listener, error) {
 	})
 }
 
-// shorten makes the queue of a listener as short as it can be.
+// shorten makes the backlog of a listener as short as possible.
 func shorten(l *net.TCPListener) error {
 	return control(l, func(fd int) error { return syscall.Listen(fd, 0) })
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// bodies is an answer with each odd kind of body.
+// bodies has an answer with each odd kind of body.
 func bodies() []Case {
 	big := strings.Repeat("x", 1<<20)
 	const k10 = 10 << 10
@@ -101,7 +101,7 @@ func bodies() []Case {
 		rows = append(rows, row{c.name, c.want, says(c.text)})
 	}
 	return append(answers("body ", rows), Case{
-		Name: "body reset", Want: Verdicts{Errored}, timing: true, // a reset takes what has not been read with it
+		Name: "body reset", Want: Verdicts{Errored}, timing: true, // a reset discards what has not been read
 		servers: http1(steps(send(head(200, length(100))+"short"), pause(0.2), resets)),
 	})
 }
@@ -109,7 +109,7 @@ func bodies() []Case {
 func zipped(text string) string {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	_, _ = w.Write([]byte(text)) // memory takes all
+	_, _ = w.Write([]byte(text)) // a write to memory does not fail
 	_ = w.Close()
 	return b.String()
 }
@@ -122,7 +122,7 @@ func everyByte() string {
 	return b.String()
 }
 
-// brokenServers do not speak HTTP as they should.
+// brokenServers do not speak correct HTTP.
 func brokenServers() []Case {
 	manyHeaders := func(n, size int) string {
 		var b strings.Builder
@@ -160,7 +160,7 @@ func brokenServers() []Case {
 		{"CR twice", Success, "HTTP/1.1 200 OK\r\r\n" + end},
 		{"a byte order mark", Failure, "\ufeffHTTP/1.1 200 OK\r\n" + end},
 		{"a status line of 1 MiB", Success, "HTTP/1.1 200 " + strings.Repeat("x", 1<<20) + "\r\n" + end},
-		{"408 to nobody", Failure, "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"},
+		{"408 without a request", Failure, "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"},
 		{"200 with an upgrade", Success, "HTTP/1.1 200 OK\r\nConnection: upgrade\r\nUpgrade: h2c\r\n" + end},
 		{"a header of odd bytes", Failure, "HTTP/1.1 200 OK\r\nX-A: \x01\xff\r\n" + end},
 		{"a folded header", Success, "HTTP/1.1 200 OK\r\nX-A: a\r\n b\r\n" + end},
@@ -188,7 +188,7 @@ func brokenServers() []Case {
 	}...)
 	afterFirstLine := func(x *exchange) {
 		x.buffer()
-		_, _ = x.read.ReadString('\n') // it comes with the rest
+		_, _ = x.read.ReadString('\n') // an error returns with the next read
 		x.raw(whole)
 		x.hang()
 	}

@@ -1,4 +1,4 @@
-// Package cases has the applications that probes are tried with, the pods that ask them, and what a kubelet makes of each.
+// Package cases has the applications that are probed, their pods, and the expected results of the kubelet.
 package cases
 
 import (
@@ -16,52 +16,57 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// Case is an application, a pod that is made for it, and what the kubelet makes of it. The other files have tables of them. To add one, add a row there: a name, the kubelet's verdict without a mesh, and what the application does or
-// what the pod asks. Most tables have short rows, which a function of the same file turns into cases; a field that such a
-// table lacks can be set in a Case of its own. Then
+// Case is an application, a pod for it, and what the kubelet must find. The other files have tables of cases. To add a
+// case, add a row: a name, the kubelet's verdict without a mesh, and what the application does or what the pod asks.
+// Most tables have short rows that a function of the same file turns into cases. A field that such a table lacks can be
+// set in a separate Case. Then
 //
-//	go test ./fidelity -run TestGoldenFidelity -case 'part of its name'
+// \tgo test ./fidelity -run TestGoldenFidelity -case 'part of its name'
 //
-// runs it alone, and -update instead of -case writes docs/fidelity.md.
+// runs it alone. -update instead of -case writes results.md.
 type Case struct {
 	Name string
-	// Want is the verdict of the kubelet without a mesh for each probe and hook, init containers first, then in the order of
-	// the probe table; the last holds for all that follow.
+	// Want is the kubelet's verdict without a mesh for each probe and hook: init containers first, then in the order of
+	// the probe table. The last one is repeated for the rest.
 	Want Verdicts
-	// probe of the one container. Default: get("/probe"). With hook it is a lifecycle hook.
+	// Until36 and Since38 are Want for kubelets of these minor versions, if it differs. See dpagent/probe/kubelet.go.
+	Until36, Since38 Verdicts
+	// probe of the only container. Default: get("/probe"). With hook set it is a lifecycle hook.
 	probe probeHandler
 	hook  bool
-	// timeout of the probe in seconds. Default: one that never comes. A case with a timeout is tried again on a busy machine.
+	// timeout of the probe in seconds. Default: one that is never reached. A case with a timeout is tried again on a busy
+	// machine.
 	timeout int32
-	// servers of the application. Default: one that answers 200 to all.
+	// servers of the application. Default: one that answers 200 to every request.
 	servers servers
 	// Containers, and init containers, of a pod with more than one probe, instead of probe.
 	Containers, Inits func(PodAddress) []corev1.Container
-	// At is the pod's address, if it must be a certain one.
+	// At is the pod's address, if a certain one is needed.
 	At string
-	// Unchanged says that the injector does not rewrite the probe, with a warning: the kubelet asks the application itself.
+	// Unchanged says that the injector does not rewrite the probe, and warns: the kubelet asks the application itself.
 	Unchanged bool
-	// timing says that the verdict depends on how long something takes, although there is no timeout.
+	// timing says that the verdict depends on durations, although there is no timeout.
 	timing bool
-	// LastRequest says that how many connections the application sees depends on time, too: only the last request counts.
+	// LastRequest says that the number of connections to the application also depends on time: only the last request is
+	// compared.
 	LastRequest bool
-	// Differs says why a request cannot be the same. The verdict must be.
+	// Differs says why a request cannot be the same. The verdict must still be the same.
 	Differs string
-	// Process has the pod injected and the handler run by the real programs, as every tenth case is unless it is noYAML: its pod
-	// has a character that YAML, which sondectl reads and writes, takes for the end of a line.
+	// Process uses the real programs to inject the pod and to run the handler. Every tenth case does, unless noYAML is
+	// set: its pod has a character that YAML, which sondectl reads and writes, treats as a line break.
 	Process, noYAML bool
 	// Form of the sidecar. Default: native.
 	Form webhook.Form
-	// Times that each probe is asked. Default 1.
+	// Times is how often each probe is asked. Default 1.
 	Times int
-	// Number of the case in its group. It decides which kind of probe or hook it is, so that each is had.
+	// Number of the case in its group. It selects the kind of probe or hook, so that each kind occurs.
 	Number int
 }
 
-// Verdicts are those of several probes.
+// Verdicts are the verdicts of several probes.
 type Verdicts []Verdict
 
-// patience is the timeout of probes that answer at once: it never comes, however busy the machine is.
+// patience is the timeout of probes that answer at once: it is never reached, even on a busy machine.
 const patience = 30
 
 // Timed says whether the verdict depends on time.
@@ -130,11 +135,20 @@ func (c *Case) Pod(p PodAddress) *corev1.Pod {
 	return pod
 }
 
-// Wants returns the verdict for each ask.
-func (c *Case) Wants(n int) Verdicts {
+// Wants returns the expected verdict for each request of a kubelet of a minor version.
+func (c *Case) Wants(n, minor int) Verdicts {
+	of := c.Want
+	switch {
+	case c.ByLibraries(minor):
+		of = librariesOf[c.Name].want
+	case minor <= 36 && c.Until36 != nil:
+		of = c.Until36
+	case minor >= 38 && c.Since38 != nil:
+		of = c.Since38
+	}
 	want := make(Verdicts, n)
 	for i := range want {
-		want[i] = c.Want[min(i, len(c.Want)-1)]
+		want[i] = of[min(i, len(of)-1)]
 	}
 	return want
 }
@@ -168,23 +182,23 @@ func HookOf(c *corev1.Container, kind string) *corev1.LifecycleHandler {
 	return nil
 }
 
-// PodAddress is where the pod of a case is: its address, and ports of it that nobody else uses.
+// PodAddress is the address of a case's pod and free ports of that address.
 type PodAddress struct {
 	IP string
-	// App is the port that most probes ask, More are two others of the application, Closed one on which nothing listens.
+	// App is the port that most probes ask. More are two other ports of the application. Nothing listens on Closed.
 	App, Closed int
 	More        [2]int
 	// Virtual is the port of the handler.
 	Virtual int
 }
 
-// PodAt is a pod with an address whose ports follow one another, from first on, but for that of the handler.
+// PodAt is a pod with consecutive ports from first on. Only the handler's port is separate.
 func PodAt(ip string, first, virtual int) PodAddress {
 	return PodAddress{ip, first, first + 3, [2]int{first + 1, first + 2}, virtual}
 }
 
-// fill replaces words of a text: IP by the pod's address, OCTAL by what follows 127 in it, and PORT, OTHER, TLS, CLOSED and VIRTUAL
-// by ports of it: app, the two of more, closed and virtual.
+// fill replaces placeholders in a text: IP by the pod's address, OCTAL by the part after 127 in it, and PORT, OTHER,
+// TLS, CLOSED and VIRTUAL by the ports App, the two of More, Closed and Virtual.
 func (p PodAddress) fill(text string) string {
 	ip := p.IP
 	if strings.Contains(ip, ":") {
@@ -200,7 +214,7 @@ func (p PodAddress) fill(text string) string {
 // probeHandler is what a probe asks of a pod.
 type probeHandler func(PodAddress) corev1.ProbeHandler
 
-// get is a probe by HTTP of the application's port.
+// get is an HTTP probe of the application's port.
 func get(path string, headers ...corev1.HTTPHeader) probeHandler {
 	return func(p PodAddress) corev1.ProbeHandler {
 		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
@@ -209,7 +223,7 @@ func get(path string, headers ...corev1.HTTPHeader) probeHandler {
 	}
 }
 
-// getTLS is a probe by HTTPS.
+// getTLS is an HTTPS probe.
 func getTLS(path string, headers ...corev1.HTTPHeader) probeHandler {
 	return func(p PodAddress) corev1.ProbeHandler {
 		h := get(path, headers...)(p)
@@ -218,7 +232,7 @@ func getTLS(path string, headers ...corev1.HTTPHeader) probeHandler {
 	}
 }
 
-// tcp is a probe by TCP of the application's port, tcpClosed of one on which nothing listens.
+// tcp is a TCP probe of the application's port, tcpClosed of a port on which nothing listens.
 func tcp(p PodAddress) corev1.ProbeHandler       { return tcpSocket(port(p.App)) }
 func tcpClosed(p PodAddress) corev1.ProbeHandler { return tcpSocket(port(p.Closed)) }
 
@@ -226,7 +240,7 @@ func tcpSocket(port intstr.IntOrString) corev1.ProbeHandler {
 	return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}
 }
 
-// grpcHealth is a probe by gRPC.
+// grpcHealth is a gRPC probe.
 func grpcHealth(service string) probeHandler {
 	return func(p PodAddress) corev1.ProbeHandler {
 		return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: int32(p.App), Service: &service}}
@@ -235,13 +249,13 @@ func grpcHealth(service string) probeHandler {
 
 func port(n int) intstr.IntOrString { return intstr.FromInt32(int32(n)) }
 
-// header of a probe.
+// header is a header of a probe.
 func header(name, value string) corev1.HTTPHeader { return corev1.HTTPHeader{Name: name, Value: value} }
 
-// seconds of a float, for tables.
+// seconds converts a float, for tables.
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// quoted shows a text in a case's name.
+// quoted shows a text in the name of a case.
 func quoted(text string) string {
 	const longest = 60
 	if len(text) > longest {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// identities are certificates that nobody has reason to trust.
+// identities are certificates that no trusted CA has signed.
 type identities struct {
 	valid, expired, future, other []tls.Certificate
 	authority                     *x509.CertPool
@@ -39,21 +39,21 @@ var certificates = sync.OnceValue(func() identities {
 	}
 	certificate, err := x509.ParseCertificate(all.valid[0].Certificate[0])
 	if err != nil {
-		panic(err) // it was made above
+		panic(err) // the certificate was created above
 	}
 	all.authority.AddCert(certificate)
 	return all
 })
 
-// selfSigned is a certificate of its own for a key that has just been made.
+// selfSigned returns a self-signed certificate for a key that was just created.
 func selfSigned(key crypto.Signer, err error, template *x509.Certificate) []tls.Certificate {
 	if err != nil {
-		panic(err) // no randomness
+		panic(err) // no random numbers
 	}
 	template.SerialNumber = big.NewInt(1)
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		panic(err) // as above
+		panic(err) // like above
 	}
 	return []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
 }
@@ -62,7 +62,7 @@ func signed(key crypto.Signer, err error) []tls.Certificate {
 	return selfSigned(key, err, &x509.Certificate{})
 }
 
-// signedRSA is made when a server needs it, since it takes a while.
+// signedRSA creates the certificate when a server needs it, since that is slow.
 func signedRSA(bits int) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	made := sync.OnceValue(func() []tls.Certificate { return signed(rsa.GenerateKey(rand.Reader, bits)) })
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &made()[0], nil }

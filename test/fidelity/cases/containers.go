@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// severalContainers are pods with more than one probe, whose probes have much in common.
+// severalContainers are pods with several probes that have much in common.
 func severalContainers() []Case {
 	good := func(x *exchange) {
 		code := 500

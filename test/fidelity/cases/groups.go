@@ -11,7 +11,7 @@ type Group struct {
 	Cases []Case
 }
 
-// tables of cases, in the order of docs/fidelity.md.
+// tables of cases, in the order of results.md.
 var tables = []struct {
 	title string
 	cases func() []Case
@@ -50,7 +50,7 @@ func Groups() []Group {
 	return all
 }
 
-// Find returns the case of a name.
+// Find returns the case with a name.
 func Find(name string) (*Case, error) {
 	for _, table := range tables {
 		list := table.cases()
@@ -58,5 +58,5 @@ func Find(name string) (*Case, error) {
 			return &list[i], nil
 		}
 	}
-	return nil, fmt.Errorf("find the case %q: there is none of this name", name)
+	return nil, fmt.Errorf("find case %q: not found", name)
 }

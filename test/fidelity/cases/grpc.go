@@ -19,7 +19,7 @@ func grpcs() []Case {
 	return slices.Concat(all, grpcFrames(), grpcTimeouts(), grpcServices(), grpcServers())
 }
 
-// grpcStatuses are statuses of health, of gRPC and of HTTP.
+// grpcStatuses are statuses of health checks, gRPC and HTTP.
 func grpcStatuses() []row2 {
 	rows := []row2{
 		{"status 0, UNKNOWN", Failure, health(0)},
@@ -41,7 +41,7 @@ func grpcStatuses() []row2 {
 	return rows
 }
 
-// grpcMessages are answers with something odd in the message.
+// grpcMessages are answers with an unusual message.
 func grpcMessages() []row2 {
 	serving := message(healthStatus(1))
 	bytes := func(b ...byte) func(*exchange2) { return grpcData(message(b)) }
@@ -70,12 +70,12 @@ func grpcMessages() []row2 {
 	}
 }
 
-// serving answers SERVING between these headers and trailers.
+// serving answers SERVING, with these headers before and these trailers after it.
 func serving(headers, trailers []string) func(*exchange2) {
 	return steps2(headers2(headers...), data(string(message(healthStatus(1)))), end(trailers...))
 }
 
-// grpcTrailers are answers with something odd in the trailers.
+// grpcTrailers are answers with unusual trailers.
 func grpcTrailers() []row2 {
 	trailers := func(pairs ...string) func(*exchange2) {
 		return serving([]string{":status", "200", "content-type", "application/grpc"}, pairs)
@@ -100,7 +100,7 @@ func grpcTrailers() []row2 {
 	}
 }
 
-// grpcTypes are answers with something odd in the headers.
+// grpcTypes are answers with unusual headers.
 func grpcTypes() []row2 {
 	headers := func(pairs ...string) func(*exchange2) { return serving(pairs, []string{"grpc-status", "0"}) }
 	contentType := func(text string) func(*exchange2) { return headers(":status", "200", "content-type", text) }
@@ -148,7 +148,7 @@ func grpcEnds() []row2 {
 	return rows
 }
 
-// grpcTimeouts are servers that take their time.
+// grpcTimeouts are servers that answer slowly.
 func grpcTimeouts() []Case {
 	slow := func(s float64) server {
 		return server{answer2: func(y *exchange2) {
@@ -163,27 +163,28 @@ func grpcTimeouts() []Case {
 		name    string
 		timeout int32
 		want    Verdict
+		since38 Verdict // since 1.38 the first failed connection is a failure
 		server  server
 	}{
-		{"answer at 1.4 s of 2", 2, Success, slow(1.4)},
-		{"answer at 2.4 s of 2", 2, Failure, slow(2.4)},
-		{"answer never", 1, Failure, server{answer2: hangs2}},
-		{"listens at 1.5 s of 4", 4, Success, late(1.5, health(1))},
-		{"listens at 0.5 s of 3", 3, Success, late(0.5, health(1))},
-		{"listens at 2.5 s of 2", 2, Failure, late(2.5, health(1))},
-		{"listens at 0.8 s, answers never, of 2", 2, Failure, late(0.8, hangs2)},
-		{"never listens", 1, Failure, late(3600, health(1))},
-		{"headers and never the rest", 1, Failure, server{answer2: steps2(beginGRPC, hangs2)}},
-		{"two connections closed, then good, of 5", 5, Success, server{unready: 2, answer2: health(1)}},
+		{"answer at 1.4 s of 2", 2, Success, Success, slow(1.4)},
+		{"answer at 2.4 s of 2", 2, Failure, Failure, slow(2.4)},
+		{"answer never", 1, Failure, Failure, server{answer2: hangs2}},
+		{"listens at 1.5 s of 4", 4, Success, Failure, late(1.5, health(1))},
+		{"listens at 0.5 s of 3", 3, Success, Failure, late(0.5, health(1))},
+		{"listens at 2.5 s of 2", 2, Failure, Failure, late(2.5, health(1))},
+		{"listens at 0.8 s, answers never, of 2", 2, Failure, Failure, late(0.8, hangs2)},
+		{"never listens", 1, Failure, Failure, late(3600, health(1))},
+		{"headers and never the rest", 1, Failure, Failure, server{answer2: steps2(beginGRPC, hangs2)}},
+		{"two connections closed, then good, of 5", 5, Success, Failure, server{unready: 2, answer2: health(1)}},
 	} {
 		all = append(all, Case{
-			Name: "gRPC " + r.name, Want: Verdicts{r.want}, timeout: r.timeout, LastRequest: true, probe: grpcHealth(""), servers: app(r.server),
+			Name: "gRPC " + r.name, Want: Verdicts{r.want}, Since38: Verdicts{r.since38}, timeout: r.timeout, LastRequest: true, probe: grpcHealth(""), servers: app(r.server),
 		})
 	}
 	return all
 }
 
-// grpcServices are odd names of services.
+// grpcServices are unusual service names.
 func grpcServices() []Case {
 	all := []Case{{
 		Name: "gRPC service absent", Want: Verdicts{Success}, servers: http2c(health(1)),
@@ -210,7 +211,7 @@ func grpcServices() []Case {
 	return all
 }
 
-// grpcServers are no servers of gRPC.
+// grpcServers are servers that do not speak gRPC.
 func grpcServers() []Case {
 	var all []Case
 	for _, r := range []struct {

@@ -9,14 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// headerRow is headers of a probe, and what the kubelet finds with them over HTTP/1 and HTTP/2.
+// headerRow has headers of a probe, and the kubelet's verdicts over HTTP/1 and HTTP/2.
 type headerRow struct {
 	name         string
 	http1, http2 Verdict
 	list         []corev1.HTTPHeader
 }
 
-// list makes headers of names and values.
+// list returns headers with these names and values.
 func list(pairs ...string) []corev1.HTTPHeader {
 	var all []corev1.HTTPHeader
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -25,7 +25,7 @@ func list(pairs ...string) []corev1.HTTPHeader {
 	return all
 }
 
-// headers is a probe with each odd kind of header, over HTTP/1 and HTTP/2, and a hook.
+// headers has a probe with each unusual kind of header, over HTTP/1 and HTTP/2, and a hook.
 func headers() []Case {
 	var overHTTP1, overHTTP2, ofHook []Case
 	for _, r := range headerRows() {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// hookRow is a call of postStart or preStop by HTTP.
+// hookRow is an HTTP call of postStart or preStop.
 type hookRow struct {
 	name    string
 	want    Verdict
@@ -25,7 +25,7 @@ func hooks() []Case {
 	return append(all, hookPods()...)
 }
 
-// hookAnswers are what the application does with a call. Its status does not matter.
+// hookAnswers are what the application does with a call. The status is ignored.
 func hookAnswers() []hookRow {
 	call := get("/hook?a=b")
 	text := func(s string) servers { return http1(says(s)) }
@@ -57,7 +57,7 @@ func hookAnswers() []hookRow {
 	return rows
 }
 
-// hookRequests are what the call is.
+// hookRequests are different calls.
 func hookRequests() []hookRow {
 	with := func(pairs ...string) probeHandler { return get("/hook", list(pairs...)...) }
 	rows := []hookRow{
@@ -96,7 +96,7 @@ func hooksByHTTPS() []hookRow {
 	}
 }
 
-// hookPods have more than one hook, or hooks that the injector does not rewrite.
+// hookPods have several hooks, or hooks that the injector does not rewrite.
 func hookPods() []Case {
 	const closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 	same := get("/same")

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// row is a case of a probe by HTTP: what it is called, the kubelet's verdict, and what the application does with the request.
+// row is a case of an HTTP probe: its name, the kubelet's verdict, and what the application does with the request.
 type row struct {
 	name   string
 	want   Verdict
 	answer func(*exchange)
 }
 
-// byName sorts rows that were made from a map, whose order differs each time.
+// byName sorts rows from a map, whose order is random.
 func byName(a, b row) int { return cmp.Compare(a.name, b.name) }
 
-// answers makes cases of rows.
+// answers turns rows into cases.
 func answers(prefix string, rows []row) []Case {
 	var all []Case
 	for _, r := range rows {
@@ -27,7 +27,7 @@ func answers(prefix string, rows []row) []Case {
 	return all
 }
 
-// statuses is an answer of each class, and the ones around it.
+// statuses has an answer of each class of statuses, and the statuses at the borders.
 func statuses() []Case {
 	var rows []row
 	for want, codes := range map[Verdict][]int{
@@ -67,7 +67,7 @@ func statuses() []Case {
 	})...)
 }
 
-// interims is an answer of 1xx before, instead of or without another.
+// interims has 1xx answers before, instead of or without another answer.
 func interims() []Case {
 	const (
 		final    = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -94,8 +94,8 @@ func interims() []Case {
 	})
 }
 
-// paths is a probe of each odd kind of path, whose request line the application must see as it would without a mesh. The kubelet
-// itself fails to send those of failing.
+// paths has a probe of each unusual kind of path. The application must see the same request line as without a mesh. The
+// kubelet itself cannot send the paths in failing.
 func paths() []Case {
 	failing := []string{"a:b", "mailto:x", "http:opaque"}
 	var all []Case
@@ -105,10 +105,10 @@ func paths() []Case {
 		"//healthz", "/a//b", "/a/../b", "/./a", "/..", "/a;b", "/a+b", "/a[1]", "/a'b", "//host/path",
 		"http://other/abs?q", "/a|b^c`d{e}", "///x", "/a%zz", "/%", "*", "/a#frag", "/a?", "/a??x", "/a?x=1&y=%2F",
 		"/a?q=a b", "/a?q=ä", "/a\nb", "/a?x\ny",
-		// Dollars, which the kubelet expands in environment values.
+		// Dollar signs, which the kubelet expands in environment variables.
 		"/$", "/$$", "/$(INSTANCE_IP)", "/$(POD_NAME)", "/$$(INSTANCE_IP)", "/a?b=$(INSTANCE_IP)&c=$$", "/$(", "/$)", "/$(NOSUCH)",
 		`/\u0024`, `/"}],`, `/\`,
-		// And others.
+		// Other paths.
 		"/", "", "/healthz/", "/a/", "/%20", "/a%20b?c%20d", "/A%41", "/%7E~", "/a%", "/a%2", "/%g0", "/a?%zz", "/a?%", "/?", "??", "?",
 		"#", "/#", "/?#", "/a?b#c", "/a?b?c#d?e", "#a", "/a\tb", "/a?b\tc", "/a\rb", "/a\x7fb", "/a?b\x7f", "/a\x01", "/a?\x01",
 		"/a\u00a0b", "/日本", "/a?日本", "/a%E6%97%A5", "/\U0001f600", "/a?\U0001f600", "/a<b>", "/a?<b>", "/a?\"'`{}|\\^[]", "/a?b c d  e", "/a? ",

@@ -15,7 +15,7 @@ type row2 struct {
 	answer func(*exchange2)
 }
 
-// answers2 makes cases of rows, of probes by HTTPS with these headers.
+// answers2 turns rows into cases of HTTPS probes with these headers.
 func answers2(rows []row2, headers ...corev1.HTTPHeader) []Case {
 	var all []Case
 	for _, r := range rows {
@@ -26,12 +26,12 @@ func answers2(rows []row2, headers ...corev1.HTTPHeader) []Case {
 	return all
 }
 
-// begun answers 200, with these headers, and then does the rest.
+// begun answers 200 with these headers, and then does the rest.
 func begun(headers []string, rest ...func(*exchange2)) func(*exchange2) {
 	return steps2(headers2(append([]string{":status", "200"}, headers...)...), steps2(rest...))
 }
 
-// repeat does something so many times.
+// repeat does something n times.
 func repeat(n int, do func(*exchange2)) func(*exchange2) {
 	return steps2(slices.Repeat([]func(*exchange2){do}, n)...)
 }
@@ -94,7 +94,7 @@ func http2Bodies() []row2 {
 		{"304 with a body", Warning, reply2(304, "ok")},
 		{"body shorter than its length", Errored, reply2(200, "ok", "content-length", "10")},
 		{"body longer than its length", Errored, reply2(200, "okay", "content-length", "2")},
-		{"content-length that is none", Success, reply2(200, "ok", "content-length", "x")},
+		{"invalid content-length", Success, reply2(200, "ok", "content-length", "x")},
 		{"two lengths", Success, reply2(200, "ok", "content-length", "2", "content-length", "3")},
 		{"body before the headers", Failure, steps2(data("ok"), reply2(200, "ok"))},
 		{"body with padding", Success, begun(nil, padded)},
@@ -112,7 +112,7 @@ func http2Bodies() []row2 {
 	}
 }
 
-// http2Timeouts never end.
+// http2Timeouts are answers that never end.
 func http2Timeouts() []Case {
 	all := answers2([]row2{
 		{"body never ends", Errored, begun(nil, data("ok"), hangs2)},
@@ -125,7 +125,7 @@ func http2Timeouts() []Case {
 	return all
 }
 
-// frameRow is what a server of HTTP/2 does besides to answer, and what probes by HTTP and by gRPC find.
+// frameRow is what an HTTP/2 server does besides answering, and the verdicts of HTTP and gRPC probes.
 type frameRow struct {
 	name       string
 	http, grpc Verdict
@@ -133,7 +133,7 @@ type frameRow struct {
 	answer     func(*exchange2)
 }
 
-// frames are those of a server whose answer is good.
+// frames are unusual frames of a server that answers correctly.
 func frames(good func(*exchange2)) []frameRow {
 	set := func(id http2.SettingID, value uint32) []http2.Setting { return []http2.Setting{{ID: id, Val: value}} }
 	before := func(f func(*exchange2)) func(*exchange2) { return steps2(f, good) }
@@ -181,7 +181,7 @@ func frames(good func(*exchange2)) []frameRow {
 	}
 }
 
-// grpcFrames and httpFrames try them with each client.
+// grpcFrames and httpFrames try these frames with each client.
 func grpcFrames() []Case {
 	var all []Case
 	for _, c := range frames(health(1)) {
@@ -204,8 +204,8 @@ func httpFrames() []Case {
 	return all
 }
 
-// settle sends settings when a connection's first request is there. A client of HTTP, unlike one of gRPC, does not wait for
-// settings: sent before, they would meet the request anywhere on its way.
+// settle sends settings after the first request of a connection has arrived. An HTTP client, unlike a gRPC client, does
+// not wait for settings: if they were sent earlier, they could meet the request at any point.
 func settle(settings []http2.Setting, answer func(*exchange2)) func(*exchange2) {
 	return func(y *exchange2) {
 		if y.stream == 1 && len(settings) > 0 {

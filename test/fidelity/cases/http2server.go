@@ -12,12 +12,12 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// exchange2 is one request over HTTP/2. The server is written out here, so that it can be wrong in every way.
+// exchange2 is one HTTP/2 request. The server does not use a library, so that it can be wrong in every way.
 type exchange2 struct {
 	*exchange
 	framer *http2.Framer
 	stream uint32
-	// fields are the headers of the request, body what came with it.
+	// fields are the headers of the request. body is its body.
 	fields []hpack.HeaderField
 	body   []byte
 	encode bytes.Buffer
@@ -52,7 +52,7 @@ func serve2(x *exchange, answer func(*exchange2), settings ...http2.Setting) {
 	}
 }
 
-// take reads one frame, and tells whether it ends a request.
+// take reads one frame, and reports whether it ends a request.
 func (y *exchange2) take(frame http2.Frame) bool {
 	switch f := frame.(type) {
 	case *http2.SettingsFrame:
@@ -75,7 +75,7 @@ func (y *exchange2) take(frame http2.Frame) bool {
 
 func (y *exchange2) noteRequest() {
 	y.note("HTTP/2 stream %d\n", y.stream)
-	if !y.grpc() { // net/http sends them in a random order
+	if !y.grpc() { // net/http sends these in random order
 		slices.SortStableFunc(y.fields, func(a, b hpack.HeaderField) int { return strings.Compare(a.Name, b.Name) })
 	}
 	for _, field := range y.fields {
@@ -91,7 +91,7 @@ func (y *exchange2) noteRequest() {
 	y.note("body %q\n", y.body)
 }
 
-// grpc tells whether it is a call of gRPC.
+// grpc reports whether the request is a gRPC call.
 func (y *exchange2) grpc() bool {
 	return slices.Contains(y.fields, hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
 }
@@ -120,10 +120,10 @@ func (y *exchange2) reply2(code int, body string, pairs ...string) {
 	}
 }
 
-// beginGRPC begins an answer of gRPC.
+// beginGRPC begins a gRPC answer.
 func beginGRPC(y *exchange2) { y.headers(false, ":status", "200", "content-type", "application/grpc") }
 
-// message frames a message of gRPC.
+// message frames a gRPC message.
 func message(body []byte) []byte {
 	framed := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body)))
 	return append(framed, body...)
@@ -140,7 +140,7 @@ func healthStatus(status byte) []byte {
 // health answers as a gRPC server does.
 func health(status byte) func(*exchange2) { return grpcData(message(healthStatus(status))) }
 
-// grpcCode answers with nothing but a status.
+// grpcCode answers with only a status.
 func grpcCode(code, text string) func(*exchange2) {
 	return fields(":status", "200", "content-type", "application/grpc", "grpc-status", code, "grpc-message", text)
 }

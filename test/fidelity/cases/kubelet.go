@@ -3,14 +3,15 @@ package cases
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// kubeletTests are the cases of the kubelet's own tests (pkg/probe/{http,tcp,grpc}, pkg/kubelet/lifecycle), written anew where
-// no other group has them. Here the application judges what it sees.
+// kubeletTests are the cases of the kubelet's own tests (pkg/probe/{http,tcp,grpc}, pkg/kubelet/lifecycle) that no
+// other group has. Here the application checks what it sees.
 func kubeletTests() []Case {
 	var all []Case
 	for _, r := range applicationChecks() {
@@ -47,7 +48,7 @@ func kubeletTests() []Case {
 	)
 }
 
-// applicationCheck is what the application checks of the head of a request.
+// applicationCheck is what the application checks in the head of a request.
 type applicationCheck struct {
 	name    string
 	accepts func(head string) bool
@@ -72,7 +73,7 @@ func applicationChecks() []applicationCheck {
 	}
 	return []applicationCheck{
 		{"three headers and Host", three, nil},
-		{"the kubelet's user agent", has("User-Agent: kube-probe/" + KubeletVersion), nil},
+		{"the kubelet's user agent", regexp.MustCompile(`\r\nUser-Agent: kube-probe/1\.\d+\r\n`).MatchString, nil},
 		{"Accept: */*", has("Accept: */*"), nil},
 		{"no Accept-Encoding", lacks("Accept-Encoding"), nil},
 		{"no Sonde-Probe", lacks("Sonde-Probe"), nil},

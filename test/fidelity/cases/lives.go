@@ -2,7 +2,7 @@ package cases
 
 import corev1 "k8s.io/api/core/v1"
 
-// Unforgiving is a pod whose containers do not survive one failure, probed each second: by HTTP, TCP and gRPC.
+// Unforgiving is a pod whose containers do not survive one failure. They are probed each second by HTTP, TCP and gRPC.
 func Unforgiving() Case {
 	probe := func(h corev1.ProbeHandler) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: h, TimeoutSeconds: 10, PeriodSeconds: 1, FailureThreshold: 1, SuccessThreshold: 1}
@@ -23,7 +23,8 @@ func Unforgiving() Case {
 	}
 }
 
-// Held is a pod with a quick readiness probe, and a liveness probe or a preStop hook of /slow, which is answered when it is released.
+// Held is a pod with a quick readiness probe, and a liveness probe or preStop hook of /slow, which is answered once it
+// is released.
 func Held(kind string, released <-chan struct{}) Case {
 	return Case{
 		servers: http1(func(x *exchange) {

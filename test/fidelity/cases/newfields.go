@@ -18,24 +18,26 @@ func newFields() []Case {
 		return probe(grpcHealth("s"), func(h *corev1.ProbeHandler) { h.GRPC.Mode = &name })
 	}
 	var all []Case
+	// Kubelets until 1.36 ignore the fields: they use HTTP/1.1, and no TLS.
+	const unread = Failure
 	for _, c := range []struct {
-		name    string
-		want    Verdict
-		probe   probeHandler
-		servers servers
+		name          string
+		want, until36 Verdict
+		probe         probeHandler
+		servers       servers
 	}{
-		{"HTTP2, 200", Success, protocol(corev1.HTTPProtocolHTTP2), http2c(reply2(200, "ok"))},
-		{"HTTP2, 304", Warning, protocol(corev1.HTTPProtocolHTTP2), http2c(reply2(304, ""))},
-		{"HTTP2, 503", Failure, protocol(corev1.HTTPProtocolHTTP2), http2c(reply2(503, "no"))},
-		{"HTTP2 of a server of HTTP/2 with TLS", Failure, protocol(corev1.HTTPProtocolHTTP2), http2s(reply2(200, "ok"))},
-		{"HTTP2, nothing listens", Failure, protocol(corev1.HTTPProtocolHTTP2), nothing},
-		{"HTTP1 of a server of HTTP/2", Failure, protocol(corev1.HTTPProtocolHTTP1), http2c(reply2(200, "ok"))},
-		{"TLS, SERVING", Success, mode(corev1.GRPCProbeModeTLS), http2s(health(1))},
-		{"TLS, NOT_SERVING", Failure, mode(corev1.GRPCProbeModeTLS), http2s(health(2))},
-		{"Plaintext", Success, mode(corev1.GRPCProbeModePlaintext), http2c(health(1))},
-		{"Plaintext of a server with TLS", Failure, mode(corev1.GRPCProbeModePlaintext), http2s(health(1))},
+		{"HTTP2, 200", Success, unread, protocol(corev1.HTTPProtocolHTTP2), http2c(reply2(200, "ok"))},
+		{"HTTP2, 304", Warning, unread, protocol(corev1.HTTPProtocolHTTP2), http2c(reply2(304, ""))},
+		{"HTTP2, 503", Failure, unread, protocol(corev1.HTTPProtocolHTTP2), http2c(reply2(503, "no"))},
+		{"HTTP2 of a server of HTTP/2 with TLS", Failure, unread, protocol(corev1.HTTPProtocolHTTP2), http2s(reply2(200, "ok"))},
+		{"HTTP2, nothing listens", Failure, unread, protocol(corev1.HTTPProtocolHTTP2), nothing},
+		{"HTTP1 of a server of HTTP/2", Failure, Failure, protocol(corev1.HTTPProtocolHTTP1), http2c(reply2(200, "ok"))},
+		{"TLS, SERVING", Success, unread, mode(corev1.GRPCProbeModeTLS), http2s(health(1))},
+		{"TLS, NOT_SERVING", Failure, unread, mode(corev1.GRPCProbeModeTLS), http2s(health(2))},
+		{"Plaintext", Success, Success, mode(corev1.GRPCProbeModePlaintext), http2c(health(1))},
+		{"Plaintext of a server with TLS", Failure, Failure, mode(corev1.GRPCProbeModePlaintext), http2s(health(1))},
 	} {
-		all = append(all, Case{Name: "field " + c.name, Want: Verdicts{c.want}, probe: c.probe, servers: c.servers})
+		all = append(all, Case{Name: "field " + c.name, Want: Verdicts{c.want}, Until36: Verdicts{c.until36}, probe: c.probe, servers: c.servers})
 	}
 	return all
 }

@@ -11,12 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// tcpPorts is a TCP probe of each kind of port.
+// tcpPorts has a TCP probe of each kind of port.
 func tcpPorts() []Case {
 	speaksFirst := steps(send("220 hello\r\n"), hangs)
 	notesWhatComes := func(x *exchange) {
 		buffer := make([]byte, 100)
-		n, _ := x.conn.Read(buffer) // the end, or a reset
+		n, _ := x.conn.Read(buffer) // returns at the end or a reset
 		x.note("read %q\n", buffer[:n])
 	}
 	neverAccepts, full := server{listen: listenDeaf, connection: hangs}, server{listen: listenFull, connection: hangs}
@@ -24,7 +24,7 @@ func tcpPorts() []Case {
 		{Name: "TCP open", Want: Verdicts{Success}, probe: tcp, servers: raw(hangs)},
 		{Name: "TCP refused", Want: Verdicts{Failure}, probe: tcpClosed, Process: true},
 		{Name: "TCP open, closes at once", Want: Verdicts{Success}, probe: tcp, servers: raw(closes)},
-		// A reset that comes sooner may or may not be seen by the kubelet.
+		// The kubelet may or may not see a reset that arrives sooner.
 		{Name: "TCP open, resets soon", Want: Verdicts{Success}, probe: tcp, timing: true, servers: raw(steps(pause(0.2), resets))},
 		{Name: "TCP open, server speaks first", Want: Verdicts{Success}, probe: tcp, servers: raw(speaksFirst)},
 		{Name: "TCP open, what the server reads", Want: Verdicts{Success}, probe: tcp, servers: raw(notesWhatComes)},
@@ -34,13 +34,13 @@ func tcpPorts() []Case {
 	}
 }
 
-// listenDeaf makes a listener that accepts nothing.
+// listenDeaf creates a listener that accepts nothing.
 func listenDeaf(address string) (net.Listener, error) {
 	l, err := ListenSoon(address)
 	return &fullListener{Listener: l, ended: make(chan struct{})}, err
 }
 
-// listenFull makes a listener that accepts nothing, with a queue that is full.
+// listenFull creates a listener that accepts nothing and whose backlog is full.
 func listenFull(address string) (net.Listener, error) {
 	l, err := ListenSoon(address)
 	if err != nil {
@@ -54,11 +54,11 @@ func listenFull(address string) (net.Listener, error) {
 		dialer := net.Dialer{Timeout: 300 * time.Millisecond}
 		conn, err := dialer.DialContext(context.Background(), "tcp", address)
 		if err != nil {
-			return full, nil //nolint:nilerr // no more fit in, which is what was wanted
+			return full, nil //nolint:nilerr // the backlog is full, as intended
 		}
 		full.conns = append(full.conns, conn)
 	}
-	return nil, fmt.Errorf("fill the backlog of %s: it takes more", address)
+	return nil, fmt.Errorf("fill the backlog of %s: it is still not full", address)
 }
 
 type fullListener struct {
@@ -78,26 +78,26 @@ func (l *fullListener) Close() error {
 	default:
 		close(l.ended)
 		for _, conn := range l.conns {
-			_ = conn.Close() // it was never accepted
+			_ = conn.Close() // the connection was never accepted
 		}
 	}
 	return l.Listener.Close()
 }
 
-// portsAndHosts is a probe of a named port, of another host, and of what cannot be found.
+// portsAndHosts has probes of a named port, of another host, and of names that do not resolve.
 func portsAndHosts() []Case {
 	var all []Case
 	for _, r := range []struct {
-		name      string
-		want      Verdict
-		unchanged bool
-		port      string
+		name          string
+		want, until36 Verdict
+		unchanged     bool
+		port          string
 	}{
-		{"by name", Success, false, "web"},
-		{"by the name of a closed one", Failure, false, "shut"},
-		{"by an unknown name", Errored, true, "nosuch"},
-		{"by another container's name", Errored, true, "theirs"},
-		{"by a number in quotes", Errored, true, "PORT"}, // kubelets before 1.37 take it; no API server does
+		{"by name", Success, Success, false, "web"},
+		{"by the name of a closed one", Failure, Failure, false, "shut"},
+		{"by an unknown name", Errored, Errored, true, "nosuch"},
+		{"by another container's name", Errored, Errored, true, "theirs"},
+		{"by a number in quotes", Errored, Success, true, "PORT"}, // pkg/probe/util.go, ResolveContainerPort; no API server takes it
 	} {
 		overHTTP := func(p PodAddress) corev1.ProbeHandler {
 			h := get("/probe")(p)
@@ -107,7 +107,7 @@ func portsAndHosts() []Case {
 		overTCP := func(p PodAddress) corev1.ProbeHandler { return tcpSocket(intstr.FromString(p.fill(r.port))) }
 		for number, probe := range []probeHandler{overHTTP, overTCP} {
 			all = append(all, Case{
-				Name: "port " + []string{"HTTP ", "TCP "}[number] + r.name, Want: Verdicts{r.want}, Unchanged: r.unchanged,
+				Name: "port " + []string{"HTTP ", "TCP "}[number] + r.name, Want: Verdicts{r.want}, Until36: Verdicts{r.until36}, Unchanged: r.unchanged,
 				Containers: withNamedPorts(Case{probe: probe, Number: number}),
 			})
 		}
@@ -115,12 +115,12 @@ func portsAndHosts() []Case {
 	for _, r := range []struct {
 		name      string
 		host      string
-		want, tcp Verdict // tcp is that of a TCP probe, if there is one
+		want, tcp Verdict // tcp is a TCP probe's, or ""
 	}{
 		{"of the pod", "IP", Success, Success},
 		{"of another address", "127.0.0.253", Failure, Failure},
 		{"of an unknown name", "nosuch.invalid", Failure, Failure},
-		{"that is none", "a b", Errored, ""},
+		{"that is invalid", "a b", Errored, ""},
 	} {
 		overHTTP := func(p PodAddress) corev1.ProbeHandler {
 			h := get("/probe")(p)
@@ -138,7 +138,8 @@ func portsAndHosts() []Case {
 	return all
 }
 
-// withNamedPorts are the container of a case, with named ports, and another one with some of the same names.
+// withNamedPorts returns the container of a case with named ports, and another container that has some of the same
+// names.
 func withNamedPorts(c Case) func(PodAddress) []corev1.Container {
 	return func(p PodAddress) []corev1.Container {
 		app := c.one(p)
@@ -150,7 +151,7 @@ func withNamedPorts(c Case) func(PodAddress) []corev1.Container {
 	}
 }
 
-// addresses are pods whose address differs in kind from that of the others.
+// addresses are pods with other kinds of addresses.
 func addresses() []Case {
 	redirected := func(location string) servers { return http1(inTurn(redirect(location), reply(200, ""))) }
 	query := get("/probe?a=b")

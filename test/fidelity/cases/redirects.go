@@ -8,13 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// redirectRow is a Location, with the words of podAddress.fill, and what the kubelet makes of it.
+// redirectRow is a Location with the placeholders of podAddress.fill, and the kubelet's verdict.
 type redirectRow struct {
 	location string
 	want     Verdict
 }
 
-// redirects is an application that sends the kubelet elsewhere.
+// redirects has an application that redirects the kubelet.
 func redirects() []Case {
 	secret := list("Authorization", "Bearer x", "Cookie", "c=d", "X-A", "1", "X-A", "2", "Referer", "http://r/")
 	return slices.Concat(
@@ -33,7 +33,7 @@ func redirects() []Case {
 	)
 }
 
-// redirected makes cases of rows. Every server of the application answers: the first one with the redirect.
+// redirected turns rows into cases. Every server of the application answers, the first one with the redirect.
 func redirected(name string, headers []corev1.HTTPHeader, rows []redirectRow) []Case {
 	var all []Case
 	for _, r := range rows {
@@ -112,7 +112,7 @@ func oddAddressRedirects() []redirectRow {
 	}
 }
 
-// redirectChains follow one another.
+// redirectChains are several redirects in a row.
 func redirectChains() []Case {
 	chain := func(n int) func(*exchange) {
 		return func(x *exchange) {
@@ -152,7 +152,7 @@ func redirectChains() []Case {
 	return all
 }
 
-// redirectStatuses are all that the kubelet might follow.
+// redirectStatuses are all statuses that the kubelet might follow.
 func redirectStatuses() []Case {
 	var rows []row
 	for _, code := range []int{300, 301, 302, 303, 304, 305, 306, 307, 308, 399} {
@@ -173,7 +173,7 @@ func redirectStatuses() []Case {
 	return answers("redirect ", rows)
 }
 
-// redirectAnswers are answers that redirect, with more in them than that.
+// redirectAnswers are redirects with additional content.
 func redirectAnswers() []Case {
 	const moved = "HTTP/1.1 302 Found\r\nLocation: "
 	const elsewhere = moved + "http://elsewhere.example/\r\n"

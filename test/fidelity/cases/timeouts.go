@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// timeouts is what comes just before and after the timeout.
+// timeouts has answers just before and just after the timeout.
 func timeouts() []Case {
 	const (
 		head    = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"

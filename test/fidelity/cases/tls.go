@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// tlsRow is a server of HTTPS. Its certificate is valid by default, and it answers 200 by default.
+// tlsRow is an HTTPS server. By default its certificate is valid and it answers 200.
 type tlsRow struct {
 	name    string
 	want    Verdict
@@ -22,7 +22,7 @@ type tlsRow struct {
 	headers []corev1.HTTPHeader
 }
 
-// tlsAndHTTP2 is HTTPS in each version and state.
+// tlsAndHTTP2 has HTTPS in each version and state.
 func tlsAndHTTP2() []Case {
 	var all []Case
 	for _, r := range slices.Concat(tlsVersions(), tlsKeys()) {
@@ -70,7 +70,7 @@ func tlsVersions() []tlsRow {
 	}
 }
 
-// tlsKeys are certificates of each kind, and ends of the connection.
+// tlsKeys are certificates of each kind, and different ends of the connection.
 func tlsKeys() []tlsRow {
 	valid := certificates().valid[0]
 	_, ed, err := ed25519.GenerateKey(rand.Reader)
@@ -86,7 +86,7 @@ func tlsKeys() []tlsRow {
 		}},
 		{name: "P-521", want: Success, config: &tls.Config{Certificates: signed(ecdsa.GenerateKey(elliptic.P521(), rand.Reader))}},
 		{name: "Ed25519", want: Success, config: &tls.Config{Certificates: signed(ed, err)}},
-		{name: "a certificate that is none", want: Failure, config: &tls.Config{Certificates: broken}},
+		{name: "an invalid certificate", want: Failure, config: &tls.Config{Certificates: broken}},
 		{name: "31 certificates", want: Success, config: &tls.Config{Certificates: long}},
 		{name: "body until the end", want: Success, config: &tls.Config{}, answer: says(untilEnd)},
 		{name: "body until the end, which is not said", want: Success, config: &tls.Config{}, answer: steps(send(untilEnd), drains)},
@@ -119,7 +119,7 @@ func handshakes() []Case {
 			if _, err := io.ReadFull(x.conn, record); err != nil {
 				return
 			}
-			_, _ = io.CopyN(io.Discard, x.conn, int64(record[3])<<8|int64(record[4])) // its end shows in what follows
+			_, _ = io.CopyN(io.Discard, x.conn, int64(record[3])<<8|int64(record[4])) // an error returns with the next read
 			x.raw(c.answer)
 			x.drain()
 		}
@@ -128,7 +128,7 @@ func handshakes() []Case {
 	return all
 }
 
-// otherProtocols is a port that speaks something else.
+// otherProtocols has ports that speak another protocol.
 func otherProtocols() []Case {
 	https := getTLS("/probe")
 	const whole = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

@@ -1,9 +1,9 @@
 package cases
 
-// KubeletVersion is that of the kubelet, as its user agent names it.
+// KubeletVersion is the version of the kubelet's code in the tests, as in its user agent.
 const KubeletVersion = "1.37"
 
-// Verdict is what the kubelet makes of one probe, or of one hook.
+// Verdict is what the kubelet finds for one probe or hook.
 type Verdict string
 
 // The verdicts of a probe; a hook's are Success and Failure.

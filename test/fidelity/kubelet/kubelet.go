@@ -1,5 +1,5 @@
-// Package kubelet runs the kubelet's own code for probes and hooks (v1.37.2), and nothing that was written after it: what
-// it returns is what a node would do.
+// Package kubelet runs the kubelet's own code for probes and hooks, and nothing else: it returns what a node would do.
+// In the tests it is the newest release's code. Package program builds it into a program for each other version.
 package kubelet
 
 import (
@@ -16,19 +16,16 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/component-base/featuregate"
-	_ "k8s.io/component-base/version" // whose variables are set here, as the linker does for a release
-	"k8s.io/kubernetes/pkg/features"
+	_ "k8s.io/component-base/version" // its variables are set here, as the linker sets them in a release
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
 	_ "k8s.io/kubernetes/pkg/kubelet/prober"
 	"k8s.io/kubernetes/pkg/kubelet/prober/results"
 	httpprobe "k8s.io/kubernetes/pkg/probe/http"
-
-	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 )
 
-// The kubelet's version and its prober are not exported. A change of their form in another version of Kubernetes must be
-// followed here; TestVerdicts fails if it is not.
+// The kubelet's version and its prober are not exported. If their form changes in another version of Kubernetes, this
+// file must change too; TestVerdicts fails otherwise.
 //
 //go:linkname gitMajor k8s.io/component-base/version.gitMajor
 var gitMajor string
@@ -36,11 +33,11 @@ var gitMajor string
 //go:linkname gitMinor k8s.io/component-base/version.gitMinor
 var gitMinor string
 
-// prober stands for pkg/kubelet/prober.prober, of which only pointers are passed.
+// prober stands for pkg/kubelet/prober.prober. Only pointers to it are passed.
 type prober struct{ _ [0]byte }
 
 //go:linkname newProber k8s.io/kubernetes/pkg/kubelet/prober.newProber
-func newProber(kubecontainer.CommandRunner, record.EventRecorderLogger) *prober
+func newProber(kubecontainer.CommandRunner, proberRecorder) *prober
 
 //nolint:revive // the receiver comes first
 //go:linkname runProber k8s.io/kubernetes/pkg/kubelet/prober.(*prober).probe
@@ -55,26 +52,40 @@ const (
 	startup
 )
 
-// setVersion sets what the user agent shows, and has the kubelet read fields that are alpha, once.
-var setVersion = sync.OnceFunc(func() {
-	gitMajor, gitMinor, _ = strings.Cut(cases.KubeletVersion, ".")
-	for _, gate := range []featuregate.Feature{features.H2CContainerProbe, features.GRPCContainerProbeTLS} {
-		if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(gate): true}); err != nil {
-			panic(err) // of this version of Kubernetes
+// alpha are the gates of fields that the kubelet would otherwise ignore, if its version has them.
+var alpha = []string{"H2CContainerProbe", "GRPCContainerProbeTLS"}
+
+// setUp sets the version in the user agent and enables the alpha fields, once.
+var setUp = sync.OnceFunc(func() {
+	gitMajor, gitMinor, _ = strings.Cut(Version, ".")
+	known := utilfeature.DefaultMutableFeatureGate.GetAll()
+	for _, gate := range alpha {
+		if _, ok := known[featuregate.Feature(gate)]; !ok {
+			continue
+		}
+		if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{gate: true}); err != nil {
+			panic(err) // the gate exists
 		}
 	}
 })
 
-// Kubelet asks as one does. Close it.
+// Version is the version of the kubelet's code as in its user agent: in the tests, the newest release's. A program with
+// another version sets it first.
+var Version = "1.37"
+
+// Kubelet probes as a kubelet does. It must be closed.
 type Kubelet struct {
+	// Commands runs the commands of exec probes. Default: none can be asked.
+	Commands kubecontainer.CommandRunner
+
 	hooks *http.Client
 }
 
-// New returns a kubelet that has no connections yet.
+// New returns a kubelet without connections.
 func New() *Kubelet {
-	setVersion()
+	setUp()
 	return &Kubelet{
-		// As NewMainKubelet makes it (pkg/kubelet/kubelet.go, insecureContainerLifecycleHTTPClient).
+		// The same as in NewMainKubelet (pkg/kubelet/kubelet.go, insecureContainerLifecycleHTTPClient).
 		hooks: &http.Client{
 			Transport:     &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
 			CheckRedirect: httpprobe.RedirectChecker(false),
@@ -82,66 +93,87 @@ func New() *Kubelet {
 	}
 }
 
-// Close ends the connections that hooks kept.
+// Close closes the connections that hooks left open.
 func (k *Kubelet) Close() { k.hooks.CloseIdleConnections() }
 
-// noEvent stands for the text of an event if there is none.
+// The verdicts of a probe, with the names of package cases; a hook has only Success and Failure.
+const (
+	success = "Success"
+	warning = "Warning"
+	failure = "Failure"
+	errored = "Errored"
+)
+
+// noEvent stands for a missing event.
 const noEvent = "no event"
 
-// Probe asks one probe of a container once, as pkg/kubelet/prober does in each period, and returns the verdict and the text
-// of the event that the kubelet would write.
-func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (cases.Verdict, string) {
-	pod = pod.DeepCopy()
-	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"} // events need it
+// Probe asks one probe of a container once, as pkg/kubelet/prober does in each period. It returns the verdict and the
+// text of the event that the kubelet would write.
+func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (verdict, event string) {
 	kinds := map[string]probeType{"liveness": liveness, "readiness": readiness, "startup": startup}
+	result, event, err := k.ask(ctx, pod, container, kinds[kind])
+	switch {
+	case err != nil:
+		return errored, event
+	case result != results.Success:
+		return failure, event
+	case strings.Contains(event, "ProbeWarning"):
+		return warning, event
+	}
+	return success, event
+}
+
+// ask returns what the prober returns, and the text of its event.
+func (k *Kubelet) ask(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind probeType) (results.Result, string, error) {
+	pod = pod.DeepCopy()
+	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"} // required for events
 	recorder := record.NewFakeRecorder(10)
 	id := kubecontainer.ContainerID{Type: "test", ID: container.Name}
-	result, err := runProber(newProber(nil, recorder), ctx, kinds[kind], pod, pod.Status, container, id)
+	result, err := runProber(newProber(k.Commands, recorder), ctx, kind, pod, pod.Status, container, id)
 	event := noEvent
 	select {
 	case event = <-recorder.Events:
 	default:
 	}
-	switch {
-	case err != nil:
-		return cases.Errored, event
-	case result != results.Success:
-		return cases.Failure, event
-	case strings.Contains(event, "ProbeWarning"):
-		return cases.Warning, event
-	}
-	return cases.Success, event
+	return result, event, err
 }
 
-// Hook calls a hook as pkg/kubelet/lifecycle does, and returns the text of the event that the kubelet would write, and its message, which for
-// postStart is in the status of the container.
-func (k *Kubelet) Hook(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (v cases.Verdict, event, message string) {
+// Hook calls a container's hook, postStart or preStop, as pkg/kubelet/lifecycle does. It returns the text of the event
+// that the kubelet would write and its message. For postStart the message is in the status of the container.
+func (k *Kubelet) Hook(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (verdict, event, message string) {
 	recorder := record.NewFakeRecorder(10)
 	runner := lifecycle.NewHandlerRunner(k.hooks, nil, podIP(pod.Status.PodIP), recorder)
 	id := kubecontainer.ContainerID{Type: "test", ID: container.Name}
-	message, err := runner.Run(ctx, id, pod, &container, cases.HookOf(&container, kind))
+	hook := container.Lifecycle.PreStop
+	if kind == "postStart" {
+		hook = container.Lifecycle.PostStart
+	}
+	message, err := runner.Run(ctx, id, pod, &container, hook)
 	if err != nil {
 		// Source: pkg/kubelet/kuberuntime/kuberuntime_container.go.
 		failed := map[string]string{"postStart": "Warning FailedPostStartHook PostStartHook failed", "preStop": "Warning FailedPreStopHook PreStopHook failed"}
-		return cases.Failure, failed[kind], message
+		return failure, failed[kind], message
 	}
 	event = noEvent
 	select {
 	case event = <-recorder.Events:
 	default:
 	}
-	return cases.Success, event, message
+	return success, event, message
 }
 
-// podIP tells the kubelet's lifecycle code where the pod is.
+// podIP tells the kubelet's lifecycle code the pod's address.
 type podIP string
 
-// GetPod finds every pod.
-func (podIP) GetPod(_ context.Context, uid types.UID) (*kubecontainer.Pod, error) {
-	return &kubecontainer.Pod{ID: uid}, nil
+func (ip podIP) status(uid types.UID) *kubecontainer.PodStatus {
+	return &kubecontainer.PodStatus{ID: uid, IPs: []string{string(ip)}}
 }
 
-// GetPodStatus gives every pod the one address.
-func (ip podIP) GetPodStatus(_ context.Context, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
-	return &kubecontainer.PodStatus{ID: pod.ID, IPs: []string{string(ip)}}, nil
+// Counted asks a liveness probe once, and returns whether a kubelet counts the answer as a failure: this one, and one
+// with the gate ProbeErrorAsFailure (kubernetes#139872). The gate makes the kubelet use the result of an errored probe,
+// which pkg/kubelet/prober/worker.go otherwise discards.
+func (k *Kubelet) Counted(ctx context.Context, pod *corev1.Pod, container corev1.Container) (counts, withGate bool) {
+	result, _, err := k.ask(ctx, pod, container, liveness)
+	failed := result == results.Failure
+	return failed && err == nil, failed
 }

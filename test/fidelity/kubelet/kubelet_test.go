@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 )
 
-// TestVerdicts shows that the kubelet's unexported code is found and called in the right form.
+// TestVerdicts checks that the kubelet's unexported code is found and called correctly.
 func TestVerdicts(t *testing.T) {
 	var agents []string
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -27,7 +27,7 @@ func TestVerdicts(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case "/errored":
 			w.Header().Set("Content-Length", "100")
-			_, _ = io.WriteString(w, "short") // the length says more
+			_, _ = io.WriteString(w, "short") // shorter than the announced length
 		}
 	}))
 	defer application.Close()
@@ -51,16 +51,19 @@ func TestVerdicts(t *testing.T) {
 			LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &handler}, TimeoutSeconds: 10},
 			Lifecycle:     &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &handler}},
 		}
-		if got, event := k.Probe(t.Context(), pod, container, "liveness"); got != want {
+		if got, event := k.Probe(t.Context(), pod, container, "liveness"); cases.Verdict(got) != want {
 			t.Errorf("probe of %s: %s (%s), want %s", path, got, event, want)
 		}
-		if got, _, message := k.Hook(t.Context(), pod, container, "preStop"); got != cases.Success {
+		if got, _, message := k.Hook(t.Context(), pod, container, "preStop"); cases.Verdict(got) != cases.Success {
 			t.Errorf("hook %s: %s (%s), want Success: a hook's status is ignored", path, got, message)
 		}
 	}
+	if got := kubelet.Version; got != cases.KubeletVersion {
+		t.Errorf("Version = %s, want %s", got, cases.KubeletVersion)
+	}
 	for _, agent := range agents {
 		if agent != "kube-probe/"+cases.KubeletVersion && agent != "kube-lifecycle/"+cases.KubeletVersion {
-			t.Errorf("user agent %q is not that of a release", agent)
+			t.Errorf("user agent %q does not belong to a release", agent)
 		}
 	}
 }

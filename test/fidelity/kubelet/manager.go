@@ -1,3 +1,5 @@
+//go:build !before136
+
 package kubelet
 
 import (
@@ -13,22 +15,22 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/status"
 )
 
-// Change is a verdict of the kubelet's that has passed its threshold.
+// Change is a verdict of the kubelet that has reached its threshold.
 type Change struct {
 	Container string
 	// Kind is liveness, readiness or startup.
 	Kind string
-	// Passed is false for what restarts a container, or makes it NotReady.
+	// Passed is false if the container is restarted or becomes NotReady.
 	Passed bool
 }
 
-// Watch probes a pod whose containers all run, periodically and with thresholds, until ctx ends, as pkg/kubelet/prober's
-// manager does. It returns when all has ended.
+// Watch probes a pod whose containers all run, periodically and with thresholds, until ctx ends, as
+// pkg/kubelet/prober's manager does. It returns when everything has ended.
 func Watch(ctx context.Context, pod *corev1.Pod, changed func(Change)) {
-	setVersion()
+	setUp()
 	liveness, readiness, startup := results.NewManager(), results.NewManager(), results.NewManager()
 	recorder := record.NewFakeRecorder(1)
-	recorder.Events = nil // they are thrown away
+	recorder.Events = nil // discards events
 	manager := kubeletprober.NewManager(running{pod: withStatus(pod)}, liveness, readiness, startup, nil, recorder)
 	manager.AddPod(ctx, pod)
 	var owned sync.WaitGroup
@@ -70,11 +72,11 @@ func withStatus(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// running tells the prober what it asks of the kubelet's status manager.
+// running answers what the prober asks the kubelet's status manager.
 type running struct {
 	status.Manager
 	pod *corev1.Pod
 }
 
-// GetPodStatus knows the one pod.
+// GetPodStatus knows only this pod.
 func (r running) GetPodStatus(types.UID) (corev1.PodStatus, bool) { return r.pod.Status, true }

@@ -8,17 +8,18 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// ports of a test's Envoy and of the applications behind it. A listener without a port is left out.
+// ports of a test's Envoy and of the applications behind it. A listener without a port is omitted.
 type ports struct {
 	HTTP, HTTPApp, TCP, TCPApp string
-	// LDS is a file with more listeners, and Silent the port of a server that never sends them routes.
+	// LDS is a file with more listeners, and Silent is the port of a server that never sends their
+	// routes.
 	LDS, Silent string
-	// Older is the bootstrap of a release whose agents could not change the runtime.
+	// Older selects the bootstrap of a release whose agents could not change the runtime.
 	Older bool
 }
 
-// bootstrap is Envoy's whole configuration as the control plane would give it by ADS, with the same names. The kernel buffers little of an answer
-// over HTTP (SO_SNDBUF), so that it is Envoy that has what clients do not read.
+// bootstrap is Envoy's whole configuration, with the names that the control plane would send over ADS. The kernel
+// buffers little of an HTTP response (SO_SNDBUF), so that Envoy holds the data that clients do not read.
 func bootstrap(t testing.TB, p ports) []byte {
 	t.Helper()
 	var out bytes.Buffer

@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestFewDescriptors has an agent that may open few files, and more silent connections at each of its ports than that. The kubelet goes on to be told
-// what the application says.
+// TestFewDescriptors gives an agent a low limit of open files, and opens more silent connections than the limit at
+// each of its ports. The kubelet still gets the application's verdicts.
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
 	var fails atomic.Bool

@@ -1,3 +1,3 @@
-// Package agent tests what needs processes of an agent: a real Envoy beside it, the guard around it, its signals and its memory. What the agent
-// decides is tested in dpagent, in virtual time.
+// Package agent tests the processes of an agent: its Envoy, its guard, its signals and its memory. Package dpagent
+// tests the agent's decisions in virtual time.
 package agent

@@ -23,15 +23,15 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// large is the size of the answer to /large: Envoy takes all of it from the application, and more than the kernel takes from Envoy if the client
-// does not read.
+// large is the size of the response to /large. Envoy reads all of it from the application; if the client does not
+// read, it is more than the kernel buffers.
 const large = 900 << 10
 
-// application answers /slow when told to, all else at once, and echoes lines over TCP.
+// application responds to /slow when told to and to other paths at once, and echoes lines over TCP.
 type application struct {
 	ports
 	finish func()        // ends the slow requests
-	began  chan struct{} // one for each slow request
+	began  chan struct{} // receives a value for each slow request
 }
 
 func newApplication(t testing.TB) *application {
@@ -71,7 +71,7 @@ func newApplication(t testing.TB) *application {
 	return a
 }
 
-// get asks for a path through Envoy.
+// get requests a path through Envoy.
 func (a *application) get(t testing.TB, path string) error {
 	if code, body := ask(t, "http://127.0.0.1:"+a.HTTP+path); code != http.StatusOK || body != "done" {
 		return fmt.Errorf("%d %q", code, body)
@@ -87,7 +87,7 @@ func (a *application) dial(t testing.TB, port string) net.Conn {
 	return conn
 }
 
-// watched is an Envoy whose open work is counted so often.
+// watched counts how often the agent reads Envoy's open work.
 type watched struct {
 	*envoy.Envoy
 	looks atomic.Int32
@@ -99,17 +99,18 @@ func (w *watched) Get(ctx context.Context, path string) ([]byte, error) {
 	return w.Envoy.Get(ctx, path)
 }
 
-// TestDrainWaits has work that only Envoy knows of. It is open for more than twenty looks at Envoy, while new connections are served.
+// TestDrainWaits has open work that only Envoy can count. It stays open for more than twenty readings, while new
+// connections are served.
 func TestDrainWaits(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		open  func(t *testing.T, a *application, e *envoy.Envoy) (end func() error)
 		older bool
 	}{
-		"request":                       {open: openRequest},
-		"request, with older bootstrap": {open: openRequest, older: true},
-		"connection":                    {open: openConnection},
-		"unread answer":                 {open: openAnswer},
+		"request":                          {open: openRequest},
+		"request, with an older bootstrap": {open: openRequest, older: true},
+		"connection":                       {open: openConnection},
+		"unread answer":                    {open: openAnswer},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +120,7 @@ func TestDrainWaits(t *testing.T) {
 			w := &watched{Envoy: startEnvoy(t, bootstrap(t, a.ports))}
 			idle := &http.Client{Transport: &http.Transport{}}
 			defer idle.CloseIdleConnections()
-			answer, err := idle.Get("http://127.0.0.1:" + a.HTTP + "/") // its connection stays open and must not hold the drain
+			answer, err := idle.Get("http://127.0.0.1:" + a.HTTP + "/") // its idle connection stays open and must not delay the drain
 			must.Do(t, err)
 			_, _ = io.Copy(io.Discard, answer.Body)
 			must.Do(t, answer.Body.Close())
@@ -141,7 +142,7 @@ func TestDrainWaits(t *testing.T) {
 			}
 			must.Do(t, end())
 			must.Do(t, <-drained)
-			if strings.Contains(logs.String(), "requests that find no application are not held") != tc.older {
+			if strings.Contains(logs.String(), "requests without an application are not held") != tc.older {
 				t.Errorf("log:\n%s", logs)
 			}
 			if err := a.get(t, "/"); err == nil {
@@ -174,7 +175,7 @@ func openConnection(t *testing.T, a *application, _ *envoy.Envoy) func() error {
 	return func() error { return errors.Join(echo(), conn.Close()) }
 }
 
-// openAnswer has a client that is slow to read an answer which its application has long sent.
+// openAnswer has a client that slowly reads a response that the application has sent completely.
 func openAnswer(t *testing.T, a *application, e *envoy.Envoy) func() error {
 	conn := a.dial(t, a.HTTP)
 	must.Do(t, conn.(*net.TCPConn).SetReadBuffer(64<<10))
@@ -201,7 +202,7 @@ func openAnswer(t *testing.T, a *application, e *envoy.Envoy) func() error {
 	}
 }
 
-// TestSecondSignalEndsADrain has a request that stays open for longer than any test lasts.
+// TestSecondSignalEndsADrain has a request that stays open for longer than any test.
 func TestSecondSignalEndsADrain(t *testing.T) {
 	t.Parallel()
 	a := newApplication(t)

@@ -30,7 +30,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// startEnvoy runs a real Envoy as an agent does, in a directory whose path is longer than that of a Unix socket may be, and waits until it is ready.
+// startEnvoy runs a real Envoy as an agent does, and waits until it is ready. Its directory has a path that is too
+// long for a Unix socket.
 func startEnvoy(t testing.TB, bootstrap []byte) *envoy.Envoy {
 	t.Helper()
 	dir, err := workdir.Open(filepath.Join(t.TempDir(), strings.Repeat("long/", 30)))
@@ -57,7 +58,7 @@ func startEnvoy(t testing.TB, bootstrap []byte) *envoy.Envoy {
 	return e
 }
 
-// listener returns a listener of Envoy. One that warms waits for its routes, which never come.
+// listener returns a listener of Envoy. A warming listener waits for routes that never arrive.
 func listener(name, address, port string, warms bool) string {
 	routes := `"route_config": {"virtual_hosts": []}`
 	if warms {
@@ -72,7 +73,8 @@ func listener(name, address, port string, warms bool) string {
 		name, address, port, routes)
 }
 
-// TestEnvoyDoesNotApply has a real Envoy not apply, refuse, and apply listeners.
+// TestEnvoyDoesNotApply has a real Envoy that keeps listeners warming, refuses them, and applies
+// them.
 func TestEnvoyDoesNotApply(t *testing.T) {
 	t.Parallel()
 	lds := filepath.Join(t.TempDir(), "lds.json")
@@ -119,7 +121,7 @@ func TestEnvoyDoesNotApply(t *testing.T) {
 	families(false, true)
 	write(good)
 	families(true, true)
-	// One that Envoy has refused does not warm.
+	// A refused listener does not warm.
 	write(good, listener("refused", "192.0.2.1", other, false))
 	wait.Until(t, "", func() error {
 		stats, err := e.Get(t.Context(), "/stats?filter=lds.update_rejected")
@@ -135,7 +137,7 @@ func TestEnvoyDoesNotApply(t *testing.T) {
 	families(true, true)
 }
 
-// TestMetricsOfEnvoy has a parser of Prometheus' format read the statistics of a real Envoy together with the agent's.
+// TestMetricsOfEnvoy parses the statistics of a real Envoy together with the agent's metrics, as Prometheus would.
 func TestMetricsOfEnvoy(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -153,7 +155,7 @@ func TestMetricsOfEnvoy(t *testing.T) {
 	}
 }
 
-// TestNoEnvoy has paths at which there is no Envoy.
+// TestNoEnvoy uses paths that are not an Envoy.
 func TestNoEnvoy(t *testing.T) {
 	for _, path := range []string{"/nonexistent/envoy", "/bin/true"} {
 		o := dpagent.DefaultOptions()
@@ -165,7 +167,8 @@ func TestNoEnvoy(t *testing.T) {
 	}
 }
 
-// TestActivity has real processes in the place of Envoy: the kernel tells one that hangs from one that works or waits.
+// TestActivity uses other processes instead of Envoy: the kernel's counters distinguish a hanging process from a
+// working or waiting process.
 func TestActivity(t *testing.T) {
 	tests := map[string]struct {
 		script string

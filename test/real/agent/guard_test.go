@@ -20,7 +20,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestGuardedAgentWithoutAPort has another program listen on a port of the agent: the guard ends with it, so that the last words of its container are why.
+// TestGuardedAgentWithoutAPort occupies a port of the agent: the guard exits, and the container's last log lines show
+// the reason.
 func TestGuardedAgentWithoutAPort(t *testing.T) {
 	t.Parallel()
 	taken := listen(t).Addr().String()
@@ -33,14 +34,14 @@ func TestGuardedAgentWithoutAPort(t *testing.T) {
 			lines := strings.Split(strings.TrimSpace(string(said)), "\n")
 			last := lines[len(lines)-1]
 			if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.HasPrefix(last, "sonde-dp: "+name+": ") || !strings.HasSuffix(last, "address already in use") {
-				t.Errorf("%v (exit code %d), it says\n%s", err, code, said)
+				t.Errorf("%v (exit code %d), it prints\n%s", err, code, said)
 			}
 		})
 	}
 }
 
-// TestAgentDiesWithoutControlPlane has an agent die while the control plane is away: the next one is ready without it, and looks after its
-// Envoy as after one that it has started.
+// TestAgentDiesWithoutControlPlane kills an agent while no control plane runs: the next agent becomes ready without
+// it, and supervises the Envoy as if it had started it.
 func TestAgentDiesWithoutControlPlane(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
@@ -56,15 +57,15 @@ func TestAgentDiesWithoutControlPlane(t *testing.T) {
 	}
 	must.Do(t, syscall.Kill(before[0], syscall.SIGKILL))
 	wait.Until(t, "", func() error {
-		if n := len(p.envoys()); n != 2 { // it remembers those that have ended
+		if n := len(p.envoys()); n != 2 { // the list includes ended processes
 			return fmt.Errorf("Envoy was started %d times", n)
 		}
 		return nil
 	})
 }
 
-// TestHeldPortsOutliveTheAgent has an agent die while the control plane is away: the next one answers what the control plane had named to it, and asks
-// the applications, also if Envoy has died, too.
+// TestHeldPortsOutliveTheAgent kills an agent while no control plane runs: the next agent serves the ports that the
+// control plane had configured, and checks the applications, even if Envoy has died, too.
 func TestHeldPortsOutliveTheAgent(t *testing.T) {
 	t.Parallel()
 	for name, withEnvoy := range map[string]bool{"the agent": false, "the agent and Envoy": true} {
@@ -87,7 +88,7 @@ func TestHeldPortsOutliveTheAgent(t *testing.T) {
 			cp.Stop()
 			died := p.killWorker()
 			if withEnvoy {
-				_ = syscall.Kill(p.envoys()[0], syscall.SIGKILL) // before it is adopted, or after
+				_ = syscall.Kill(p.envoys()[0], syscall.SIGKILL) // before or after the next agent adopts it
 			}
 			waitGone(t, died)
 			waitPort(t, held, true)
@@ -95,7 +96,7 @@ func TestHeldPortsOutliveTheAgent(t *testing.T) {
 			if withEnvoy {
 				return
 			}
-			cp.Set(func(s *controlplanetest.State) { s.Features = nil }) // it is too old to name any
+			cp.Set(func(s *controlplanetest.State) { s.Features = nil }) // an older release names no ports
 			cp.Start()
 			waitPort(t, held, false)
 			p.killWorker()
@@ -106,7 +107,8 @@ func TestHeldPortsOutliveTheAgent(t *testing.T) {
 	}
 }
 
-// waitServed waits until the path /x is answered, which an application does not have, and until the application behind an inbound is asked.
+// waitServed waits until the agent itself answers the path /x, which no application has, and checks the application
+// behind an inbound.
 func (p *program) waitServed(web, inbound string) {
 	p.t.Helper()
 	wait.Until(p.t, "", func() error {
@@ -120,7 +122,8 @@ func (p *program) waitServed(web, inbound string) {
 	})
 }
 
-// probe asks once, as the kubelet does, and returns what it would hold against the application.
+// probe checks once, as the kubelet does, and returns an error for a verdict against the
+// application.
 func probe(t testing.TB, url string) error {
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -137,7 +140,8 @@ func probe(t testing.TB, url string) error {
 	return nil
 }
 
-// TestAgentDiesAndComesBack shows that a dead agent is no failing application, and that the next one goes on with its Envoy.
+// TestAgentDiesAndComesBack shows that the death of an agent is no failure of the application, and that the next
+// agent keeps the Envoy.
 func TestAgentDiesAndComesBack(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
@@ -171,7 +175,7 @@ func TestAgentDiesAndComesBack(t *testing.T) {
 	}
 	envoys := p.envoys()
 	if len(envoys) != 1 || gone(envoys[0]) == nil {
-		t.Errorf("Envoys = %v, want one that lives", envoys)
+		t.Errorf("Envoys = %v, want one running Envoy", envoys)
 	}
 	close(stop)
 	<-stopped
@@ -190,7 +194,8 @@ func TestAgentDiesAndComesBack(t *testing.T) {
 	}
 }
 
-// TestNothingOutlivesTheGuard ends worker and Envoy, which has nothing of the guard in its environment, with the guard.
+// TestNothingOutlivesTheGuard ends the guard: worker and Envoy end with it. Envoy's environment has none of the
+// guard's variables.
 func TestNothingOutlivesTheGuard(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
@@ -199,7 +204,7 @@ func TestNothingOutlivesTheGuard(t *testing.T) {
 	envoys := p.envoys()
 	for _, pid := range envoys {
 		if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); err != nil || strings.Contains(string(env), wire.Env+"=") {
-			t.Errorf("the environment of Envoy is %q, %v: want nothing of the guard in it", env, err)
+			t.Errorf("the environment of Envoy is %q, %v: want no variable of the guard", env, err)
 		}
 	}
 	pids := append(envoys, p.worker())
@@ -214,7 +219,7 @@ func TestNothingOutlivesTheGuard(t *testing.T) {
 	waitGone(t, pids...)
 }
 
-// waitLB waits until a load balancer is answered that.
+// waitLB waits until a load balancer gets this response.
 func waitLB(t testing.TB, port, path string, code int, reason string) {
 	t.Helper()
 	wait.Until(t, "", func() error {
@@ -234,7 +239,7 @@ func TestLoadBalancerSeesTheSameAfterACrash(t *testing.T) {
 	waitLB(t, port, "/healthz", http.StatusOK, "")
 	cp.SendDrainState(&agentv1.DrainState{Administrator: "node a: kernel"})
 	waitLB(t, port, "/healthz", http.StatusServiceUnavailable, "administrator")
-	p.waitLogged("drain state") // it is stored
+	p.waitLogged("drain state") // the agent has stored the drain
 	cp.Stop()
 	p.killWorker()
 	p.waitAdopted(1)
@@ -248,13 +253,13 @@ func TestLoadBalancerSeesTheSameAfterACrash(t *testing.T) {
 	cp.ExpectHello()
 	cp.SendDrainState(&agentv1.DrainState{})
 	waitLB(t, port, "/healthz", http.StatusOK, "")
-	p.waitLogged(`"draining":false`) // it is stored
+	p.waitLogged(`"draining":false`) // the agent has stored the end of the drain
 	p.killWorker()
 	p.waitAdopted(2)
 	waitLB(t, port, "/healthz", http.StatusOK, "")
 }
 
-// TestLivezPage has the checks of an agent that answers probes, over the port of its guard.
+// TestLivezPage reads the checks of an agent that answers probes, through the port of its guard.
 func TestLivezPage(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
@@ -268,7 +273,7 @@ func TestLivezPage(t *testing.T) {
 			t.Errorf("/livez/%s = %d %s", name, code, body)
 		}
 	}
-	p.signal(syscall.SIGSTOP) // the guard has the port of the probes
+	p.signal(syscall.SIGSTOP) // the guard serves the probes' port
 	wait.Until(t, "", func() error {
 		code, body := p.get("/livez")
 		if code == http.StatusServiceUnavailable && strings.Contains(body, "[-]probe-handler failed: ") && strings.HasPrefix(body, "[+]"+want[0]) {

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// sondeDP is the program as it is released, and envoyPath the binary that it starts.
+// sondeDP is the released program, and envoyPath the binary that it runs.
 var sondeDP, envoyPath string
 
 func TestMain(m *testing.M) {

@@ -8,8 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// atRest is what a guarded agent may use at rest: it runs once per pod. The goal is 6 MiB of RssAnon, and what the runtime keeps differs by 150 KiB
-// from one start to the next.
+// atRest is the memory limit of a guarded agent at rest, which runs once per pod. The goal is 6 MiB of RssAnon; the
+// Go runtime's share varies by 150 KiB between starts.
 var atRest = memorytest.Memory{RssAnon: 6<<20 + 256<<10, VmRSS: 20 << 20}
 
 // TestMemoryWithGuard measures guard and worker together.
@@ -29,7 +29,7 @@ func TestMemoryWithGuard(t *testing.T) {
 			if tc.withLB {
 				asked = append(asked, "http://127.0.0.1:"+port+"/healthz", "http://127.0.0.1:"+port+"/livez")
 			}
-			for range 100 { // some minutes of the kubelet's, of a Prometheus' and of a load balancer's
+			for range 100 { // as many requests as a kubelet, a Prometheus and a load balancer make in some minutes
 				for _, question := range asked {
 					must.Do(t, probe(t, question))
 				}

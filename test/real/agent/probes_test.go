@@ -42,7 +42,7 @@ func TestProbesOfTheControlPlane(t *testing.T) {
 	p.waitLogged(`ports[0].address: \"localhost:1\": must be ip:port`)
 	waitPort(t, at, true)
 
-	send(application) // the application has it
+	send(application) // the application has the request
 	wait.Until(t, "", func() error {
 		if code, body := p.get("/readyz"); code == http.StatusOK || !strings.Contains(body, "address already in use") {
 			return fmt.Errorf("/readyz = %d %q", code, body)
@@ -56,13 +56,13 @@ func TestProbesOfTheControlPlane(t *testing.T) {
 	cp.Stop()
 	p.waitLogged("session with the control plane ended")
 	waitPort(t, at, true)
-	cp.Set(func(s *controlplanetest.State) { s.Features = nil }) // it is too old to name probes
+	cp.Set(func(s *controlplanetest.State) { s.Features = nil }) // an older release configures no probes
 	cp.Start()
 	waitPort(t, at, false)
 	p.waitReady()
 }
 
-// tcpProbe is the check of an application, five times a second.
+// tcpProbe is a check of an application, five times a second.
 func tcpProbe(inbound, application string) *agentv1.ServiceProbe {
 	return &agentv1.ServiceProbe{
 		Inbound: inbound, Application: application, Handler: &agentv1.ServiceProbe_TcpSocket{TcpSocket: &agentv1.ServiceProbe_TCPSocket{}},
@@ -75,7 +75,7 @@ func TestServiceProbes(t *testing.T) {
 	const inbound = "10.0.0.1:8080"
 	application := listen(t)
 	cp := newControlPlane(t, bootstrap(t, ports{}), "service-probes")
-	// reports waits until the agent says this of the inbound.
+	// reports waits until the agent reports this state of the inbound.
 	reports := func(ready bool, reason string) {
 		t.Helper()
 		m := cp.Expect(func(m *agentv1.AgentMessage) bool { return len(m.GetReadiness().GetInbounds()) > 0 })
@@ -90,23 +90,23 @@ func TestServiceProbes(t *testing.T) {
 	}
 	cp.SendServiceProbes(tcpProbe(inbound, application.Addr().String()))
 	reports(true, "")
-	cp.SendServiceProbes(tcpProbe(inbound, application.Addr().String())) // a control plane that asks again is answered
+	cp.SendServiceProbes(tcpProbe(inbound, application.Addr().String())) // the agent answers a control plane that sends the probes again
 	reports(true, "")
 	must.Do(t, application.Close())
 	reports(false, "connection refused")
 	p.waitLogged("application not ready")
 
-	cp.Restart() // a new session is told all anew
+	cp.Restart() // a new session gets all reports again
 	reports(false, "connection refused")
 	if code, body := p.get("/metrics"); !strings.Contains(body, `sonde_service_probe_ready{inbound="10.0.0.1:8080"} 0`) ||
 		!strings.Contains(body, `sonde_service_probe_total{inbound="10.0.0.1:8080",verdict="failure"}`) {
 		t.Errorf("/metrics = %d, without the probe", code)
 	}
 	cp.Set(func(s *controlplanetest.State) { s.Features = nil })
-	cp.Restart() // and one that is too old has the probes ended
+	cp.Restart() // an older control plane ends the probes
 	wait.Until(t, "", func() error {
 		if _, body := p.get("/metrics"); strings.Contains(body, "sonde_service_probe_ready{") {
-			return errors.New("the probe goes on")
+			return errors.New("the agent still probes")
 		}
 		return nil
 	})
@@ -115,7 +115,7 @@ func TestServiceProbes(t *testing.T) {
 	}
 }
 
-// TestProbesCommand has sonde-dp answer probes without Envoy.
+// TestProbesCommand runs sonde-dp probes, which has no Envoy.
 func TestProbesCommand(t *testing.T) {
 	t.Parallel()
 	const table = `[{"id":"a","container":"app","type":"liveness","httpGet":{"port":8080}}]`
@@ -133,8 +133,8 @@ func TestProbesCommand(t *testing.T) {
 		at   string
 		says []string
 	}{
-		"port that is taken": {taken, []string{"--virtual-probes-port", "address already in use"}},
-		"other address":      {"192.0.2.1:9000", []string{"INSTANCE_IP: \"192.0.2.1\"", "192.0.2.1:9000", "cannot assign"}},
+		"port in use":   {taken, []string{"--virtual-probes-port", "address already in use"}},
+		"other address": {"192.0.2.1:9000", []string{"INSTANCE_IP: \"192.0.2.1\"", "192.0.2.1:9000", "cannot assign"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := run(t, table, tc.at)

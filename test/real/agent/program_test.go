@@ -26,7 +26,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// freeAddresses returns addresses of this machine that no other test has.
+// freeAddresses returns addresses of this machine that no other test uses.
 func freeAddresses(t testing.TB, n int) []string {
 	t.Helper()
 	all, release, err := harness.FreeAddresses(n)
@@ -46,7 +46,8 @@ func portOf(t testing.TB, address string) string {
 	return port
 }
 
-// listenAgain listens on an address that has just been closed. A program that another test starts has the listener, too, until it calls exec.
+// listenAgain listens on an address that was closed just now. A process that another test starts inherits the
+// listener until it calls exec.
 func listenAgain(ctx context.Context, network, address string) (net.Listener, error) {
 	for {
 		l, err := new(net.ListenConfig).Listen(ctx, network, address)
@@ -61,7 +62,7 @@ func listenAgain(ctx context.Context, network, address string) (net.Listener, er
 	}
 }
 
-// newControlPlane returns a control plane with these features whose agents' Envoys have a bootstrap.
+// newControlPlane returns a control plane with these features, which serves the given bootstrap.
 func newControlPlane(t testing.TB, bootstrap []byte, features ...string) *controlplanetest.ControlPlane {
 	t.Helper()
 	cp := controlplanetest.New(t, controlplanetest.Options{Listen: listenAgain, Address: freeAddresses(t, 1)[0], Bootstrap: bootstrap})
@@ -75,10 +76,10 @@ type program struct {
 	cmd   *exec.Cmd
 	logs  *logtest.Buffer
 	admin string
-	ended chan struct{} // closed when it has, and cmd.ProcessState says how
+	ended chan struct{} // closed at the end; cmd.ProcessState then has the exit code
 }
 
-// command returns the command that runs an agent of a control plane, with its admin address.
+// command returns the command that runs an agent of a control plane, and its admin address.
 func command(t testing.TB, cp *controlplanetest.ControlPlane, args ...string) (cmd *exec.Cmd, admin string) {
 	t.Helper()
 	admin = freeAddresses(t, 1)[0]
@@ -90,7 +91,7 @@ func command(t testing.TB, cp *controlplanetest.ControlPlane, args ...string) (c
 	}, args...)...), admin
 }
 
-// start starts sonde-dp with more variables in its environment, and waits until it is ready.
+// start starts sonde-dp with more environment variables, and waits until it is ready.
 func start(t testing.TB, cp *controlplanetest.ControlPlane, env []string, args ...string) *program {
 	t.Helper()
 	p := &program{t: t}
@@ -101,14 +102,14 @@ func start(t testing.TB, cp *controlplanetest.ControlPlane, env []string, args .
 	return p
 }
 
-// run starts the process. It is killed when the test ends.
+// run starts the process, which the end of the test kills.
 func (p *program) run() {
 	p.t.Helper()
 	p.logs, p.ended = &logtest.Buffer{}, make(chan struct{})
 	p.cmd.Stdout, p.cmd.Stderr = p.logs, p.logs
 	must.Do(p.t, p.cmd.Start())
 	go func() {
-		_ = p.cmd.Wait() // the state says how
+		_ = p.cmd.Wait() // the process state has the exit code
 		close(p.ended)
 	}()
 	p.t.Cleanup(func() {
@@ -120,12 +121,12 @@ func (p *program) run() {
 	})
 }
 
-// client asks with a connection for each request. A request that never ends fails with the test.
+// client uses a connection for each request. A request without a response fails with the test.
 func client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: new(net.Dialer).DialContext}}
 }
 
-// ask returns code and body of an answer, and code 0 if there is none.
+// ask returns status and body of a response, or status 0 without a response.
 func ask(t testing.TB, url string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
@@ -141,7 +142,7 @@ func ask(t testing.TB, url string) (int, string) {
 	return answer.StatusCode, string(body)
 }
 
-// get asks the admin address.
+// get requests a path from the admin address.
 func (p *program) get(path string) (int, string) {
 	p.t.Helper()
 	return ask(p.t, "http://"+p.admin+path)
@@ -157,7 +158,7 @@ func (p *program) waitReady() {
 	})
 }
 
-// waitLogged waits until a text is in the log.
+// waitLogged waits until the log contains a text.
 func (p *program) waitLogged(text string) {
 	p.t.Helper()
 	wait.For(p.t, fmt.Sprintf("%q in the log", text), func() bool { return strings.Contains(p.logs.String(), text) })
@@ -171,7 +172,7 @@ func (p *program) signal(s os.Signal) {
 
 var startedLine = regexp.MustCompile(`(?:envoy started.*?"pid":)(\d+)`)
 
-// envoys are the process IDs of all Envoys that were started.
+// envoys returns the process IDs of all Envoys that were started, running or not.
 func (p *program) envoys() (pids []int) {
 	p.t.Helper()
 	for _, m := range startedLine.FindAllStringSubmatch(p.logs.String(), -1) {
@@ -185,7 +186,7 @@ func (p *program) envoys() (pids []int) {
 // gone returns an error while a process runs.
 func gone(pid int) error {
 	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err == nil && !strings.Contains(string(state), ") Z ") { // a zombie runs no more: its parent has yet to ask
+	if err == nil && !strings.Contains(string(state), ") Z ") { // a zombie has ended, and waits for its parent
 		return fmt.Errorf("process %d lives", pid)
 	}
 	return nil
@@ -198,7 +199,7 @@ func waitGone(t testing.TB, pids ...int) {
 	}
 }
 
-// waitPort waits until a port accepts connections, or until it does not.
+// waitPort waits until a port accepts connections, or refuses them.
 func waitPort(t testing.TB, at string, open bool) {
 	t.Helper()
 	wait.Until(t, "", func() error {
@@ -213,7 +214,7 @@ func waitPort(t testing.TB, at string, open bool) {
 	})
 }
 
-// listen returns a port of this machine that accepts connections without anybody who reads them: its backlog is enough for all of a test.
+// listen returns a listener that accepts connections without reading: its backlog is enough for the whole test.
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -228,7 +229,7 @@ func serve(t testing.TB, h http.HandlerFunc) string {
 	l, server, served := listen(t), &http.Server{Handler: h}, make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(l) // it says that it was closed
+		_ = server.Serve(l) // the error says that the server was closed
 	}()
 	t.Cleanup(func() {
 		_ = server.Close()
@@ -251,7 +252,8 @@ func probeEnv(t testing.TB, port string) []string {
 	return []string{mesh.EnvProbeTable + "=" + table, mesh.EnvInstanceIP + "=127.0.0.1"}
 }
 
-// startGuarded starts sonde-dp with a probe and a virtual port, which makes it a guard. It returns where the kubelet asks.
+// startGuarded starts sonde-dp with a probe and a virtual port, so that it runs a guard. It returns the URL of the
+// probe.
 func startGuarded(t testing.TB, cp *controlplanetest.ControlPlane, args ...string) (p *program, url string) {
 	t.Helper()
 	app := portOf(t, serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "ok") }))
@@ -260,7 +262,7 @@ func startGuarded(t testing.TB, cp *controlplanetest.ControlPlane, args ...strin
 	return p, fmt.Sprintf("http://127.0.0.1:%s/%s/", virtual, app)
 }
 
-// worker waits for the child of the guard that is no Envoy.
+// worker waits for the guard's child that is not Envoy.
 func (p *program) worker() (pid int) {
 	p.t.Helper()
 	wait.Until(p.t, "", func() error {
@@ -281,18 +283,18 @@ func (p *program) worker() (pid int) {
 	return pid
 }
 
-// waitAdopted waits until agents have so often gone on with the Envoy of one that has died.
+// waitAdopted waits until agents have adopted the Envoy of a dead agent this many times.
 func (p *program) waitAdopted(times int) {
 	p.t.Helper()
 	wait.Until(p.t, "", func() error {
-		if n := strings.Count(p.logs.String(), "envoy adopted"); n != times {
+		if n := strings.Count(p.logs.String(), "adopted the envoy of the previous agent"); n != times {
 			return fmt.Errorf("Envoy was adopted %d times, want %d", n, times)
 		}
 		return nil
 	})
 }
 
-// killWorker returns the process ID of the worker that it has killed.
+// killWorker kills the worker, and returns its process ID.
 func (p *program) killWorker() int {
 	p.t.Helper()
 	pid := p.worker()

@@ -26,10 +26,10 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// hostVariable is set in a network namespace of the test's own.
+// hostVariable is set in the test's own network namespace.
 const hostVariable = "SONDE_TEST_HOST"
 
-// TestPortBlockedForOneFamily drops what comes to the port for agents over IPv4, and then over IPv6, on a host with both.
+// TestPortBlockedForOneFamily drops packets to the agents' port over IPv4, and then over IPv6, on a host with both.
 func TestPortBlockedForOneFamily(t *testing.T) {
 	if os.Getenv(hostVariable) == "" {
 		if os.Geteuid() != 0 {
@@ -63,7 +63,8 @@ func TestPortBlockedForOneFamily(t *testing.T) {
 	}
 }
 
-// run starts a control plane on free ports of all addresses, which are returned. It ends with the test.
+// run starts a control plane on free ports of all addresses until the test ends, and returns their
+// addresses.
 func run(t *testing.T) map[string]netip.AddrPort {
 	t.Helper()
 	state := filepath.Join(t.TempDir(), "state")
@@ -91,7 +92,7 @@ func run(t *testing.T) map[string]netip.AddrPort {
 	return addresses
 }
 
-// answers returns an error unless a page has this status and these texts.
+// answers returns an error unless a page has this status and contains these texts.
 func answers(url string, code int, texts ...string) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Get(url)
@@ -114,7 +115,7 @@ func answers(url string, code int, texts ...string) error {
 	return nil
 }
 
-// drop has packets to a port of TCP dropped, until mend is called.
+// drop drops packets to a TCP port until the caller calls mend.
 func drop(t *testing.T, family nftables.TableFamily, port uint16) (mend func()) {
 	t.Helper()
 	c, err := nftables.New()

@@ -8,8 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// untilLive asks the admin interface at a socket until Envoy has tried to reach its control plane, and returns what Envoy
-// says about that.
+// untilLive polls the admin interface at a socket until Envoy has tried to connect to its control plane, and returns
+// Envoy's statistics of the attempts.
 func untilLive(ctx context.Context, socket string) (string, error) {
 	client := harness.SocketClient(socket)
 	var state string
@@ -23,7 +23,7 @@ func untilLive(ctx context.Context, socket string) (string, error) {
 			return err
 		case tried == "" || tried == "cluster.control_plane.upstream_cx_connect_fail: 0\n":
 			return fmt.Errorf("it says %q", tried)
-		case strings.Contains(state, "control_plane.connected_state: 1"): // while it tries
+		case strings.Contains(state, "control_plane.connected_state: 1"): // while Envoy connects
 			return fmt.Errorf("it says %q", state)
 		}
 		return nil

@@ -1,2 +1,2 @@
-// Package envoy checks that real Envoys of all supported versions accept the golden files in testdata.
+// Package envoy checks that the Envoys of all supported versions accept the golden files in testdata.
 package envoy

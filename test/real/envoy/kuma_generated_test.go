@@ -11,7 +11,7 @@ func generatedDocuments() []kumaDocument {
 	return append(append(generatedDataplanes(), generatedMeshServices()...), generatedMeshes()...)
 }
 
-// shape is one way in which Dataplanes differ besides their form.
+// shape is a variation of Dataplanes that is independent of their form.
 type shape struct {
 	name, address, networking, inbound string
 	warned                             []string

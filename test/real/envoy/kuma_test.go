@@ -22,11 +22,12 @@ import (
 // kumaDocument is a document in one of Kuma's forms.
 type kumaDocument struct {
 	name, text string
-	// refused and warned are parts of what must be said about it, each of one problem. Nothing else may be.
+	// refused and warned are parts of the expected errors and warnings, one per problem. Any other problem
+	// fails the test.
 	refused, warned []string
 }
 
-// TestKumaDocuments checks that each document is refused for the reasons that it names, or taken and each Envoy accepts the
+// TestKumaDocuments checks each document: the store rejects it with the expected errors, or each Envoy accepts the
 // resources of its proxies.
 func TestKumaDocuments(t *testing.T) {
 	documents := append(writtenDocuments(t), generatedDocuments()...)
@@ -56,7 +57,8 @@ func TestKumaDocuments(t *testing.T) {
 	all.validate(t)
 }
 
-// unexpected returns the problems that the document does not name, and the other way around.
+// unexpected returns problems that the document does not expect, and expected problems that are
+// missing.
 func unexpected(d kumaDocument, problems []store.Problem) string {
 	want := map[store.Severity][]string{store.Error: slices.Clone(d.refused), store.Warning: slices.Clone(d.warned)}
 	var b strings.Builder
@@ -79,7 +81,7 @@ func unexpected(d kumaDocument, problems []store.Problem) string {
 
 var note = regexp.MustCompile(`(?m)^# (name|refused|warned): (.*)$`)
 
-// writtenDocuments reads those of testdata/kuma, whose comments say what must be said about them.
+// writtenDocuments reads the documents of testdata/kuma, whose comments list the expected messages.
 func writtenDocuments(t *testing.T) []kumaDocument {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", "kuma", "*.yaml"))
@@ -110,8 +112,8 @@ func writtenDocuments(t *testing.T) []kumaDocument {
 	return documents
 }
 
-// surroundings are the other objects of the mesh of a document: a Dataplane of each form that calls and is called, one of them
-// redirected.
+// surroundings has the other objects of a document's mesh: a Dataplane of each form that calls and is called. One of
+// them is redirected.
 const surroundings = `type: MeshService
 name: redis
 labels: {team: data}
@@ -148,8 +150,8 @@ type mergedPart struct {
 	config map[string]any
 }
 
-// add adds the resources of the proxies that a document affects: the Dataplane itself, and those around a Mesh or MeshService. The
-// mode of the mesh is another one for each document.
+// add adds the resources of the proxies that a document affects: the Dataplane itself, or the surrounding Dataplanes
+// of a Mesh or MeshService. The mode of the mesh varies by document.
 func (m *merged) add(t *testing.T, name string, o mesh.Object, number int) {
 	t.Helper()
 	b := meshview.NewBuilder(meshview.Options{})
@@ -214,8 +216,8 @@ func golden(t *testing.T, file string) []byte {
 	return data
 }
 
-// validate has each Envoy validate all parts in one configuration, since starting Envoy takes longest. If it refuses that, each part
-// is validated alone.
+// validate has each Envoy validate all parts in one configuration, because starting Envoy takes longest. If Envoy
+// rejects it, validate checks each part alone.
 func (m *merged) validate(t *testing.T) {
 	t.Helper()
 	config := write(t, "all.json", m.asOne())
@@ -234,7 +236,7 @@ func (m *merged) validate(t *testing.T) {
 	}
 }
 
-// asOne gives each part names and ports of its own.
+// asOne gives each part its own names and ports.
 func (m *merged) asOne() map[string]any {
 	var clusters, listeners []any
 	secrets := map[string]any{}
@@ -277,7 +279,7 @@ func list(in map[string]any, key string) []any {
 	return values
 }
 
-// renamed returns a copy in which each text that is one of the names is replaced.
+// renamed returns a copy of v in which texts that are keys of names are replaced.
 func renamed(v any, names map[string]string) any {
 	switch v := v.(type) {
 	case string:

@@ -9,7 +9,7 @@ import (
 	meshapi "github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// The versions that agents call supported are those that the tests run with, and no others.
+// The versions that agents call supported are exactly the versions of the tests.
 func TestSupportedVersions(t *testing.T) {
 	var tested, supported []string
 	for _, binary := range envoys(t) {
@@ -20,7 +20,7 @@ func TestSupportedVersions(t *testing.T) {
 		}
 		tested = append(tested, match[1])
 	}
-	for minor := 99; minor >= 0; minor-- { // newest first, as the tool has them
+	for minor := 99; minor >= 0; minor-- { // newest first, in the order of the tool
 		if version := fmt.Sprint("1.", minor); meshapi.SupportsEnvoy(version + ".0") {
 			supported = append(supported, version)
 		}

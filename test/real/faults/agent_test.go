@@ -12,7 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestAgentKilled kills agents with -9, at rest and right after their Envoy has started. No process of them may stay.
+// TestAgentKilled kills agents with -9, at rest and right after their Envoy has started. All their processes must
+// end.
 func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -24,13 +25,13 @@ func TestAgentKilled(t *testing.T) {
 		must.Poll(t, "an Envoy in the directory of "+p.Name, func(context.Context) error {
 			pids, err := p.Processes()
 			if err == nil && len(pids) != 1 {
-				err = fmt.Errorf("processes %v run there", pids)
+				err = fmt.Errorf("processes %v still run", pids)
 			}
 			return err
 		})
 		p.Agent.Kill()
 		killed := time.Now()
-		must.Poll(t, "everything to be gone", func(ctx context.Context) error {
+		must.Poll(t, "all processes to end", func(ctx context.Context) error {
 			pids, err := p.Processes()
 			if err == nil && len(pids) > 0 {
 				err = fmt.Errorf("processes %v run", pids)
@@ -40,14 +41,14 @@ func TestAgentKilled(t *testing.T) {
 			}
 			return free(ctx, p.Inbound, p.Admin, p.Outbounds["a"])
 		})
-		t.Logf("round %d: gone %d ms after the agent", round, time.Since(killed).Milliseconds())
+		t.Logf("round %d: ended %d ms after the agent", round, time.Since(killed).Milliseconds())
 	}
-	must.Do(t, p.RunAgent()) // nothing of the killed agent is in the way
+	must.Do(t, p.RunAgent()) // nothing of the killed agent blocks its successor
 	must.Do(t, p.WaitReady(t.Context()))
 	synced(t, p)
 }
 
-// free is an error unless somebody can listen on each address.
+// free returns an error unless a program can listen on each address.
 func free(ctx context.Context, addresses ...string) error {
 	for _, at := range addresses {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
@@ -61,8 +62,8 @@ func free(ctx context.Context, addresses ...string) error {
 	return nil
 }
 
-// TestEnvoyKilled kills Envoys with -9. The agent starts another one, which gets everything again, even if the control plane
-// was away for a while.
+// TestEnvoyKilled kills Envoys with -9. The agent starts another Envoy, which receives its whole configuration, even
+// after a time without a control plane.
 func TestEnvoyKilled(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -72,7 +73,7 @@ func TestEnvoyKilled(t *testing.T) {
 	a, b1, b2 := proxies[0], proxies[1], proxies[2]
 	endpoints(t, a, "b", b1, b2)
 	pid := killEnvoy(t, b2)
-	// From now on its endpoint refuses connections, and calls go elsewhere.
+	// From now on the endpoint refuses connections, and Envoy retries calls on other endpoints.
 	load := startLoad(t, httpCallers(a, "b")...)
 	must.Poll(t, "another Envoy", func(context.Context) error {
 		now, err := b2.EnvoyPID()

@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestAgentDiskIsStuck freezes the disk of an agent before it renews its certificate: it is ready for as long as the certificate is valid that it
-// has, and alive for longer.
+// TestAgentDiskIsStuck freezes the disk of an agent before its certificate is renewed: the agent is ready until the
+// old certificate expires, and stays live.
 func TestAgentDiskIsStuck(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 30*time.Second)
@@ -31,13 +31,13 @@ func TestAgentDiskIsStuck(t *testing.T) {
 	ready, alive, balancer := "http://"+p.Admin+"/readyz", "http://"+p.Admin+"/livez", "http://"+lb+"/healthz"
 	identity, err := p.Identity()
 	must.Do(t, err)
-	for time.Until(identity.Leaf.NotAfter) > 6*time.Second { // the renewal is due 8.5 s before the end at the latest
+	for time.Until(identity.Leaf.NotAfter) > 6*time.Second { // the agent renews at the latest 8.5 s before the expiry
 		must.Do(t, ask(t.Context(), ready))
 		must.Do(t, ask(t.Context(), balancer))
 		time.Sleep(100 * time.Millisecond)
 	}
 	calls(t, p, "a")
-	must.Log(t, p.Agent, "certificate renewal failed", "no answer from the disk")
+	must.Log(t, p.Agent, "failed to renew certificate", "no answer from the disk")
 	must.Poll(t, "the certificate to expire", func(ctx context.Context) error {
 		err := ask(ctx, ready)
 		if status := statusOf(err); status.Code != 503 || !strings.Contains(err.Error(), "[-]identity failed: the certificate expired") {

@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestDrainBegins does what the sidecar's preStop hook does, for a client outside the mesh that keeps its connections: it is told to
-// go elsewhere, everything is still served, and the agent drains and ends as ever after that.
+// TestDrainBegins calls the sidecar's preStop hook while a client outside of the mesh keeps connections. Envoy asks
+// the client to close them and still serves every request; later the agent drains and ends as usual.
 func TestDrainBegins(t *testing.T) {
 	t.Parallel()
 	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML("PERMISSIVE")})

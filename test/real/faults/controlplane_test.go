@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestControlPlaneKilled kills the control plane again and again. Calls go on. When it is back, it sends nothing until
-// something changes.
+// TestControlPlaneKilled kills the control plane repeatedly. Calls continue. A restarted control plane sends no
+// resources until something changes.
 func TestControlPlaneKilled(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -39,9 +39,9 @@ func TestControlPlaneKilled(t *testing.T) {
 			t.Errorf("round %d: Envoys were sent something (-before +after):\n%s", round, diff)
 		}
 		if requests, resources := requestsAndResources(t, m); requests == 0 || resources != 0 {
-			t.Errorf("round %d: the control plane has answered %v requests with %v resources, want some with none", round, requests, resources)
+			t.Errorf("round %d: the control plane has answered %v requests with %v resources, want some requests and no resources", round, requests, resources)
 		}
-		must.Do(t, b2.SetReady(false)) // a real change is counted
+		must.Do(t, b2.SetReady(false)) // the counter counts a real change
 		endpoints(t, a, "b", b1)
 		if _, resources := requestsAndResources(t, m); resources == 0 {
 			t.Errorf("round %d: an endpoint changed, and no resource was sent", round)
@@ -64,7 +64,8 @@ func receivedBy(t *testing.T, proxies []*harness.Proxy) map[string][]string {
 	return all
 }
 
-// requestsAndResources returns what ADS has received and sent since the start of the control plane.
+// requestsAndResources returns the counts of ADS requests and sent resources since the start of the
+// control plane.
 func requestsAndResources(t *testing.T, m *harness.Machine) (requests, resources float64) {
 	t.Helper()
 	for name, value := range metrics(t, m) {
@@ -78,7 +79,7 @@ func requestsAndResources(t *testing.T, m *harness.Machine) (requests, resources
 	return requests, resources
 }
 
-// TestAgentWaits starts an agent while the control plane is away.
+// TestAgentWaits starts an agent while no control plane runs.
 func TestAgentWaits(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -88,7 +89,7 @@ func TestAgentWaits(t *testing.T) {
 	must.Do(t, p.MakeToken(t.Context()))
 	m.ControlPlane.Kill()
 	must.Do(t, p.RunAgent())
-	must.Log(t, p.Agent, "the agent keeps trying")
+	must.Log(t, p.Agent, "failed to join, retrying")
 	if _, err := m.Get(t.Context(), "http://"+p.Admin+"/livez"); err != nil {
 		t.Errorf("the agent waits and is not live: %v", err)
 	}

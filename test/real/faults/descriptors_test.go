@@ -11,7 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestFewDescriptors has a control plane that may open few files, and more silent connections at each of its ports than that.
+// TestFewDescriptors gives a control plane a low limit of open files, and opens more silent connections than the
+// limit at each of its ports.
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
 	limited := programs
@@ -27,14 +28,15 @@ func TestFewDescriptors(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	joined := must.Add(t, m, harness.ProxyOptions{Name: "b-1", Service: "b"}) // with a token that sondectl makes
+	joined := must.Add(t, m, harness.ProxyOptions{Name: "b-1", Service: "b"}) // needs a token, which sondectl creates
 	endpoints(t, before[0], "b", joined...)
 	if files := metrics(t, m)["process_open_fds"]; files > 1024-64 {
 		t.Errorf("the control plane has %v files open", files)
 	}
 }
 
-// TestTooFewDescriptors ends a program at its start that has less than it needs.
+// TestTooFewDescriptors starts programs whose limit of open files is too low: they exit with an
+// error.
 func TestTooFewDescriptors(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), withFiles(t, "200", programs.ControlPlane), "--store=dir:"+t.TempDir(), "--state-dir="+filepath.Join(t.TempDir(), "state"))
@@ -44,7 +46,7 @@ func TestTooFewDescriptors(t *testing.T) {
 	}
 }
 
-// withFiles returns a program that runs another one, which may open so many files.
+// withFiles returns a program that runs another program with this limit of open files.
 func withFiles(t *testing.T, limit, program string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), filepath.Base(program))

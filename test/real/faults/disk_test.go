@@ -17,11 +17,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestFullDisk leaves no room for certificates when they are renewed. A restart would not make any, so the agent stays alive, and ready for as
-// long as the certificate is valid that it has. Everything works again when there is room.
+// TestFullDisk fills the disk before certificates are renewed. A restart would not help, so the agent stays live, and
+// ready until the old certificate expires. After the disk has space again, everything works.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, 3*shortLife) // on a busy machine a renewal fails well before the certificate expires
+	m := newMesh(t, 3*shortLife) // on a busy machine, a renewal fails well before the certificate expires
 	p := must.Prepare(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"a"}})
 	disk := filepath.Dir(p.IdentityFile())
 	must.Do(t, os.MkdirAll(disk, 0o700))
@@ -30,7 +30,7 @@ func TestFullDisk(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) }) // the agent may still use it
+	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) }) // the agent may still use the disk
 	must.Do(t, m.Launch(t.Context(), p))
 	calls(t, p, "a")
 
@@ -38,7 +38,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.WriteFile(filler, make([]byte, 128<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("fill the disk: %v, want %v", err, syscall.ENOSPC)
 	}
-	must.Log(t, p.Agent, "certificate renewal failed", "no space left on device")
+	must.Log(t, p.Agent, "failed to renew certificate", "no space left on device")
 	ask := func(ctx context.Context, group string) error {
 		_, err := m.Get(ctx, "http://"+p.Admin+"/"+group)
 		return err

@@ -1,2 +1,2 @@
-// Package faults tests faults of a whole mesh, and changes under load: the real programs, real Envoys, real connections.
+// Package faults tests faults of a whole mesh, and changes under load, with real programs, Envoys and connections.
 package faults

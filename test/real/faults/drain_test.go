@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	// drainTime of the agents that are told to end. TCP connections that are still open after it are closed.
+	// drainTime is the drain time of terminated agents. Envoy closes the TCP connections that are still open
+	// after it.
 	drainTime = 12 * time.Second
-	// slow is the duration of the requests that are in flight. Their proxy drains for as long.
+	// slow is the duration of the requests in flight. Their proxy drains for as long.
 	slow = 8 * time.Second
 )
 
-// TestDrain ends replicas by SIGTERM under load. Their endpoints are removed at once, no request fails, not even one in
-// flight, and TCP connections live until the drain time is over.
+// TestDrain ends replicas by SIGTERM under load. Their endpoints are removed at once, no request fails, not even a
+// request in flight, and TCP connections stay open until the drain time ends.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -58,12 +59,12 @@ func TestDrain(t *testing.T) {
 	endpoints(t, a, "t", t1)
 	for _, p := range []*harness.Proxy{b2, t2} {
 		if p.Agent.Logged("drain done") == nil || p.Agent.Logged("drain cut short") == nil || !p.Agent.Running() {
-			t.Errorf("the endpoint of %s was gone when its drain was over, want while it drains", p.Name)
+			t.Errorf("the endpoint of %s was removed after its drain, want during the drain", p.Name)
 		}
 	}
-	t.Logf("the endpoints were gone after %d ms", time.Since(started).Milliseconds())
+	t.Logf("the endpoints were removed after %d ms", time.Since(started).Milliseconds())
 	if instances := inFlight(); instances[b2.Name] == 0 {
-		t.Errorf("the requests in flight were answered by %v, none by %s", instances, b2.Name)
+		t.Errorf("the requests in flight were answered by %v, want at least one by %s", instances, b2.Name)
 	}
 	lived := livesUntilClosed(conn, started)
 	t.Logf("the TCP connection lived for %s", lived)
@@ -79,7 +80,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// connectTo opens connections until the instance greets on one.
+// connectTo opens connections until the instance sends its banner on one.
 func connectTo(t *testing.T, at, instance string) net.Conn {
 	t.Helper()
 	var conn net.Conn
@@ -106,8 +107,8 @@ func connectTo(t *testing.T, at, instance string) net.Conn {
 	return conn
 }
 
-// startSlow starts slow requests, and returns once both replicas have some. The returned function waits for them and counts
-// the answers by instance.
+// startSlow starts slow requests, and returns once both replicas handle some. The returned function waits for them
+// and counts the responses by instance.
 func startSlow(t *testing.T, a *harness.Proxy) func() map[string]int {
 	t.Helper()
 	var running sync.WaitGroup
@@ -140,7 +141,8 @@ func startSlow(t *testing.T, a *harness.Proxy) func() map[string]int {
 	}
 }
 
-// livesUntilClosed uses a connection until it is closed, and returns how long after started that was.
+// livesUntilClosed uses a connection until it is closed, and returns the time from started to the
+// close.
 func livesUntilClosed(conn net.Conn, started time.Time) time.Duration {
 	reader := bufio.NewReader(conn)
 	ticker := time.NewTicker(50 * time.Millisecond)
@@ -156,8 +158,8 @@ func livesUntilClosed(conn net.Conn, started time.Time) time.Duration {
 	}
 }
 
-// TestDrainIsKept kills an agent while it drains. The drain survives restarts of the control plane until the agent says
-// Hello again.
+// TestDrainIsKept kills an agent while it drains. The drain survives restarts of the control plane until the agent
+// sends another Hello.
 func TestDrainIsKept(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -189,7 +191,7 @@ func TestDrainIsKept(t *testing.T) {
 	})
 	before := load.Report().Instances[t2.Name]
 	t2.Agent.Kill()
-	restart() // nobody reports it
+	restart() // the agent is dead
 	must.Make(t, load, 20)
 	if now := load.Report().Instances[t2.Name]; now != before {
 		t.Errorf("%s drains, and was called %d times", t2.Name, now-before)

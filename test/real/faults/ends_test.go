@@ -13,9 +13,9 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestApplicationThatEndsBeforeItsSidecar ends a replica as a pod ends whose application is gone at once: the hook, then the application, then the
-// sidecar. Callers outside the mesh have kept their connections. What no application has seen ends with its connection, as it would without a
-// mesh, and no 503 takes the place of an answer.
+// TestApplicationThatEndsBeforeItsSidecar ends a replica like a pod whose application ends at once: the hook, then
+// the application, then the sidecar. Callers outside of the mesh have kept their connections. A request that no
+// application received ends with its connection, as it would without a mesh; no caller gets a 503 instead.
 func TestApplicationThatEndsBeforeItsSidecar(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -42,7 +42,8 @@ func TestApplicationThatEndsBeforeItsSidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML("PERMISSIVE")})
-			// Each worker of Envoy notices by itself that the application has gone: with two, a caller may come to each of them too early.
+			// Each worker of Envoy detects the end of the application by itself: with two workers, a call could fail
+			// at each of them.
 			args := append(slices.Clone(tc.args), "--concurrency=1")
 			p := must.Add(t, m, harness.ProxyOptions{Name: "b-1", Service: "b", Protocol: tc.protocol, AgentArgs: args})[0]
 			callers := tc.callers(p.Inbound)
@@ -55,17 +56,18 @@ func TestApplicationThatEndsBeforeItsSidecar(t *testing.T) {
 			must.Do(t, exec.CommandContext(t.Context(), programs.Agent, "drain", "--begin", "--work-dir="+p.Dir()).Run())
 			p.App.Kill()
 			killed := load.Report()
-			time.Sleep(200 * time.Millisecond) // as long as the kubelet takes until it tells the sidecar
+			time.Sleep(200 * time.Millisecond) // the time that the kubelet takes until it terminates the sidecar
 			began := time.Now()
 			must.Do(t, p.Agent.Terminate(t.Context()))
 			took := time.Since(began)
 			r := load.Stop()
 			t.Logf("the agent has ended after %s: %s", took, r)
 			if r.Failed == 0 {
-				t.Error("no call has failed: the test does not show what becomes of them")
+				t.Error("no call has failed: the test does not show how calls fail")
 			}
 			for _, reason := range slices.Sorted(maps.Keys(r.Reasons)) {
-				// The application had begun with it, as far as Envoy knows: the kernel accepts connections for a process until it has closed all that it has.
+				// Envoy had sent the request: the kernel accepts connections for a process until it has closed all
+				// the process's sockets.
 				begun := strings.Contains(reason, "connection termination") && r.Reasons[reason]-killed.Reasons[reason] <= len(callers)
 				if strings.Contains(reason, "upstream connect error") && !begun {
 					t.Errorf("%d x %s", r.Reasons[reason], reason)

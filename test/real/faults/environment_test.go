@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestEnvironmentOfEnvoy starts agents that have a secret in their environment, one of them behind a guard. Envoy gets what it needs, and
-// nothing else.
+// TestEnvironmentOfEnvoy starts agents with a secret in their environment, one of them behind a guard. Envoy gets
+// only the variables that it needs.
 func TestEnvironmentOfEnvoy(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)

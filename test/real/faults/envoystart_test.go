@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestEnvoyCannotStart has an Envoy that ends at once, with a flag that it does not know, until somebody mends it. All who are asked say
-// meanwhile that it does not run, and why.
+// TestEnvoyCannotStart has an Envoy that exits at once because of an unknown flag, until the test repairs it.
+// Meanwhile the agent, sondectl and the logs show that Envoy does not run, and why.
 func TestEnvoyCannotStart(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -44,17 +44,17 @@ func TestEnvoyCannotStart(t *testing.T) {
 	must.Poll(t, "the row of the proxy", shows("get proxies", "connected", "envoy does not run: ", says))
 	must.Poll(t, "why", shows("why a-1", "not-ready", "its Envoy does not run: ", says))
 	must.Poll(t, "the reason as JSON", shows("get proxies -o json", `"envoyDown"`, says))
-	for range 20 { // also while it is started again
+	for range 20 { // also while Envoy restarts
 		_, err := m.Get(t.Context(), "http://"+p.Admin+"/readyz/envoy?verbose")
 		if status := statusOf(err); status.Code != 503 || !strings.Contains(err.Error(), says) {
 			t.Fatalf("/readyz/envoy is %v, want 503 with %q", err, says)
 		}
 	}
-	must.Log(t, m.ControlPlane, `"level":"WARN"`, "envoy of a proxy does not run", says)
+	must.Log(t, m.ControlPlane, `"level":"WARN"`, "envoy of a proxy is not running", says)
 
 	program("")
 	must.Do(t, p.WaitReady(t.Context()))
-	must.Poll(t, "the row to say no more of it", func(ctx context.Context) error {
+	must.Poll(t, "sondectl to show the repaired state", func(ctx context.Context) error {
 		out, err := m.Ctl(ctx, "get", "proxies")
 		if err == nil && strings.Contains(out, "does not run") {
 			err = errors.New(out)

@@ -18,14 +18,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestEnvoyHangs has the Envoy of one of two replicas hang under load. Its agent starts it again, and no call waits for longer than it takes
-// to see that.
+// TestEnvoyHangs hangs the Envoy of one of two replicas under load. The agent restarts Envoy, and no call waits for
+// longer than the detection takes.
 func TestEnvoyHangs(t *testing.T) {
 	tests := map[string]struct {
 		hang func(t *testing.T, pid int)
 		says string
 	}{
-		"all of it":  {func(t *testing.T, pid int) { must.Do(t, syscall.Kill(pid, syscall.SIGSTOP)) }, "it has not run for"},
+		"all of it":  {func(t *testing.T, pid int) { must.Do(t, syscall.Kill(pid, syscall.SIGSTOP)) }, "main thread has not run for"},
 		"one worker": {hangWorker, "signal: aborted"},
 	}
 	for name, tc := range tests {
@@ -52,19 +52,21 @@ func TestEnvoyHangs(t *testing.T) {
 			must.Log(t, b1.Agent, "envoy exited, restarting it", tc.says)
 			took := time.Since(began)
 			must.Do(t, b1.WaitReady(t.Context()))
-			t.Logf("it was ended after %s, and ready after %s", took, time.Since(began))
+			t.Logf("the agent killed Envoy after %s, and it was ready after %s", took, time.Since(began))
 			reaches(t, load, b1.Name)
-			// What hung with a call of each caller is lost with it; no other call is.
+			// A hanging thread loses the calls that it holds, at most one per caller; no other call
+			// fails.
 			r := load.Stop()
 			t.Logf("load: %s", r)
 			if r.Failed > callers {
-				t.Errorf("%d calls failed, want at most one of each caller: %s", r.Failed, r)
+				t.Errorf("%d calls failed, want at most one per caller: %s", r.Failed, r)
 			}
 		})
 	}
 }
 
-// patient waits for longer than Envoy lets a worker hang: a caller that gave up before would call again, and lose that call, too.
+// patient has a longer timeout than the agent's detection: after a shorter timeout, a caller would call again and
+// lose that call, too.
 type patient struct{ harness.Caller }
 
 // Call implements harness.Caller.
@@ -72,7 +74,7 @@ func (p patient) Call(ctx context.Context) (string, error) {
 	return p.Caller.Call(context.WithoutCancel(ctx))
 }
 
-// hangWorker stops one worker thread of an Envoy, until the test ends.
+// hangWorker stops one worker thread of an Envoy until the test ends.
 func hangWorker(t *testing.T, pid int) {
 	t.Helper()
 	comms, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
@@ -86,10 +88,10 @@ func hangWorker(t *testing.T, pid int) {
 		traced, gone := make(chan error), make(chan struct{})
 		go func() {
 			defer close(gone)
-			runtime.LockOSThread() // the thread that traces
+			runtime.LockOSThread() // ptrace requires calls from the same thread
 			defer runtime.UnlockOSThread()
 			traced <- syscall.PtraceAttach(thread)
-			for { // it stops, and then ends with its process
+			for { // the thread stops, and later ends with its process
 				var status syscall.WaitStatus
 				if _, err := syscall.Wait4(thread, &status, unix.WALL, nil); err != nil || !status.Stopped() {
 					return
@@ -97,7 +99,7 @@ func hangWorker(t *testing.T, pid int) {
 			}
 		}()
 		t.Cleanup(func() {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // if it still runs
+			_ = syscall.Kill(pid, syscall.SIGKILL) // no effect after its end
 			<-gone
 		})
 		must.Do(t, <-traced)

@@ -17,11 +17,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// hangupDrain is the drain time of the agents. A connection that stays open makes their drains last as long.
+// hangupDrain is the drain time of the agents. An open connection makes their drains last as long.
 const hangupDrain = 8 * time.Second
 
-// TestHangup closes the terminal of two agents, one of them behind a guard, and of the control plane. The agents drain, and
-// are not in a hurry when the signal comes twice.
+// TestHangup closes the terminal of two agents, one of them behind a guard, and of the control plane. The agents
+// drain, and a second signal does not shorten the drain.
 func TestHangup(t *testing.T) {
 	hearHangups(t)
 	t.Parallel()
@@ -66,10 +66,11 @@ func TestHangup(t *testing.T) {
 	wait.Wait()
 	must.Do(t, hangUp(m.ControlPlane))
 	<-m.ControlPlane.Done()
-	must.Log(t, m.ControlPlane, `"control plane ends"}`)
+	must.Log(t, m.ControlPlane, `"control plane stopped"}`)
 }
 
-// hearHangups makes programs that the test starts notice SIGHUP, even if the test was started with nohup.
+// hearHangups makes SIGHUP effective for programs that the test starts, even if the test runs under
+// nohup.
 func hearHangups(t *testing.T) {
 	t.Helper()
 	heard := make(chan os.Signal, 1)
@@ -77,7 +78,8 @@ func hearHangups(t *testing.T) {
 	t.Cleanup(func() { signal.Stop(heard) })
 }
 
-// TestNohup starts programs with SIGHUP ignored, as nohup does. They go on when their terminal is closed.
+// TestNohup starts programs with SIGHUP ignored, as nohup does. They keep running when their terminal is
+// closed.
 func TestNohup(t *testing.T) {
 	t.Parallel()
 	ignoring := programs

@@ -18,7 +18,8 @@ const (
 	pause = 10 * time.Millisecond
 )
 
-// newMesh starts a control plane with a mesh in STRICT mode. certLife is the life of proxies' certificates; 0 is the default.
+// newMesh starts a control plane with a mesh in STRICT mode. certLife is the lifetime of the proxies' certificates; 0
+// means the default.
 func newMesh(t *testing.T, certLife time.Duration) *harness.Machine {
 	t.Helper()
 	return harness.New(t, harness.Options{Programs: programs, MeshYAML: meshYAML(certLife)})
@@ -40,7 +41,8 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
-// synced waits until agent and Envoy of each proxy are connected and Envoy has everything that it should have.
+// synced waits until agent and Envoy of each proxy are connected and Envoy has accepted its whole
+// configuration.
 func synced(t *testing.T, proxies ...*harness.Proxy) {
 	t.Helper()
 	for _, p := range proxies {
@@ -60,7 +62,8 @@ func endpoints(t *testing.T, p *harness.Proxy, service string, want ...*harness.
 	})
 }
 
-// httpCallers call a service as p does: over a new connection for each call, and over one that is kept.
+// httpCallers call a service through p's outbound: over a new connection for each call, and over one
+// kept connection.
 func httpCallers(p *harness.Proxy, service string) []harness.Caller {
 	url := "http://" + p.Outbounds[service] + "/"
 	return []harness.Caller{harness.NewHTTPCaller(url, false, false), harness.NewHTTPCaller(url, true, false)}
@@ -77,7 +80,7 @@ func startLoad(t *testing.T, callers ...harness.Caller) *harness.Load {
 	return load
 }
 
-// reaches waits until an instance answers a call of a load.
+// reaches waits until an instance responds to a call of a load.
 func reaches(t *testing.T, load *harness.Load, instance string) {
 	t.Helper()
 	before := load.Report().Instances[instance]
@@ -97,7 +100,7 @@ func metrics(t *testing.T, m *harness.Machine) map[string]float64 {
 	return all
 }
 
-// statusOf returns the HTTP answer of an error. Its Code is 0 if the error has none.
+// statusOf returns the HTTP status in an error. Its Code is 0 if the error has no status.
 func statusOf(err error) *harness.StatusError {
 	if status, ok := errors.AsType[*harness.StatusError](err); ok {
 		return status
@@ -105,11 +108,11 @@ func statusOf(err error) *harness.StatusError {
 	return &harness.StatusError{}
 }
 
-// kill ends a process that this one has not started, as kill -9 does.
+// kill kills a process that the test did not start, as kill -9 does.
 func kill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
 
-// terminate asks a process to end, without waiting for it.
+// terminate sends SIGTERM to a process without waiting for its end.
 func terminate(p *harness.Process) error { return syscall.Kill(p.PID(), syscall.SIGTERM) }
 
-// hangUp signals a process as a terminal does that is closed.
+// hangUp sends a process the signal of a closed terminal.
 func hangUp(p *harness.Process) error { return syscall.Kill(p.PID(), syscall.SIGHUP) }

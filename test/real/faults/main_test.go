@@ -12,13 +12,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// programs are built with the race detector. A test that needs others says so.
+// programs are built with the race detector. Tests with other programs build them.
 var programs harness.Programs
 
 func TestMain(m *testing.M) {
 	slowtest.SkipAll(m, "real control planes and Envoys")
 	slowtest.AtOnce(6)
-	// Without this, a program with the race detector waits for a second before it ends, even sondectl.
+	// Otherwise a program with the race detector, such as sondectl, sleeps for a second before it
+	// exits.
 	err := os.Setenv("GORACE", "atexit_sleep_ms=0")
 	if err == nil {
 		programs, err = harness.Build(context.Background(), harness.Race)

@@ -9,10 +9,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// atRest is what the agent may use at rest.
+// atRest is the agent's memory limit at rest.
 var atRest = memorytest.Memory{RssAnon: 6 << 20, VmRSS: 20 << 20}
 
-// TestMemoryOfAgents measures agents without the race detector, beside real Envoys and with a session to the real control
+// TestMemoryOfAgents measures agents without the race detector, beside real Envoys and connected to a real control
 // plane.
 func TestMemoryOfAgents(t *testing.T) {
 	t.Parallel()
@@ -23,7 +23,7 @@ func TestMemoryOfAgents(t *testing.T) {
 	synced(t, proxies...)
 	calls(t, proxies[0], "b")
 	for _, p := range proxies {
-		for range 20 { // the requests of a kubelet and a Prometheus in some minutes
+		for range 20 { // as many requests as a kubelet and a Prometheus make in some minutes
 			for _, path := range []string{"/readyz", "/livez", "/metrics"} {
 				if _, err := m.Get(t.Context(), "http://"+p.Admin+path); err != nil {
 					t.Fatal(err)

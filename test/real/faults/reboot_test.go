@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestReboot restarts a host long after its token has expired: its agent joins with the certificate in its work directory. Where
-// that does not count any more, a new token does.
+// TestReboot restarts a host long after the agent's token has expired: the agent joins with the certificate in its
+// work directory. If the certificate is no longer accepted, the agent joins with a new token.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -25,7 +25,7 @@ func TestReboot(t *testing.T) {
 	must.Do(t, err)
 	expired := time.Now().Add(life)
 	if strings.Count(token, ".") != 2 || strings.Contains(stderr, strings.TrimSpace(token)) || !strings.Contains(stderr, "the token expires at 2") {
-		t.Errorf("sondectl prints %q on stdout and %q on stderr, want a token, and when it expires", token, stderr)
+		t.Errorf("sondectl prints %q on stdout and %q on stderr, want a token and its expiry", token, stderr)
 	}
 	must.Do(t, b.SetToken(token))
 	must.Do(t, b.RunAgent())
@@ -33,12 +33,12 @@ func TestReboot(t *testing.T) {
 	endpoints(t, a, "b", b)
 	key := read(t, b.IdentityFile())
 	if end := tokenEnd(t, m, b); end.Before(expired.Add(-life)) || end.After(expired.Add(time.Second)) {
-		t.Errorf("the agent's metric says that the token expires at %s, want about %s", end, expired)
+		t.Errorf("the agent's metric has the token expiry %s, want about %s", end, expired)
 	}
 	must.Do(t, b.KillAll(t.Context()))
 	must.Poll(t, "the end of the token", func(context.Context) error {
 		if time.Now().Before(expired.Add(time.Second)) {
-			return errors.New("it is valid")
+			return errors.New("the certificate is valid")
 		}
 		return nil
 	})
@@ -49,7 +49,7 @@ func TestReboot(t *testing.T) {
 	must.Log(t, b.Agent, "dataplane token has expired")
 	must.Log(t, m.ControlPlane, `"proxy":"b-1","by":"certificate"`)
 	if read(t, b.IdentityFile()) == key {
-		t.Error("the agent goes on with the key of before")
+		t.Error("the agent keeps its old key")
 	}
 	synced(t, b)
 	calls(t, a, "b")
@@ -60,19 +60,19 @@ func TestReboot(t *testing.T) {
 	must.Log(t, m.ControlPlane, `"name":"b-1","change":"changed"`)
 	must.Do(t, b.StartApp(t.Context()))
 	must.Do(t, b.RunAgent())
-	must.Log(t, b.Agent, "control plane refuses this proxy")
+	must.Log(t, b.Agent, "control plane rejects this proxy")
 	_, err = m.Get(t.Context(), "http://"+b.Admin+"/readyz")
 	if s := statusOf(err); s.Code != 503 || !strings.Contains(s.Body, "exp: expired") || !strings.Contains(s.Body, "the certificate is for") {
 		t.Errorf("its readiness is %d %s, want 503 and both reasons", s.Code, s.Body)
 	}
 	must.Do(t, b.MakeToken(t.Context()))
 	must.Do(t, b.WaitReady(t.Context()))
-	must.Log(t, b.Agent, "control plane refuses the certificate in the work directory, joined with the token")
+	must.Log(t, b.Agent, "control plane rejected the certificate in the work directory, joined with the token")
 	synced(t, b)
 	calls(t, a, "b")
 }
 
-// tokenEnd returns when the token expires, as the agent's metrics say.
+// tokenEnd returns the expiry of the token from the agent's metrics.
 func tokenEnd(t *testing.T, m *harness.Machine, p *harness.Proxy) time.Time {
 	t.Helper()
 	text, err := m.Get(t.Context(), "http://"+p.Admin+"/metrics")

@@ -14,10 +14,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// shortLife is the shortest life of certificates that a Mesh may have.
+// shortLife is the shortest certificate lifetime that a Mesh allows.
 const shortLife = 10 * time.Second
 
-// TestRenewal lets all certificates be renewed several times under load, with new connections all the time.
+// TestRenewal has all certificates renewed several times under load, which opens new connections all the
+// time.
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, shortLife)
@@ -50,7 +51,8 @@ func TestRenewal(t *testing.T) {
 	for name, serials := range seen {
 		t.Logf("%s has had %d certificates: %s", name, len(serials), slices.Sorted(maps.Keys(serials)))
 	}
-	// Three agents and three Envoys: each has reconnected at least twice, before its certificate expired.
+	// Each of the three agents and three Envoys has reconnected at least twice before its certificate
+	// expired.
 	now := metrics(t, m)
 	if n := now[`sonde_identity_connections_closed_total{reason="expiring"}`]; n < 12 {
 		t.Errorf("%v connections were ended before their certificate was, want at least 12", n)
@@ -70,10 +72,10 @@ func TestRenewal(t *testing.T) {
 	must.Hold(t, load)
 }
 
-// inUse has serial numbers of Envoy's own certificates and of the CAs that it trusts.
+// inUse has the serial numbers of Envoy's own certificates and of its trusted CAs.
 type inUse struct{ leaves, authorities map[string]bool }
 
-// certificates asks Envoy which certificates it uses.
+// certificates gets the certificates in use from Envoy.
 func certificates(ctx context.Context, p *harness.Proxy) (inUse, error) {
 	body, err := p.EnvoyGet(ctx, "/certs")
 	if err != nil {
@@ -103,8 +105,8 @@ func certificates(ctx context.Context, p *harness.Proxy) (inUse, error) {
 	return all, nil
 }
 
-// TestCertificatesExpire stops the control plane until all certificates have expired. Then new connections are refused, and
-// everything works again when the control plane is back.
+// TestCertificatesExpire stops the control plane until all certificates have expired. Then new connections are
+// refused, and work again after the control plane has restarted.
 func TestCertificatesExpire(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, shortLife)
@@ -121,7 +123,7 @@ func TestCertificatesExpire(t *testing.T) {
 	m.ControlPlane.Kill()
 	must.Poll(t, "calls to be refused", func(ctx context.Context) error {
 		if call(ctx) == nil {
-			return errors.New("one is answered")
+			return errors.New("a call succeeded")
 		}
 		return nil
 	})

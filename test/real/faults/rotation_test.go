@@ -25,10 +25,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// exitUnfinished is the exit code of "sondectl rotate ca" while the rotation is not finished.
+// exitUnfinished is the exit code of "sondectl rotate ca" for an unfinished rotation.
 const exitUnfinished = 4
 
-// TestRotation replaces the CA under load, twice, with new connections all the time.
+// TestRotation replaces the CA under load twice, with new connections all the time.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -58,7 +58,7 @@ func TestRotation(t *testing.T) {
 		}
 		for _, server := range []tlsServer{{b.Inbound, mesh}, {m.Agents, http2}} {
 			if err := admits(t.Context(), server, former); !isRefusal(err) {
-				t.Errorf("a certificate of the old CA at %s: %v, want it refused", server.at, err)
+				t.Errorf("a certificate of the old CA at %s: %v, want a refusal", server.at, err)
 			}
 			if err := admits(t.Context(), server, identityOf(t, a)); err != nil {
 				t.Errorf("the new certificate is refused at %s: %v", server.at, err)
@@ -81,7 +81,7 @@ func identityOf(t *testing.T, p *harness.Proxy) tls.Certificate {
 	return c
 }
 
-// trustedBy returns the serial numbers of the CAs that a proxy trusts, once its Envoy uses them.
+// trustedBy returns the serial numbers of a proxy's trusted CAs, once its Envoy uses them.
 func trustedBy(t *testing.T, p *harness.Proxy) []string {
 	t.Helper()
 	roots, err := p.Trusted()
@@ -93,17 +93,17 @@ func trustedBy(t *testing.T, p *harness.Proxy) []string {
 	return serials
 }
 
-// serialOf returns the serial number as Envoy writes it.
+// serialOf returns the serial number in Envoy's format.
 func serialOf(c *x509.Certificate) string { return hex.EncodeToString(c.SerialNumber.Bytes()) }
 
-// trustsOnly fails the test unless file and Envoy trust exactly one CA, which is not an old one, and Envoy's certificate is
-// the one in the file and was issued by that CA. For ADS Envoy also trusts the control plane's serving CA.
+// trustsOnly fails the test unless file and Envoy trust exactly one new CA, and Envoy uses the certificate in the
+// file, which that CA issued. For ADS, Envoy also trusts the control plane's serving CA.
 func trustsOnly(t *testing.T, p *harness.Proxy, old []string) {
 	t.Helper()
 	roots, err := p.Trusted()
 	must.Do(t, err)
 	if len(roots) != 1 || slices.Contains(old, serialOf(roots[0])) {
-		t.Errorf("%s trusts %d authorities, want the new one alone", p.Name, len(roots))
+		t.Errorf("%s trusts %d authorities, want only the new one", p.Name, len(roots))
 	}
 	leaf := identityOf(t, p).Leaf
 	if err := leaf.CheckSignatureFrom(roots[0]); err != nil {
@@ -120,14 +120,14 @@ func trustsOnly(t *testing.T, p *harness.Proxy, old []string) {
 			}
 		}
 		if !now.authorities[serialOf(roots[0])] || len(now.leaves) != 1 || !now.leaves[serialOf(leaf)] {
-			return fmt.Errorf("it has %v, want the authority %s and the certificate %s", now, serialOf(roots[0]), serialOf(leaf))
+			return fmt.Errorf("Envoy has %v, want the authority %s and the certificate %s", now, serialOf(roots[0]), serialOf(leaf))
 		}
 		return nil
 	})
 }
 
-// tlsServer is a server that a certificate is presented to, with the ALPN to use: mesh as between Envoys, http2 as for the
-// control plane.
+// tlsServer is a server to which the test presents a certificate, and its ALPN: mesh as between Envoys, http2 as for
+// the control plane.
 type tlsServer struct {
 	at   string
 	alpn []string
@@ -138,8 +138,8 @@ var (
 	http2 = []string{"h2"}
 )
 
-// admits makes a connection with a certificate, and waits until it is clear whether that is accepted: with TLS 1.3 a client
-// learns of a refusal after its handshake.
+// admits connects with a certificate, and waits until the server accepts or rejects it: with TLS 1.3, a client sees
+// the rejection after its handshake.
 func admits(ctx context.Context, server tlsServer, identity tls.Certificate) error {
 	// the server's identity does not matter here
 	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: server.alpn, Certificates: []tls.Certificate{identity}}}
@@ -152,7 +152,7 @@ func admits(ctx context.Context, server tlsServer, identity tls.Certificate) err
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
 	}
-	if slices.Equal(server.alpn, http2) { // the control plane speaks first
+	if slices.Equal(server.alpn, http2) { // the control plane sends first
 		_, err = conn.Read(make([]byte, 1))
 		return err
 	}
@@ -169,15 +169,15 @@ func admits(ctx context.Context, server tlsServer, identity tls.Certificate) err
 	return nil
 }
 
-// isRefusal says whether the other side has ended the connection: by an alert, or by a reset if the kernel has dropped the
-// alert.
+// isRefusal returns whether the peer has closed the connection with an alert, or with a reset if the kernel has
+// dropped the alert.
 func isRefusal(err error) bool {
 	remote, ok := errors.AsType[*net.OpError](err)
 	return ok && remote.Op == "remote error" || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// rotationSteps returns the steps in the control plane's log.
+// rotationSteps returns the rotation steps in the control plane's log.
 func rotationSteps(t *testing.T, m *harness.Machine, msg string) []string {
 	t.Helper()
 	var steps []string
@@ -190,7 +190,8 @@ func rotationSteps(t *testing.T, m *harness.Machine, msg string) []string {
 	return steps
 }
 
-// TestRotationWaits stops an agent. The rotation waits for it, even across a restart of the control plane, until it continues.
+// TestRotationWaits stops an agent. The rotation waits until the agent continues, even across a restart of the
+// control plane.
 func TestRotationWaits(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -208,8 +209,8 @@ func TestRotationWaits(t *testing.T) {
 	calls(t, a, "c")
 }
 
-// TestRotationForced is the same with an agent that does not come back in time: with --force the rotation skips it. When the
-// agent is back, it is not trusted any more, joins again, and gets calls.
+// TestRotationForced is TestRotationWaits with an agent that stays stopped: --force makes the rotation skip it. When
+// the agent continues, it is no longer trusted, joins again, and gets calls.
 func TestRotationForced(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -217,7 +218,7 @@ func TestRotationForced(t *testing.T) {
 	old := identityOf(t, silent)
 
 	if err := rotate(t.Context(), m, "--force"); !strings.Contains(fmt.Sprint(err), silent.Name+" (silent") {
-		t.Errorf("a rotation that was just forced: %v, want it to wait for %s, which has not been silent for long", err, silent.Name)
+		t.Errorf("a rotation that was just forced: %v, want it to wait for %s, which has been silent only briefly", err, silent.Name)
 	}
 	const forced = time.Minute // 30 s of silence, and more for a busy machine
 	ctx, cancel := context.WithTimeout(t.Context(), forced)
@@ -227,13 +228,13 @@ func TestRotationForced(t *testing.T) {
 		t.Errorf("the stopped agent has changed its files")
 	}
 	if err := admits(t.Context(), tlsServer{b.Inbound, mesh}, old); !isRefusal(err) {
-		t.Errorf("a certificate of the old CA: %v, want it refused", err)
+		t.Errorf("a certificate of the old CA: %v, want a refusal", err)
 	}
 	must.Do(t, syscall.Kill(silent.Agent.PID(), syscall.SIGCONT))
 	must.Poll(t, silent.Name+" to have a new certificate", func(context.Context) error {
 		now, err := silent.Identity()
 		if err == nil && now.Leaf.Equal(old.Leaf) {
-			err = errors.New("it has the old one")
+			err = errors.New("it has the old CA")
 		}
 		return err
 	})
@@ -242,8 +243,8 @@ func TestRotationForced(t *testing.T) {
 	calls(t, a, "c")
 }
 
-// rotationWithSilent starts a rotation that waits for a proxy of service c whose agent is stopped. Meanwhile it kills and
-// restarts the control plane. The load is from a to b.
+// rotationWithSilent starts a rotation that waits for a proxy of service c whose agent is stopped. Meanwhile, it
+// kills and restarts the control plane. The load calls b from a.
 func rotationWithSilent(t *testing.T, m *harness.Machine) (a, b, silent *harness.Proxy, load *harness.Load) {
 	t.Helper()
 	proxies := must.Add(t, m,
@@ -254,7 +255,7 @@ func rotationWithSilent(t *testing.T, m *harness.Machine) (a, b, silent *harness
 	load = startLoad(t, httpCallers(a, "b")...)
 
 	must.Do(t, syscall.Kill(silent.Agent.PID(), syscall.SIGSTOP))
-	// A stopped process would not notice that it is told to end.
+	// A stopped process would not handle SIGTERM.
 	t.Cleanup(func() { _ = syscall.Kill(silent.Agent.PID(), syscall.SIGCONT) })
 	must.Poll(t, "the rotation to wait for "+silent.Name, func(ctx context.Context) error {
 		return waitsFor(ctx, m, "step 1 of 3", silent.Name+" (connected")
@@ -274,7 +275,7 @@ func rotationWithSilent(t *testing.T, m *harness.Machine) (a, b, silent *harness
 	return a, b, silent, load
 }
 
-// rotate starts a rotation, or asks how far it is. It returns nil when the rotation is finished.
+// rotate starts a rotation, or gets its progress. It returns nil when the rotation is finished.
 func rotate(ctx context.Context, m *harness.Machine, args ...string) error {
 	cmd := exec.CommandContext(ctx, programs.Ctl, slices.Concat([]string{"rotate", "ca"}, args, m.CtlFlags())...)
 	var stderr bytes.Buffer
@@ -286,12 +287,12 @@ func rotate(ctx context.Context, m *harness.Machine, args ...string) error {
 	return nil
 }
 
-// waitsFor is an error unless the rotation is at that step and only waits for that proxy.
+// waitsFor returns an error unless the rotation is at that step and waits only for that proxy.
 func waitsFor(ctx context.Context, m *harness.Machine, step, silent string) error {
 	err := rotate(ctx, m)
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok || exit.ExitCode() != exitUnfinished {
-		return fmt.Errorf("it is not under way: %w", err)
+		return fmt.Errorf("the rotation is not in progress: %w", err)
 	}
 	if text := err.Error(); !strings.Contains(text, step) || !strings.Contains(text, silent) || strings.Count(text, "waits for") != 1 {
 		return err

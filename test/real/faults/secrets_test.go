@@ -19,8 +19,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestBrokenSecretFile breaks the file with key and certificate in every way, at rest and while Envoy starts. No part of a key
-// may get into any log, calls go on, and a renewal repairs everything.
+// TestBrokenSecretFile corrupts the file with key and certificate in many ways, at rest and while Envoy starts. No
+// log may contain any part of a key, calls continue, and a renewal repairs the file.
 func TestBrokenSecretFile(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -53,7 +53,8 @@ func TestBrokenSecretFile(t *testing.T) {
 	synced(t, proxies...)
 	calls(t, a, "b")
 
-	// If a new file cannot be put in place, the old identity stays in use, and the agent tries again.
+	// If the agent cannot rename the new file into place, Envoy keeps the old identity, and the agent
+	// retries.
 	must.Do(t, os.Remove(b.IdentityFile()))
 	must.Do(t, os.MkdirAll(filepath.Join(b.IdentityFile(), "in the way"), 0o700))
 	ended := make(chan error, 1)
@@ -61,7 +62,7 @@ func TestBrokenSecretFile(t *testing.T) {
 		_, err := m.Ctl(t.Context(), "rotate", "ca", "--wait")
 		ended <- err
 	}()
-	must.Log(t, b.Agent, "certificate renewal failed, the old certificate stays in use")
+	must.Log(t, b.Agent, "failed to renew certificate, keeping the old one")
 	calls(t, a, "b")
 	must.Do(t, os.RemoveAll(b.IdentityFile()))
 	must.Do(t, <-ended)
@@ -71,39 +72,39 @@ func TestBrokenSecretFile(t *testing.T) {
 	leaks.check("at the end")
 }
 
-// brokenSecrets returns contents that Envoy refuses, by what is wrong with them. good is the file of the proxy, other that of
-// another proxy.
+// brokenSecrets returns contents that Envoy refuses, by what is wrong in them. good is the file of the proxy, other
+// the file of another proxy.
 func brokenSecrets(t *testing.T, good, other string) map[string]string {
 	t.Helper()
 	key := pemOf(t, good)
 	broken := map[string]string{
-		"cut at its end":       good[:len(good)-3],
-		"cut in its key":       good[:strings.Index(good, "PRIVATE KEY")+100],
-		"begins in its key":    good[strings.Index(good, "PRIVATE KEY")+40:],
-		"begins far in":        good[len(good)-40:],
-		"other field":          strings.Replace(good, "private_key", "privat", 1),
-		"other type":           strings.Replace(good, "transport_sockets", "transport_socks", 1),
-		"key as bytes":         strings.Replace(good, `"inline_string":"-----BEGIN PRIVATE`, `"inline_bytes":"-----BEGIN PRIVATE`, 1),
-		"key in short lines":   strings.ReplaceAll(good[:len(good)-2], key, shortLines(key)),
-		"key alone":            key,
-		"key alone, no names":  strings.Join(strings.Split(strings.TrimSpace(key), "\n")[1:3], "\n"),
-		"short lines, no name": shortLines(derOf(t, good)),
-		"key in DER, base64":   derOf(t, good),
-		"key of somebody else": strings.Replace(good, keyText(good), keyText(other), 1),
-		"behind a long text":   strings.Repeat(" ", 8<<10) + good[:len(good)-2],
-		"empty":                "",
-		"as YAML":              strings.ReplaceAll(strings.ReplaceAll(key, "\n", "\n  "), "-----BEGIN", "resources: |\n  -----BEGIN"),
+		"truncated at its end":   good[:len(good)-3],
+		"truncated in its key":   good[:strings.Index(good, "PRIVATE KEY")+100],
+		"starts within its key":  good[strings.Index(good, "PRIVATE KEY")+40:],
+		"starts late in its key": good[len(good)-40:],
+		"other field":            strings.Replace(good, "private_key", "privat", 1),
+		"other type":             strings.Replace(good, "transport_sockets", "transport_socks", 1),
+		"key as bytes":           strings.Replace(good, `"inline_string":"-----BEGIN PRIVATE`, `"inline_bytes":"-----BEGIN PRIVATE`, 1),
+		"key in short lines":     strings.ReplaceAll(good[:len(good)-2], key, shortLines(key)),
+		"key alone":              key,
+		"only the key, no names": strings.Join(strings.Split(strings.TrimSpace(key), "\n")[1:3], "\n"),
+		"short lines, no name":   shortLines(derOf(t, good)),
+		"key in DER, base64":     derOf(t, good),
+		"key of another proxy":   strings.Replace(good, keyText(good), keyText(other), 1),
+		"after a long text":      strings.Repeat(" ", 8<<10) + good[:len(good)-2],
+		"empty":                  "",
+		"as YAML":                strings.ReplaceAll(strings.ReplaceAll(key, "\n", "\n  "), "-----BEGIN", "resources: |\n  -----BEGIN"),
 	}
 	for name, content := range broken {
 		if content == good {
-			t.Fatalf("%s: it is the good file", name)
+			t.Fatalf("%s: content equals the good file", name)
 		}
 	}
 	return broken
 }
 
-// startWithBrokenSecret has an Envoy restarted while its file is broken, or missing if content is "". With a broken file it would
-// start without an identity, and without the file not at all. So the agent must first restore its own.
+// startWithBrokenSecret restarts an Envoy while its secret file is broken, or missing if content is "". Envoy would
+// start without an identity, or not at all, so the agent must first restore the file.
 func startWithBrokenSecret(t *testing.T, p *harness.Proxy, content string) {
 	t.Helper()
 	if content != "" {
@@ -120,7 +121,7 @@ func startWithBrokenSecret(t *testing.T, p *harness.Proxy, content string) {
 	must.Do(t, p.WaitReady(t.Context()))
 }
 
-// replace puts a file in place by rename: Envoy only notices that.
+// replace replaces a file by rename, the only change that Envoy detects.
 func replace(t *testing.T, path, content string) {
 	t.Helper()
 	must.Do(t, os.WriteFile(path+".tmp", []byte(content), 0o600))
@@ -133,13 +134,13 @@ func refused(t *testing.T, p *harness.Proxy) int {
 	return strings.Count(read(t, p.Agent.Log), `"msg":"envoy log"`)
 }
 
-// keyText returns the key in the file, escaped as in JSON.
+// keyText returns the key in a secret file, escaped as in JSON.
 func keyText(file string) string {
 	start := strings.Index(file, "-----BEGIN PRIVATE KEY")
 	return file[start : start+strings.Index(file[start:], `"`)]
 }
 
-// pemOf returns the key in the file.
+// pemOf returns the key in a secret file.
 func pemOf(t *testing.T, file string) string {
 	t.Helper()
 	var text string
@@ -182,7 +183,7 @@ type leaks struct {
 	secrets map[string]string // origin of each secret, by its text
 }
 
-// newLeaks knows the secrets of the state directory and the tokens of all proxies.
+// newLeaks returns leaks with the secrets of the state directory and the tokens of all proxies.
 func newLeaks(t *testing.T, m *harness.Machine) *leaks {
 	t.Helper()
 	l := &leaks{t: t, m: m, secrets: map[string]string{}}
@@ -224,7 +225,7 @@ func (l *leaks) addKeys(path string) {
 		}
 		body, rest, _ := strings.Cut(rest, "-----END")
 		body = strings.Join(strings.Fields(body), "")
-		const head = 36 // the beginning, which all keys share
+		const head = 36 // length of the start, which is the same in all keys
 		for at := head; at+minPart <= len(body); at += minPart / 2 {
 			l.secrets[body[at:at+minPart]] = path
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestServingCARotation replaces the control plane's CA under load. All agents have a copy of the file of before. One of them restarts, and so
-// does the control plane, after each step: all agents and Envoys come back.
+// TestServingCARotation replaces the control plane's CA under load. All agents have a copy of the old CA file. After
+// each step, one agent and the control plane restart: all agents and Envoys reconnect.
 func TestServingCARotation(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -54,7 +54,7 @@ func TestServingCARotation(t *testing.T) {
 	}
 	both := read(t, file)
 	if strings.Count(both, "BEGIN CERTIFICATE") != 2 || !strings.HasPrefix(both, old) {
-		t.Errorf("%s has not the old CA and the new one: %s", file, both)
+		t.Errorf("%s does not have both the old and the new CA: %s", file, both)
 	}
 	restart()
 	must.Make(t, load, 20)
@@ -68,14 +68,14 @@ func TestServingCARotation(t *testing.T) {
 	restart()
 	must.Make(t, load, 100)
 
-	// A proxy that comes later has the new file, and one with the old file and no work directory is told why it does not get in.
+	// A later proxy has the new file. A proxy with the old file and no work directory is refused, with the reason.
 	late := must.Add(t, m, harness.ProxyOptions{Name: "d-1", Service: "d"})[0]
 	synced(t, late)
 	stranger := must.Prepare(t, m, harness.ProxyOptions{Name: "e-1", Service: "e", AgentArgs: withCopy})
 	must.Do(t, errors.Join(stranger.Declare(), stranger.StartApp(t.Context()), stranger.StartAgent(t.Context())))
 	must.Log(t, stranger.Agent, "certificate signed by unknown authority")
 
-	want := []string{"trust both", "trust both", "renew leaves", "trust new", ""} // the second is --continue
+	want := []string{"trust both", "trust both", "renew leaves", "trust new", ""} // the second step is --continue
 	if got := rotationSteps(t, m, "serving CA rotation"); !slices.Equal(got, want) {
 		t.Errorf("the rotation took the steps %q, want %q", got, want)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestSecondControlPlane starts a second control plane with the state directory of the first: each would overwrite the
-// authorities of the other. It is refused, also right after the first was killed and started again.
+// TestSecondControlPlane starts a second control plane with the state directory of the first: each would overwrite
+// the CAs of the other. The second exits with an error, also right after the first was killed and restarted.
 func TestSecondControlPlane(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -24,10 +24,10 @@ func TestSecondControlPlane(t *testing.T) {
 		out, err := exec.CommandContext(wait.Context(t), programs.ControlPlane, "--store=dir:"+m.StoreDir(), "--state-dir="+m.StateDir(),
 			"--bind-address=127.0.0.1", "--agents-port=0", "--admin-port=0", "--health-port=0").CombinedOutput()
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
-			t.Errorf("it ends with %v, want exit code 1", err)
+			t.Errorf("it exits with %v, want exit code 1", err)
 		}
 		if want := "state directory " + m.StateDir() + ": another sonde-cp uses it"; !strings.Contains(string(out), want) {
-			t.Errorf("it says %q, want %q", out, want)
+			t.Errorf("it prints %q, want %q", out, want)
 		}
 		m.ControlPlane.Kill()
 		must.Do(t, m.StartControlPlane(t.Context()))
@@ -35,8 +35,8 @@ func TestSecondControlPlane(t *testing.T) {
 	synced(t, p)
 }
 
-// TestStateDirectoryRemoved removes the state directory, and replaces it: the control plane goes on with what it has in memory, and
-// is not ready, since nothing of that would survive a restart.
+// TestStateDirectoryRemoved removes the state directory, and then replaces it: the control plane continues with its
+// state in memory, but is not ready, because that state would not survive a restart.
 func TestStateDirectoryRemoved(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -59,15 +59,16 @@ func TestStateDirectoryRemoved(t *testing.T) {
 	}
 	must.Do(t, os.Remove(m.StateDir()))
 	must.Do(t, os.Rename(m.StateDir()+".away", m.StateDir()))
-	must.Poll(t, "the control plane to be ready", func(ctx context.Context) error { // a result is kept for a second
+	must.Poll(t, "the control plane to be ready", func(ctx context.Context) error { // a result is cached for a second
 		_, err := m.Get(ctx, "http://"+m.Health+"/readyz")
 		return err
 	})
 }
 
-// TestBadFileAcrossARestart breaks the file of a Dataplane, while the control plane runs and while it does not: the proxy keeps its endpoint.
+// TestBadFileAcrossARestart breaks the file of a Dataplane, while the control plane runs and while it does not: the
+// proxy keeps its endpoint.
 func TestBadFileAcrossARestart(t *testing.T) {
-	for name, before := range map[string]bool{"broken before it ends": true, "broken after it has ended": false} {
+	for name, before := range map[string]bool{"broken before the control plane ends": true, "broken after the control plane has ended": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMesh(t, 0)

@@ -19,20 +19,21 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// disk is an ext4 file system of its own.
+// disk is an ext4 file system for one test.
 type disk struct {
 	t      *testing.T
 	device string // such as loop0
 	path   string
 }
 
-// mountDisk makes a disk, and puts it in the place of a directory that does not exist. The test is skipped where that is not possible.
+// mountDisk creates a disk, and mounts it at a directory that does not exist yet. It skips the test if mounting is
+// not possible.
 func mountDisk(t *testing.T, place string) *disk {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		redirecttest.NotHere(t, "only root can mount a disk")
 	}
-	dir := t.TempDir() // not that of the machine, which is removed before the disk is unmounted
+	dir := t.TempDir() // not in the machine's directory, which is removed before the disk is unmounted
 	image, path := filepath.Join(dir, "disk.img"), filepath.Join(dir, "state")
 	must.Do(t, errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 16<<20), os.Mkdir(path, 0o700), os.Symlink(path, place)))
 	run := func(program string, args ...string) string {
@@ -52,7 +53,7 @@ func mountDisk(t *testing.T, place string) *disk {
 	return d
 }
 
-// freeze has each write wait until the result is called.
+// freeze blocks all writes until the caller calls mend.
 func (d *disk) freeze() (mend func()) {
 	d.t.Helper()
 	freeze := func(command uint) error {
@@ -67,16 +68,16 @@ func (d *disk) freeze() (mend func()) {
 	const fiFreeze, fiThaw = 0xc0045877, 0xc0045878 // linux/fs.h
 	must.Do(d.t, freeze(fiFreeze))
 	thaw := func() { _ = freeze(fiThaw) }
-	d.t.Cleanup(thaw) // or nothing can end that has written
+	d.t.Cleanup(thaw) // otherwise processes that write could not end
 	return thaw
 }
 
-// fill leaves no room for a file.
+// fill leaves no space for a file.
 func (d *disk) fill() (mend func()) {
 	d.t.Helper()
 	filler := filepath.Join(d.path, "filler")
 	must.Do(d.t, os.Mkdir(filler, 0o700))
-	for n, size := 0, 1<<20; size > 0; n++ { // a file of no byte takes room, too
+	for n, size := 0, 1<<20; size > 0; n++ { // even an empty file needs space
 		if err := os.WriteFile(filepath.Join(filler, strconv.Itoa(n)), make([]byte, size), 0o600); errors.Is(err, syscall.ENOSPC) {
 			size /= 2
 		} else {
@@ -86,7 +87,7 @@ func (d *disk) fill() (mend func()) {
 	return func() { must.Do(d.t, os.RemoveAll(filler)) }
 }
 
-// breakDown has the kernel find an error of the file system, for which it makes it read-only.
+// breakDown makes the kernel detect an error in the file system and remount it read-only.
 func (d *disk) breakDown() (mend func()) {
 	d.t.Helper()
 	must.Do(d.t, os.WriteFile("/sys/fs/ext4/"+filepath.Base(d.device)+"/trigger_fs_error", []byte("1"), 0))
@@ -99,7 +100,8 @@ func (d *disk) breakDown() (mend func()) {
 	return nil
 }
 
-// harms are what befalls a disk, and what the system says of it then. mend is nil where nothing mends it.
+// harms has ways to damage a disk, with the error that the system then reports. mend is nil if the damage
+// cannot be repaired.
 var harms = map[string]struct {
 	harm func(*disk) (mend func())
 	says string
@@ -109,7 +111,7 @@ var harms = map[string]struct {
 	"read-only": {(*disk).breakDown, "read-only file system"},
 }
 
-// newMeshOnDisk starts a control plane whose state directory is on a disk of its own.
+// newMeshOnDisk starts a control plane whose state directory is on its own disk.
 func newMeshOnDisk(t *testing.T, meshYAML string) (m *harness.Machine, state *disk) {
 	t.Helper()
 	m = harness.New(t, harness.Options{Programs: programs, MeshYAML: meshYAML, Prepare: func(m *harness.Machine) error {
@@ -119,8 +121,8 @@ func newMeshOnDisk(t *testing.T, meshYAML string) (m *harness.Machine, state *di
 	return m, state
 }
 
-// TestStateDisk harms the disk of the state directory. What needs no disk goes on, and a check says what is wrong. Once the disk is well again, it
-// gets what it has missed.
+// TestStateDisk damages the disk of the state directory. Operations that need no disk continue, and a health check
+// reports the error. After the repair, the control plane writes the missed changes.
 func TestStateDisk(t *testing.T) {
 	for name, tc := range harms {
 		t.Run(name, func(t *testing.T) {
@@ -160,10 +162,10 @@ func TestStateDisk(t *testing.T) {
 	}
 }
 
-// probed is an application's probe that notices soon that it is gone.
+// probed is a probe that detects the end of the application soon.
 var probed = map[string]any{"interval": "1s", "tcp": map[string]any{}}
 
-// renewed waits until the proxy has a certificate that it does not have now.
+// renewed waits until the proxy has another certificate than now.
 func renewed(t *testing.T, p *harness.Proxy) {
 	t.Helper()
 	serial := func() string {
@@ -195,11 +197,12 @@ func readiness(t *testing.T, m *harness.Machine, texts ...string) {
 	})
 }
 
-// TestStartOnABadDisk starts a control plane whose state directory takes nothing: it serves what it has read, and says so.
+// TestStartOnABadDisk starts a control plane whose state directory is not writable: it serves what it could read, and
+// reports the error.
 func TestStartOnABadDisk(t *testing.T) {
 	for name, tc := range harms {
 		if name == "stuck" {
-			continue // the process that was killed cannot end before the disk answers
+			continue // the killed process cannot end before the disk responds
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -24,7 +24,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// TestStrangersAsk asks for resources and presents certificates as anybody can who reaches the ports.
+// TestStrangersAsk requests resources and presents certificates, as anyone can who reaches the ports.
 func TestStrangersAsk(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -47,14 +47,14 @@ func TestStrangersAsk(t *testing.T) {
 				t.Errorf("the certificate of its own mesh is refused: %v", err)
 			}
 			if err := admits(t.Context(), inbounds[i], foreign); !isRefusal(err) {
-				t.Errorf("it ends with: %v, want it refused", err)
+				t.Errorf("the connection ends with: %v, want a refusal", err)
 			}
 		}
 	})
 	t.Run("no certificate", func(t *testing.T) {
 		for _, server := range inbounds {
 			if err := admits(t.Context(), server, tls.Certificate{}); !isRefusal(err) {
-				t.Errorf("it ends with: %v, want it refused", err)
+				t.Errorf("the connection ends with: %v, want a refusal", err)
 			}
 		}
 	})
@@ -63,15 +63,15 @@ func TestStrangersAsk(t *testing.T) {
 		theirs := must.Add(t, stranger, harness.ProxyOptions{Name: "a-1", Service: "a"})[0]
 		for _, server := range append(inbounds, tlsServer{m.Agents, http2}) {
 			if err := admits(t.Context(), server, identityOf(t, theirs)); !isRefusal(err) {
-				t.Errorf("at %s it ends with: %v, want it refused", server.at, err)
+				t.Errorf("at %s the connection ends with: %v, want a refusal", server.at, err)
 			}
 		}
 	})
 	synced(t, proxies...)
 }
 
-// firstAnswer asks for the clusters of a node as the proxy with that certificate, and returns the error that ends the stream if
-// it is not answered. What else is refused there is in test/feature.
+// firstAnswer requests the clusters of a node with a certificate, and returns the error if the stream ends without a
+// response. test/feature tests the other refusals.
 func firstAnswer(t *testing.T, m *harness.Machine, identity tls.Certificate, node string) error {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -90,8 +90,8 @@ func firstAnswer(t *testing.T, m *harness.Machine, identity tls.Certificate, nod
 	return err
 }
 
-// TestStrangersJoin lets agents join with tokens that are not theirs or have expired. Each is told why, gets nothing, and
-// joins once it has a good token.
+// TestStrangersJoin has agents join with tokens of other proxies, or expired tokens. Each agent logs the reason, gets
+// nothing, and joins once it has a valid token.
 func TestStrangersJoin(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -112,7 +112,7 @@ func TestStrangersJoin(t *testing.T) {
 				over := time.Now().Add(life + time.Second)
 				must.Poll(t, "the token to expire", func(context.Context) error {
 					if time.Now().Before(over) {
-						return errors.New("it is good")
+						return errors.New("the token is valid")
 					}
 					return nil
 				})
@@ -125,26 +125,26 @@ func TestStrangersJoin(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := must.Prepare(t, m, harness.ProxyOptions{Name: name, Service: "a"})
-			token := tc.token(t) // before the Dataplane is known: then none for another workload would be made
+			token := tc.token(t) // created before the Dataplane exists, because sondectl would then refuse another workload
 			must.Do(t, errors.Join(p.Declare(), p.StartApp(t.Context()), p.SetToken(token), p.RunAgent()))
-			must.Poll(t, "the agent to say why it does not join", func(ctx context.Context) error {
+			must.Poll(t, "the agent to report why it does not join", func(ctx context.Context) error {
 				_, err := m.Get(ctx, "http://"+p.Admin+"/readyz")
 				if s := statusOf(err); s.Code != 503 || !strings.Contains(s.Body, tc.want) {
 					return fmt.Errorf("its readiness is %w, want 503 with %q", err, tc.want)
 				}
 				return nil
 			})
-			must.Log(t, p.Agent, "the agent keeps trying")
-			if name != "nothing" { // the agent does not try without a token
+			must.Log(t, p.Agent, ", retrying")
+			if name != "nothing" { // without a token, the agent does not try
 				must.Log(t, m.ControlPlane, "join refused", fmt.Sprintf(`"mesh":"default","proxy":%q,"peer":"127.0.0.1"`, name))
 			}
 			if _, err := os.Stat(p.IdentityFile()); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("it has an identity: %v", err)
+				t.Errorf("the agent has an identity: %v", err)
 			}
 			if pids, err := p.Processes(); err != nil || len(pids) > 0 {
 				t.Errorf("processes %v, %v run: want no Envoy", pids, err)
 			}
-			if tc.want == "expired" { // one case is enough: it tries again every 5 s
+			if tc.want == "expired" { // one case is enough, because the agent retries every 5 s
 				must.Do(t, p.MakeToken(t.Context()))
 				must.Do(t, p.WaitReady(t.Context()))
 			}

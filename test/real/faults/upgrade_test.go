@@ -14,8 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestEnvoyUpgraded runs an Envoy of an unsupported version, by what it says, and replaces its binary by a supported one. The
-// control plane learns of it when Envoy starts again.
+// TestEnvoyUpgraded runs an Envoy that reports an unsupported version, and replaces its binary by a supported
+// version. The control plane sees the new version when Envoy restarts.
 func TestEnvoyUpgraded(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -26,7 +26,7 @@ exec %s "$@"
 `, programs.Envoy), 0o700))
 	p := must.Add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Envoy: binary})[0]
 	runsVersion(t, p, "1.37.4")
-	must.Log(t, p.Agent, `"msg":"this version of Envoy is not supported","mesh":"default","proxy":"a-1","envoyVersion":"1.37.4","supported":"1.38 to 1.40"`)
+	must.Log(t, p.Agent, `"msg":"unsupported version of envoy","mesh":"default","proxy":"a-1","envoyVersion":"1.37.4","supported":"1.38 to 1.40"`)
 	table, err := m.Ctl(t.Context(), "get", "proxies")
 	must.Do(t, err)
 	if want := "\n  unsupported: envoy 1.37.4: supported are 1.38 to 1.40\n"; !strings.Contains(table, want) {
@@ -45,10 +45,10 @@ exec %s "$@"
 	}
 	m.ControlPlane.Kill()
 	must.Do(t, m.StartControlPlane(t.Context()))
-	runsVersion(t, p, versionOf(t, p)) // a new session says it, too
+	runsVersion(t, p, versionOf(t, p)) // a new session reports the version, too
 }
 
-// runsVersion waits until the control plane shows that version of a proxy's Envoy.
+// runsVersion waits until the control plane shows that version for a proxy's Envoy.
 func runsVersion(t *testing.T, p *harness.Proxy, version string) {
 	t.Helper()
 	must.Poll(t, "Envoy "+version+" of "+p.Name, func(ctx context.Context) error {
@@ -64,7 +64,7 @@ func runsVersion(t *testing.T, p *harness.Proxy, version string) {
 func versionOf(t *testing.T, p *harness.Proxy) string {
 	t.Helper()
 	var body string
-	must.Poll(t, "the Envoy of "+p.Name+" to answer", func(ctx context.Context) (err error) { // that the agent is ready is known for a second
+	must.Poll(t, "the Envoy of "+p.Name+" to answer", func(ctx context.Context) (err error) { // readiness is cached for a second
 		body, err = p.EnvoyGet(ctx, "/server_info")
 		return err
 	})

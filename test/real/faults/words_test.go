@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// says runs a program of Sonde, and returns what it writes and whether it succeeded.
+// says runs a program, and returns its output and whether it succeeded.
 func says(t *testing.T, env []string, program string, args ...string) (text string, ok bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
@@ -29,56 +29,57 @@ func says(t *testing.T, env []string, program string, args ...string) (text stri
 	return out.String(), err == nil
 }
 
-// TestPrograms shows what the programs say before anything runs, whatever the program.
+// TestPrograms checks the output of the programs for bad flags and variables, before anything runs.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	nowhere := filepath.Join(t.TempDir(), "nowhere")
 	agent := []string{"run", "--cp-address=127.0.0.1:1", "--ca-cert-file=" + nowhere, "--name=a-1", "--dataplane-token-file=" + nowhere}
 	config := filepath.Join(t.TempDir(), "agent.yaml")
 	must.Do(t, os.WriteFile(config, []byte("drainTime: soon\ncalled: a-1\n"), 0o600))
-	const envoy = `--envoy-path names an Envoy 1.38 to 1.40, and in the sources of Sonde "make envoys" downloads them`
+	const envoy = `set --envoy-path to an Envoy 1.38 to 1.40; in Sonde's source tree "make envoys" downloads them`
 	tests := map[string]struct {
 		program string
 		env     []string
 		args    []string
 		ok      bool
-		want    string // a regular expression for all of it
+		want    string // a regular expression for the whole output
 	}{
 		"version of sonde-cp":     {program: programs.ControlPlane, args: []string{"--version"}, ok: true, want: `sonde-cp version \S+\ncommit: \S+\nsupported Envoys: 1.38 to 1.40\n`},
 		"version of sonde-dp":     {program: programs.Agent, args: []string{"version"}, ok: true, want: `sonde-dp version \S+\ncommit: \S+\nsupported Envoys: 1.38 to 1.40\n`},
 		"version of sondectl":     {program: programs.Ctl, args: []string{"version"}, ok: true, want: `sondectl version \S+\ncommit: \S+\nsupported Envoys: 1.38 to 1.40\n`},
 		"no Envoy anywhere":       {program: programs.Agent, env: []string{"PATH=/nowhere"}, args: agent, want: `sonde-dp: --envoy-path: no envoy beside this program or on PATH: ` + envoy + `\n`},
-		"no Envoy of that name":   {program: programs.Agent, args: append(agent, "--envoy-path="+nowhere), want: `sonde-dp: --envoy-path: "` + nowhere + `": there is no such file: ` + envoy + `\n`},
-		"it is no Envoy":          {program: programs.Agent, args: append(agent, "--envoy-path=/bin/true"), want: `sonde-dp: --envoy-path: "/bin/true": ask /bin/true for its version: it is not Envoy\n`},
+		"no Envoy of that name":   {program: programs.Agent, args: append(agent, "--envoy-path="+nowhere), want: `sonde-dp: --envoy-path: "` + nowhere + `": file not found: ` + envoy + `\n`},
+		"it is no Envoy":          {program: programs.Agent, args: append(agent, "--envoy-path=/bin/true"), want: `sonde-dp: --envoy-path: "/bin/true": get version of /bin/true: not an Envoy binary\n`},
 		"an address with http":    {program: programs.Agent, args: []string{"run", "--cp-address=http://cp:5678"}, want: `sonde-dp: --cp-address: "http://cp:5678": must not be http: the control plane speaks TLS: write cp:5678\n`},
-		"an address without port": {program: programs.Agent, env: []string{"SONDE_DP_CP_ADDRESS=cp"}, args: []string{"run"}, want: `sonde-dp: SONDE_DP_CP_ADDRESS: "cp": must be host:port, with a port from 1 to 65535: the one for agents and ADS has port 5678, or that of --agents-port of sonde-cp\n`},
+		"an address without port": {program: programs.Agent, env: []string{"SONDE_DP_CP_ADDRESS=cp"}, args: []string{"run"}, want: `sonde-dp: SONDE_DP_CP_ADDRESS: "cp": must be host:port, with a port from 1 to 65535: the one for agents and ADS has port 5678, or the one set by --agents-port of sonde-cp\n`},
 		"all values of an agent": {
 			program: programs.Agent, env: []string{"SONDE_DP_CONCURRENCY=many"}, args: append(agent, "--config="+config, "--log-level=loud"),
 			want: `sonde-dp: --log-level: "loud": must be debug, info, warn or error\nSONDE_DP_CONCURRENCY: "many": must be a whole number\n` +
 				config + `, line 1: drainTime: "soon": must be a duration such as 30s, 5m or 1h30m\n` + config + `, line 2: called: is an unknown field: known here are .*\n`,
 		},
 		"a value out of range, in the environment": {program: programs.Agent, env: []string{"SONDE_DP_CONCURRENCY=0x500"}, args: agent, want: `sonde-dp: SONDE_DP_CONCURRENCY: "1280": must be a number from 1 to 1024, or 0 for one for each processor of the CPU limit\n`},
-		"an unknown variable":                      {program: programs.ControlPlane, env: []string{"SONDE_CP_STOER=dir:/x"}, args: []string{"--store=dir:/x", "--trust-domain=X"}, want: `\{.*"level":"WARN","msg":"unknown variables of the environment are ignored","variables":\["SONDE_CP_STOER: did you mean SONDE_CP_STORE\?"\]\}\nsonde-cp: --trust-domain: "X": must be .*\n`},
-		"the port for pods of the control plane": {
+		"an unknown variable":                      {program: programs.ControlPlane, env: []string{"SONDE_CP_STOER=dir:/x"}, args: []string{"--store=dir:/x", "--trust-domain=X"}, want: `\{.*"level":"WARN","msg":"ignoring unknown environment variables","variables":\["SONDE_CP_STOER: did you mean SONDE_CP_STORE\?"\]\}\nsonde-cp: --trust-domain: "X": must be .*\n`},
+		"the control plane's port for pods": {
 			program: programs.ControlPlane, args: []string{"--store=kubernetes", "--control-plane-address=https://cp:5681/"},
-			want: `sonde-cp: --control-plane-address: "cp:5681": it is the control plane's port for the admin API: the one for agents and ADS has port 5678, or that of --agents-port of sonde-cp\n`,
+			want: `sonde-cp: --control-plane-address: "cp:5681": it is the control plane's port for the admin API: the one for agents and ADS has port 5678, or the one set by --agents-port of sonde-cp\n`,
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, ok := says(t, tc.env, tc.program, tc.args...)
 			if ok != tc.ok || !regexp.MustCompile("^"+tc.want+"$").MatchString(got) {
-				t.Errorf("it says (success: %t)\n%s\nwant\n%s", ok, got, tc.want)
+				t.Errorf("it prints (success: %t)\n%s\nwant\n%s", ok, got, tc.want)
 			}
 		})
 	}
 }
 
-// TestOtherPortsOfTheControlPlane shows what agents and sondectl say that are sent to another port, or to a name that does not resolve.
+// TestOtherPortsOfTheControlPlane checks the errors of agents and sondectl that use a wrong port, or a name that does
+// not resolve.
 func TestOtherPortsOfTheControlPlane(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
-	const agents, admin = "the one for agents and ADS has port 5678, or that of --agents-port of sonde-cp", "the admin API has port 5681, or that of --admin-port of sonde-cp"
+	const agents, admin = "the one for agents and ADS has port 5678, or the one set by --agents-port of sonde-cp", "the admin API has port 5681, or the one set by --admin-port of sonde-cp"
 	const unknown = "no-such-host.invalid:5678"
 	for address, want := range map[string]string{
 		m.Admin:  m.Admin + " is the control plane's port for the admin API: " + agents,
@@ -89,7 +90,7 @@ func TestOtherPortsOfTheControlPlane(t *testing.T) {
 		p := must.Prepare(t, m, harness.ProxyOptions{Name: name, Service: "a", AgentArgs: []string{"--cp-address=https://" + address + "/"}})
 		must.Do(t, p.SetToken("none"))
 		must.Do(t, p.RunAgent())
-		must.Log(t, p.Agent, `"msg":"not joined yet, the agent keeps trying"`, `"err":"join: `+want)
+		must.Log(t, p.Agent, `"msg":"failed to join, retrying"`, `"err":"join: `+want)
 	}
 	for address, want := range map[string]string{
 		m.Agents: m.Agents + " is the control plane's port for agents and ADS: " + admin,
@@ -103,7 +104,7 @@ func TestOtherPortsOfTheControlPlane(t *testing.T) {
 	}
 }
 
-// TestAgentWithAConfigurationFile runs an agent that has everything from a file and variables, without one flag.
+// TestAgentWithAConfigurationFile runs an agent with all its options in a file and variables, without a flag.
 func TestAgentWithAConfigurationFile(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -122,7 +123,7 @@ func TestAgentWithAConfigurationFile(t *testing.T) {
 	defer func() {
 		if t.Failed() {
 			_ = cmd.Cancel()
-			t.Logf("%v: the agent says\n%s", cmd.Wait(), out.String())
+			t.Logf("%v: the agent logs\n%s", cmd.Wait(), out.String())
 		}
 	}()
 	synced(t, p)
@@ -137,7 +138,7 @@ func TestAgentWithAConfigurationFile(t *testing.T) {
 	}
 }
 
-// TestFreePorts starts a control plane on ports that the kernel chooses, with a directory in which there is nothing yet.
+// TestFreePorts starts a control plane on ports that the kernel chooses, with an empty directory.
 func TestFreePorts(t *testing.T) {
 	t.Parallel()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -148,7 +149,7 @@ func TestFreePorts(t *testing.T) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	must.Do(t, cmd.Start())
 	wants := []string{
-		`"msg":"control plane starts","agents":"127\.0\.0\.1:[1-9]\d*","admin":"127\.0\.0\.1:[1-9]\d*","health":"127\.0\.0\.1:[1-9]\d*"`,
+		`"msg":"starting control plane","agents":"127\.0\.0\.1:[1-9]\d*","admin":"127\.0\.0\.1:[1-9]\d*","health":"127\.0\.0\.1:[1-9]\d*"`,
 		`"level":"INFO","msg":"store read","directory":"[^"]+","files":0,"objects":0\}`,
 		`"level":"WARN","msg":"object file has a problem","file":"[^"]+","err":"no Mesh, Dataplane, Service or MeshService found: `,
 	}
@@ -162,24 +163,25 @@ func TestFreePorts(t *testing.T) {
 		return nil
 	})
 	health := regexp.MustCompile(`"health":"([^"]+)"`).FindStringSubmatch(read(t, log.Name()))[1]
-	must.Poll(t, "it to be ready", func(ctx context.Context) error {
+	must.Poll(t, "the control plane to be ready", func(ctx context.Context) error {
 		_, err := harness.Get(ctx, http.DefaultClient, "http://"+health+"/readyz")
 		return err
 	})
 	if _, err := harness.Get(t.Context(), http.DefaultClient, "http://"+health+"/"); !strings.Contains(fmt.Sprint(err), "this is a port for health and metrics, with /livez, /readyz and /metrics") {
-		t.Errorf("the port for health says %v", err)
+		t.Errorf("the health port returns %v", err)
 	}
 	must.Do(t, cmd.Process.Signal(os.Interrupt))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v:\n%s", err, read(t, log.Name()))
 	}
-	if want := `"msg":"control plane drains","delay":"1.5s"`; !strings.Contains(read(t, log.Name()), want) {
+	if want := `"msg":"draining control plane","delay":"1.5s"`; !strings.Contains(read(t, log.Name()), want) {
 		t.Errorf("no %s in\n%s", want, read(t, log.Name()))
 	}
 	must.Do(t, log.Close())
 }
 
-// TestLogsAreInWords ends and starts a control plane, and looks for forms of gRPC in all logs.
+// TestLogsAreInWords stops and restarts a control plane, and checks that no log contains gRPC's own
+// error texts.
 func TestLogsAreInWords(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, 0)
@@ -188,7 +190,7 @@ func TestLogsAreInWords(t *testing.T) {
 	must.Log(t, m.ControlPlane, `"msg":"object applied","kind":"Dataplane","mesh":"default","name":"a-1","change":"added"}`)
 	must.Log(t, m.ControlPlane, `"msg":"proxy connected","mesh":"default","proxy":"a-1"`)
 	must.Do(t, m.ControlPlane.Terminate(t.Context()))
-	must.Log(t, p.Agent, `"msg":"session with the control plane ended, Envoy keeps its configuration"`, `"err":"no control plane at `+m.Agents)
+	must.Log(t, p.Agent, `"msg":"session with the control plane ended, envoy keeps its configuration"`, `"err":"no control plane at `+m.Agents)
 	must.Do(t, m.StartControlPlane(t.Context()))
 	synced(t, p)
 	must.Do(t, p.Agent.Terminate(t.Context()))

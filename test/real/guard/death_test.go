@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// TestStops asks a worker that stops while it has the request: it can go on later.
+// TestStops sends requests to a worker that is stopped while it handles a request: it can continue
+// later.
 func TestStops(t *testing.T) {
 	t.Parallel()
 	g := startGuard(t, "serves")
@@ -21,7 +22,7 @@ func TestStops(t *testing.T) {
 	worker := g.worker()
 	started := time.Now()
 	got, text := g.probe("one", "/first/stop")
-	const tick = 10 * time.Millisecond // the kernel says in ticks when the request has arrived
+	const tick = 10 * time.Millisecond // the kernel's receive time of the request is rounded to ticks
 	if took := time.Since(started); got != errored || took < 1500*time.Millisecond-tick {
 		t.Errorf("a worker that stops: %s %q after %s, want Errored half a second after the timeout", got, text, took)
 	}
@@ -33,12 +34,12 @@ func TestStops(t *testing.T) {
 	}
 	for range 20 {
 		if got, text := g.probe(patient, "/ok"); got != success {
-			t.Errorf("after it goes on: %s %q, want Success", got, text)
+			t.Errorf("after it continues: %s %q, want Success", got, text)
 		}
 	}
 }
 
-// TestDiesBeforeItReads kills a worker that has stopped before: requests that it has been given go to the next one.
+// TestDiesBeforeItReads kills a worker that was stopped before: its unread requests go to the next worker.
 func TestDiesBeforeItReads(t *testing.T) {
 	t.Parallel()
 	g := startGuard(t, "serves")
@@ -52,7 +53,7 @@ func TestDiesBeforeItReads(t *testing.T) {
 			}
 		})
 	}
-	if got, text := g.probe("one", "/ok"); got != errored { // the others have come before
+	if got, text := g.probe("one", "/ok"); got != errored { // the others arrived before
 		t.Errorf("a worker that has stopped: %s %q, want Errored", got, text)
 	}
 	if calls, err := os.ReadFile(g.hooks); err == nil {
@@ -117,7 +118,7 @@ func TestHookWaitsForAWorker(t *testing.T) {
 	g.kill()
 	g.logged("worker ended")
 	if got, text := g.probe("hook", "/hook?slow"); got != success {
-		t.Errorf("hook while no worker runs: %s %q, want it called", got, text)
+		t.Errorf("hook without a worker: %s %q, want a call", got, text)
 	}
 	g.calledOnce()
 }

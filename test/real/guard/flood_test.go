@@ -14,8 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
 )
 
-// flood makes connections from another address than the kubelet's, more than the guard has files, until stop is called: some say
-// nothing, some say it slowly, and some ask for a probe.
+// flood opens connections from an address other than the kubelet's, more than the guard has files, until stop is
+// called: some are silent, some send slowly, and some make probes.
 func flood(t *testing.T, address string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -31,7 +31,7 @@ func flood(t *testing.T, address string) (stop func()) {
 				if err != nil {
 					continue
 				}
-				_, _ = io.WriteString(c, says[n%len(says)]) // the guard may have closed it
+				_, _ = io.WriteString(c, says[n%len(says)]) // the guard may have closed the connection
 				_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 				_, _ = io.Copy(io.Discard, c) // as above
 				_ = c.Close()
@@ -49,8 +49,8 @@ func TestFlood(t *testing.T) {
 		role string
 		want verdict
 	}{
-		"while a worker runs": {"serves", success},
-		"while none runs":     {"ready once", errored},
+		"while a worker runs":  {"serves", success},
+		"while no worker runs": {"ready once", errored},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// rssAnon is the guard's, in bytes.
+// rssAnon returns the guard's anonymous memory, in bytes.
 func (g *guarded) rssAnon() int {
 	g.t.Helper()
 	m, err := memorytest.Of(g.cmd.Process.Pid)
@@ -92,7 +92,7 @@ func (g *guarded) rssAnon() int {
 	return int(m.RssAnon)
 }
 
-// TestGarbage shows that a guard at work does not grow: it makes no garbage.
+// TestGarbage shows that a busy guard does not grow: it allocates no garbage.
 func TestGarbage(t *testing.T) {
 	g := startGuard(t, "serves")
 	g.waitReady()

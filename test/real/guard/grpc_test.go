@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// call makes a call of HTTP/2 on a connection of its own, as a client of gRPC does.
+// call makes an HTTP/2 call on a new connection, as a gRPC client does.
 func (g *guarded) call(at, path, body string) (string, error) {
 	transport := &http.Transport{Protocols: http2()}
 	defer transport.CloseIdleConnections()
@@ -39,7 +39,7 @@ func TestCalls(t *testing.T) {
 	g := startGuard(t, "serves")
 	g.waitReady()
 	if text, err := g.call(g.grpc, "/ok", "message"); err != nil || !strings.HasPrefix(text, strconv.Itoa(g.worker())) {
-		t.Errorf("answer %q, %v, want that of the worker", text, err)
+		t.Errorf("answer %q, %v, want the worker's", text, err)
 	}
 	if text, err := g.call(g.grpc, "/ok", strings.Repeat("x", 40<<10)); err == nil {
 		t.Errorf("a call that is too long is answered %q", text)
@@ -50,7 +50,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestCallOutlivesTheWorker has the first worker die of a call, which the second one answers.
+// TestCallOutlivesTheWorker has a call that kills the first worker, and that the second worker
+// answers.
 func TestCallOutlivesTheWorker(t *testing.T) {
 	t.Parallel()
 	g := startGuard(t, "serves")
@@ -58,11 +59,12 @@ func TestCallOutlivesTheWorker(t *testing.T) {
 	first := strconv.Itoa(g.worker())
 	text, err := g.call(g.grpc, "/first/die", "message")
 	if err != nil || text == "" || text == first {
-		t.Errorf("answer %q, %v, want that of another worker than %s", text, err, first)
+		t.Errorf("answer %q, %v, want another worker's than %s", text, err, first)
 	}
 }
 
-// TestNoCalls has what no client of gRPC sends, and what goes on for ever: the guard ends each connection, and answers others meanwhile.
+// TestNoCalls sends invalid and endless data that no gRPC client sends: the guard closes each connection, and serves
+// other clients meanwhile.
 func TestNoCalls(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

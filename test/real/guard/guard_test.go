@@ -28,17 +28,17 @@ func TestAnswersPass(t *testing.T) {
 		want     verdict
 		text     string
 	}{
-		"success":              {id: patient, path: "/ok", want: success, text: strconv.Itoa(g.worker()) + " 127.0.0.1:"},
-		"no such id":           {id: "other", path: "/ok", want: success},
-		"no id":                {path: "/ok", want: success},
-		"a hook":               {id: "hook", path: "/ok", want: success},
-		"failure":              {id: patient, path: "/fail", want: failure, text: "503"},
-		"closed by the worker": {id: patient, path: "/cut", want: failure, text: "EOF"},
-		"a slow one":           {id: patient, path: "/first/slow", want: success},
-		"a worker that hangs":  {id: "one", path: "/first/hang", want: errored},
-		"a long request":       {id: patient, path: long, want: success, text: strconv.Itoa(len(long))},
-		"one that is too long": {id: patient, path: "/" + strings.Repeat("x", 200<<10), want: failure},
-		"a long answer":        {id: patient, path: "/long", want: success},
+		"success":                  {id: patient, path: "/ok", want: success, text: strconv.Itoa(g.worker()) + " 127.0.0.1:"},
+		"unknown ID":               {id: "other", path: "/ok", want: success},
+		"no id":                    {path: "/ok", want: success},
+		"a hook":                   {id: "hook", path: "/ok", want: success},
+		"failure":                  {id: patient, path: "/fail", want: failure, text: "503"},
+		"closed by the worker":     {id: patient, path: "/cut", want: failure, text: "EOF"},
+		"a slow one":               {id: patient, path: "/first/slow", want: success},
+		"hanging worker":           {id: "one", path: "/first/hang", want: errored},
+		"a long request":           {id: patient, path: long, want: success, text: strconv.Itoa(len(long))},
+		"request that is too long": {id: patient, path: "/" + strings.Repeat("x", 200<<10), want: failure},
+		"a long answer":            {id: patient, path: "/long", want: success},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -58,12 +58,12 @@ func TestWaitsForTheNextWorker(t *testing.T) {
 		want           verdict
 		atLeast        time.Duration
 	}{
-		"asked before it died":          {role: "serves", id: patient, path: "/first/die", want: success},
-		"the next comes in time":        {role: "slow again", id: patient, path: "/first/die", want: success, atLeast: slow},
-		"the next does not":             {role: "ready once", id: "one", path: "/first/die", want: errored, atLeast: time.Second},
-		"a longer timeout":              {role: "ready once", id: "three", path: "/first/die", want: errored, atLeast: 3 * time.Second},
-		"of no probe, the shortest one": {role: "ready once", path: "/first/die", want: errored, atLeast: time.Second},
-		"what kills each worker":        {role: "serves", id: patient, path: "/always/die", want: errored},
+		"before the worker dies":         {role: "serves", id: patient, path: "/first/die", want: success},
+		"next worker in time":            {role: "slow again", id: patient, path: "/first/die", want: success, atLeast: slow},
+		"next worker too late":           {role: "ready once", id: "one", path: "/first/die", want: errored, atLeast: time.Second},
+		"a longer timeout":               {role: "ready once", id: "three", path: "/first/die", want: errored, atLeast: 3 * time.Second},
+		"no ID, shortest timeout":        {role: "ready once", path: "/first/die", want: errored, atLeast: time.Second},
+		"request that kills each worker": {role: "serves", id: patient, path: "/always/die", want: errored},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestWaitsForTheNextWorker(t *testing.T) {
 			g.waitReady()
 			started := time.Now()
 			got, text := g.probe(tc.id, tc.path)
-			const tick = 10 * time.Millisecond // the kernel says in ticks when the request has arrived
+			const tick = 10 * time.Millisecond // the kernel's receive time of the request is rounded to ticks
 			if took := time.Since(started); got != tc.want || took < tc.atLeast-tick {
 				t.Errorf("verdict = %s %q after %s, want %s after %s at least", got, text, took, tc.want, tc.atLeast)
 			}
@@ -80,12 +80,12 @@ func TestWaitsForTheNextWorker(t *testing.T) {
 	}
 }
 
-// TestKilledTwentyTimes is a minute of the kubelet's, compressed: its prober would restart nothing.
+// TestKilledTwentyTimes compresses a minute of probes: the kubelet's prober would restart nothing.
 func TestKilledTwentyTimes(t *testing.T) {
 	t.Parallel()
 	g := startGuard(t, "serves")
 	g.waitReady()
-	const kills, asked = 20, 30 // and how many probes between two kills
+	const kills, asked = 20, 30 // and probes between two kills
 	stop := make(chan struct{})
 	var mu sync.Mutex
 	counts := map[verdict]int{}
@@ -128,8 +128,8 @@ func TestKilledTwentyTimes(t *testing.T) {
 		t.Error("no Success in all that time")
 	}
 	g.waitReady()
-	if n := strings.Count(g.logs.String(), "worker ended, it will be started again"); n != kills {
-		t.Errorf("the guard says that workers ended %d times, want %d", n, kills)
+	if n := strings.Count(g.logs.String(), "worker ended, restarting it"); n != kills {
+		t.Errorf("the guard reports %d ended workers, want %d", n, kills)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestGuardIsKilled(t *testing.T) {
 	g := startGuard(t, "serves")
 	g.waitReady()
 	worker := g.worker()
-	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", g.address) // one that is open does not keep the port
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", g.address) // an open connection does not keep the port open
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,15 +168,15 @@ func TestSignals(t *testing.T) {
 		signals []os.Signal
 		code    int
 	}{
-		"a drain":             {"serves", []os.Signal{syscall.SIGTERM}, 0},
-		"Ctrl-C":              {"serves", []os.Signal{os.Interrupt}, 0},
-		"the second ends":     {"serves", []os.Signal{syscall.SIGTERM, os.Interrupt}, 7},
-		"one that is ignored": {"drains for ever", []os.Signal{syscall.SIGTERM, syscall.SIGTERM}, 128 + 9},
-		// Shell and kernel may each send one.
+		"a drain":                      {"serves", []os.Signal{syscall.SIGTERM}, 0},
+		"Ctrl-C":                       {"serves", []os.Signal{os.Interrupt}, 0},
+		"second signal ends the drain": {"serves", []os.Signal{syscall.SIGTERM, os.Interrupt}, 7},
+		"ignored signal":               {"drains for ever", []os.Signal{syscall.SIGTERM, syscall.SIGTERM}, 128 + 9},
+		// Shell and kernel may each send a signal.
 		"a terminal closes": {"serves", []os.Signal{syscall.SIGHUP, syscall.SIGHUP}, 0},
-		"a hurry after it":  {"serves", []os.Signal{syscall.SIGHUP, syscall.SIGTERM}, 7},
+		"SIGTERM after it":  {"serves", []os.Signal{syscall.SIGHUP, syscall.SIGTERM}, 7},
 	}
-	// If this test was started with nohup, the guards would ignore SIGHUP, too: a listener ends that.
+	// If this test runs under nohup, the guards would ignore SIGHUP, too: a handler prevents that.
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGHUP)
 	t.Cleanup(func() { signal.Stop(heard) })
@@ -192,13 +192,13 @@ func TestSignals(t *testing.T) {
 				if n > 0 {
 					break
 				}
-				g.logged("worker drains") // the kernel makes one of two signals that wait
+				g.logged("worker drains") // the kernel merges two pending signals
 				if v, text := g.probe(patient, "/ok"); v != success {
 					t.Errorf("probe during the drain: %s %s, want Success", v, text)
 				}
 			}
 			if tc.code == 0 {
-				_, _ = g.probe(patient, "/end") // the worker may end before it has answered
+				_, _ = g.probe(patient, "/end") // the worker may exit before its response
 			}
 			if code := g.exitCode(); code != tc.code {
 				t.Errorf("exit code = %d, want %d", code, tc.code)
@@ -206,14 +206,15 @@ func TestSignals(t *testing.T) {
 			if err := refused(t.Context(), g.address); err != nil {
 				t.Error(err)
 			}
-			if strings.Contains(g.logs.String(), "started again") {
+			if strings.Contains(g.logs.String(), "restarting it") {
 				t.Error("a worker was started during the end")
 			}
 		})
 	}
 }
 
-// TestEnd has a request open that the worker never answers. The end of the agent must not become a Failure.
+// TestEnd has an open request that the worker never answers. The end of the agent must not become a
+// Failure.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	g := startGuard(t, "serves")
@@ -233,7 +234,7 @@ func TestEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.logged("worker drains")
-	_, _ = g.probe(patient, "/end") // it may end before it has answered
+	_, _ = g.probe(patient, "/end") // the worker may exit before its response
 	if v := <-verdicts; !strings.HasPrefix(v, string(errored)) {
 		t.Errorf("verdict = %s, want Errored", v)
 	}
@@ -242,7 +243,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestEndBeforeAHook shows that a hook which no worker has begun fails: it was not called.
+// TestEndBeforeAHook shows that a hook fails if no worker has started it: it was not called.
 func TestEndBeforeAHook(t *testing.T) {
 	t.Parallel()
 	g := startGuard(t, "ready once")
@@ -257,13 +258,13 @@ func TestEndBeforeAHook(t *testing.T) {
 	if _, err := io.WriteString(c, "GET /hook HTTP/1.1\r\nHost: x\r\nSonde-Probe: hook\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if v, text := g.probe("one", "/ok"); v != errored { // the guard has had it after the hook
+	if v, text := g.probe("one", "/ok"); v != errored { // the guard receives it after the hook
 		t.Fatalf("a probe while no worker answers: %s %s", v, text)
 	}
 	if err := g.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if answer, _ := io.ReadAll(c); len(answer) > 0 { // a reset is as good as an end
+	if answer, _ := io.ReadAll(c); len(answer) > 0 { // a reset is as good as FIN
 		t.Errorf("the hook is answered %q, want a connection that ends without an answer", answer)
 	}
 }
@@ -275,7 +276,7 @@ func TestMisconfigured(t *testing.T) {
 		t.Errorf("exit code = %d, want the worker's, 3", code)
 	}
 	if n := strings.Count(g.logs.String(), "bad option"); n != 1 {
-		t.Errorf("it was tried %d times, want once", n)
+		t.Errorf("the hook was called %d times, want 1", n)
 	}
 }
 
@@ -293,7 +294,7 @@ func TestNeverReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := g.exitCode(); code != 128+9 {
-		t.Errorf("exit code = %d, want that of the worker's signal", code)
+		t.Errorf("exit code = %d, want the worker's signal", code)
 	}
 }
 
@@ -310,8 +311,8 @@ func TestPortIsTaken(t *testing.T) {
 	}
 }
 
-// TestSilentWhileTheWorkerHangs stops the worker: probes are Errored, which the kubelet discards, and the question for the agent itself has no answer, which
-// it counts. The worker answers it when it goes on.
+// TestSilentWhileTheWorkerHangs stops the worker: probes are Errored, which the kubelet discards. The agent's own
+// liveness probe gets no response, which the kubelet counts; the worker responds when it continues.
 func TestSilentWhileTheWorkerHangs(t *testing.T) {
 	t.Parallel()
 	g := startGuard(t, "serves")
@@ -330,7 +331,7 @@ func TestSilentWhileTheWorkerHangs(t *testing.T) {
 	}
 	select {
 	case v := <-alive:
-		t.Errorf("the guard says %s for a worker that hangs, want no answer", v)
+		t.Errorf("the guard returns %s for a hanging worker, want no response", v)
 	default:
 	}
 	if err := syscall.Kill(worker, syscall.SIGCONT); err != nil {
@@ -339,10 +340,10 @@ func TestSilentWhileTheWorkerHangs(t *testing.T) {
 	select {
 	case v := <-alive:
 		if v != success {
-			t.Errorf("the worker says %s when it goes on, want Success", v)
+			t.Errorf("the worker returns %s after it continues, want Success", v)
 		}
 	case <-wait.Context(t).Done():
-		t.Fatal("the worker does not answer when it goes on")
+		t.Fatal("the worker does not respond after it continues")
 	}
 }
 
@@ -361,7 +362,7 @@ func TestClientLeaves(t *testing.T) {
 		t.Helper()
 		wait.Until(t, "", func() error {
 			if _, text := g.probe(patient, "/left"); text != want {
-				return fmt.Errorf("the worker says that the client %s, want %s", text, want)
+				return fmt.Errorf("the worker reports that the client %s, want %s", text, want)
 			}
 			return nil
 		})
@@ -373,7 +374,8 @@ func TestClientLeaves(t *testing.T) {
 	says("left")
 }
 
-// TestClientsThatKeepConnections get another one for each request, as is told them in time.
+// TestClientsThatKeepConnections checks that each response closes its connection, as its headers
+// announce.
 func TestClientsThatKeepConnections(t *testing.T) {
 	t.Parallel()
 	g := startGuard(t, "serves")

@@ -23,18 +23,18 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// files is the limit of file descriptors, so that a flood needs few.
+// files is the limit of file descriptors, so that a flood needs few connections.
 const files = 200
 
 // guarded is a guard with its workers.
 type guarded struct {
 	t       testing.TB
 	cmd     *exec.Cmd
-	ended   chan struct{} // closed when the guard has
+	ended   chan struct{} // closed when the guard has ended
 	logs    *logtest.Buffer
 	address string
-	grpc    string // address for patient gRPC probes
-	short   string // address for gRPC probes of two seconds
+	grpc    string // address of the gRPC probe patient
+	short   string // address of the gRPC probe with a timeout of two seconds
 	hooks   string
 }
 
@@ -60,7 +60,7 @@ func (g *guarded) start() {
 		g.t.Fatal(err)
 	}
 	go func() {
-		_ = g.cmd.Wait() // the state says how
+		_ = g.cmd.Wait() // the process state has the exit code
 		close(g.ended)
 	}()
 	g.t.Cleanup(func() {
@@ -72,7 +72,7 @@ func (g *guarded) start() {
 	})
 }
 
-// exitCode waits for the end.
+// exitCode waits for the end, and returns the exit code.
 func (g *guarded) exitCode() int {
 	g.t.Helper()
 	select {
@@ -83,7 +83,7 @@ func (g *guarded) exitCode() int {
 	return g.cmd.ProcessState.ExitCode()
 }
 
-// workers are the children that run.
+// workers returns the running children.
 func (g *guarded) workers() []int { return children(g.cmd.Process.Pid) }
 
 func children(pid int) (pids []int) {
@@ -91,7 +91,7 @@ func children(pid int) (pids []int) {
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		child, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
@@ -102,7 +102,7 @@ func children(pid int) (pids []int) {
 	return pids
 }
 
-// worker waits for the one that runs.
+// worker waits for a running worker.
 func (g *guarded) worker() (pid int) {
 	g.t.Helper()
 	wait.Until(g.t, "", func() error {
@@ -131,7 +131,7 @@ func (g *guarded) kill() {
 	})
 }
 
-// waitReady waits until a worker answers.
+// waitReady waits until a worker responds.
 func (g *guarded) waitReady() {
 	g.t.Helper()
 	wait.Until(g.t, "", func() error {
@@ -150,7 +150,7 @@ const (
 	errored verdict = "Errored"
 )
 
-// probe asks as the kubelet does, and judges as it does.
+// probe makes a probe and returns the verdict, as the kubelet does.
 func (g *guarded) probe(id, path string) (verdict, string) {
 	return probe(g.t.Context(), g.address, id, path)
 }
@@ -202,7 +202,7 @@ func (g *guarded) logged(pattern string) {
 	})
 }
 
-// refused says why the port is not closed.
+// refused returns an error unless the port is closed.
 func refused(ctx context.Context, address string) error {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err == nil {

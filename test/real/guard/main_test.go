@@ -1,4 +1,4 @@
-// Package guard_test tries the guard and its worker as processes: this program, started again.
+// Package guard_test tests the guard and its worker as processes of this test binary.
 package guard_test
 
 import (
@@ -24,16 +24,17 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 )
 
-// patient is the ID of a probe whose timeout is longer than any test: a busy machine makes no Errored of it.
+// patient is the ID of a probe with a timeout longer than any test, so that a busy machine does not cause
+// Errored.
 const patient = "patient"
 
-// Variables of processes that tests start of this binary.
+// Variables of the processes that tests start from this binary.
 const (
-	roleEnv    = "SONDE_TEST_ROLE"    // what a worker does; set in guards
-	addressEnv = "SONDE_TEST_ADDRESS" // that it listens on
-	grpcEnv    = "SONDE_TEST_GRPC"    // that it listens on for a patient gRPC probe
-	shortEnv   = "SONDE_TEST_SHORT"   // that it listens on for a gRPC probe of two seconds
-	hooksEnv   = "SONDE_TEST_HOOKS"   // file that takes a line for each call of a hook
+	roleEnv    = "SONDE_TEST_ROLE"    // the worker's behavior; set in guards
+	addressEnv = "SONDE_TEST_ADDRESS" // address where it listens
+	grpcEnv    = "SONDE_TEST_GRPC"    // address of a gRPC probe with the timeout of patient
+	shortEnv   = "SONDE_TEST_SHORT"   // address of a gRPC probe with a timeout of two seconds
+	hooksEnv   = "SONDE_TEST_HOOKS"   // file that gets a line for each call of a hook
 )
 
 func TestMain(m *testing.M) {
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// work is a worker with a server of a few paths in place of an agent.
+// work is a worker whose HTTP server has a few paths, instead of an agent.
 func work(role string) int {
 	starts, _ := worker.Guarded()
 	switch {
@@ -104,14 +105,15 @@ func work(role string) int {
 	}
 }
 
-// hang never returns. Without a timer, a program without cgo would end, since nothing could wake it.
+// hang never returns. It uses a timer, because a program without cgo would exit if nothing could
+// wake it.
 func hang() {
 	for {
 		time.Sleep(time.Hour)
 	}
 }
 
-// slow is how long a slow worker, or a slow answer, takes.
+// slow is how long a slow worker, or a slow response, takes.
 const slow = 700 * time.Millisecond
 
 func http2() *http.Protocols {
@@ -120,7 +122,7 @@ func http2() *http.Protocols {
 	return p
 }
 
-// mux answers a few paths. /end ends the drain of this worker.
+// mux serves a few paths. /end ends the drain of this worker.
 func mux(end func()) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/end", func(http.ResponseWriter, *http.Request) { end() })
@@ -172,7 +174,7 @@ func act(action string) {
 		hang()
 	case "stop":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		time.Sleep(50 * time.Millisecond) // another thread may get it
+		time.Sleep(50 * time.Millisecond) // another thread may receive the signal
 	case "hang":
 		hang()
 	case "slow":
@@ -182,8 +184,8 @@ func act(action string) {
 
 var lastAddress atomic.Int32
 
-// freeAddress is one on which nothing listens, and whose port the kernel gives to no connection. Its IP address is of no other call, so that
-// tests beside each other do not get the same.
+// freeAddress returns an address where nothing listens, with a port that the kernel does not use for connections.
+// Each call uses another IP address, so that parallel tests never share one.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	n := lastAddress.Add(1)

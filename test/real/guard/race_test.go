@@ -2,5 +2,5 @@
 
 package guard_test
 
-// raceEnabled says that the race detector takes more memory than all the rest.
+// raceEnabled is true because the race detector uses most of the memory.
 const raceEnabled = true

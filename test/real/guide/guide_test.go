@@ -24,21 +24,21 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// block is a block of a guide: sh for commands, text for what they print.
+// block matches a block of a guide: sh for commands, text for their output.
 var block = regexp.MustCompile("(?ms)^```(sh|text)\n(.*?)^```$")
 
-// part is a page below docs, or a section of it.
+// part is a page below docs, or a section of a page.
 type part struct {
 	page    string
-	section string // its heading; "" for the whole page
-	// steps is how many blocks of commands are followed, from the first; 0 means all.
+	section string // its heading; "" means the whole page
+	// steps is the number of blocks of commands to run, from the first; 0 means all.
 	steps int
 }
 
-// tenCommands are where most guides begin.
+// tenCommands is the section with which most guides begin.
 var tenCommands = part{page: "guides/first-mesh.md", section: "Ten commands"}
 
-// guides are the sessions that people are told to have, each in a shell of its own.
+// guides are the sessions of a reader, each in its own shell.
 var guides = map[string][]part{
 	"first-mesh":       {tenCommands},
 	"universal-health": {tenCommands, {page: "guides/universal-health.md"}},
@@ -48,11 +48,11 @@ var guides = map[string][]part{
 	"serving-ca":       {tenCommands, {page: "guides/serving-ca.md"}},
 }
 
-// onCluster are the guides that test/e2e follows.
+// onCluster has the guides that test/e2e follows.
 var onCluster = []part{{page: "guides/install.md"}, {page: "guides/upgrade.md"}, {page: "guides/uninstall.md"}}
 
-// TestGuides runs the commands of each guide in one shell in an empty directory, and compares what they print. The ports are those of
-// the guides, in a network namespace of its own.
+// TestGuides runs the commands of each guide in one shell in an empty directory, and compares their output. The
+// guides use fixed ports, so the test has its own network namespace.
 func TestGuides(t *testing.T) {
 	slowtest.Skip(t, "the commands of the guides run, with real Envoys")
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestGuides(t *testing.T) {
 	}
 }
 
-// programs returns a directory with links to the programs that guides need.
+// programs returns a directory with links to the programs of the guides.
 func programs(t *testing.T) string {
 	t.Helper()
 	built, err := harness.Build(t.Context(), false)
@@ -87,7 +87,7 @@ func follow(t *testing.T, path string, parts []part) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", "set -euo pipefail\ntrap 'kill $(jobs -p); wait' EXIT\n"+commands)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // so that it ends what it has started
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // so that it ends its own processes
 	cmd.Dir = directory
 	cmd.Env = append(os.Environ(), "PATH="+path+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
@@ -110,7 +110,7 @@ func follow(t *testing.T, path string, parts []part) {
 	}
 }
 
-// read returns the commands of parts, and what they print.
+// read returns the commands of parts, and their expected output.
 func read(t *testing.T, parts []part) (commands, output string) {
 	t.Helper()
 	var sh, text strings.Builder
@@ -157,7 +157,7 @@ func docs(t *testing.T) string {
 	return filepath.Join(root, "docs")
 }
 
-// TestAllAreFollowed fails for commands that no test runs, though their block says so.
+// TestAllAreFollowed fails for sh blocks that no test runs.
 func TestAllAreFollowed(t *testing.T) {
 	followed := map[string]bool{}
 	for _, parts := range append(slices.Collect(maps.Values(guides)), underSystemd, onCluster) {

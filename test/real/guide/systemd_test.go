@@ -23,10 +23,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// underSystemd is what root does on a machine with systemd, in a clone with the mesh of the ten commands.
+// underSystemd has the steps of root on a machine with systemd, in a clone with the mesh of the ten
+// commands.
 var underSystemd = []part{{page: "guides/first-mesh.md", section: "The same under systemd"}, {page: "tokens.md"}}
 
-// application makes the unit of the backend's application, which answers slowly what it is asked for slowly.
+// application creates the unit of the backend's application, which responds slowly to slow requests.
 const application = `
 cat >/srv/backend.py <<'END'
 import http.server, time
@@ -48,8 +49,8 @@ WantedBy=multi-user.target
 END
 systemctl enable --now backend`
 
-// TestSystemd follows the guide on a machine with systemd, and then does to the units what happens to units. Some containers cannot run
-// such a machine: TestUnits reads the units there, and .ci/run does not let the test be left out.
+// TestSystemd follows the guide on a machine with systemd, and then kills, hangs and restarts the units. Some
+// containers cannot run such a machine: there, TestUnits only parses the units, but .ci/run requires this test.
 func TestSystemd(t *testing.T) {
 	slowtest.Skip(t, "systemd runs the units")
 	t.Parallel()
@@ -62,7 +63,7 @@ func TestSystemd(t *testing.T) {
 		t.Errorf("it prints (-want +got):\n%s", diff)
 	}
 
-	// Each step ends with the mesh as it was.
+	// Each step leaves the mesh as it was.
 	const hello = "hello from the backend\n"
 	const call = `
 sonde-dp wait --timeout=1m
@@ -98,12 +99,12 @@ date +%s >/srv/reboot`)
 		t.Errorf("after the reboot it prints (-want +got):\n%s", diff)
 	}
 	const unheard = "journalctl --no-pager --output=cat --unit='sonde-dp@*' --since=@$(cat /srv/reboot) | grep 'drain notice not acknowledged' || true"
-	if got := m.run(t, "look for drains that nobody heard of", unheard); got != "" {
+	if got := m.run(t, "look for unacknowledged drains", unheard); got != "" {
 		t.Errorf("the control plane did not wait for its agents:\n%s", got)
 	}
 }
 
-// died returns commands that kill the main process of a unit so many times, each time it has been started again.
+// died returns commands that kill the main process of a unit several times, each time after its restart.
 func died(unit string, times int) string {
 	return fmt.Sprintf(`
 begun=$(systemctl show --property=NRestarts --value %[1]s)
@@ -113,8 +114,8 @@ for n in $(seq %[2]d); do
 done`, unit, times)
 }
 
-// hung returns commands that stop all processes of a unit, and wait until systemd has started it again. The unit has less time for it than
-// it comes with.
+// hung returns commands that stop all processes of a unit, and wait until systemd has restarted it. They shorten the
+// unit's watchdog timeout.
 func hung(unit string) string {
 	return fmt.Sprintf(`
 drop=/etc/systemd/system/%[1]s.service.d
@@ -130,16 +131,16 @@ systemctl daemon-reload
 systemctl restart %[1]s`, unit)
 }
 
-// machine is one with systemd, in namespaces of this one.
+// machine is a machine with systemd, in namespaces of this machine.
 type machine struct {
 	cgroup string
-	// ended is closed when it has ended; log and err are what it left.
+	// ended is closed when the machine has ended; log and err have its output and error.
 	ended chan struct{}
 	log   bytes.Buffer
 	err   error
 }
 
-// cannotMount is what boot.sh ends with where there are no overlays.
+// cannotMount is the exit code of boot.sh if the machine does not support overlays.
 const cannotMount = 77
 
 // boot boots a machine, which ends with the test.
@@ -172,7 +173,7 @@ func boot(t *testing.T) *machine {
 	return m
 }
 
-// newCgroup makes a cgroup of version 2, which is removed at the end of the test.
+// newCgroup creates a cgroup of version 2, and removes it at the end of the test.
 func newCgroup(t *testing.T) string {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -193,7 +194,7 @@ func newCgroup(t *testing.T) string {
 	return ""
 }
 
-// removeCgroup removes a cgroup and those in it. Their last processes may not be gone yet.
+// removeCgroup removes a cgroup and its children. Their last processes may not have ended yet.
 func removeCgroup(cgroup string) error {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -214,7 +215,7 @@ func removeCgroup(cgroup string) error {
 	}
 }
 
-// init returns the process id of the machine's first process, "" while it has none.
+// init returns the process id of the machine's first process, or "" if none runs.
 func (m *machine) init() string {
 	pid, _ := os.ReadFile(filepath.Join(m.cgroup, "init.scope", "cgroup.procs"))
 	return strings.TrimSpace(string(pid))
@@ -236,7 +237,7 @@ func (m *machine) await(t *testing.T, before string) {
 		if pid := m.init(); pid == "" || pid == before {
 			continue
 		}
-		// It may be degraded by units that have nothing to do with this.
+		// Unrelated units may degrade the machine.
 		out, _ := m.command(t.Context(), "systemctl is-system-running").Output()
 		if state = strings.TrimSpace(string(out)); state == "running" || state == "degraded" {
 			return
@@ -245,7 +246,7 @@ func (m *machine) await(t *testing.T, before string) {
 	t.Fatalf("the machine is %q after a minute", state)
 }
 
-// command returns commands of root on the machine, in the clone.
+// command returns a command that runs as root on the machine, in the clone.
 func (m *machine) command(ctx context.Context, commands string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter", "--target", m.init(), "--all", "bash", "-c", "set -euo pipefail\ncd /root/clone\n"+commands)
 	cmd.Env = []string{"HOME=/root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -253,7 +254,7 @@ func (m *machine) command(ctx context.Context, commands string) *exec.Cmd {
 	return cmd
 }
 
-// run runs commands, and returns what they print.
+// run runs commands, and returns their output.
 func (m *machine) run(t *testing.T, name, commands string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -270,16 +271,16 @@ func (m *machine) run(t *testing.T, name, commands string) string {
 	return stdout.String()
 }
 
-// reboot stops everything, and starts it again.
+// reboot stops all processes, and boots again.
 func (m *machine) reboot(t *testing.T) {
 	t.Helper()
 	before := m.init()
 	m.run(t, "reboot", "systemctl reboot")
-	// A process that came in now would be stopped, and hold the end up.
+	// A process that enters now would be stopped, and delay the shutdown.
 	m.await(t, before)
 }
 
-// TestUnits has systemd read the units of deploy/systemd, with the built programs in their places.
+// TestUnits has systemd verify the units of deploy/systemd, with the built programs in place.
 func TestUnits(t *testing.T) {
 	slowtest.Skip(t, "systemd reads the units")
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
@@ -291,7 +292,7 @@ func TestUnits(t *testing.T) {
 	units, err := filepath.Glob(filepath.Join(root, "deploy", "systemd", "*.service"))
 	must.Do(t, err)
 	if len(units) != 2 {
-		t.Errorf("there are %d units, want 2", len(units))
+		t.Errorf("found %d units, want 2", len(units))
 	}
 	directory := t.TempDir()
 	for _, unit := range units {

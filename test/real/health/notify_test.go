@@ -1,4 +1,4 @@
-// Package health shows what package health promises with the kernel's sockets.
+// Package health tests package health with the kernel's sockets.
 package health
 
 import (
@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestServiceManagerIsNotified has a service manager listen, as systemd does.
+// TestServiceManagerIsNotified listens as the service manager, as systemd does.
 func TestServiceManagerIsNotified(t *testing.T) {
 	at := &net.UnixAddr{Net: "unixgram", Name: filepath.Join(t.TempDir(), "notify")}
 	manager, err := net.ListenUnixgram(at.Net, at)
@@ -35,7 +35,7 @@ func TestServiceManagerIsNotified(t *testing.T) {
 		buffer := make([]byte, 4096)
 		n, err := manager.Read(buffer)
 		if got := string(buffer[:n]); got != want || err != nil {
-			t.Errorf("the service manager is told %q, %v, want %q", got, err, want)
+			t.Errorf("the service manager receives %q, %v, want %q", got, err, want)
 		}
 	}
 	close(started)

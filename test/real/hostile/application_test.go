@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// serveApplication runs what the attacked proxy has behind it: HTTP of both versions on one address, and bytes on another.
+// serveApplication serves the applications of the attacked proxy: HTTP/1 and HTTP/2 on one address, and TCP on
+// another.
 func serveApplication(t *testing.T, http, tcp string) {
 	t.Helper()
 	var running sync.WaitGroup
@@ -42,7 +43,7 @@ func serveHTTP(ctx context.Context, t *testing.T, running *sync.WaitGroup, at st
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	s := &http.Server{
-		Handler: mux, Protocols: &protocols, BaseContext: func(net.Listener) context.Context { return ctx }, // handlers end with it
+		Handler: mux, Protocols: &protocols, BaseContext: func(net.Listener) context.Context { return ctx }, // its end cancels the handlers
 		MaxHeaderBytes: 1 << 20, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1 << 20},
 	}
 	running.Go(func() {
@@ -53,11 +54,11 @@ func serveHTTP(ctx context.Context, t *testing.T, running *sync.WaitGroup, at st
 	running.Go(func() { <-ctx.Done(); _ = s.Close() })
 }
 
-// What the first byte asks of the application behind the TCP inbound.
+// Commands for the application behind the TCP inbound: the first byte of a connection.
 const (
 	askEcho  = 'e'
-	askBytes = 'b' // without end
-	askStall = 's' // it reads nothing more
+	askBytes = 'b' // endless bytes
+	askStall = 's' // the application stops reading
 )
 
 func serveTCP(ctx context.Context, t *testing.T, running *sync.WaitGroup, at string) {

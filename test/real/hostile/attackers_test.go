@@ -20,21 +20,21 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// attackersVariable has the aims of the process of the attackers.
+// attackersVariable holds the aims for the attackers' process.
 const attackersVariable = "SONDE_TEST_ATTACKERS"
 
-// aims are what attackers know.
+// aims is the configuration of attackers.
 type aims struct {
 	Agents, Admin, Health string
-	// StateDir is the state directory, if there are members of the mesh among them.
+	// StateDir is the state directory of the attacking members' identities, if any.
 	StateDir string
-	// Webhook is the address of the webhook. If there is one, that is what they attack, and nothing else.
+	// Webhook is the address of the webhook. If set, only the webhook is attacked.
 	Webhook string
-	// Attacks are the names of what they do. Default: all.
+	// Attacks has the names of the attacks. Default: all.
 	Attacks []string
 }
 
-// attacks returns all that may be done.
+// attacks returns all possible attacks.
 func (a aims) attacks() []attack {
 	if a.Webhook != "" {
 		return webhookAttacks(a.Webhook)
@@ -88,7 +88,7 @@ func putBackend(m *harness.Machine, n int) error {
 	return m.Put("backend.yaml", fmt.Sprintf("type: Service\nmesh: default\nname: backend\nprotocol: tcp\nendpoints: [{address: 192.168.1.%d, port: 80}]\n", 1+n%200))
 }
 
-// startAttackers starts a process that makes attacks at once, until stop is called.
+// startAttackers starts a process that runs attacks at once, until the caller calls stop.
 func startAttackers(t *testing.T, a aims) (stop func()) {
 	t.Helper()
 	text, err := json.Marshal(a)
@@ -107,7 +107,7 @@ func startAttackers(t *testing.T, a aims) (stop func()) {
 	}
 }
 
-// attackers is the process of the attackers. It ends with its standard input.
+// attackers is the main function of the attackers' process. It ends with its standard input.
 func attackers(text string) error {
 	var a aims
 	if err := json.Unmarshal([]byte(text), &a); err != nil {
@@ -133,7 +133,7 @@ func attackers(text string) error {
 	return err
 }
 
-// identify makes the identities of members that attack, from the state of the control plane.
+// identify creates the identities of attacking members from the state of the control plane.
 func (x *target) identify(stateDir string) error {
 	id, err := sondecp.OpenIdentity(stateDir)
 	if err != nil {

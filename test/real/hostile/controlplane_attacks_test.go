@@ -21,7 +21,7 @@ import (
 // An attack runs until its context ends.
 type attack struct {
 	name  string
-	agent string // part of the name of a real agent that is started beside it, if any
+	agent string // part of the name of a real agent to start during the attack, if any
 	run   func(ctx context.Context, x *target)
 }
 
@@ -82,7 +82,7 @@ func fromAnywhere(n int) net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(127, byte(1+n>>16), byte(n>>8), byte(n))}
 }
 
-// flood opens connections at once, and then so many more each second. All are held.
+// flood opens connections at once, and then a number each second. It holds all of them.
 func flood(at func(*target) string, atOnce, perSecond int, from func(n int) net.Addr) func(context.Context, *target) {
 	return floodFrom(at, atOnce, perSecond, from, func(net.Conn) {})
 }
@@ -102,7 +102,7 @@ func floodFrom(at func(*target) string, atOnce, perSecond int, from func(n int) 
 			}
 			c, err := dialer.DialContext(ctx, "tcp", at(x))
 			if err != nil {
-				return // the queue is full, or the end
+				return // the backlog is full, or the context has ended
 			}
 			held.add(c)
 			say(c)
@@ -114,7 +114,7 @@ func asStranger(x *target, _ int) *tls.Config { return x.tls() }
 
 func asMember(x *target, n int) *tls.Config { return x.tls(x.hostile[n%len(x.hostile)]) }
 
-// floodTLS does something on connections after the handshake. These are held.
+// floodTLS runs a function on connections after the handshake, and holds them.
 func floodTLS(atOnce, perSecond int, as func(*target, int) *tls.Config, do func(context.Context, *tls.Conn)) func(context.Context, *target) {
 	return func(ctx context.Context, x *target) {
 		var held pool
@@ -132,11 +132,12 @@ func floodTLS(atOnce, perSecond int, as func(*target, int) *tls.Config, do func(
 			held.add(c)
 			running.Go(func() { do(ctx, c.(*tls.Conn)) })
 		})
-		held.close() // what is done on them ends
+		held.close() // ends the functions on them
 	}
 }
 
-// repeat calls f in workers until ctx ends: some times at once, and then so many each second.
+// repeat calls f in workers until ctx ends: a number of times at once, and then a number each
+// second.
 func repeat(ctx context.Context, atOnce, perSecond, workers int, f func(n int)) {
 	numbers := make(chan int)
 	var running sync.WaitGroup
@@ -167,7 +168,7 @@ func repeat(ctx context.Context, atOnce, perSecond, workers int, f func(n int)) 
 	}
 }
 
-// sendHello sends what a client sends first.
+// sendHello sends a TLS ClientHello.
 func sendHello(c net.Conn) {
 	client, server := net.Pipe()
 	go func() {
@@ -176,7 +177,7 @@ func sendHello(c net.Conn) {
 		_ = client.Close()
 	}()
 	hello := make([]byte, 16<<10)
-	n, _ := server.Read(hello) // a client writes it at once
+	n, _ := server.Read(hello) // a client writes it in one call
 	_ = server.Close()
 	_, _ = c.Write(hello[:n])
 }
@@ -187,12 +188,12 @@ func holdTLS(context.Context, *tls.Conn) {}
 
 func halfClose(_ context.Context, c *tls.Conn) { _ = c.CloseWrite() }
 
-// http2Attack is http2On with TLS.
+// http2Attack is http2On over TLS.
 func http2Attack(do func(context.Context, *http2.Framer) error) func(context.Context, *tls.Conn) {
 	return func(ctx context.Context, c *tls.Conn) { http2On(do)(ctx, c) }
 }
 
-// http2On speaks HTTP/2 on a connection, and drops what it receives.
+// http2On uses HTTP/2 on a connection, and drops received data.
 func http2On(do func(context.Context, *http2.Framer) error) func(context.Context, net.Conn) {
 	return func(ctx context.Context, c net.Conn) {
 		if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
@@ -212,7 +213,7 @@ func http2On(do func(context.Context, *http2.Framer) error) func(context.Context
 	}
 }
 
-// requestHeaders encodes the headers of a gRPC call, and more.
+// requestHeaders encodes the headers of a gRPC call, and additional headers.
 func requestHeaders(method string, more ...hpack.HeaderField) []byte {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
@@ -220,13 +221,13 @@ func requestHeaders(method string, more ...hpack.HeaderField) []byte {
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "cp"}, {Name: ":path", Value: method},
 		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
 	}, more...) {
-		_ = e.WriteField(h) // to a buffer
+		_ = e.WriteField(h) // writes to a buffer
 	}
 	return block.Bytes()
 }
 
-// bombHeaders has a short header in the table of the connection, and refers to it with one byte, 240,000 times: each makes a field of 48
-// bytes, and then one in the metadata of the call.
+// bombHeaders adds a short header to the connection's HPACK table, and refers to it 240,000 times with one byte. Each
+// reference creates a field of 48 bytes, and another in the call's metadata.
 func bombHeaders(_ context.Context, f *http2.Framer) error {
 	first := requestHeaders(agentv1.AgentService_Join_FullMethodName, hpack.HeaderField{Name: "a", Value: "b"})
 	rest := append(first, bytes.Repeat([]byte{0x80 | 62}, 240_000)...)
@@ -248,7 +249,7 @@ func endlessHeaders(ctx context.Context, f *http2.Framer) error {
 	e := hpack.NewEncoder(&block)
 	for n := 0; ctx.Err() == nil; n++ {
 		block.Reset()
-		_ = e.WriteField(hpack.HeaderField{Name: fmt.Sprint("x-", n), Value: strings.Repeat("v", 1000), Sensitive: true}) // to a buffer
+		_ = e.WriteField(hpack.HeaderField{Name: fmt.Sprint("x-", n), Value: strings.Repeat("v", 1000), Sensitive: true}) // writes to a buffer
 		if err := f.WriteContinuation(1, false, block.Bytes()); err != nil {
 			return err
 		}
@@ -279,12 +280,12 @@ func rapidReset(ctx context.Context, f *http2.Framer) error {
 		if err := f.WriteRSTStream(id, http2.ErrCodeCancel); err != nil {
 			return err
 		}
-		headers = []byte{0x83, 0x87, 0xbe, 0xbf, 0xc0, 0xc1} // as good as any: what counts is the stream
+		headers = []byte{0x83, 0x87, 0xbe, 0xbf, 0xc0, 0xc1} // any valid headers: the attack is about streams
 	}
 	return ctx.Err()
 }
 
-// halfJoin announces a message, and sends some of it on each stream.
+// halfJoin announces a message, and sends a part of it on each stream.
 func halfJoin(_ context.Context, f *http2.Framer) error {
 	for id := uint32(1); id < 9; id += 2 {
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: requestHeaders(agentv1.AgentService_Join_FullMethodName), EndHeaders: true}); err != nil {
@@ -297,7 +298,7 @@ func halfJoin(_ context.Context, f *http2.Framer) error {
 	return nil
 }
 
-// halfMessages sends most of a large message on each stream that a connection may have.
+// halfMessages sends most of a large message on each stream that a connection allows.
 func halfMessages(_ context.Context, f *http2.Framer) error {
 	const size = 3 << 20
 	for id := uint32(1); id < 33; id += 2 {
@@ -309,7 +310,7 @@ func halfMessages(_ context.Context, f *http2.Framer) error {
 			return err
 		}
 		data := append([]byte{0, size >> 24, size >> 16 & 0xff, size >> 8 & 0xff, size & 0xff}, make([]byte, size-1)...)
-		for ; len(data) > 0; data = data[min(len(data), 16<<10):] { // whatever the window is
+		for ; len(data) > 0; data = data[min(len(data), 16<<10):] { // ignores the window
 			if err := f.WriteData(id, false, data[:min(len(data), 16<<10)]); err != nil {
 				return err
 			}
@@ -318,7 +319,7 @@ func halfMessages(_ context.Context, f *http2.Framer) error {
 	return nil
 }
 
-// calls makes calls on connections of its own, as fast as it can.
+// calls makes calls on its own connections, as fast as possible.
 func calls(connections int, call func(context.Context, *target, int)) func(context.Context, *target) {
 	return func(ctx context.Context, x *target) {
 		var running sync.WaitGroup
@@ -333,7 +334,7 @@ func adsWithoutCertificate(ctx context.Context, x *target, _ int) {
 	conn := x.dial()
 	defer func() { _ = conn.Close() }()
 	for ctx.Err() == nil {
-		_ = askADS(ctx, conn, "default/"+strings.Repeat("n", 900)) // it is refused
+		_ = askADS(ctx, conn, "default/"+strings.Repeat("n", 900)) // the call is refused
 	}
 }
 

@@ -26,29 +26,29 @@ import (
 )
 
 const (
-	// controlPlaneMemory is the memory limit of the chart.
+	// controlPlaneMemory is the chart's memory limit.
 	controlPlaneMemory = 512 << 20
-	// late is when a question is given up: the goal is two seconds, and the machine has the attackers to run as well.
+	// late is the timeout of a user's request: the goal is two seconds, but the attackers use the same machine.
 	late = 5 * time.Second
-	// attackTime is how long each attack goes on.
+	// attackTime is the duration of each attack.
 	attackTime = 2 * time.Second
-	// hostileMembers is how many members of the mesh attack.
+	// hostileMembers is the number of members of the mesh that attack.
 	hostileMembers = 4
-	// logLimit is how many bytes one attack may add to the log.
+	// logLimit is how many bytes an attack may add to the log.
 	logLimit = 128 << 10
 )
 
-// target is a control plane in a cgroup, with those who use it.
+// target is a control plane in a cgroup, with its users.
 type target struct {
 	*harness.Machine
 	t      *testing.T
 	memory *cgrouptest.Memory
 	roots  *x509.CertPool
-	// hostile are identities of members that attack.
+	// hostile has the identities of attacking members.
 	hostile []tls.Certificate
 }
 
-// newTarget starts a control plane with these options, but for the programs.
+// newTarget starts a control plane with these options; it sets the programs itself.
 func newTarget(t *testing.T, o harness.Options) *target {
 	t.Helper()
 	g := cgrouptest.NewMemory(t, controlPlaneMemory)
@@ -74,7 +74,7 @@ func (x *target) dial(certificates ...tls.Certificate) *grpc.ClientConn {
 func (x *target) dialAt(address string, certificates ...tls.Certificate) *grpc.ClientConn {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(x.tls(certificates...))))
 	if err != nil {
-		panic(err) // wrong options
+		panic(err) // invalid options
 	}
 	return conn
 }
@@ -88,7 +88,7 @@ type member struct {
 	csr   []byte
 }
 
-// newMember declares a Dataplane, and makes its token.
+// newMember writes a Dataplane, and creates its token.
 func (x *target) newMember(name string) *member {
 	x.t.Helper()
 	p, err := x.Prepare(harness.ProxyOptions{Name: name, Service: "web"})
@@ -104,7 +104,7 @@ func (x *target) newMember(name string) *member {
 	return m
 }
 
-// join joins by the token, on a connection of its own.
+// join joins with the token, on a new connection.
 func (m *member) join(ctx context.Context) (tls.Certificate, error) {
 	conn := m.x.dial()
 	defer func() { _ = conn.Close() }()
@@ -117,7 +117,7 @@ func (m *member) join(ctx context.Context) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: r.GetIdentity().GetCertificateChain(), PrivateKey: m.key}, nil
 }
 
-// joined joins, once the control plane knows the Dataplane.
+// joined joins once the control plane has read the Dataplane.
 func (m *member) joined() tls.Certificate {
 	m.x.t.Helper()
 	var identity tls.Certificate
@@ -128,7 +128,7 @@ func (m *member) joined() tls.Certificate {
 	return identity
 }
 
-// asksADS opens an ADS stream as an Envoy does that has just started, and waits for its clusters.
+// asksADS opens an ADS stream like a newly started Envoy, and waits for its clusters.
 func (x *target) asksADS(ctx context.Context, node string, identity tls.Certificate) error {
 	conn := x.dial(identity)
 	defer func() { _ = conn.Close() }()
@@ -149,14 +149,14 @@ func askADS(ctx context.Context, conn *grpc.ClientConn, node string) error {
 	return err
 }
 
-// user asks the control plane again and again, each time as a new client.
+// user repeatedly calls the control plane, each time as a new client.
 type user struct {
 	name  string
 	pause time.Duration
 	ask   func(ctx context.Context) error
 }
 
-// users returns those who must not notice an attack.
+// users returns the users that an attack must not affect.
 func (x *target) users() []user {
 	x.t.Helper()
 	joining := x.newMember("joining")
@@ -165,7 +165,7 @@ func (x *target) users() []user {
 	identity := envoy.joined()
 	return []user{
 		{"an Envoy with a certificate", 100 * time.Millisecond, func(ctx context.Context) error { return x.asksADS(ctx, "default/envoy", identity) }},
-		// A proxy may have a certificate each second, and each attack begins with a question.
+		// A proxy may get a certificate once a second, and each attack starts with a request.
 		{"an agent that joins with a token", 1700 * time.Millisecond, func(ctx context.Context) error {
 			_, err := joining.join(ctx)
 			return err
@@ -185,7 +185,7 @@ func (x *target) users() []user {
 	}
 }
 
-// result is what a user has seen.
+// result is a user's result.
 type result struct {
 	asked   int
 	longest time.Duration
@@ -211,7 +211,7 @@ func (u user) run(ctx context.Context) (r result) {
 	}
 }
 
-// askAll has users ask until ctx ends. It fails the test if one of them is refused or late.
+// askAll has users make requests until ctx ends. It fails the test if a request is refused or late.
 func askAll(ctx context.Context, t *testing.T, users []user) {
 	t.Helper()
 	results := make([]result, len(users))
@@ -228,8 +228,8 @@ func askAll(ctx context.Context, t *testing.T, users []user) {
 	}
 }
 
-// attack runs one attack with users beside it. It fails the test if a user is refused or late, or if the control plane ends or fills
-// its log.
+// attack runs an attack together with users. It fails the test if a user is refused or late, or if the control plane
+// exits or fills its log.
 func (x *target) attack(t *testing.T, users []user, a aims) {
 	t.Helper()
 	before := x.logSize(t)
@@ -253,7 +253,8 @@ func (x *target) logSize(t *testing.T) int64 {
 	return s.Size()
 }
 
-// TestControlPlane attacks the ports of the control plane, one attack after the other. Attackers and users have the same address.
+// TestControlPlane attacks the ports of the control plane, one attack after the other. Attackers and users have the
+// same address.
 func TestControlPlane(t *testing.T) {
 	x := newTarget(t, harness.Options{Prepare: prepareMesh})
 	users := x.users()
@@ -263,22 +264,23 @@ func TestControlPlane(t *testing.T) {
 	x.rest(t)
 }
 
-// rest waits until what attackers have left is gone.
+// rest waits until the attackers' connections and goroutines have ended.
 func (x *target) rest(t *testing.T) {
 	t.Helper()
-	must.Poll(t, "connections and goroutines of attackers to be gone", func(ctx context.Context) error {
+	must.Poll(t, "connections and goroutines of attackers to end", func(ctx context.Context) error {
 		m, err := x.Metrics(ctx)
 		if err != nil {
 			return err
 		}
 		if files, goroutines := m["process_open_fds"], m["go_goroutines"]; files > 60 || goroutines > 200 {
-			return fmt.Errorf("there are %v files and %v goroutines", files, goroutines)
+			return fmt.Errorf("%v files and %v goroutines are left", files, goroutines)
 		}
 		return nil
 	})
 }
 
-// TestRealAgent starts real agents with their Envoys during the floods that kept them out.
+// TestRealAgent starts real agents with their Envoys during the floods that once kept them from
+// joining.
 func TestRealAgent(t *testing.T) {
 	x := newTarget(t, harness.Options{})
 	for _, a := range controlPlaneAttacks() {

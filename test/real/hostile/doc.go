@@ -1,2 +1,2 @@
-// Package hostile attacks the real programs as strangers and members of the mesh could, while others go on to use them.
+// Package hostile attacks Sonde's programs as strangers and members of the mesh could, while other clients use them.
 package hostile

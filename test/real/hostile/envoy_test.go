@@ -18,21 +18,21 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// sidecarMemory is the memory limit that an injected sidecar has.
+// sidecarMemory is the memory limit of an injected sidecar.
 const sidecarMemory = 512 << 20
 
-// victim is a proxy in a cgroup as large as that of an injected sidecar, with inbounds of each kind, and those who use it.
+// victim is a proxy with inbounds of each kind and clients, in a cgroup with the limits of an injected sidecar.
 type victim struct {
 	*harness.Machine
 	proxy, client *harness.Proxy
 	memory        *cgrouptest.Memory
-	// http, http2 and tcp are its inbounds.
+	// http, http2 and tcp are addresses of its inbounds.
 	http, http2, tcp string
-	// hostile is a member of the mesh that attacks.
+	// hostile is the certificate of an attacking member of the mesh.
 	hostile tls.Certificate
 }
 
-// newVictim starts a PERMISSIVE mesh, so that strangers can attack as well.
+// newVictim starts a mesh in mode PERMISSIVE, so that strangers can attack, too.
 func newVictim(t *testing.T, envoy string) *victim {
 	t.Helper()
 	v := &victim{memory: cgrouptest.NewMemory(t, sidecarMemory)}
@@ -93,18 +93,18 @@ func portOf(t *testing.T, address string) json.Number {
 	return json.Number(port)
 }
 
-// tls returns how a member of the mesh connects that attacks.
+// tls returns the TLS configuration of the attacking member.
 func (v *victim) tls(alpn ...string) *tls.Config {
 	return &tls.Config{
 		Certificates: []tls.Certificate{v.hostile}, NextProtos: append([]string{"sonde"}, alpn...),
-		InsecureSkipVerify: true, // whom it attacks does not matter
+		InsecureSkipVerify: true, // the attack works against any server
 	}
 }
 
-// users returns those who must not notice an attack.
+// users returns the users that an attack must not affect.
 func (v *victim) users() []user {
 	get := func(at string) func(context.Context) error {
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // Envoy's connections are kept
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // Envoy keeps its connections
 		return func(ctx context.Context) error {
 			_, err := harness.Get(ctx, client, "http://"+at+"/ok")
 			return err
@@ -127,9 +127,9 @@ func (v *victim) users() []user {
 	}
 }
 
-var errAnswered = errors.New("it was answered")
+var errAnswered = errors.New("the request was answered")
 
-// echo sends a byte over a new connection, and wants it back.
+// echo sends a byte over a new connection, and expects the same byte.
 func echo(ctx context.Context, at string) error {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
 	if err != nil {
@@ -149,13 +149,13 @@ func echo(ctx context.Context, at string) error {
 }
 
 const (
-	// envoyAttackTime is how long each attack on a proxy goes on.
+	// envoyAttackTime is the duration of each attack on a proxy.
 	envoyAttackTime = 4 * time.Second
-	// enoughMemory is what a proxy may use at most, in bytes, so that there is a reserve.
+	// enoughMemory is the most memory that a proxy may use, in bytes, to keep a reserve.
 	enoughMemory = sidecarMemory / 8 * 7
 )
 
-// attack runs one attack with users beside it. It fails the test if one of them is refused or late, or if Envoy ends.
+// attack runs an attack together with users. It fails the test if a user is refused or late, or if Envoy exits.
 func (v *victim) attack(t *testing.T, attack func(ctx context.Context, v *victim)) {
 	t.Helper()
 	must.Poll(t, "the proxy to be ready", func(ctx context.Context) error {
@@ -182,7 +182,8 @@ func (v *victim) attack(t *testing.T, attack func(ctx context.Context, v *victim
 	}
 }
 
-// TestEnvoy attacks the ports of a proxy, one attack after the other: all of them on the newest Envoy, the first ones on all.
+// TestEnvoy attacks the ports of a proxy, one attack after the other: the newest Envoy with all attacks, the other
+// Envoys with the first ones.
 func TestEnvoy(t *testing.T) {
 	for n, envoy := range envoys {
 		t.Run(filepath.Base(filepath.Dir(envoy)), func(t *testing.T) {

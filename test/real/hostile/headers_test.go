@@ -17,7 +17,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// forged are headers by which a client could pass for Envoy, by the application or by the proxy before it.
+// forged returns headers by which a client could pose as Envoy, as the application or as a proxy in front
+// of Envoy.
 func forged() []string {
 	return []string{
 		"x-forwarded-client-cert", "x_forwarded_client_cert", "x-forwarded_client-cert", "X_Forwarded-Client_Cert",
@@ -26,12 +27,13 @@ func forged() []string {
 	}
 }
 
-// kept are headers that look like those, and are the application's.
+// kept returns similar headers, which belong to the application.
 func kept() []string {
 	return []string{"x_my_header", "x-envoys", "forwarded_client_cert", "x-forwarded-for", "x-request-id", "x_forwarded_client_certificate"}
 }
 
-// TestForgedHeaders sends headers to each kind of inbound, with mTLS and without, and reads what the application has seen.
+// TestForgedHeaders sends headers to each kind of inbound, with and without mTLS, and checks which headers the
+// application receives.
 func TestForgedHeaders(t *testing.T) {
 	for _, envoy := range envoys {
 		t.Run(filepath.Base(filepath.Dir(envoy)), func(t *testing.T) {
@@ -73,14 +75,14 @@ func checkHeaders(t *testing.T, ask func(context.Context, http.Header) (http.Hea
 	}
 	for _, name := range kept() {
 		if lower[name] != "forged" {
-			t.Errorf("%s is %q, want it as the client sent it", name, lower[name])
+			t.Errorf("%s is %q, want the client's value", name, lower[name])
 		}
 		delete(lower, name)
 	}
 	const client = "x-forwarded-client-cert"
 	member := strings.HasPrefix(who, "a member")
 	if got := lower[client]; member != strings.HasSuffix(got, "/workload/hostile") || strings.Contains(got, "forged") {
-		t.Errorf("%s is %q, want who the client is, if it is a member", client, got)
+		t.Errorf("%s is %q, want the client's identity, if it is a member", client, got)
 	}
 	delete(lower, client)
 	for name := range lower {
@@ -91,7 +93,7 @@ func checkHeaders(t *testing.T, ask func(context.Context, http.Header) (http.Hea
 	t.Logf("the application also sees %v", slices.Sorted(maps.Keys(lower)))
 }
 
-// headers1 asks for the headers that the application sees, in the spelling of h.
+// headers1 returns the headers that the application receives over HTTP/1, in the spelling of h.
 func (v *victim) headers1(ctx context.Context, at string, h http.Header, member bool) (http.Header, error) {
 	dial := stranger(at)
 	if member {
@@ -117,7 +119,7 @@ func (v *victim) headers1(ctx context.Context, at string, h http.Header, member 
 	return decodeHeaders(answer)
 }
 
-// headers2 is headers1 by HTTP/2.
+// headers2 is headers1 over HTTP/2.
 func (v *victim) headers2(ctx context.Context, at string, h http.Header) (http.Header, error) {
 	c, err := memberWith("h2", at)(ctx, v)
 	if err != nil {

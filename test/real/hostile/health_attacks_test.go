@@ -15,7 +15,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// healthAttacks are on the ports for health and for sondectl.
+// healthAttacks returns attacks on the ports for health and for sondectl.
 func healthAttacks() []attack {
 	health := func(x *target) string { return x.Health }
 	admin := func(x *target) string { return x.Admin }
@@ -36,12 +36,12 @@ func healthAttacks() []attack {
 
 func sendRequestLine(c net.Conn) { _, _ = io.WriteString(c, "GET /readyz HTTP/1.1\r\nHost: a\r\n") }
 
-// sendScrapes asks for the metrics many times, and reads nothing.
+// sendScrapes requests the metrics many times, and reads nothing.
 func sendScrapes(c net.Conn) {
 	_, _ = io.WriteString(c, strings.Repeat("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", 100))
 }
 
-// askHealth asks until the connection is closed, and drops the answers.
+// askHealth makes requests until the connection is closed, and drops the responses.
 func askHealth(c net.Conn) {
 	go func() { _, _ = io.Copy(io.Discard, c) }()
 	go func() {
@@ -51,7 +51,7 @@ func askHealth(c net.Conn) {
 	}()
 }
 
-// http2Plain is http2Attack on a connection without TLS.
+// http2Plain is http2Attack without TLS.
 func http2Plain(do func(context.Context, *http2.Framer) error) func(net.Conn) {
 	return func(c net.Conn) {
 		ctx, cancel := context.WithTimeout(context.Background(), attackTime)
@@ -62,7 +62,7 @@ func http2Plain(do func(context.Context, *http2.Framer) error) func(net.Conn) {
 	}
 }
 
-// watchHealth opens all streams that a connection may have.
+// watchHealth opens all streams that a connection allows.
 func watchHealth(ctx context.Context, f *http2.Framer) error {
 	for id := uint32(1); id < 33; id += 2 {
 		headers := requestHeaders(healthv1.Health_Watch_FullMethodName, hpack.HeaderField{Name: "grpc-timeout", Value: "1H"})
@@ -83,7 +83,7 @@ func adminWithoutToken(ctx context.Context, x *target, _ int) {
 	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+strings.Repeat("t", 4000))
 	for ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, time.Second)
-		_, _ = adminv1.NewAdminServiceClient(conn).ListProxies(asking, &adminv1.ListProxiesRequest{}) // it is refused
+		_, _ = adminv1.NewAdminServiceClient(conn).ListProxies(asking, &adminv1.ListProxiesRequest{}) // the call is refused
 		cancel()
 	}
 }

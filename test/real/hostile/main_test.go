@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// programs are built without the race detector, which takes several times the memory. envoys has one Envoy of each supported minor version.
+// programs are built without the race detector, which multiplies the memory. envoys has an Envoy of each supported
+// minor version.
 var (
 	programs harness.Programs
 	envoys   []string

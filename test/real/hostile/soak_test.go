@@ -21,13 +21,13 @@ import (
 var soakTime = flag.Duration("soak", 10*time.Second, "how long TestSoak attacks")
 
 const (
-	// soakProxies hold ADS streams.
+	// soakProxies is the number of ADS streams.
 	soakProxies = 100
-	// quietTime is how long changes are made before the attack, at most.
+	// quietTime is the longest time with changes before the attack.
 	quietTime = time.Minute
-	// soakPause is between two changes.
+	// soakPause is the pause between two changes.
 	soakPause = 200 * time.Millisecond
-	// changeLimit is when the last ACK of a change is given up.
+	// changeLimit is the timeout for the last ACK of a change.
 	changeLimit = 10 * time.Second
 )
 
@@ -42,8 +42,8 @@ type fleet struct {
 type soakProxy struct {
 	fleet   *fleet
 	options adsclient.Options
-	version atomic.Value // string, of the assignment of the service that changes
-	news    bool         // in the response that is being read; for the goroutine of the stream
+	version atomic.Value // string: the version of the changing service's endpoints
+	news    bool         // the current response contains the change; used only by the stream's goroutine
 	streams atomic.Int32
 }
 
@@ -67,11 +67,11 @@ func (p *soakProxy) Acked() {
 
 func (p *soakProxy) live(ctx context.Context) {
 	for ctx.Err() == nil {
-		_ = adsclient.Run(ctx, p.options) // streams are counted
+		_ = adsclient.Run(ctx, p.options) // the test counts streams
 	}
 }
 
-// newFleet connects all proxies, and waits until they have the service.
+// newFleet connects all proxies, and waits until they have received the service.
 func newFleet(t *testing.T, x *target, id *sondecp.Identity) *fleet {
 	t.Helper()
 	f := &fleet{arrived: make(chan struct{}, 10*soakProxies)}
@@ -96,7 +96,7 @@ func newFleet(t *testing.T, x *target, id *sondecp.Identity) *fleet {
 	return f
 }
 
-// lastACK waits for a change, and returns how long it took.
+// lastACK waits until all proxies have ACKed a change, and returns the duration.
 func (f *fleet) lastACK(begin time.Time) (time.Duration, error) {
 	limit := time.NewTimer(changeLimit)
 	defer limit.Stop()
@@ -117,7 +117,7 @@ func (f *fleet) streams() (n int) {
 	return n
 }
 
-// change changes the service again and again. It returns how long each change took.
+// change changes the service repeatedly. It returns the duration of each change.
 func (f *fleet) change(t *testing.T, m *harness.Machine, from int, during time.Duration) (took []time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(soakPause) {
@@ -131,7 +131,7 @@ func (f *fleet) change(t *testing.T, m *harness.Machine, from int, during time.D
 	return took
 }
 
-// TestSoak makes all attacks at once beside proxies that get changes.
+// TestSoak runs all attacks at once while proxies receive changes.
 func TestSoak(t *testing.T) {
 	x := newTarget(t, harness.Options{Prepare: prepareMesh})
 	id, err := sondecp.OpenIdentity(x.StateDir())
@@ -148,7 +148,7 @@ func TestSoak(t *testing.T) {
 	closed := x.closed(t)
 	t.Logf("the most memory was %d MiB, and of connections of attackers %v were closed", x.memory.Peak(t)>>20, closed)
 	if closed == 0 {
-		t.Error("the attackers have attacked nobody")
+		t.Error("the attacks had no effect")
 	}
 	if n := x.memory.Killed(t); n > 0 || !x.ControlPlane.Running() {
 		t.Errorf("the control plane has ended, %d processes were killed for lack of memory", n)
@@ -156,7 +156,7 @@ func TestSoak(t *testing.T) {
 	if n := f.streams(); n != soakProxies {
 		t.Errorf("%d proxies have opened %d streams, want one each", soakProxies, n)
 	}
-	must.Poll(t, "what attackers have left to be gone", func(context.Context) error {
+	must.Poll(t, "the attackers' connections and memory to be released", func(context.Context) error {
 		if now := x.resources(t); now.files > before.files+10 || now.goroutines > before.goroutines+20 || now.memory > before.memory+before.memory/2 {
 			return fmt.Errorf("%+v, and before the attack %+v", now, before)
 		}
@@ -166,7 +166,7 @@ func TestSoak(t *testing.T) {
 
 func median(sorted []time.Duration) time.Duration { return sorted[len(sorted)/2] }
 
-// resources are what the control plane uses.
+// resources are the control plane's resources in use.
 type resources struct{ files, goroutines, memory float64 }
 
 func (x *target) resources(t *testing.T) resources {
@@ -176,7 +176,7 @@ func (x *target) resources(t *testing.T) resources {
 	return resources{m["process_open_fds"], m["go_goroutines"], m["go_memstats_heap_inuse_bytes"] + m["go_memstats_stack_inuse_bytes"]}
 }
 
-// closed returns how many connections the control plane has closed on its port for agents.
+// closed returns how many connections the control plane has closed on its agents' port.
 func (x *target) closed(t *testing.T) (n float64) {
 	t.Helper()
 	m, err := x.Metrics(t.Context())

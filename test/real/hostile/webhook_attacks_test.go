@@ -17,10 +17,10 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// largest is the largest body that the webhook takes.
+// largest is the size of the largest body that the webhook accepts.
 const largest = 8 << 20
 
-// webhookAddress is where the webhook is.
+// webhookAddress is the address of the webhook.
 type webhookAddress string
 
 func webhookAttacks(address string) []attack {
@@ -52,17 +52,18 @@ func webhookAttacks(address string) []attack {
 		{name: "answers that are not read", run: on(30, 5, "h2", http2Attack(readNothing))},
 		{name: "reviews that are larger when they are read", run: x.posts(4, bombs())},
 		{name: "many small reviews", run: x.posts(8, [][]byte{reviewOf(`{"spec":{"containers":[{"name":"app"}]}}`)})},
-		{name: "reviews that are none", run: x.posts(8, [][]byte{[]byte(`{`), []byte(`[]`), bytes.Repeat([]byte(`[`), 1<<20)})},
+		{name: "invalid reviews", run: x.posts(8, [][]byte{[]byte(`{`), []byte(`[]`), bytes.Repeat([]byte(`[`), 1<<20)})},
 	}
 }
 
-// flood does something on connections after the handshake, some at once, and then so many each second. All are held.
+// flood runs a function on connections after the handshake, a number at once, and then a number each second. It
+// holds all of them.
 func (x webhookAddress) flood(atOnce, perSecond int, from func(n int) net.Addr, protocol string, do func(context.Context, *tls.Conn)) func(context.Context, *target) {
 	return func(ctx context.Context, _ *target) {
 		var held pool
 		var running sync.WaitGroup
 		defer running.Wait()
-		defer held.close() // what is done on them ends
+		defer held.close() // ends the functions on them
 		repeat(ctx, atOnce, perSecond, 16, func(n int) {
 			dialer := net.Dialer{Timeout: 2 * time.Second}
 			if from != nil {
@@ -84,7 +85,7 @@ func (x webhookAddress) floodTCP(atOnce, perSecond int, from func(n int) net.Add
 	return floodFrom(func(*target) string { return string(x) }, atOnce, perSecond, from, say)
 }
 
-// posts sends bodies, again and again, as fast as it can.
+// posts sends bodies repeatedly, as fast as possible.
 func (x webhookAddress) posts(workers int, bodies [][]byte) func(context.Context, *target) {
 	return func(ctx context.Context, _ *target) {
 		transport := &http.Transport{TLSClientConfig: webhookTLS("http/1.1"), MaxIdleConnsPerHost: workers}
@@ -119,7 +120,7 @@ func (x webhookAddress) post(ctx context.Context, transport *http.Transport, bod
 	_ = answer.Body.Close()
 }
 
-// reviewOf returns an AdmissionReview about a pod.
+// reviewOf returns an AdmissionReview of a pod.
 func reviewOf(pod string) []byte {
 	return []byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","kind":{"version":"v1","kind":"Pod"},` +
 		`"resource":{"version":"v1","resource":"pods"},"namespace":"shop","operation":"CREATE","object":` + pod + `}}`)
@@ -130,7 +131,7 @@ func reviewOfDataplane(spec string) []byte {
 		`"name":"vm","namespace":"shop","operation":"CREATE","object":{"metadata":{"name":"vm"},"spec":` + spec + `}}}`)
 }
 
-// bombs are reviews that take many times their size once they are decoded, or long to check.
+// bombs returns reviews that are many times larger when decoded, or slow to check.
 func bombs() [][]byte {
 	const size = largest - 4096
 	list := func(element string) string {
@@ -159,7 +160,7 @@ func header(length int) string {
 	return fmt.Sprintf("POST /inject HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", length)
 }
 
-// announce sends a header, again once it is answered.
+// announce sends a header, and repeats it after the response.
 func announce(_ context.Context, c *tls.Conn) {
 	_, _ = io.WriteString(c, header(largest))
 	_, _ = io.Copy(io.Discard, c)
@@ -182,7 +183,7 @@ func drip(ctx context.Context, c *tls.Conn) {
 	}
 }
 
-// reviewHeaders encodes the headers of a review of that length.
+// reviewHeaders encodes the headers of a review of this length.
 func reviewHeaders(length int) []byte {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
@@ -190,8 +191,8 @@ func reviewHeaders(length int) []byte {
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "cp"}, {Name: ":path", Value: "/inject"},
 		{Name: "content-type", Value: "application/json"}, {Name: "content-length", Value: strconv.Itoa(length)},
 	} {
-		h.Sensitive = true  // it is in no table, so that it can be sent again
-		_ = e.WriteField(h) // to a buffer
+		h.Sensitive = true  // not added to the table, so that the bytes can be sent again
+		_ = e.WriteField(h) // writes to a buffer
 	}
 	return block.Bytes()
 }
@@ -204,7 +205,7 @@ func mostOnStreams(_ context.Context, f *http2.Framer) error {
 	return eachStream(f, largest, make([]byte, 16<<10))
 }
 
-// eachStream begins a review on each stream that a connection may have.
+// eachStream starts a review on each stream that a connection allows.
 func eachStream(f *http2.Framer, length int, data []byte) error {
 	for id := uint32(1); id < 2*streams; id += 2 {
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: reviewHeaders(length), EndHeaders: true}); err != nil {
@@ -219,7 +220,7 @@ func eachStream(f *http2.Framer, length int, data []byte) error {
 	return nil
 }
 
-// announceFrame sends the header of a frame that is as large as a server of Go takes it to be by default, and nothing of it.
+// announceFrame sends the header of a frame of the default maximum size, and none of its data.
 func announceFrame(ctx context.Context, c *tls.Conn) {
 	http2Attack(func(_ context.Context, f *http2.Framer) error {
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: reviewHeaders(largest), EndHeaders: true}); err != nil {
@@ -242,7 +243,7 @@ func resetReviews(ctx context.Context, f *http2.Framer) error {
 	return ctx.Err()
 }
 
-// readNothing gives the server no window for its answers.
+// readNothing gives the server no window for its responses.
 func readNothing(_ context.Context, f *http2.Framer) error {
 	if err := f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
 		return err

@@ -57,7 +57,7 @@ func newAdmissionTarget(t *testing.T) *admissionTarget {
 	return x
 }
 
-// freeAddress returns an address on which nobody listens now.
+// freeAddress returns an address that is free now.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,7 +70,7 @@ func webhookTLS(protocols ...string) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}
 }
 
-// admit asks the API server for a pod that is not kept.
+// admit creates a pod as a dry run.
 func (x *admissionTarget) admit(ctx context.Context, pod string) error {
 	answer, err := x.api.Do(ctx, http.MethodPost, "/api/v1/namespaces/shop/pods?dryRun=All", "application/json", pod)
 	if err == nil && !strings.Contains(answer, "kuma-sidecar") {
@@ -79,7 +79,7 @@ func (x *admissionTarget) admit(ctx context.Context, pod string) error {
 	return err
 }
 
-// podWith returns a pod with so many variables.
+// podWith returns a pod with this many environment variables.
 func podWith(variables int) string {
 	env := make([]string, variables)
 	for i := range env {
@@ -106,8 +106,8 @@ func (x *admissionTarget) users() []user {
 	}
 }
 
-// TestWebhook attacks the port of the webhook, one attack after the other, while pods and Dataplanes are made. Attackers and the API
-// server have the same address, as pods on the host's network have.
+// TestWebhook attacks the webhook's port, one attack after the other, while pods and Dataplanes are created.
+// Attackers and the API server have the same address, as pods on the host network do.
 func TestWebhook(t *testing.T) {
 	x := newAdmissionTarget(t)
 	users := x.users()

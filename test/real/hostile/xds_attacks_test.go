@@ -25,7 +25,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// adsAttacks are what members of the mesh do on each ADS stream that they open.
+// adsAttacks returns the attacks of members of the mesh on their ADS streams.
 func adsAttacks() []attack {
 	return []attack{
 		{name: "many long names", run: onStreams(subscribeTo(19_900, 1000))},
@@ -47,23 +47,24 @@ func adsAttacks() []attack {
 	}
 }
 
-// adsStream is a stream of a member whose requests are bytes, so that they can be anything.
+// adsStream is a member's stream with raw requests, so that they can be invalid.
 type adsStream struct {
 	grpc.ClientStream
 	protocol envoysim.Protocol
 	node     string
 	number   int
-	ended    chan error // gets why the stream has ended, once
+	ended    chan error // receives the stream's error once
 }
 
-// rawCodec sends bytes as they are, and drops what it receives.
+// rawCodec sends bytes unchanged, and drops received data.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
 func (rawCodec) Unmarshal(data []byte, v any) error { *v.(*[]byte) = data; return nil }
 func (rawCodec) Name() string                       { return "proto" }
 
-// onStreams has each hostile member open two streams of each protocol on each of two connections, again when they end.
+// onStreams has each hostile member open two streams of each protocol on each of two connections, and reopen them
+// when they end.
 func onStreams(do func(context.Context, *adsStream) error) func(context.Context, *target) {
 	const conns, streams = 2, 4
 	return calls(hostileMembers*conns, func(ctx context.Context, x *target, n int) {
@@ -92,12 +93,12 @@ func (x *target) dialRaw(identity tls.Certificate) *grpc.ClientConn {
 	conn, err := grpc.NewClient("passthrough:///"+x.Agents, grpc.WithTransportCredentials(credentials.NewTLS(x.tls(identity))),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})), grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10))
 	if err != nil {
-		panic(err) // wrong options
+		panic(err) // invalid options
 	}
 	return conn
 }
 
-// open opens a stream and does something on it. What is received is dropped.
+// open opens a stream, runs a function on it, and drops received data.
 func (s *adsStream) open(ctx context.Context, conn *grpc.ClientConn, do func(context.Context, *adsStream) error) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -112,7 +113,7 @@ func (s *adsStream) open(ctx context.Context, conn *grpc.ClientConn, do func(con
 	return do(ctx, s)
 }
 
-// read reads what comes until the stream ends.
+// read reads until the stream ends.
 func (s *adsStream) read() {
 	s.ended = make(chan error, 1)
 	go func() {
@@ -129,7 +130,7 @@ func (s *adsStream) read() {
 // hold waits until the stream ends.
 func (s *adsStream) hold() error { return <-s.ended }
 
-// ask sends a request with more fields, which are encoded.
+// ask sends a request with additional encoded fields.
 func (s *adsStream) ask(r envoysim.Request, more ...byte) error {
 	r.Node = s.node
 	return s.SendMsg(append(s.encode(r), more...))
@@ -144,7 +145,8 @@ func (s *adsStream) encode(r envoysim.Request) []byte {
 	return encoded(r.Delta())
 }
 
-// longNames returns names that nobody else has, of that many bytes, or a few more. They are made fast: the attack is what the test is about.
+// longNames returns unique names of at least this many bytes. It is fast, so that the attackers' own work does not
+// limit the attack.
 func longNames(n, length, number int) []string {
 	prefix := fmt.Sprintf("%d-%08x-", number, rand.Uint32())
 	length = max(length, len(prefix)+5)
@@ -159,12 +161,12 @@ func longNames(n, length, number int) []string {
 	return names
 }
 
-// subscribeTo subscribes to names of all types, in requests as large as are allowed.
+// subscribeTo subscribes to names of all types, in requests of the maximum size.
 func subscribeTo(count, length int) func(context.Context, *adsStream) error {
 	return func(_ context.Context, s *adsStream) error {
 		s.read()
 		all := longNames(count, length, s.number)
-		for part := range slices.Chunk(all, 3<<20/(length+10)) { // in the state of the world each replaces the one before
+		for part := range slices.Chunk(all, 3<<20/(length+10)) { // in the state of the world, each request replaces the previous one
 			for _, t := range resource.Types() {
 				if err := s.ask(envoysim.Request{Type: t, Names: part}); err != nil {
 					return err
@@ -175,7 +177,7 @@ func subscribeTo(count, length int) func(context.Context, *adsStream) error {
 	}
 }
 
-// otherTypes asks for names of types that do not exist.
+// otherTypes subscribes to names of unknown types.
 func otherTypes(_ context.Context, s *adsStream) error {
 	s.read()
 	for n := range 16 {
@@ -186,7 +188,7 @@ func otherTypes(_ context.Context, s *adsStream) error {
 	return s.hold()
 }
 
-// repeatNames asks for the same names of each type, and never ACKs what it is told about them.
+// repeatNames subscribes to the same names of each type, and never ACKs a response.
 func repeatNames(ctx context.Context, s *adsStream) error {
 	s.read()
 	for ctx.Err() == nil {
@@ -199,7 +201,7 @@ func repeatNames(ctx context.Context, s *adsStream) error {
 	return ctx.Err()
 }
 
-// stateVersions says that it has resources that there are not.
+// stateVersions claims to have resources that do not exist.
 func stateVersions(_ context.Context, s *adsStream) error {
 	s.read()
 	for _, t := range resource.Types() {
@@ -225,7 +227,7 @@ func repeated(field []byte, size int) []byte {
 	return []byte(strings.Repeat(string(field), size/len(field)))
 }
 
-// nestedMetadata has values in lists in values, as deep as decoders go, again and again.
+// nestedMetadata repeats values in lists in values, as deep as decoders allow.
 func nestedMetadata() []byte {
 	value := field(6, nil)
 	for range 2000 {
@@ -247,7 +249,7 @@ func largeMetadata() []byte {
 	}}})
 }
 
-// bombNode sends a node that is small on the wire, and large when it is decoded.
+// bombNode sends a node that is small on the wire and large when decoded.
 func bombNode(node []byte) func(context.Context, *adsStream) error {
 	return func(ctx context.Context, s *adsStream) error {
 		s.read()
@@ -285,7 +287,7 @@ func bombUnknown(ctx context.Context, s *adsStream) error {
 	return ctx.Err()
 }
 
-// longNACKs refuses what it is sent, with reasons as long as they may be.
+// longNACKs sends NACKs with the longest allowed reasons.
 func longNACKs(ctx context.Context, s *adsStream) error {
 	s.read()
 	reason := "Error adding/updating cluster(s) web: why, " + strings.Repeat("\x01\\", 100<<10)
@@ -320,7 +322,7 @@ func spuriousNACKs(ctx context.Context, s *adsStream) error {
 	return ctx.Err()
 }
 
-// askForEverything subscribes to all clusters and listeners again, and ACKs what comes.
+// askForEverything repeatedly subscribes to all clusters and listeners, and ACKs the responses.
 func askForEverything(ctx context.Context, s *adsStream) error {
 	s.read()
 	for n := 0; ctx.Err() == nil; n++ {
@@ -354,10 +356,10 @@ func openAgain(_ context.Context, s *adsStream) error {
 		return err
 	}
 	var first []byte
-	return s.RecvMsg(&first) // and cancel
+	return s.RecvMsg(&first) // then cancel
 }
 
-// neverRead asks for long answers, and reads none of them.
+// neverRead requests large responses, and does not read them.
 func neverRead(ctx context.Context, s *adsStream) error {
 	for ctx.Err() == nil {
 		for _, t := range resource.Types() {
@@ -372,7 +374,7 @@ func neverRead(ctx context.Context, s *adsStream) error {
 func encoded(m proto.Message) []byte {
 	data, err := proto.Marshal(m)
 	if err != nil {
-		panic(err) // what tests make can be encoded
+		panic(err) // impossible: the test's own messages
 	}
 	return data
 }

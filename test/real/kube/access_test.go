@@ -41,7 +41,7 @@ func withToken(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 }
 
-// installSondectl creates the service accounts of the chart, and what they may do.
+// installSondectl creates the chart's service accounts for sondectl, with their rights.
 func installSondectl(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	manifests, err := chart.Render(t.Context())
@@ -61,7 +61,7 @@ func refused(t *testing.T, err error, code codes.Code, text string) {
 	}
 }
 
-// differs returns an error if that is not the status of a call.
+// differs returns an error unless a call failed with this status code and text.
 func differs(err error, code codes.Code, text string) error {
 	if s := status.Convert(err); s.Code() != code || s.Message() != text {
 		return fmt.Errorf("the call returns %s %q,\nwant %s %q", s.Code(), s.Message(), code, text)
@@ -69,7 +69,8 @@ func differs(err error, code codes.Code, text string) error {
 	return nil
 }
 
-// Callers of the admin API have the rights that RBAC gives the service account of their token, and the admin token has all.
+// RBAC of the service account of a caller's token limits its calls of the admin API. The admin token allows all
+// calls.
 func TestAdminAccess(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -107,7 +108,7 @@ func TestAdminAccess(t *testing.T) {
 	refused(t, err, codes.PermissionDenied,
 		`proxies/envoy.sonde.dev is forbidden: User "system:serviceaccount:foreign:default" cannot get resource "proxies/envoy" in API group "sonde.dev" at the cluster scope`)
 	refused(t, get(accountToken(t, client, systemNamespace, "sondectl", mesh.TokenAudience)), codes.Unauthenticated, `invalid token: aud: must hold "sonde-admin"`)
-	refused(t, get(forged(reader)), codes.Unauthenticated, "invalid token: the API server refuses it: [invalid bearer token, go-jose/go-jose: error in cryptographic primitive]")
+	refused(t, get(forged(reader)), codes.Unauthenticated, "invalid token: the API server rejects the token: [invalid bearer token, go-jose/go-jose: error in cryptographic primitive]")
 	refused(t, get(withClaims(t, fmt.Sprintf(`{"aud":["sonde-admin"],"exp":%d}`, time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC).Unix()))), codes.Unauthenticated,
 		"invalid token: it has expired: exp: 2020-01-02T03:04:05Z")
 	refused(t, get("wrong"), codes.Unauthenticated, "the admin token is missing or wrong")
@@ -118,14 +119,14 @@ func forged(token string) string {
 	return token[:strings.LastIndexByte(token, '.')+1] + base64.RawURLEncoding.EncodeToString([]byte(rand.Text()))
 }
 
-// withClaims returns a token that nobody has signed.
+// withClaims returns a token without a valid signature.
 func withClaims(t *testing.T, claims string) string {
 	t.Helper()
 	encode := base64.RawURLEncoding.EncodeToString
 	return strings.Join([]string{encode([]byte(`{"alg":"ES256"}`)), encode([]byte(claims)), encode(make([]byte, 64))}, ".")
 }
 
-// bind gives a service account the rights of a ClusterRole, until the test ends.
+// bind binds a service account to a ClusterRole until the test ends.
 func bind(t *testing.T, client kubernetes.Interface, name, role, namespace, account string) {
 	t.Helper()
 	_, err := client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
@@ -142,7 +143,8 @@ func bind(t *testing.T, client kubernetes.Interface, name, role, namespace, acco
 	})
 }
 
-// A service account that is deleted may do nothing once what is remembered of its token is forgotten, and a right that is given has effect at once.
+// A deleted service account loses its rights once the cached review of its token expires. A new role binding takes
+// effect at once.
 func TestAdminAccessChanges(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -159,7 +161,7 @@ func TestAdminAccessChanges(t *testing.T) {
 		t.Errorf("ListMeshes() = %v, want PermissionDenied", err)
 	}
 	bind(t, client, "access-reads", "sondectl", "access", "default")
-	must.Poll(t, "the right", func(context.Context) error { return list() }) // API servers take a moment
+	must.Poll(t, "the right", func(context.Context) error { return list() }) // the API server needs a moment
 	if err := client.CoreV1().ServiceAccounts("access").Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -172,8 +174,8 @@ func TestAdminAccessChanges(t *testing.T) {
 	})
 }
 
-// A flood of tokens from one address has the API server asked no more often than the limit, and keeps neither the admin token nor a caller that is
-// known from calling.
+// A flood of invalid tokens from one address causes no more token reviews than the limit allows. The admin token and
+// tokens with a cached review still work.
 func TestAdminAccessFlood(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -191,10 +193,10 @@ func TestAdminAccessFlood(t *testing.T) {
 	codesOf := map[codes.Code]int{}
 	begin := time.Now()
 	calls := 0
-	for ; calls < 100 && codesOf[codes.ResourceExhausted] < 20; calls++ { // in less time than a caller is remembered
+	for ; calls < 100 && codesOf[codes.ResourceExhausted] < 20; calls++ { // in less time than a review stays cached
 		codesOf[status.Code(call(withToken(t.Context(), forged(reader))))]++
 	}
-	// The burst, and what is allowed meanwhile.
+	// The burst, and the reviews that the rate allows meanwhile.
 	if most := 20 + int(time.Since(begin).Seconds()*5) + 1; codesOf[codes.Unauthenticated] > most || codesOf[codes.ResourceExhausted] != calls-codesOf[codes.Unauthenticated] {
 		t.Errorf("%d forged tokens got %v, want at most %d of them checked", calls, codesOf, most)
 	}
@@ -203,12 +205,13 @@ func TestAdminAccessFlood(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	must.Poll(t, "a forged token to be refused unchecked", func(ctx context.Context) error { // some are allowed each second
+	must.Poll(t, "a forged token to be refused unchecked", func(ctx context.Context) error { // the limit allows some each second
 		return differs(call(withToken(ctx, forged(reader))), codes.ResourceExhausted, "too many tokens from this address are being checked: try again in a second")
 	})
 }
 
-// While the API server does not answer, the admin token is good, and other callers are told why theirs is not.
+// While the API server is unreachable, the admin token works, and other callers get an error that says why
+// their token cannot be checked.
 func TestAdminAccessWithoutAPIServer(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -222,17 +225,17 @@ func TestAdminAccessWithoutAPIServer(t *testing.T) {
 	api, byAdminToken := p.adminClient(t, client)
 	reader := withToken(t.Context(), accountToken(t, client, systemNamespace, "sondectl", mesh.AdminAudience))
 	away()
-	must.Poll(t, "what callers are told", func(context.Context) error { // connections that are open break a moment later
+	must.Poll(t, "the error for callers", func(context.Context) error { // open connections break a moment later
 		_, err := api.ListMeshes(reader, &adminv1.ListMeshesRequest{})
-		return differs(err, codes.Unavailable, `the API server does not say who may call: the token cannot be checked now: review token: Post "https://`+address+
-			`/apis/authentication.k8s.io/v1/tokenreviews": dial tcp `+address+`: connect: connection refused; the admin token is good without it`)
+		return differs(err, codes.Unavailable, `the API server does not answer whether the caller may: the token cannot be checked now: review token: Post "https://`+address+
+			`/apis/authentication.k8s.io/v1/tokenreviews": dial tcp `+address+`: connect: connection refused; the admin token works without it`)
 	})
 	if _, err := api.ListMeshes(byAdminToken, &adminv1.ListMeshesRequest{}); err != nil {
 		t.Errorf("ListMeshes() with the admin token = %v", err)
 	}
 }
 
-// published returns the CAs that clients find.
+// published returns the CAs that clients read.
 func published(ctx context.Context, client kubernetes.Interface) (string, error) {
 	m, err := client.CoreV1().ConfigMaps(systemNamespace).Get(ctx, mesh.ServingCAConfigMap, metav1.GetOptions{})
 	if err != nil {
@@ -241,7 +244,7 @@ func published(ctx context.Context, client kubernetes.Interface) (string, error)
 	return m.Data[mesh.ServingCAKey], nil
 }
 
-// The leader publishes the CAs of the control plane, and puts them right whoever edits or deletes them.
+// The leader publishes the CAs of the control plane, and restores them after an edit or deletion.
 func TestServingCAIsPublished(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -273,7 +276,7 @@ func TestServingCAIsPublished(t *testing.T) {
 	edit(map[string]string{mesh.ServingCAKey: "of somebody else", "more": "of theirs"})
 	right("after an edit")
 	if m, err := maps.Get(t.Context(), mesh.ServingCAConfigMap, metav1.GetOptions{}); err != nil || m.Data["more"] != "of theirs" {
-		t.Errorf("what others keep in the ConfigMap: %v, %v, want it left alone", m.Data, err)
+		t.Errorf("other keys in the ConfigMap: %v, %v, want them unchanged", m.Data, err)
 	}
 	edit(nil)
 	right("after it was emptied")

@@ -18,7 +18,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// Namespaces of TestAccounts beside that of the control plane: of the watchdog, of a WatchedCluster, and of neither.
+// Namespaces of TestAccounts besides the control plane's: the watchdog's, a WatchedCluster's, and an unrelated
+// one.
 const apart, listed, foreign = "apart", "listed", "foreign"
 
 // principal is a service account.
@@ -26,7 +27,7 @@ type principal struct{ namespace, name string }
 
 func (i principal) user() string { return "system:serviceaccount:" + i.namespace + ":" + i.name }
 
-// The accounts of the chart, and some that anybody could have.
+// The chart's accounts, and other accounts of a cluster.
 var (
 	ours = []principal{
 		{systemNamespace, account}, {apart, "sonde-watchdog"}, {systemNamespace, "sonde-crds"}, {systemNamespace, "sondectl"}, {systemNamespace, "sondectl-admin"},
@@ -37,7 +38,7 @@ var (
 // attempt is a request.
 type attempt struct{ name, method, path, contentType, body, impersonate string }
 
-// as returns a cluster whose requests are those of an account.
+// as returns a cluster that sends requests as an account.
 func as(t *testing.T, client kubernetes.Interface, who principal) *apiserver.Cluster {
 	t.Helper()
 	token, err := client.CoreV1().ServiceAccounts(who.namespace).CreateToken(t.Context(), who.name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -49,7 +50,7 @@ func as(t *testing.T, client kubernetes.Interface, who principal) *apiserver.Clu
 	return &apiserver.Cluster{Config: config}
 }
 
-// send sends a request of a cluster's user. An update is of the version that there is.
+// send sends a request of a cluster's user. An update uses the current resourceVersion.
 func (a attempt) send(ctx context.Context, c *apiserver.Cluster, query string) error {
 	config := rest.CopyConfig(c.Config)
 	config.Impersonate.UserName = a.impersonate
@@ -69,16 +70,17 @@ func (a attempt) send(ctx context.Context, c *apiserver.Cluster, query string) e
 	return err
 }
 
-// policies is how the API server names those of the chart.
+// policies starts the API server's error about a policy of the chart.
 const policies = "ValidatingAdmissionPolicy 'sonde-"
 
-// isRefused says whether an error is that of a right, or of a policy of the chart.
+// isRefused reports whether an error is due to a missing right or a policy of the chart.
 func isRefused(err error) bool {
 	return err != nil && (strings.HasPrefix(err.Error(), "403 ") || strings.Contains(err.Error(), policies))
 }
 
-// TestAccounts has each account of the chart try to become the others, and to read and to change what it need not. Each of these requests is one that an administrator
-// may send. What fills Secrets of tokens is a controller, which is not there: that such a Secret can be made is the failure.
+// TestAccounts has each account of the chart try to become another account, and to read and change objects that it
+// does not need. An administrator may send each of these requests. No controller fills token Secrets here, so
+// creating such a Secret already counts as success.
 func TestAccounts(t *testing.T) {
 	client := newClient(t)
 	for _, name := range []string{systemNamespace, apart, listed, foreign} {
@@ -122,14 +124,14 @@ func TestAccounts(t *testing.T) {
 					t.Errorf("%s: %v, want a refusal", a.name, err)
 				}
 			}
-			for _, a := range allowed[who.name] { // once the API server has read the role
+			for _, a := range allowed[who.name] { // after the API server has read the role
 				must.Poll(t, a.name, func(ctx context.Context) error { return a.send(ctx, own, "") })
 			}
 		})
 	}
 }
 
-// awaitPolicies waits until the policies of an account, and the rights that they limit, are in force.
+// awaitPolicies waits until an account's policies, and the rights that they limit, are in effect.
 func awaitPolicies(t *testing.T, own *apiserver.Cluster, who principal) {
 	t.Helper()
 	needs := map[string][]attempt{
@@ -153,7 +155,7 @@ func awaitPolicies(t *testing.T, own *apiserver.Cluster, who principal) {
 	}
 }
 
-// dependant is what the watchdog may scale.
+// dependant is a Deployment that the watchdog may scale.
 const dependant = "kube-controller-manager"
 
 func core(namespace, resource string) string {
@@ -182,7 +184,7 @@ func tokenSecret(name string, of principal) string {
 	return secretOf(name, "kubernetes.io/service-account-token", "kubernetes.io/service-account.name: "+of.name)
 }
 
-// webhookConfiguration is what the chart has, which the API server calls for nothing, and one of another program.
+// webhookConfiguration returns a configuration with two webhooks, which the API server never calls.
 func webhookConfiguration(name string) string {
 	return "{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: " + name + "}, webhooks: [" + webhookOf("a") + ", " + webhookOf("b") + "]}"
 }
@@ -194,7 +196,7 @@ func webhookOf(name string) string {
 
 const mutating = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
-// makePrey makes what accounts try to read and to change.
+// makePrey creates the objects that accounts try to read and change.
 func makePrey(t *testing.T) {
 	t.Helper()
 	const template = "{metadata: {labels: {a: b}}, spec: {containers: [{name: app, image: app}]}}"
@@ -208,7 +210,7 @@ func makePrey(t *testing.T) {
 			create("", deployments(n), deployment),
 		)
 	}
-	for i := range ours[:2] { // those with a Lease
+	for i := range ours[:2] { // the accounts with a Lease
 		all = append(all, create("", leases(ours[i].namespace), lease(ours[i].name)))
 	}
 	all = append(all, create("", core(listed, "secrets"), secretOf("probe", "Opaque", "")))
@@ -227,7 +229,7 @@ func makePrey(t *testing.T) {
 	}
 }
 
-// thefts are requests by which an account could become another one.
+// thefts returns requests by which an account could become another account.
 func thefts(who, other principal) []attempt {
 	n, as := other.namespace, " as "+other.user()
 	secrets, account := core(n, "secrets"), core(n, "serviceaccounts")+"/"+other.name
@@ -247,7 +249,8 @@ func thefts(who, other principal) []attempt {
 	return all
 }
 
-// changes are what an account could otherwise read and change, but need not.
+// changes returns reads and changes that an account does not need, but would have without the
+// policies.
 func changes(who principal) []attempt {
 	const roles, admission = "/apis/rbac.authorization.k8s.io/v1/", "/apis/admissionregistration.k8s.io/v1/"
 	patch := func(path, body string) attempt {
@@ -281,7 +284,7 @@ func changes(who principal) []attempt {
 			patch(deployments(n)+"/"+dependant, `{"metadata": {"annotations": {"x": "y"}}}`),
 			attempt{"delete a deployment in " + n, http.MethodDelete, deployments(n) + "/" + dependant, "", "", ""},
 		)
-		if who != ours[0] || n != systemNamespace { // SECURITY.md says that the control plane reads all of its namespace
+		if who != ours[0] || n != systemNamespace { // SECURITY.md says that the control plane reads all Secrets of its namespace
 			all = append(all, attempt{"list secrets in " + n, http.MethodGet, core(n, "secrets"), "", "", ""}, attempt{"read a secret in " + n, http.MethodGet, core(n, "secrets") + "/kept", "", "", ""})
 		}
 	}
@@ -293,7 +296,8 @@ func changes(who principal) []attempt {
 	return all
 }
 
-// allowed is what accounts need, and what SECURITY.md says that one gains.
+// allowed has the requests that accounts need, and a right that SECURITY.md lists although they do
+// not need it.
 var allowed = map[string][]attempt{
 	account: {
 		{"renew its lease", http.MethodPut, leases(systemNamespace) + "/" + account, "application/yaml", lease(account), ""},

@@ -26,11 +26,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// clientGC is the GOGC of the proxies: they use more memory to leave processor time to the control planes.
+// clientGC is the GOGC of the proxies: they use more memory, to leave CPU time to the control planes.
 const clientGC = 400
 
-// BenchmarkReplicas has the same proxies with one replica, and then with two. All proxies connect, then one endpoint of a service that all see
-// changes again and again, then the second replica is killed.
+// BenchmarkReplicas runs the same proxies with one replica, and then with two. All proxies connect; then one endpoint
+// of a service that all proxies use changes repeatedly; then the second replica is killed.
 func BenchmarkReplicas(b *testing.B) {
 	program, err := harness.BuildInto(b.Context(), b.TempDir(), "cmd/sonde-cp")
 	if err != nil {
@@ -41,7 +41,7 @@ func BenchmarkReplicas(b *testing.B) {
 		b.Run(fmt.Sprintf("proxies=%d", size), func(b *testing.B) {
 			deleteMeshes(b)
 			web := newBalanced(b, fmt.Sprintf("bench-%d", size))
-			// Certificates come from a control plane that is not measured.
+			// A control plane that is not measured issues the certificates.
 			first := startProcess(b, program, "first")
 			accepted(b, sondePath("", "meshes")+"/default", "True", "Accepted", "")
 			f := newFleet(b, first.plane, web.namespace, web.name, size)
@@ -67,13 +67,14 @@ func BenchmarkReplicas(b *testing.B) {
 	}
 }
 
-// process is a control plane in a process of its own.
+// process is a control plane in its own process.
 type process struct {
 	*plane
 	cmd *exec.Cmd
 }
 
-// startProcess starts a control plane, which ends with the benchmark, or by its stop, and waits until it is ready.
+// startProcess starts a control plane and waits until it is ready. The control plane ends with the benchmark, or
+// when its stop is called.
 func startProcess(b testing.TB, program, replica string, args ...string) *process {
 	b.Helper()
 	namespace(b, newClient(b), systemNamespace, nil)
@@ -97,7 +98,7 @@ func startProcess(b testing.TB, program, replica string, args ...string) *proces
 	}
 	p.stop = func() {
 		cancel()
-		_ = p.cmd.Wait() // its log says why, if it failed
+		_ = p.cmd.Wait() // its log shows a failure
 	}
 	b.Cleanup(func() {
 		p.stop()
@@ -110,13 +111,14 @@ func startProcess(b testing.TB, program, replica string, args ...string) *proces
 	return p
 }
 
-// balanced is a Service whose EndpointSlice is written as its controller would.
+// balanced is a Service whose EndpointSlice the benchmark writes, as the EndpointSlice controller
+// would.
 type balanced struct {
 	namespace string
-	name      string // in the mesh
+	name      string // of the Service in the mesh
 	slices    discoveryclient.EndpointSliceInterface
-	ready     bool            // whether its first endpoint is
-	versions  map[bool]string // of its endpoints, as proxies get them, by ready
+	ready     bool            // whether the first endpoint is ready
+	versions  map[bool]string // versions of the endpoints that proxies receive, by ready
 }
 
 func newBalanced(b *testing.B, in string) *balanced {
@@ -134,7 +136,7 @@ func newBalanced(b *testing.B, in string) *balanced {
 	return w
 }
 
-// slice has ten endpoints, of which only the first one changes.
+// slice has ten endpoints, of which only the first changes.
 func (w *balanced) slice() *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: "web", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
@@ -149,15 +151,15 @@ func (w *balanced) slice() *discoveryv1.EndpointSlice {
 	return s
 }
 
-// measured is what is measured of some replicas.
+// measured is a benchmark of some replicas.
 type measured struct {
 	*testing.B
 	fleet    *fleet
 	web      *balanced
 	replicas []*process
-	planes   []*plane           // of the replicas
-	heard    chan time.Time     // when a watch beside those of the replicas had a change
-	metrics  map[string]float64 // by unit; the loop of changes would forget those that were reported before
+	planes   []*plane           // the replicas as planes
+	heard    chan time.Time     // when the benchmark's own watch received a change
+	metrics  map[string]float64 // by unit; collected here because the benchmark loop discards earlier reports
 }
 
 func (m *measured) must(err error) {
@@ -186,7 +188,7 @@ func (m *measured) start(program string, names []string) {
 	m.Cleanup(own.Stop)
 }
 
-// connect connects all proxies, and looks how much memory they take.
+// connect connects all proxies, and measures their memory.
 func (m *measured) connect() {
 	empty := m.memory()
 	times := m.fleet.open(m.B, m.planes)
@@ -196,7 +198,7 @@ func (m *measured) connect() {
 	m.metrics["proxy-bytes"] = (full - empty) / float64(len(m.fleet.proxies))
 }
 
-// memory is that of all replicas at rest.
+// memory returns the memory of all replicas at rest.
 func (m *measured) memory() (sum float64) {
 	for _, r := range m.replicas {
 		bytes, err := proc.RestingRSS(m.Context(), r.cmd.Process.Pid)
@@ -206,7 +208,7 @@ func (m *measured) memory() (sum float64) {
 	return sum
 }
 
-// cpu is that of some replicas at rest.
+// cpu returns the CPU time of some replicas at rest.
 func (m *measured) cpu(replicas ...*process) (sum time.Duration) {
 	for _, r := range replicas {
 		spent, err := proc.RestingCPU(m.Context(), r.cmd.Process.Pid)
@@ -216,7 +218,7 @@ func (m *measured) cpu(replicas ...*process) (sum time.Duration) {
 	return sum
 }
 
-// changes makes one change after the other.
+// changes makes changes one after the other.
 func (m *measured) changes() {
 	for range 2 {
 		m.learn()
@@ -236,7 +238,8 @@ func (m *measured) changes() {
 	}
 }
 
-// turn has the first endpoint become ready or unready. heard waits for the watch, and returns when it had that.
+// turn toggles the readiness of the first endpoint. heard waits until the watch receives the change, and
+// returns when it did.
 func (m *measured) turn() (heard func() time.Time) {
 	m.web.ready = !m.web.ready
 	_, err := m.web.slices.Update(m.Context(), m.web.slice(), metav1.UpdateOptions{})
@@ -251,7 +254,7 @@ func (m *measured) turn() (heard func() time.Time) {
 	}
 }
 
-// learn makes a change, and notes as which version all proxies get it.
+// learn makes a change, and records the version that all proxies receive.
 func (m *measured) learn() {
 	old, err := m.fleet.agreed()
 	m.must(err)
@@ -259,7 +262,7 @@ func (m *measured) learn() {
 	must.Poll(m.B, "the same endpoints at all proxies", func(context.Context) error {
 		version, err := m.fleet.agreed()
 		if err == nil && version == old {
-			err = errors.New("they are the old ones")
+			err = errors.New("the endpoints are the old ones")
 		}
 		m.web.versions[m.web.ready] = version
 		return err
@@ -267,7 +270,8 @@ func (m *measured) learn() {
 	heard()
 }
 
-// change makes a change, and returns when each proxy has sent its ACK, and when a watch had it.
+// change makes a change, and returns when each proxy has sent its ACK, and when the watch received
+// the change.
 func (m *measured) change() (times []time.Duration, heard time.Duration) {
 	change := arrivals.New(0, len(m.fleet.proxies), m.web.versions[!m.web.ready])
 	m.fleet.change.Store(change)
@@ -278,7 +282,7 @@ func (m *measured) change() (times []time.Duration, heard time.Duration) {
 	return times, at().Sub(began)
 }
 
-// kill kills the second replica, and returns when all that was connected to it is connected to the first one.
+// kill kills the second replica, and returns when all its proxies have connected to the first.
 func (m *measured) kill() {
 	survivor, lost := m.replicas[0], m.replicas[1]
 	before := m.cpu(survivor)
@@ -287,5 +291,5 @@ func (m *measured) kill() {
 	times, err := back.Wait(m.Context())
 	m.must(err)
 	m.metrics["back-ns"], m.metrics["back-cpu-ns"] = float64(times[len(times)-1]), float64(m.cpu(survivor)-before)
-	m.learn() // which each proxy gets that is connected
+	m.learn() // all connected proxies receive this change
 }

@@ -22,16 +22,16 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// chartMemory is what the chart limits a replica of the control plane to.
+// chartMemory is the chart's memory limit for a replica of the control plane.
 const chartMemory = 512 << 20
 
-// greedy is a namespace whose users write as much as the API server takes.
+// greedy is a namespace whose users create as many objects as the API server accepts.
 type greedy struct {
 	client *kubernetes.Clientset
 	name   string
 }
 
-// newGreedy returns one whose requests are not limited.
+// newGreedy returns a greedy namespace whose client has no rate limit.
 func newGreedy(t *testing.T, name string) *greedy {
 	t.Helper()
 	config := rest.CopyConfig(cluster.Config)
@@ -42,7 +42,7 @@ func newGreedy(t *testing.T, name string) *greedy {
 	return &greedy{client, name}
 }
 
-// pod makes a pod that lists very many services, or declares very many ports.
+// pod creates a pod that lists very many services, or declares very many ports.
 func (g *greedy) pod(ctx context.Context, i int) error {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p-%03d", i), Labels: map[string]string{mesh.LabelMesh: mesh.DefaultMesh}},
@@ -68,7 +68,8 @@ func (g *greedy) pod(ctx context.Context, i int) error {
 	return err
 }
 
-// service makes a Service with very many ports, and slices with as many endpoints at each.
+// service creates a Service with very many ports, and EndpointSlices with as many endpoints for
+// each.
 func (g *greedy) service(ctx context.Context, i int) error {
 	ports := 200
 	if i%2 == 0 {
@@ -99,13 +100,13 @@ func (g *greedy) service(ctx context.Context, i int) error {
 	return nil
 }
 
-// dataplane makes a Dataplane with as many outbounds as its definition allows, each to a service of its own.
+// dataplane creates a Dataplane with the maximum number of outbounds, each to another service.
 func (g *greedy) dataplane(ctx context.Context, i int) error {
 	_, err := cluster.Do(ctx, http.MethodPost, sondePath(g.name, "dataplanes"), "application/json", manyOutbounds(i, mesh.MaxOutbounds))
 	return err
 }
 
-// manyOutbounds returns a Dataplane with so many outbounds.
+// manyOutbounds returns a Dataplane with n outbounds.
 func manyOutbounds(i, n int) string {
 	var outbounds []string
 	for j := range n {
@@ -115,7 +116,8 @@ func manyOutbounds(i, n int) string {
 		i, i+1, strings.Join(outbounds, ","))
 }
 
-// A Dataplane beyond the bounds that an earlier release has accepted is served as it is, and its status says that it is invalid.
+// A Dataplane that exceeds the bounds, and that an earlier release accepted, is still served unchanged; its status
+// reports it as invalid.
 func TestDataplaneOfAnEarlierRelease(t *testing.T) {
 	deleteMeshes(t)
 	namespace(t, newClient(t), "early-dataplanes", nil)
@@ -129,18 +131,18 @@ func TestDataplaneOfAnEarlierRelease(t *testing.T) {
 	})
 	namespace(t, newClient(t), systemNamespace, nil)
 	_, view := follow(t)
-	accepted(t, sondePath("early-dataplanes", "dataplanes")+"/vm-000", "False", "Invalid", `is used as it is, but has to become smaller: networking.outbound: \"5001 items\": must have at most 5000 items`)
+	accepted(t, sondePath("early-dataplanes", "dataplanes")+"/vm-000", "False", "Invalid", `is in use, but exceeds the limits for new objects: networking.outbound: \"5001 items\": must have at most 5000 items`)
 	must.Poll(t, "the Dataplane to be served", func(context.Context) error {
 		d := view.View().Dataplane(mesh.MakeID(mesh.DefaultMesh, "vm-000.early-dataplanes"))
 		if d == nil || len(d.Spec.Networking.Outbound) != mesh.MaxOutbounds+1 {
-			return errors.New("it is not in the view as it is written")
+			return errors.New("the view does not have it unchanged")
 		}
 		return nil
 	})
 }
 
-// A namespace that has as much as the API server takes cannot have a replica killed that has the chart's limit of memory, neither while it is written nor at
-// a start, and keeps nothing from other namespaces.
+// A namespace with as many objects as the API server accepts cannot exhaust the chart's memory limit of a replica,
+// neither while users write the objects nor at a start. Other namespaces are not affected.
 func TestGreedyNamespace(t *testing.T) {
 	program, err := harness.BuildInto(t.Context(), t.TempDir(), "cmd/sonde-cp")
 	must.Do(t, err)
@@ -167,7 +169,7 @@ func TestGreedyNamespace(t *testing.T) {
 		t.Helper()
 		apply(t, "modest", "dataplanes", fmt.Sprintf("{apiVersion: sonde.dev/v1alpha1, kind: Dataplane, metadata: {name: %s}, spec: {networking: {address: 10.6.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: modest}}]}}}", name))
 		accepted(t, sondePath("modest", "dataplanes")+"/"+name, "True", "Accepted", "")
-		must.Poll(t, "what does not count", func(ctx context.Context) error {
+		must.Poll(t, "the problems of ignored objects", func(ctx context.Context) error {
 			metrics, err := p.get(ctx, "/metrics")
 			if err != nil {
 				return err
@@ -181,11 +183,11 @@ func TestGreedyNamespace(t *testing.T) {
 		})
 	}
 	served("first")
-	accepted(t, sondePath("greedy", "dataplanes")+"/vm-019", "False", "Invalid", "does not count: only the oldest objects of a namespace do")
+	accepted(t, sondePath("greedy", "dataplanes")+"/vm-019", "False", "Invalid", "does not count: only the oldest objects of a namespace count")
 	must.Poll(t, "the event", func(ctx context.Context) error {
 		events, err := g.client.EventsV1().Events("greedy").List(ctx, metav1.ListOptions{FieldSelector: "reason=BeyondBounds"})
 		if err == nil && len(events.Items) == 0 {
-			return errors.New("there is none")
+			return errors.New("no event yet")
 		}
 		return err
 	})
@@ -193,7 +195,7 @@ func TestGreedyNamespace(t *testing.T) {
 	must.Do(t, err)
 	m := machineOf(t, g.client, youngest)
 	conn := m.dial(p.plane)
-	must.Poll(t, "why the youngest pod may not join", func(ctx context.Context) error {
+	must.Poll(t, "why the youngest pod cannot join", func(ctx context.Context) error {
 		if err := m.joinOver(ctx, conn); err == nil || !strings.Contains(err.Error(), "its pod does not count: only the oldest pods of a namespace do") {
 			return fmt.Errorf("Join() = %w", err)
 		}

@@ -26,7 +26,7 @@ func restartBudget(name, spec string) string {
 	return fmt.Sprintf("{apiVersion: sonde.dev/v1alpha1, kind: RestartBudget, metadata: {name: %s}, spec: %s}", name, spec)
 }
 
-// What a RestartBudget cannot be is refused when it is written, with the field, its value and what is allowed.
+// The API server rejects an invalid RestartBudget with the field, its value and the allowed values.
 func TestBadRestartBudgets(t *testing.T) {
 	namespace(t, newClient(t), "bad-budgets", nil)
 	const (
@@ -80,12 +80,12 @@ func TestBadRestartBudgets(t *testing.T) {
 		"nothing":                {"{selector: {}}", "spec: Invalid value: " + one},
 		"both":                   {"{selector: {}, maxUnavailable: 1, minAvailable: 1}", "maxUnavailable and minAvailable: only one of them is allowed"},
 		"a negative number":      {"{selector: {}, maxUnavailable: -1}", "spec.maxUnavailable: Invalid value: -1: " + amount},
-		"a number that is large": {"{selector: {}, minAvailable: 10000000000}", "spec.minAvailable: Invalid value: 10000000000: " + amount},
+		"a large number":         {"{selector: {}, minAvailable: 10000000000}", "spec.minAvailable: Invalid value: 10000000000: " + amount},
 		"101 %":                  {"{selector: {}, maxUnavailable: 101%}", `spec.maxUnavailable: Invalid value: \"101%\": ` + amount},
 		"999 %":                  {"{selector: {}, minAvailable: 999%}", `spec.minAvailable: Invalid value: \"999%\": ` + amount},
 		"a negative share":       {`{selector: {}, minAvailable: "-1%"}`, `spec.minAvailable: Invalid value: \"-1%\": ` + amount},
 		"a fraction":             {"{selector: {}, maxUnavailable: 12.5%}", `spec.maxUnavailable: Invalid value: \"12.5%\": ` + amount},
-		"a number as a text":     {`{selector: {}, maxUnavailable: "3"}`, `spec.maxUnavailable: Invalid value: \"3\": ` + amount},
+		"a number as text":       {`{selector: {}, maxUnavailable: "3"}`, `spec.maxUnavailable: Invalid value: \"3\": ` + amount},
 		"a fraction of a pod":    {"{selector: {}, maxUnavailable: 1.5}", "spec.maxUnavailable"},
 		"an empty text":          {`{selector: {}, maxUnavailable: ""}`, `spec.maxUnavailable: Invalid value: \"\": ` + amount},
 		"perMinute 0":            {"{selector: {}, perMinute: 0}", "spec.perMinute in body should be greater than or equal to 1"},
@@ -112,7 +112,8 @@ func TestBadRestartBudgets(t *testing.T) {
 	}
 }
 
-// Of two budgets of a pod the strictest holds, and their status says what is held, and what restarts.
+// If two budgets apply to a pod, the stricter one limits it. Their status shows the held and
+// restarting containers.
 func TestRestartBudgets(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -153,13 +154,14 @@ func TestRestartBudgets(t *testing.T) {
 		}
 	}
 	if after := restarts.GetWhenAway().GetAfter().AsDuration(); after != 5*time.Minute {
-		t.Errorf("the agent is told of native after %v, want 5m", after)
+		t.Errorf("the agent receives native after %v, want 5m", after)
 	}
 	counts(t, budgets+"/one", 1, 1, 0)
 	accepted(t, budgets+"/one", "True", "Accepted", `"observedGeneration":1`)
 }
 
-// A budget beyond the bounds that an earlier release has accepted stays, and its status and an event say that it is invalid.
+// A budget that exceeds the bounds, and that an earlier release accepted, stays; its status and an event report it as
+// invalid.
 func TestBudgetOfAnEarlierRelease(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -191,8 +193,8 @@ func TestBudgetOfAnEarlierRelease(t *testing.T) {
 	})
 }
 
-// earlierDefinition has an object made while its definition is one of an earlier release, as change makes it, and then that of now is back, which would
-// refuse the object.
+// earlierDefinition installs an earlier release's definition, made by change, and has create create an object. Then
+// it restores the current definition, which would reject the object.
 func earlierDefinition(t *testing.T, name string, create func(ctx context.Context, query string) error, change func(version map[string]any) error) {
 	t.Helper()
 	definitions := dynamicClient(t, cluster.Config).Resource(definitionsResource)

@@ -22,7 +22,7 @@ import (
 
 var loopback = []net.IP{net.IPv4(127, 0, 0, 1)}
 
-// writeCertificate writes a certificate of the webhook that is valid for an hour, and its new CA, which it returns.
+// writeCertificate writes a webhook certificate that is valid for an hour, with a new CA, and returns the CA.
 func writeCertificate(t *testing.T, directory string, from time.Time) []byte {
 	t.Helper()
 	authority, err := ca.New(&x509.Certificate{Subject: ca.Subject("test")}, from, time.Hour)
@@ -47,7 +47,7 @@ func writeCertificate(t *testing.T, directory string, from time.Time) []byte {
 	return bundle
 }
 
-// The webhook has a certificate that somebody else renews, with another CA.
+// Another program renews the webhook's certificate, with another CA.
 func TestWebhookCertificateOfSomebodyElse(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -63,14 +63,14 @@ func TestWebhookCertificateOfSomebodyElse(t *testing.T) {
 		must.Poll(t, "the CA in the configuration", func(ctx context.Context) error {
 			is, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, configurationName, metav1.GetOptions{})
 			if err == nil && !bytes.Equal(is.Webhooks[0].ClientConfig.CABundle, bundle) {
-				err = errors.New("it is another one")
+				err = errors.New("the certificate is a different one")
 			}
 			return err
 		})
-		must.Poll(t, "an injected pod", func(ctx context.Context) error { // the API server may still have the old CA
+		must.Poll(t, "an injected pod", func(ctx context.Context) error { // the API server may still use the old CA
 			pod, err := client.CoreV1().Pods("certificate").Create(ctx, podOf("certificate", "web", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			if err == nil && !hasSidecar(pod) {
-				err = errors.New("it has no sidecar")
+				err = errors.New("the pod has no sidecar")
 			}
 			return err
 		})

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// lines runs sondectl check, and returns the lines of one check, each with what is below it.
+// lines runs sondectl check, and returns the lines of one check with their details.
 func (p *person) lines(name string, args ...string) string {
 	p.Helper()
 	stdout, stderr, code := p.calls(append([]string{"check"}, args...)...)
@@ -38,11 +38,11 @@ func (p *person) lines(name string, args ...string) string {
 	return found.String()
 }
 
-// says checks the lines of one check. It waits for them: what the API server has allowed it remembers for a moment.
+// says waits until the check prints these lines. It waits because the API server caches authorization for a moment.
 func (p *person) says(name, want string, args ...string) {
 	p.Helper()
 	want = strings.TrimPrefix(want, "\n")
-	must.Poll(p.T, "what check says of "+name, func(context.Context) error {
+	must.Poll(p.T, "the result of check"+name, func(context.Context) error {
 		if is := p.lines(name, args...); is != want {
 			return fmt.Errorf("lines\n%s\nwant\n%s", is, want)
 		}
@@ -50,15 +50,16 @@ func (p *person) says(name, want string, args ...string) {
 	})
 }
 
-// Before an installation each line is good on an empty cluster, and says what a user without rights may not do: that is all that the chart makes.
+// On an empty cluster, each check before the installation succeeds. For a user without rights, it lists every right
+// that installing the chart needs.
 func TestCheckBeforeInstallation(t *testing.T) {
 	client := newClient(t)
 	p := administrator(t)
-	p.says("API server", "[ok]   API server: v1.36.3\n")
+	p.says("API server", "[ok]   API server: v1.37.2\n")
 	p.says("CustomResourceDefinitions", "[ok]   CustomResourceDefinitions: 5 definitions of this release\n")
 	p.says("control planes", "[ok]   control planes: none is there yet\n")
-	p.says("your rights", "[ok]   your rights: you may make what the chart makes\n")
-	p.says("other meshes", "[ok]   other meshes: none injects pods\n")
+	p.says("your rights", "[ok]   your rights: you have the rights to create all objects of the chart\n")
+	p.says("other meshes", "[ok]   other meshes: no other mesh injects pods\n")
 
 	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/restartbudgets.sonde.dev"
 	change := func(patch string) {
@@ -87,7 +88,7 @@ func TestCheckBeforeInstallation(t *testing.T) {
 	change(fmt.Sprintf(`[{"op": "replace", "path": %q, "value": "of another release"}]`, description))
 	p.says("CustomResourceDefinitions", `
 [warn] CustomResourceDefinitions: installed by another release: restartbudgets.sonde.dev
-       do: install or upgrade the chart of the release that sondectl is of, which brings them to its version
+       do: install or upgrade to the chart of sondectl's release, which updates the definitions
 `)
 	change(fmt.Sprintf(`[{"op": "replace", "path": %q, "value": %q}]`, description, before.Spec.Versions[0].Schema.OpenAPIV3Schema.Description))
 	p.says("CustomResourceDefinitions", "[ok]   CustomResourceDefinitions: 5 definitions of this release\n")
@@ -99,14 +100,14 @@ func TestCheckBeforeInstallation(t *testing.T) {
 	}
 	nobody.says("kubelets", `
 [warn] kubelets: not checked: list nodes: nodes is forbidden: User "system:serviceaccount:check-none:default" cannot list resource "nodes" in API group "" at the cluster scope
-       do: have it checked by a user who has the right, or get that
+       do: get the right, or ask a user who has it to check
 `)
 	if missing := nobody.missing("your rights"); !slices.Equal(missing, madeByChart(t)) {
 		t.Errorf("a user without rights lacks %q, want %q", missing, madeByChart(t))
 	}
 }
 
-// missing returns the rights that are missing, sorted.
+// missing returns the missing rights, sorted.
 func (p *person) missing(name string, args ...string) []string {
 	p.Helper()
 	stdout, stderr, code := p.calls(append([]string{"check", "-o", "json"}, args...)...)
@@ -125,7 +126,7 @@ func (p *person) missing(name string, args ...string) []string {
 	return nil
 }
 
-// madeByChart returns the rights that it takes to make what the chart has, sorted.
+// madeByChart returns the rights that installing the chart needs, sorted.
 func madeByChart(t *testing.T) []string {
 	t.Helper()
 	manifests, err := chart.Render(t.Context())
@@ -136,7 +137,7 @@ func madeByChart(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What Helm makes beside them, and what it takes to give rights.
+	// Rights that Helm needs besides the chart's objects, and rights to grant roles.
 	rights := map[string]bool{"create namespaces": true, "create secrets": true, "create customresourcedefinitions.apiextensions.k8s.io": true, "escalate clusterroles.rbac.authorization.k8s.io": true}
 	for _, m := range slices.Concat(manifests, hooks) {
 		var head metav1.TypeMeta
@@ -162,43 +163,43 @@ func madeByChart(t *testing.T) []string {
 	return all
 }
 
-// Bad input: what the kubeconfig, the cluster and flags lack is said, and nothing else is.
+// For a bad kubeconfig, cluster or flag, sondectl prints only that error.
 func TestCheckOfNoInstallation(t *testing.T) {
 	client := newClient(t)
 	namespace(t, client, systemNamespace, nil)
 	p := administrator(t)
-	p.fails(3, `sondectl: check: find the control plane: namespace "sonde-system" of the cluster at API has no control plane: no pod has the label app.kubernetes.io/name=sonde: `+
-		`install Sonde there, name another namespace with --control-plane-namespace, or an address with --address; check without --installed says what an installation waits for`, "check", "--installed")
+	p.fails(3, `sondectl: check: find control plane: namespace "sonde-system" of the cluster at API has no control plane: no pod has the label app.kubernetes.io/name=sonde: `+
+		`install Sonde there, or set --control-plane-namespace or --address; run check without --installed to see what an installation waits for`, "check", "--installed")
 	p.fails(2, `sondectl: check: --kube-context: "prod": must be a context of CONFIG: test (see sondectl check --help)`, "check", "--kube-context=prod")
 	p.fails(2, `sondectl: check: --pod-namespace: "shop": must not be given without --installed (see sondectl check --help)`, "check", "--pod-namespace=shop")
-	p.fails(2, `sondectl: check: --address: must not be given: this command finds the control plane in the cluster of the kubeconfig (see sondectl check --help)`, "check", "--address=127.0.0.1:1")
+	p.fails(2, `sondectl: check: --address: must not be set: this command only finds the control plane in the kubeconfig's cluster (see sondectl check --help)`, "check", "--address=127.0.0.1:1")
 
 	k := startKubelet(t, client)
 	k.run(t, systemNamespace, "sonde-cp-a", "sonde", nil)
 	p.says("control planes", `
 [warn] control planes: release "sonde" in namespace "sonde-system" is there already
-       do: check it with --installed. helm upgrade replaces it
+       do: check it with --installed, or upgrade it with helm upgrade
 `)
 	for _, wrong := range []string{systemNamespace, "kube-system"} {
-		p.fails(2, `sondectl: check: --pod-namespace: "`+wrong+`": must be one whose pods may be injected: neither kube-system nor that of the control plane (see sondectl check --help)`,
+		p.fails(2, `sondectl: check: --pod-namespace: "`+wrong+`": must be a namespace whose pods can be injected: not kube-system, and not the control plane's (see sondectl check --help)`,
 			"check", "--installed", "--pod-namespace="+wrong)
 	}
 	namespace(t, client, "check-second", nil)
 	k.run(t, "check-second", "sonde-cp-b", "other", nil)
 	p.says("control planes", `
-[fail] control planes: there is one already: another one would take its webhook configurations and ClusterRoles
+[fail] control planes: the cluster already has a control plane: a second one would overwrite its webhook configurations and ClusterRoles
        release "other" in namespace "check-second"
-       do: upgrade that one, and check it with --installed --control-plane-namespace
+       do: upgrade the existing one, and check it with --installed --control-plane-namespace
 `)
-	p.fails(2, `sondectl: check: --control-plane-namespace: must be given: there are several control planes: release "other" in namespace "check-second", release "sonde" in namespace "sonde-system" (see sondectl check --help)`, "check", "--installed")
+	p.fails(2, `sondectl: check: --control-plane-namespace: must be given: several control planes found: release "other" in namespace "check-second", release "sonde" in namespace "sonde-system" (see sondectl check --help)`, "check", "--installed")
 
 	expired := &person{t, filepath.Join(t.TempDir(), "kubeconfig")}
 	if err := cluster.WriteKubeconfig(expired.kubeconfig, cluster.Config.Host, withClaims(t, `{"exp":1}`)); err != nil {
 		t.Fatal(err)
 	}
-	expired.fails(1, `sondectl: check: ask for the version of the API server: the API server at API does not accept the credentials of context "test" of the kubeconfig: they may have expired, so log in again`, "check")
+	expired.fails(1, `sondectl: check: get version of the API server: the API server at API rejects the credentials of context "test" of the kubeconfig: they may have expired, log in again`, "check")
 	if err := cluster.WriteKubeconfig(expired.kubeconfig, "https://127.0.0.1:1", "x"); err != nil {
 		t.Fatal(err)
 	}
-	expired.fails(3, `sondectl: check: ask for the version of the API server: no answer from the API server at https://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused`, "check")
+	expired.fails(3, `sondectl: check: get version of the API server: no response from the API server at https://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused`, "check")
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// checkedPlane starts a control plane as the chart installs it, with its pod and its webhook.
+// checkedPlane starts a control plane as the chart installs it, with a pod and a webhook.
 func checkedPlane(t *testing.T, client *kubernetes.Clientset, options ...func(*controlplane.Options)) (*person, *kubelet, *plane) {
 	t.Helper()
 	deleteMeshes(t)
@@ -37,11 +37,11 @@ func checkedPlane(t *testing.T, client *kubernetes.Clientset, options ...func(*c
 	return administrator(t), k, p
 }
 
-// The rights of the control plane are those of the chart, all of them, and each that is taken away is named.
+// The control plane has exactly the rights of the chart, and the check names each removed right.
 func TestCheckRightsOfThePlane(t *testing.T) {
 	client := newClient(t)
 	p, _, _ := checkedPlane(t, client)
-	const good = "[ok]   rights of the control plane: service account sonde-cp has all\n"
+	const good = "[ok]   rights of the control plane: service account sonde-cp has all rights\n"
 	p.says("rights of the control plane", good, "--installed")
 	manifests, err := chart.Render(t.Context(), "--set=retryAfterOutage=false")
 	if err != nil {
@@ -86,7 +86,7 @@ func TestCheckRightsOfThePlane(t *testing.T) {
 	p.says("rights of the control plane", good, "--installed")
 }
 
-// rightsIn returns the rights of rules as sondectl writes them.
+// rightsIn returns the rights of rules in sondectl's format.
 func rightsIn(rules []rbacv1.PolicyRule) []string {
 	var all []string
 	for _, r := range rules {
@@ -108,18 +108,18 @@ func rightsIn(rules []rbacv1.PolicyRule) []string {
 	return all
 }
 
-// What the API server says to a pod shows whether it reaches the webhook.
+// The check finds out whether the API server reaches the webhook by a dry run that creates a pod.
 func TestCheckWebhook(t *testing.T) {
 	client := newClient(t)
 	p, _, plane := checkedPlane(t, client)
-	const good = "[ok]   webhook: the API server has a pod in namespace default injected (dry run)\n"
+	const good = "[ok]   webhook: dry run: a pod in namespace default is injected\n"
 	p.says("webhook", good, "--installed")
 	if pods, err := client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); err != nil || len(pods.Items) > 0 {
 		t.Errorf("the check has made %d pods, %v", len(pods.Items), err)
 	}
 	p.says("webhook", `
-[warn] webhook: not checked: no pod may be made in namespace nowhere: namespaces "nowhere" not found
-       do: name a namespace with --pod-namespace where you may make pods, and where Pod Security allows NET_ADMIN
+[warn] webhook: not checked: cannot create a pod in namespace nowhere: namespaces "nowhere" not found
+       do: set --pod-namespace to a namespace where you have the right to create pods, and where Pod Security allows NET_ADMIN
 `, "--installed", "--pod-namespace=nowhere")
 
 	api := client.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -137,9 +137,9 @@ func TestCheckWebhook(t *testing.T) {
 		}
 	}
 	const (
-		away  = `[fail] webhook: the API server does not reach it, so that pods that are to be injected cannot be made: Internal error occurred: failed calling webhook "pod.inject.sonde.dev": failed to call webhook: `
+		away  = `[fail] webhook: the API server does not reach the webhook, so pods that need injection cannot be created: Internal error occurred: failed calling webhook "pod.inject.sonde.dev": failed to call webhook: `
 		doing = `
-       do: see that replicas are Ready, that firewalls and NetworkPolicies let API servers reach port 5443 of namespace sonde-system, and that the caBundle of MutatingWebhookConfiguration sonde is that of its certificate
+       do: check that replicas are Ready, that firewalls and NetworkPolicies let API servers reach port 5443 of namespace sonde-system, and that the caBundle of MutatingWebhookConfiguration sonde matches its certificate
 `
 	)
 	var url *string
@@ -148,7 +148,8 @@ func TestCheckWebhook(t *testing.T) {
 		w.ClientConfig.URL, w.TimeoutSeconds = new("https://127.0.0.1:1/inject"), new(int32(1))
 	})
 	p.says("webhook", away+`Post "https://127.0.0.1:1/inject?timeout=1s": dial tcp 127.0.0.1:1: connect: connection refused`+doing, "--installed")
-	// It is reached when it is tried once more, as a moment after an installation.
+	// The check retries: the second call reaches the webhook, as may happen right after an
+	// installation.
 	at := freeAddresses(t, 1)[0]
 	calls(func(w *admissionv1.MutatingWebhook) {
 		w.ClientConfig.URL, w.TimeoutSeconds = new("https://"+at+"/inject"), new(int32(10))
@@ -156,7 +157,7 @@ func TestCheckWebhook(t *testing.T) {
 	p.says("webhook", away+fmt.Sprintf(`Post "https://%s/inject?timeout=10s": dial tcp %[1]s: connect: connection refused`, at)+doing, "--installed")
 	forwardTo(t, at, plane.webhook, 1)
 	if is := p.lines("webhook", "--installed"); is != good {
-		t.Errorf("a webhook that is reached when it is tried once more: lines\n%s\nwant\n%s", is, good)
+		t.Errorf("a webhook that is reachable at the retry: lines\n%s\nwant\n%s", is, good)
 	}
 	calls(func(w *admissionv1.MutatingWebhook) {
 		w.ClientConfig.Service = &admissionv1.ServiceReference{Namespace: systemNamespace, Name: "sonde-cp-check", Port: new(int32(5443)), Path: new("/inject")}
@@ -174,7 +175,7 @@ func TestCheckWebhook(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	must.Poll(t, "the refusal of a Service without endpoints", func(context.Context) error { // no kube-proxy is here, so the network says why
+	must.Poll(t, "the refusal of a Service without endpoints", func(context.Context) error { // without kube-proxy, the error is from the network
 		is := p.lines("webhook", "--installed")
 		if !strings.HasPrefix(is, away+`Post "https://sonde-cp-check.sonde-system.svc:5443/inject?timeout=1s": `) || !strings.HasSuffix(is, doing) {
 			return fmt.Errorf("lines\n%s", is)
@@ -187,13 +188,13 @@ func TestCheckWebhook(t *testing.T) {
 	p.says("webhook", good, "--installed")
 }
 
-// The Service of the webhook has no endpoint, and has one again.
+// The webhook's Service has no endpoint, and then has one again.
 func TestCheckWebhookService(t *testing.T) {
 	client := newClient(t)
 	p, _, _ := checkedPlane(t, client)
 	p.says("webhook Service", `
-[fail] webhook Service: Service sonde-cp in namespace sonde-system has no endpoint that is Ready: the API server cannot ask the webhook, and no pod that is to be injected can be made
-       do: kubectl -n sonde-system get pods,endpointslices: the selector of the Service has to match replicas that are Ready
+[fail] webhook Service: Service sonde-cp in namespace sonde-system has no Ready endpoint: the API server cannot call the webhook, so pods that need injection cannot be created
+       do: see kubectl -n sonde-system get pods,endpointslices: the Service's selector must match Ready replicas
 `, "--installed")
 	slices := client.DiscoveryV1().EndpointSlices(systemNamespace)
 	_, err := slices.Create(t.Context(), &discoveryv1.EndpointSlice{
@@ -211,10 +212,10 @@ func TestCheckWebhookService(t *testing.T) {
 	p.says("webhook Service", "[ok]   webhook Service: 1 endpoint Ready\n", "--installed")
 	p.says("control plane", "[ok]   control plane: a replica answers\n", "--installed")
 	p.says("control planes", "[ok]   control planes: release \"sonde\" in namespace \"sonde-system\" alone\n", "--installed")
-	p.says("serving CA", "[ok]   serving CA: no proxy holds an old one\n", "--installed")
+	p.says("serving CA", "[ok]   serving CA: no proxy has an old CA\n", "--installed")
 }
 
-// The certificate of the webhook, which another program renews, ends within the hour; then it has been renewed.
+// The webhook's certificate, which another program renews, expires within the hour; then it is renewed.
 func TestCheckCertificateNearItsEnd(t *testing.T) {
 	client := newClient(t)
 	directory := t.TempDir()
@@ -223,7 +224,7 @@ func TestCheckCertificateNearItsEnd(t *testing.T) {
 	p, _, _ := checkedPlane(t, client, func(o *controlplane.Options) { o.Kubernetes.WebhookCertDir = directory })
 	is := p.lines("certificates", "--installed")
 	want := fmt.Sprintf("[warn] certificates: the CA of the webhook (caBundle of MutatingWebhookConfiguration sonde) ends at %s, in ", from.Add(time.Hour).UTC().Format(time.RFC3339))
-	const after = ": then pods that are to be injected cannot be made\n       do: renew it with the Secret that the chart's webhook.certificate.secretName names\n"
+	const after = ": then pods that need injection cannot be created\n       do: renew it with the Secret that the chart's webhook.certificate.secretName names\n"
 	if !strings.HasPrefix(is, want) || !strings.HasSuffix(is, after) {
 		t.Errorf("lines\n%s\nwant %s…%s", is, want, after)
 	}
@@ -236,7 +237,7 @@ func TestCheckCertificateNearItsEnd(t *testing.T) {
 	})
 }
 
-// A workload that asks for a sidecar has one of its ports; another one has no sidecar.
+// A workload with a sidecar uses a port of the sidecar; another workload has no sidecar.
 func TestCheckPods(t *testing.T) {
 	client := newClient(t)
 	p, _, _ := checkedPlane(t, client)
@@ -269,9 +270,9 @@ func TestCheckPods(t *testing.T) {
 			t.Errorf("lines\n%s\nwant %s", is, text)
 		}
 	}
-	has("ports", "port 9000 is declared: the sidecars of these workloads take one from 9001 to 9020 for probes\n       Pod/check-pods/probed: container app has port 9000\n")
-	has("ports", "[fail] ports: ports of the sidecar are declared by workloads that ask for one: their next pods are refused\n       Pod/check-pods/redirected: container app has port 15006\n")
-	has("pods", "[fail] pods: pods should have a sidecar and have none")
+	has("ports", "workloads declare port 9000: their sidecars will use a port from 9001 to 9020 for probes\n       Pod/check-pods/probed: container app has port 9000\n")
+	has("ports", "[fail] ports: workloads that ask for a sidecar declare its ports: the webhook will reject their next pods\n       Pod/check-pods/redirected: container app has port 15006\n")
+	has("pods", "[fail] pods: pods should have a sidecar but have none")
 	label("disabled")
 	if is := p.lines("pods", "--installed"); strings.Contains(is, "check-pods") {
 		t.Errorf("lines\n%s\nwant nothing of pods whose namespace asks for no sidecar", is)

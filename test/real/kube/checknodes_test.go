@@ -20,14 +20,15 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// workers are nodes, and what their kubelets say of the one container of a Job's pod.
+// workers are nodes, with the container states that their kubelets report for a Job's pod.
 type workers struct {
 	*testing.T
 	client    kubernetes.Interface
 	namespace string
+	asked     corev1.ContainerState // of the container whose liveness probe returns an error
 }
 
-// newWorkers makes two nodes that are Ready, and one that is cordoned, until the test ends.
+// newWorkers creates two nodes that are Ready and one cordoned node, until the test ends.
 func newWorkers(t *testing.T, client kubernetes.Interface, namespaceOfJobs string) *workers {
 	t.Helper()
 	namespace(t, client, namespaceOfJobs, nil)
@@ -48,10 +49,11 @@ func newWorkers(t *testing.T, client kubernetes.Interface, namespaceOfJobs strin
 			t.Fatal(err)
 		}
 	}
-	return &workers{t, client, namespaceOfJobs}
+	return &workers{t, client, namespaceOfJobs, ended(0, "")}
 }
 
-// say makes the pods of Jobs, as the Job controller and the scheduler do, with what the kubelet of each node says, until stop is called.
+// say creates the pods of Jobs, as the Job controller and the scheduler do, with each node's container states, until
+// stop is called.
 func (w *workers) say(states map[string]corev1.ContainerState) (stop func()) {
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan struct{})
@@ -96,23 +98,25 @@ func (w *workers) run(ctx context.Context, job *batchv1.Job, states map[string]c
 	if err != nil {
 		return err
 	}
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: mesh.ContainerInit, Image: spec.Containers[0].Image, State: state}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{
+		{Name: mesh.ContainerInit, Image: spec.Containers[0].Image, State: state}, {Name: spec.Containers[1].Name, Image: spec.Containers[1].Image, State: w.asked},
+	}
 	_, err = w.client.CoreV1().Pods(w.namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 	return err
 }
 
-// awaitJobs waits until so many are there.
+// awaitJobs waits until n Jobs exist.
 func (w *workers) awaitJobs(n int) error {
 	return harness.Poll(w.Context(), "the Jobs", func(ctx context.Context) error {
 		jobs, err := w.client.BatchV1().Jobs(w.namespace).List(ctx, metav1.ListOptions{})
 		if err == nil && len(jobs.Items) != n {
-			err = fmt.Errorf("there are %d, want %d", len(jobs.Items), n)
+			err = fmt.Errorf("%d Jobs exist, want %d", len(jobs.Items), n)
 		}
 		return err
 	})
 }
 
-// noJobs checks that none is left.
+// noJobs checks that no Job is left.
 func (w *workers) noJobs() {
 	w.Helper()
 	jobs, err := w.client.BatchV1().Jobs(w.namespace).List(w.Context(), metav1.ListOptions{})
@@ -125,12 +129,13 @@ func ended(code int32, message string) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: message}}
 }
 
-const cordoned = `[warn] nodes: some are not tried
+const cordoned = `[warn] nodes: some nodes are not tested
        cordoned: worker-c
-       do: check again when they take pods; elsewhere keep injected pods from them
+       do: check again when they accept pods; until then, keep injected pods away from them
 `
 
-// Nodes that cannot redirect, have no image, or start nothing are named with the reason, and are good when that is mended. No Job is left.
+// The check names nodes that cannot redirect, have no image, or start no container, with the reason. After the
+// repair, they pass. No Job is left.
 func TestCheckNodes(t *testing.T) {
 	client := newClient(t)
 	w := newWorkers(t, client, "check-nodes")
@@ -145,37 +150,49 @@ func TestCheckNodes(t *testing.T) {
 		t.Errorf("without --nodes: lines\n%s", is)
 	}
 	says(`
-[fail] nodes: no pod could try it within 1s
-       the Job controller has made no pod: worker-a, worker-b
-       do: mend what it says (kubectl describe node), or give them longer with --nodes-timeout
+[fail] nodes: no pod could run the test within 1s
+       the Job controller has created no pod: worker-a, worker-b
+       do: fix the errors (see kubectl describe node), or allow more time with --nodes-timeout
 `, "--nodes-timeout=1s")
 	stop := w.say(map[string]corev1.ContainerState{
 		"worker-a": ended(1, "table inet sonde {\n}\nsonde-dp: install: transparent-proxy: no such file or directory: the kernel lacks redirection in nftables (CONFIG_NFT_REDIR)\n"),
 		"worker-b": {Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: `failed to pull and unpack image "docker.io/library/sonde:1": not found`}},
 	})
 	says(`
-[fail] nodes: redirection fails: an injected pod would not start there
+[fail] nodes: redirection fails: injected pods would not start on these nodes
        sonde-dp: install: transparent-proxy: no such file or directory: the kernel lacks redirection in nftables (CONFIG_NFT_REDIR): worker-a
-       do: do what it says on these nodes, or keep injected pods from them
-[fail] nodes: image sonde:1 cannot be pulled: an injected pod would not start there
+       do: fix the errors on these nodes, or keep injected pods away from them
+[fail] nodes: image sonde:1 cannot be pulled: injected pods would not start on these nodes
        failed to pull and unpack image "docker.io/library/sonde:1": not found: worker-b
-       do: have nodes reach the registry, and service account default of namespace check-nodes have its imagePullSecrets; --nodes-image names another image
+       do: make sure that the nodes reach the registry, and that service account default of namespace check-nodes has its imagePullSecrets; --nodes-image sets another image
 `)
 	stop()
 	stop = w.say(map[string]corev1.ContainerState{"worker-a": ended(0, ""), "worker-b": {Running: &corev1.ContainerStateRunning{}}})
 	says(`
-[fail] nodes: no pod could try it within 3s
+[fail] nodes: no pod could run the test within 3s
        its container has not ended: worker-b
-       do: mend what it says (kubectl describe node), or give them longer with --nodes-timeout
+       do: fix the errors (see kubectl describe node), or allow more time with --nodes-timeout
 [ok]   nodes: 1 node can redirect: nftables, kernel 6.1
 `, "--nodes-timeout=3s")
 	stop()
 	stop = w.say(map[string]corev1.ContainerState{"worker-a": ended(0, ""), "worker-b": ended(0, "")})
-	defer stop()
 	says("\n[ok]   nodes: 2 nodes can redirect: nftables, kernel 6.1 to 6.8\n")
+	p.says("errored probes", "[ok]   errored probes: the kubelets of 2 nodes discard errored liveness probes\n", args...)
+	stop()
+	w.asked = ended(1, "sonde-dp: "+mesh.KubeletCountsErrored+": the container was ended after 1 errored probes\n")
+	stop = w.say(map[string]corev1.ContainerState{"worker-a": ended(0, ""), "worker-b": ended(0, "")})
+	defer stop()
+	p.says("errored probes", `
+[fail] errored probes: the kubelet counts errored liveness probes as failures: guarded liveness does not limit restarts there
+       worker-a
+       worker-b
+       do: helm upgrade with --set config.guardedLiveness.hold=warning: takes effect within two minutes, without restarting pods (docs/guarded-liveness.md)
+`, args...)
+	w.noJobs()
 }
 
-// Pod Security of the namespace refuses what redirects: the line has its words. Then it allows it.
+// Pod Security of the namespace rejects the redirecting pod: the check shows its error. Later, Pod
+// Security allows the pod.
 func TestCheckNodesPodSecurity(t *testing.T) {
 	client := newClient(t)
 	w := newWorkers(t, client, "check-nodes-strict")
@@ -194,20 +211,21 @@ func TestCheckNodesPodSecurity(t *testing.T) {
 	args := []string{"--nodes", "--nodes-image=sonde:1", "--nodes-namespace=" + w.namespace}
 	label("restricted")
 	p.says("nodes", `
-[fail] nodes: no pod that redirects may be made in namespace check-nodes-strict: pods "sondectl-check" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities (container "kuma-init" must not include "NET_ADMIN" in securityContext.capabilities.add), runAsNonRoot != true (container "kuma-init" must not set securityContext.runAsNonRoot=false), runAsUser=0 (container "kuma-init" must not set runAsUser=0)
-       do: name with --nodes-namespace one where pods of the mesh are to run: Pod Security has to allow NET_ADMIN there (pod-security.kubernetes.io/enforce: privileged)
+[fail] nodes: cannot create a pod that redirects connections in namespace check-nodes-strict: pods "sondectl-check" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities (container "kuma-init" must not include "NET_ADMIN" in securityContext.capabilities.add), runAsNonRoot != true (container "kuma-init" must not set securityContext.runAsNonRoot=false), runAsUser=0 (container "kuma-init" must not set runAsUser=0)
+       do: set --nodes-namespace to a namespace for pods of the mesh: its Pod Security must allow NET_ADMIN (pod-security.kubernetes.io/enforce: privileged)
 `+cordoned, args...)
 	w.noJobs()
 	defer w.say(map[string]corev1.ContainerState{"worker-a": ended(0, ""), "worker-b": ended(0, "")})()
 	label("privileged")
 	p.says("nodes", "[ok]   nodes: 2 nodes can redirect: nftables, kernel 6.1 to 6.8\n"+cordoned, args...)
 	p.says("nodes", `
-[fail] nodes: no pod that redirects may be made in namespace nowhere: namespaces "nowhere" not found
-       do: name with --nodes-namespace one where pods of the mesh are to run: Pod Security has to allow NET_ADMIN there (pod-security.kubernetes.io/enforce: privileged)
+[fail] nodes: cannot create a pod that redirects connections in namespace nowhere: namespaces "nowhere" not found
+       do: set --nodes-namespace to a namespace for pods of the mesh: its Pod Security must allow NET_ADMIN (pod-security.kubernetes.io/enforce: privileged)
 `+cordoned, "--nodes", "--nodes-image=sonde:1", "--nodes-namespace=nowhere")
 }
 
-// A user without the rights gets no Job made, and one who loses them is told which Jobs are left.
+// A user without the rights creates no Job. A user who loses the rights gets a list of the Jobs
+// that are left.
 func TestCheckNodesRights(t *testing.T) {
 	client := newClient(t)
 	w := newWorkers(t, client, "check-nodes-rights")
@@ -229,7 +247,7 @@ func TestCheckNodesRights(t *testing.T) {
 	args := []string{"--nodes", "--nodes-image=sonde:1", "--nodes-timeout=5s", "--nodes-namespace=" + w.namespace}
 	p.says("nodes", `
 [warn] nodes: not checked: list nodes: nodes is forbidden: User "system:serviceaccount:check-nodes-user:default" cannot list resource "nodes" in API group "" at the cluster scope
-       do: have it checked by a user who has the right, or get that
+       do: get the right, or ask a user who has it to check
 `, args...)
 	_, err := roles.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "check-nodes"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list"}}},
@@ -240,7 +258,7 @@ func TestCheckNodesRights(t *testing.T) {
 	bind(t, client, "check-nodes", "check-nodes", "check-nodes-user", "default")
 	p.says("nodes", `
 [warn] nodes: not checked: jobs.batch "sondectl-check" is forbidden: you lack in namespace check-nodes-rights: create jobs.batch, delete jobs.batch, create pods
-       do: have it checked by a user who has the right, or get that
+       do: get the right, or ask a user who has it to check
 `, args...)
 	w.noJobs()
 	grant("try-jobs", rbacv1.PolicyRule{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create", "delete"}})
@@ -260,10 +278,10 @@ func TestCheckNodesRights(t *testing.T) {
 	forbidden := func(job string) string {
 		return fmt.Sprintf(`       %s: delete it: jobs.batch %q is forbidden: User "system:serviceaccount:check-nodes-user:default" cannot delete resource "jobs" in API group "batch" in the namespace "check-nodes-rights"`+"\n", job, job)
 	}
-	want := `[fail] nodes: no pod could try it within 10s
-       the Job controller has made no pod: worker-a, worker-b
-       do: mend what it says (kubectl describe node), or give them longer with --nodes-timeout
-` + cordoned + `[warn] nodes: Jobs could not be deleted: they go by themselves when they have ended for 1m0s
+	want := `[fail] nodes: no pod could run the test within 10s
+       the Job controller has created no pod: worker-a, worker-b
+       do: fix the errors (see kubectl describe node), or allow more time with --nodes-timeout
+` + cordoned + `[warn] nodes: Jobs could not be deleted: Kubernetes deletes them 1m0s after they end
 ` + forbidden("sondectl-check-RUN-0") + forbidden("sondectl-check-RUN-1") + `       do: kubectl -n check-nodes-rights delete jobs -l app.kubernetes.io/name=sondectl-check
 `
 	if is != want {
@@ -274,7 +292,7 @@ func TestCheckNodesRights(t *testing.T) {
 	}
 }
 
-// A signal deletes the Jobs that are there.
+// On a signal, the check deletes its Jobs.
 func TestCheckNodesInterrupted(t *testing.T) {
 	client := newClient(t)
 	w := newWorkers(t, client, "check-nodes-signal")
@@ -292,7 +310,7 @@ func TestCheckNodesInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	const want = "sondectl: check: interrupt signal received: the Jobs on nodes are deleted\n"
+	const want = "sondectl: check: interrupt signal received: deleted the Jobs on nodes\n"
 	if cmd.ProcessState.ExitCode() != 1 || errOut.String() != want || out.String() != "" {
 		t.Errorf("exit code %d, stdout %q, stderr %q, want %q", cmd.ProcessState.ExitCode(), out.String(), errOut.String(), want)
 	}

@@ -28,7 +28,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// secret returns what a Secret of the control plane has.
+// secret returns the data of a Secret of the control plane.
 func secret(t testing.TB, client kubernetes.Interface, name string) []byte {
 	t.Helper()
 	s, err := client.CoreV1().Secrets(systemNamespace).Get(t.Context(), name, metav1.GetOptions{})
@@ -41,7 +41,7 @@ func secret(t testing.TB, client kubernetes.Interface, name string) []byte {
 	return nil
 }
 
-// podToken returns a projected token of a pod with the service account named default.
+// podToken returns a projected token of a pod with the service account default.
 func podToken(t *testing.T, client kubernetes.Interface, pod *corev1.Pod, audience string) string {
 	t.Helper()
 	r, err := client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{
@@ -71,15 +71,15 @@ func (p *plane) dial(t testing.TB, client kubernetes.Interface, address string) 
 	return conn
 }
 
-// adminClient returns a client of the admin API, and a context with its token.
+// adminClient returns a client of the admin API, and a context with the admin token.
 func (p *plane) adminClient(t testing.TB, client kubernetes.Interface) (adminv1.AdminServiceClient, context.Context) {
 	t.Helper()
 	token := strings.TrimSpace(string(secret(t, client, "sonde-admin-token")))
 	return adminv1.NewAdminServiceClient(p.dial(t, client, p.admin)), metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
 }
 
-// An agent outside the cluster joins with a token of the control plane's own, for a Dataplane that somebody has written. Such a token is
-// not good for a pod.
+// An agent outside of the cluster joins with a token of the control plane, for a Dataplane that a user wrote. A pod
+// cannot join with such a token.
 func TestJoinFromOutside(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)

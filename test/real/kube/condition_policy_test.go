@@ -15,7 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// The policy of the chart allows the control plane to change one condition of pods, and nothing else of their status, and is in nobody else's way.
+// The chart's policy allows the control plane to change one condition of pods, and nothing else in their status. It
+// does not restrict other users.
 func TestConditionPolicy(t *testing.T) {
 	client := newClient(t)
 	namespace(t, client, systemNamespace, nil)
@@ -81,7 +82,7 @@ func TestConditionPolicy(t *testing.T) {
 		})
 	}
 	for i, status := range []string{"True", "False", "True"} {
-		if i == 2 { // of a pod that ends
+		if i == 2 { // of a terminating pod
 			if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}

@@ -30,7 +30,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// What these tests change: no other one of this package needs it.
+// These tests change this definition, which no other test of this package needs.
 const (
 	changedDefinition = "watchedclusters.sonde.dev"
 	changedFile       = "sonde.dev_watchedclusters.yaml"
@@ -38,7 +38,7 @@ const (
 
 var definitionsResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// hookClient returns a client with the rights that the chart has while it is installed, but for these verbs.
+// hookClient returns a client with the rights of the chart's hook, except for the given verbs.
 func hookClient(t *testing.T, without ...string) dynamic.Interface {
 	t.Helper()
 	client := newClient(t)
@@ -89,7 +89,7 @@ func dynamicClient(t *testing.T, config *rest.Config) dynamic.Interface {
 	return c
 }
 
-// definition is what an administrator sees of the one that is changed.
+// definition returns the changed definition, read as an administrator.
 func definition(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	u, err := dynamicClient(t, cluster.Config).Resource(definitionsResource).Get(t.Context(), changedDefinition, metav1.GetOptions{})
@@ -99,13 +99,13 @@ func definition(t *testing.T) *unstructured.Unstructured {
 	return u
 }
 
-// applyDefinitions has a time in which an API server certainly serves what it takes.
+// applyDefinitions applies definitions, also from a cleanup.
 func applyDefinitions(t *testing.T, o definitions.Options) error {
 	t.Helper()
-	return definitions.Apply(context.WithoutCancel(t.Context()), o) // it may be the end of the test
+	return definitions.Apply(context.WithoutCancel(t.Context()), o) // the test may be ending
 }
 
-// of returns the definitions of a release in which the one has this short name. Without any it has none.
+// of returns a release's definitions, in which one definition has these short names, or none.
 func of(t *testing.T, shortNames ...string) fs.ReadDirFS {
 	t.Helper()
 	text, err := crds.Files.ReadFile(changedFile)
@@ -134,7 +134,8 @@ func shortNames(t *testing.T) string {
 	return strings.Join(names, ",")
 }
 
-// A definition that somebody else has made, such as Helm from crds/, follows the versions of Sonde up, and never down; objects stay.
+// Definitions that another program installed, such as Helm from crds/, are upgraded to newer versions of Sonde and
+// never downgraded; their objects stay.
 func TestDefinitionsGoForward(t *testing.T) {
 	hook := hookClient(t)
 	namespace(t, newClient(t), "definitions", nil)
@@ -144,9 +145,9 @@ func TestDefinitionsGoForward(t *testing.T) {
 		{"v0.1.0", "one", "one", `"definition applied" name=` + changedDefinition + ` created=false changed=true`},
 		{"v0.1.0", "one", "one", "created=false changed=false"},
 		{"v0.2.0", "two", "two", "changed=true"},
-		{"v0.1.0", "one", "two", `"definition of a newer version left as it is" name=` + changedDefinition + " version=v0.2.0"},
+		{"v0.1.0", "one", "two", `"keeping a definition of a newer version" name=` + changedDefinition + " version=v0.2.0"},
 		{"v0.2.1-0.20261127000000-0123456789ab", "three", "three", "changed=true"},
-		{"unknown", "four", "four", "changed=true"}, // of which nothing says that it is older
+		{"unknown", "four", "four", "changed=true"}, // a definition of unknown version, which may be older
 		{"v0.1.0", "one", "one", "changed=true"},
 	} {
 		var log logtest.Buffer
@@ -155,28 +156,28 @@ func TestDefinitionsGoForward(t *testing.T) {
 			t.Fatalf("%s: %v", step.version, err)
 		}
 		if got := shortNames(t); got != step.want || len(log.Lines(step.log)) != 1 {
-			t.Errorf("%s of %s: it has the short name %q, want %q with %s in the log:\n%s", step.short, step.version, got, step.want, step.log, &log)
+			t.Errorf("%s of %s: the definition has the short name %q, want %q with %s in the log:\n%s", step.short, step.version, got, step.want, step.log, &log)
 		}
 	}
 	if _, err := cluster.Do(t.Context(), "GET", watched+"/kept", "", ""); err != nil {
 		t.Errorf("an object of an operator: %v", err)
 	}
 
-	// As all of this build. What is missing is made anew.
+	// Now with all definitions of this build: a missing definition is created.
 	if err := dynamicClient(t, cluster.Config).Resource(definitionsResource).Delete(t.Context(), changedDefinition, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	must.Poll(t, "the end of the definition", func(ctx context.Context) error {
 		_, err := cluster.Do(ctx, "GET", watched, "", "")
 		if err == nil {
-			return errors.New("it is still served")
+			return errors.New("the definition is still served")
 		}
 		return nil
 	})
 	if err := applyDefinitions(t, definitions.Options{Client: hook, Files: crds.Files, Version: "v0.3.0", Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
-	must.Poll(t, "what was applied to be served", func(ctx context.Context) error { // at first its storage may be initializing
+	must.Poll(t, "the applied definition to be served", func(ctx context.Context) error { // at first, its storage may be initializing
 		_, err := cluster.Do(ctx, "GET", watched, "", "")
 		return err
 	})
@@ -185,7 +186,7 @@ func TestDefinitionsGoForward(t *testing.T) {
 	}
 }
 
-// The hook may do what it does to our definitions, and nothing to another one.
+// The hook may change our definitions, and no other definition.
 func TestRightsOfTheHook(t *testing.T) {
 	missing := fstest.MapFS{"other.yaml": {Data: []byte(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.example.com}, spec: {
 		group: example.com, names: {kind: Thing, plural: things}, scope: Cluster, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}}`)}}
@@ -228,7 +229,7 @@ func TestRightsOfTheHook(t *testing.T) {
 	}
 }
 
-// The rights are for the definitions of this build, as the chart's files have them.
+// The hook's rights name the definitions of this build, like the chart's files.
 func TestHookNamesAllDefinitions(t *testing.T) {
 	manifests, err := chart.Hooks(t.Context())
 	if err != nil {
@@ -256,5 +257,5 @@ func TestHookNamesAllDefinitions(t *testing.T) {
 		}
 		return
 	}
-	t.Error("there is no ClusterRole")
+	t.Error("no ClusterRole found")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/controlplane"
 )
 
-// A pod that does not ask the DNS of the cluster has the address of the control plane's Service in its hosts file.
+// A pod that does not use the cluster's DNS has the address of the control plane's Service in its hosts file.
 func TestPodWithoutClusterDNS(t *testing.T) {
 	client := newClient(t)
 	namespace(t, client, systemNamespace, nil)

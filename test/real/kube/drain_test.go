@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// makeDrainable makes nodes and pods, of which two have one name.
+// makeDrainable creates nodes and pods; two pods have the same name.
 func makeDrainable(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	namespace(t, client, "drain", nil)
@@ -38,7 +38,7 @@ func makeDrainable(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// ctl runs sondectl.
+// ctl runs sondectl, and returns its exit code and output.
 func ctl(t *testing.T, program string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -53,7 +53,7 @@ func ctl(t *testing.T, program string, args ...string) (code int, stdout, stderr
 	return code, out.String(), errs.String()
 }
 
-// TestDrain drains and undrains nodes and pods by sondectl, with the rights of the caller.
+// TestDrain drains and undrains nodes and pods with sondectl and the caller's rights.
 func TestDrain(t *testing.T) {
 	program, err := sondectl()
 	if err != nil {
@@ -72,20 +72,20 @@ func TestDrain(t *testing.T) {
 	}{
 		{"drain worker --reason update", 0, "node worker drains\n", ""},
 		{"drain node/worker", 0, "node worker drains; before: node is drained: update\n", ""},
-		{"undrain no/worker", 0, "node worker drains no more\n", ""},
+		{"undrain no/worker", 0, "node worker no longer drains\n", ""},
 		{"undrain worker", 0, "node worker was not drained\n", ""},
 		{"drain web -n drain", 0, "pod web drains\n", ""},
-		{"undrain po/web -n drain", 0, "pod web drains no more\n", ""},
-		{"drain pod/alone -n drain", 0, "pod alone drains\n", "a pod without a sidecar gets its traffic as before"},
-		{"drain web", 1, "", `"web": there is no such node, and no such pod in namespace default`},
+		{"undrain po/web -n drain", 0, "pod web no longer drains\n", ""},
+		{"drain pod/alone -n drain", 0, "pod alone drains\n", "if it has no sidecar, it still gets traffic"},
+		{"drain web", 1, "", `"web": not found as a node, nor as a pod in namespace default`},
 		{"drain pod/web", 1, "", `read pod "web": pods "web" not found`},
-		{"drain twice -n drain", 1, "", "twice: there is a node and a pod of this name: say node/twice or pod/twice"},
+		{"drain twice -n drain", 1, "", "twice: both a node and a pod have this name: use node/twice or pod/twice"},
 		{"drain pod/twice -n drain", 0, "pod twice drains\n", ""},
 		{"drain service/web", 2, "", `"service/web": must be NAME, node/NAME, pod/NAME or dataplane/NAME`},
 		{"drain node/", 2, "", `"node/": must be`},
 		{"drain node/a/b", 2, "", `"node/a/b": must be`},
-		{"drain", 2, "", "want one node, pod or dataplane"},
-		{"drain worker web", 2, "", "want one node, pod or dataplane"},
+		{"drain", 2, "", "must be one node, pod or dataplane"},
+		{"drain worker web", 2, "", "must be one node, pod or dataplane"},
 		{"drain worker --context nowhere", 2, "", `--context: "nowhere": must be a context of `},
 	}
 	for _, step := range steps {

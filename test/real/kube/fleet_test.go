@@ -24,32 +24,34 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// comeBack is how long agents and Envoys wait before they connect again.
+// comeBack is the delay before agents and Envoys reconnect.
 const comeBack = 100 * time.Millisecond
 
-// joinAtOnce is how many agents join at the same time: the limits for callers without a certificate are another benchmark's.
+// joinAtOnce is how many agents join at the same time. Another benchmark measures the limits for callers without a
+// certificate.
 const joinAtOnce = 16
 
-// fleet is machines whose agents have sessions, and whose Envoys have ADS streams, with some replicas.
+// fleet is a set of machines whose agents have sessions, and whose Envoys have ADS streams, with some
+// replicas.
 type fleet struct {
 	namespace string
-	service   string // to which each has an outbound
+	service   string // each machine has an outbound to it
 	proxies   []*proxy
 
-	planes  atomic.Pointer[[]*plane]          // to which connections are made
-	there   atomic.Pointer[arrivals.Arrivals] // ADS streams that have everything, and after them sessions that were welcomed
-	change  atomic.Pointer[arrivals.Arrivals] // of the service's endpoints
+	planes  atomic.Pointer[[]*plane]          // targets of new connections
+	there   atomic.Pointer[arrivals.Arrivals] // counts ADS streams with a complete configuration, and then accepted sessions
+	change  atomic.Pointer[arrivals.Arrivals] // counts a change of the service's endpoints
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
 
-// proxy is one machine. It is the Observer of its own ADS stream.
+// proxy is one machine, and the Observer of its own ADS stream.
 type proxy struct {
 	*fleet
 	*machine
 	index   int
 	state   *adsclient.State
-	arrived bool // the change, in the current response
+	arrived bool // the current response contains the change
 }
 
 var _ adsclient.Observer = (*proxy)(nil)
@@ -95,11 +97,12 @@ func (p *proxy) enter(ctx context.Context, admin adminv1.AdminServiceClient, at 
 	}
 	p.token = r.GetToken()
 	conn := p.dial(at)
-	defer func() { _ = conn.Close() }() // nothing more is sent
+	defer func() { _ = conn.Close() }() // no more calls use it
 	return harness.Poll(ctx, p.name+" to join", func(ctx context.Context) error { return p.joinOver(ctx, conn) })
 }
 
-// open connects all proxies at once, which have nothing, and returns when each has everything and a session.
+// open connects all proxies at once without a cached configuration, and returns when each has its whole
+// configuration and a session.
 func (f *fleet) open(b *testing.B, planes []*plane) []time.Duration {
 	b.Helper()
 	ctx, cancel := detached(b)
@@ -125,7 +128,7 @@ func (f *fleet) close() {
 	f.running.Wait()
 }
 
-// leave has all that is connected to a replica come to the others, once it has ended.
+// leave makes the proxies of a replica reconnect to the other replicas after it ends.
 func (f *fleet) leave(lost *plane) *arrivals.Arrivals {
 	var others []*plane
 	back := arrivals.New(0, 2*len(f.proxies), "")
@@ -147,7 +150,8 @@ func (f *fleet) leave(lost *plane) *arrivals.Arrivals {
 	return back
 }
 
-// streamAt is where the ADS stream is, or comes next. Of two replicas, half of the proxies have session and stream with different ones.
+// streamAt is the replica of the current or next ADS stream. With two replicas, half of the proxies have their
+// session and stream on different replicas.
 func (p *proxy) streamAt() *plane {
 	planes := *p.planes.Load()
 	return planes[p.index%len(planes)]
@@ -161,7 +165,7 @@ func (p *proxy) sessionAt() *plane {
 // keep keeps a proxy connected.
 func (p *proxy) keep(ctx context.Context, connect func(context.Context) error) {
 	for {
-		_ = connect(ctx) // it is tried again, and waits for the proxy have a limit
+		_ = connect(ctx) // keep retries, and callers bound their waits
 		if run.Sleep(ctx, comeBack) != nil {
 			return
 		}
@@ -174,7 +178,7 @@ func (p *proxy) stream(ctx context.Context) error {
 
 func (p *proxy) session(ctx context.Context) error {
 	conn := p.dial(p.sessionAt())
-	defer func() { _ = conn.Close() }() // ctx has ended, or the stream
+	defer func() { _ = conn.Close() }() // ctx or the stream has ended
 	stream, err := agentv1.NewAgentServiceClient(conn).Session(ctx)
 	if err != nil {
 		return err
@@ -197,7 +201,8 @@ func (p *proxy) session(ctx context.Context) error {
 	}
 }
 
-// Connected implements adsclient.Observer. A proxy that has everything is sent nothing where it comes to.
+// Connected implements adsclient.Observer. A proxy with its whole configuration receives nothing at the
+// new replica.
 func (p *proxy) Connected() {
 	if p.state.Settled() {
 		p.there.Load().Arrive(p.index)
@@ -223,7 +228,7 @@ func (p *proxy) Acked() {
 	}
 }
 
-// agreed returns the version of the service's endpoints that all proxies have.
+// agreed returns the version of the service's endpoints, if all proxies have the same.
 func (f *fleet) agreed() (string, error) {
 	first := ""
 	for i, p := range f.proxies {

@@ -23,7 +23,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// zones are two of two nodes each, with a pod on each node: web-1 and web-2 in zone far, web-3 and web-4 in zone near. All are of Service web.
+// zones has two zones with two nodes each, and a pod on each node: web-1 and web-2 in zone far, web-3 and web-4 in
+// zone near. All are pods of Service web.
 type zones struct {
 	t      *testing.T
 	client kubernetes.Interface
@@ -83,8 +84,8 @@ func newZones(t *testing.T, client kubernetes.Interface) *zones {
 	return z
 }
 
-// tell writes what the controller-manager does of these nodes, in that order: that they are Unknown or Ready, that their pods are not Ready or are again,
-// and that their endpoints are.
+// tell writes what the controller-manager writes when nodes become Unknown or Ready, in the given order: the nodes'
+// conditions, their pods' Ready conditions, and their endpoints.
 func (z *zones) tell(ready corev1.ConditionStatus, order []string, numbers ...int) {
 	z.t.Helper()
 	podReady := ready
@@ -120,7 +121,8 @@ func (z *zones) tell(ready corev1.ConditionStatus, order []string, numbers ...in
 	}
 }
 
-// shows waits until sondectl get services at a replica would show the endpoints like this, in the order of the pods.
+// shows waits until sondectl get services at a replica would show these states of endpoints, in the order of the
+// pods.
 func (z *zones) shows(p *plane, want ...string) {
 	z.t.Helper()
 	api, ctx := p.adminClient(z.t, z.client)
@@ -144,7 +146,7 @@ func (z *zones) shows(p *plane, want ...string) {
 	})
 }
 
-// order freezes or thaws a zone at a replica, which may not lead, and waits until that is done.
+// order freezes or thaws a zone at a replica, which need not lead, and waits for the result.
 func (z *zones) order(p *plane, zone string, thaw bool) *adminv1.FreezeZoneResponse {
 	z.t.Helper()
 	api, ctx := p.adminClient(z.t, z.client)
@@ -156,7 +158,7 @@ func (z *zones) order(p *plane, zone string, thaw bool) *adminv1.FreezeZoneRespo
 	return done
 }
 
-// agent opens a session of the agent of a pod.
+// agent opens a session for the agent of a pod.
 func (z *zones) agent(p *plane, number int) {
 	z.t.Helper()
 	m := &machine{t: z.t, name: fmt.Sprintf("web-%d.freeze", number), process: rand.Text(), started: time.Now(), key: ca.NewKey(), roots: x509.NewCertPool()}
@@ -166,7 +168,8 @@ func (z *zones) agent(p *plane, number int) {
 	m.open(p, false)
 }
 
-// TestFreeze plays the controller-manager whose nodes fall silent, before two replicas of the control plane, of which one ends.
+// TestFreeze plays a controller-manager whose nodes become disconnected, with two replicas of the control plane, of
+// which one ends.
 func TestFreeze(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -191,7 +194,7 @@ func TestFreeze(t *testing.T) {
 	z.judged(follows)
 }
 
-// frozenByOrder freezes a zone at a replica that does not lead, which passes that on, and has its nodes fall silent.
+// frozenByOrder freezes a zone at a follower, which forwards the order, and then disconnects the zone's nodes.
 func (z *zones) frozenByOrder(planes []*plane, follows *plane) {
 	z.t.Helper()
 	if done := z.order(follows, "far", false); done.GetKeptPercent() != 100 || done.GetSince() == nil || done.GetDryRun() {
@@ -220,7 +223,7 @@ func (z *zones) frozenByOrder(planes []*plane, follows *plane) {
 	})
 }
 
-// thawedByNextLeader ends the leader: the next one goes on with what is frozen, until it is thawed.
+// thawedByNextLeader ends the leader: the next leader keeps the zone frozen until it is thawed.
 func (z *zones) thawedByNextLeader(leads, follows *plane) {
 	z.t.Helper()
 	leads.stop()
@@ -234,7 +237,8 @@ func (z *zones) thawedByNextLeader(leads, follows *plane) {
 	await(z.t, 2*time.Minute, "the zone to be thawed", func(ctx context.Context) error { return follows.lacks(ctx, "sonde_frozen{") })
 }
 
-// judged has the zone, and then one node, fall silent: what the control plane judges by itself, whichever watch is faster.
+// judged disconnects a zone, and then one node, without an order: the control plane itself decides to freeze, in
+// whichever order the watches deliver.
 func (z *zones) judged(p *plane) {
 	z.t.Helper()
 	for _, order := range [][]string{{"slice", "pod", "node"}, {"node", "pod", "slice"}} {
@@ -245,7 +249,7 @@ func (z *zones) judged(p *plane) {
 		z.shows(p, "ready", "ready", "ready", "ready")
 	}
 	await(z.t, 2*time.Minute, "the zone to be thawed", func(ctx context.Context) error { return p.lacks(ctx, "sonde_frozen{") })
-	// One dead node is as ever.
+	// One dead node freezes nothing.
 	z.tell(corev1.ConditionUnknown, []string{"node", "pod", "slice"}, 3)
 	z.shows(p, "ready", "ready", "not_ready", "ready")
 	if err := p.lacks(z.t.Context(), "sonde_frozen{"); err != nil {
@@ -260,14 +264,14 @@ func (p *plane) reports(t *testing.T, lines ...string) {
 		text, err := p.get(ctx, "/metrics")
 		for _, line := range lines {
 			if err == nil && !strings.Contains("\n"+text, "\n"+line+"\n") {
-				err = fmt.Errorf("there is no %s", line)
+				err = fmt.Errorf("no line %s", line)
 			}
 		}
 		return err
 	})
 }
 
-// lacks returns an error if /metrics has a series that begins so.
+// lacks returns an error if /metrics has a series with this prefix.
 func (p *plane) lacks(ctx context.Context, series string) error {
 	text, err := p.get(ctx, "/metrics")
 	if err == nil && strings.Contains("\n"+text, "\n"+series) {
@@ -276,7 +280,7 @@ func (p *plane) lacks(ctx context.Context, series string) error {
 	return err
 }
 
-// await is poll for what takes longer.
+// await is poll with a longer timeout.
 func await(t *testing.T, patience time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

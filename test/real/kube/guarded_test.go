@@ -25,8 +25,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestGuardedLivenessIsReconfigured changes the mode of a running sonde-cp by its file: an agent holds a failure back, tells the kubelet at once, and is
-// granted a restart in the end.
+// TestGuardedLivenessIsReconfigured changes the mode of a running sonde-cp by its file: an agent holds a failure,
+// reports it to the kubelet at once, and finally gets a grant.
 func TestGuardedLivenessIsReconfigured(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -37,7 +37,7 @@ func TestGuardedLivenessIsReconfigured(t *testing.T) {
 	a := newGuardedAgent(t, newGuardedPod(t, client, "modes"), p)
 
 	a.is("enforced, and on the blacklist", "held")
-	// Only then has the control plane decided on what is held.
+	// Only then has the control plane decided on the held failure.
 	must.Poll(t, "the blacklist to hold it", func(ctx context.Context) error {
 		return condition(ctx, client.CoreV1().Pods("modes"), corev1.ConditionTrue, "Blacklisted")
 	})
@@ -69,12 +69,12 @@ func TestLivenessAnnotation(t *testing.T) {
 	annotateGuarded(t, client, mesh.AnnotationLiveness, `"native"`)
 	a.is("native", "told")
 	annotateGuarded(t, client, mesh.AnnotationLiveness, `"of"`)
-	event(t, client, `metadata.annotations["sonde.dev/liveness"]: "of": must be suspended or native; what it was before stays in effect: native`)
+	event(t, client, `metadata.annotations["sonde.dev/liveness"]: "of": must be suspended or native; the previous value stays in effect: native`)
 	a.is("what is neither, after native", "told")
 	annotateGuarded(t, client, mesh.AnnotationLiveness, `"suspended"`)
 	a.is("suspended again", "held")
 	annotateGuarded(t, client, mesh.AnnotationGuardedLiveness, `"disabled"`)
-	event(t, client, `metadata.annotations["sonde.dev/guarded-liveness"]: "disabled": must be enabled as long as this pod runs`)
+	event(t, client, `metadata.annotations["sonde.dev/guarded-liveness"]: "disabled": must be enabled while this pod runs`)
 	a.is("suspended, and no longer to be guarded", "held")
 	granted(t, "annotated", "no grant")
 	annotateGuarded(t, client, mesh.AnnotationLiveness, "null")
@@ -82,7 +82,7 @@ func TestLivenessAnnotation(t *testing.T) {
 	granted(t, "annotated", "a grant", "open")
 }
 
-// guardedAgent is the agent of a pod of newGuardedPod, as far as it is about guarded liveness probes. Its container fails whenever the kubelet asks.
+// guardedAgent is the guarded liveness part of a pod's agent. Its container fails each check.
 type guardedAgent struct {
 	t        *testing.T
 	liveness *held.Liveness
@@ -106,7 +106,7 @@ func newGuardedAgent(t *testing.T, m *machine, p *plane) *guardedAgent {
 		for {
 			r, err := stream.Recv()
 			if err != nil {
-				return // the test has ended, else it will see that nothing is told any more
+				return // the test has ended; otherwise the test sees that messages stop
 			}
 			if r.GetRestarts() != nil {
 				a.liveness.Told(r.GetRestarts())
@@ -135,7 +135,7 @@ func newGuardedAgent(t *testing.T, m *machine, p *plane) *guardedAgent {
 			case <-a.liveness.Due():
 				message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: a.liveness.Report()}}
 			}
-			_ = stream.Send(message) // the error is that of Recv
+			_ = stream.Send(message) // Recv returns the error
 		}
 	})
 	t.Cleanup(func() {
@@ -145,7 +145,8 @@ func newGuardedAgent(t *testing.T, m *machine, p *plane) *guardedAgent {
 	return a
 }
 
-// is waits until the kubelet is not told of the failure (held), told without a grant, or told by one (granted). The report and the metric say the same.
+// is waits until the failure is held, told to the kubelet without a grant (told), or told with a grant (granted). The
+// report and the metric must agree.
 func (a *guardedAgent) is(when, want string) {
 	a.t.Helper()
 	must.Poll(a.t, when+": "+want, func(context.Context) error {
@@ -162,8 +163,8 @@ func (a *guardedAgent) is(when, want string) {
 		if err != nil {
 			a.t.Fatal(err)
 		}
-		if isHeld != (got == "held") || len(shown) == 1 != isHeld { // it has one metric
-			a.t.Fatalf("%s: held: %t, reported as %s, and the metric says another thing", when, isHeld, got)
+		if isHeld != (got == "held") || len(shown) == 1 != isHeld { // exactly one metric, while held
+			a.t.Fatalf("%s: held: %t, reported as %s, and the metric differs", when, isHeld, got)
 		}
 		if got != want {
 			return fmt.Errorf("it is %s", got)
@@ -172,7 +173,8 @@ func (a *guardedAgent) is(when, want string) {
 	})
 }
 
-// granted waits until these RestartGrants are in a namespace, in the order of their names: each with its outcome, or open.
+// granted waits until a namespace has exactly these RestartGrants, in the order of their names: each with its
+// outcome, or open.
 func granted(t *testing.T, namespace, what string, want ...string) {
 	t.Helper()
 	must.Poll(t, what, func(ctx context.Context) error {
@@ -196,13 +198,14 @@ func granted(t *testing.T, namespace, what string, want ...string) {
 			got = append(got, said)
 		}
 		if !slices.Equal(got, want) {
-			return fmt.Errorf("there are %q, want %q", got, want)
+			return fmt.Errorf("the grants are %q, want %q", got, want)
 		}
 		return nil
 	})
 }
 
-// annotateGuarded sets an annotation of the pod of newGuardedPod in the namespace annotated, JSON; null removes it.
+// annotateGuarded sets an annotation of newGuardedPod's pod in the namespace annotated, as JSON; null removes the
+// annotation.
 func annotateGuarded(t *testing.T, client kubernetes.Interface, key, value string) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, key, value)
@@ -211,7 +214,7 @@ func annotateGuarded(t *testing.T, client kubernetes.Interface, key, value strin
 	}
 }
 
-// event waits for a warning about that pod whose note begins so.
+// event waits for a warning event about that pod whose note starts with this text.
 func event(t *testing.T, client kubernetes.Interface, note string) {
 	t.Helper()
 	must.Poll(t, "an event", func(ctx context.Context) error {
@@ -224,6 +227,6 @@ func event(t *testing.T, client kubernetes.Interface, note string) {
 				return nil
 			}
 		}
-		return errors.New("there is none")
+		return errors.New("no event yet")
 	})
 }

@@ -23,7 +23,7 @@ func (p *plane) page(ctx context.Context, path string) (string, error) {
 	return body, err
 }
 
-// says waits until a page has a text.
+// says waits until a page contains a text.
 func (p *plane) says(t *testing.T, path, text string) {
 	t.Helper()
 	must.Poll(t, fmt.Sprintf("%s that says %q", path, text), func(ctx context.Context) error {
@@ -35,7 +35,7 @@ func (p *plane) says(t *testing.T, path, text string) {
 	})
 }
 
-// A control plane that has lost its API server is neither dead nor unready, and says so.
+// A control plane without its API server stays live and ready, and reports the failure.
 func TestAPIServerGoesAway(t *testing.T) {
 	deleteMeshes(t)
 	address, kubeconfig := freeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
@@ -49,7 +49,7 @@ func TestAPIServerGoesAway(t *testing.T) {
 	p.says(t, "/readyz?verbose", "\n[+]store ok\n")
 	p.says(t, "/metrics", "\nsonde_store_staleness_seconds 0\n")
 	stop()
-	p.says(t, "/readyz?verbose", "\n[!]store warning: not heard for ")
+	p.says(t, "/readyz?verbose", "\n[!]store warning: unreachable for ")
 	for began := time.Now(); time.Since(began) < 20*time.Second; <-time.After(200 * time.Millisecond) { // longer than any result is kept
 		for _, path := range []string{"/livez", "/readyz", "/healthz"} {
 			if err := p.healthy(t.Context(), path); err != nil {
@@ -65,7 +65,7 @@ func TestAPIServerGoesAway(t *testing.T) {
 	p.says(t, "/metrics", "\nsonde_store_staleness_seconds 0\n")
 }
 
-// Who renews the certificate of the webhook may forget to.
+// The program that renews the webhook's certificate may fail to renew it.
 func TestExpiredWebhookCertificate(t *testing.T) {
 	deleteMeshes(t)
 	directory := t.TempDir()
@@ -74,7 +74,7 @@ func TestExpiredWebhookCertificate(t *testing.T) {
 	writeCertificate(t, directory, time.Now().Add(-2*time.Hour))
 	p.says(t, "/readyz", "[-]webhook-certificate failed: not valid now: ")
 	if err := p.healthy(t.Context(), "/livez"); err != nil {
-		t.Errorf("it is not alive: %v", err)
+		t.Errorf("the control plane is not live: %v", err)
 	}
 	writeCertificate(t, directory, time.Now())
 	must.Poll(t, "its readiness", p.ready)

@@ -22,7 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// systemNamespace is the control plane's.
+// systemNamespace is the control plane's namespace.
 const systemNamespace = "sonde-system"
 
 func newClient(t testing.TB) *kubernetes.Clientset {
@@ -34,8 +34,8 @@ func newClient(t testing.TB) *kubernetes.Clientset {
 	return client
 }
 
-// namespace makes a namespace with the service account of its pods. Without controllers nobody would end its deletion: each test has
-// its own.
+// namespace creates a namespace with the service account of its pods. Each test has its own, because a deletion never
+// ends without controllers.
 func namespace(t testing.TB, client kubernetes.Interface, name string, labels map[string]string) {
 	t.Helper()
 	_, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
@@ -48,20 +48,21 @@ func namespace(t testing.TB, client kubernetes.Interface, name string, labels ma
 	}
 }
 
-// plane is a control plane, in this process unless a benchmark has started it.
+// plane is a control plane, in this process or in a benchmark's own process.
 type plane struct {
 	webhook, health, agents, admin, peers string // host:port
 	stop                                  func()
 }
 
-// newPlane returns one that does not run yet, with ports that are its own until the test ends.
+// newPlane returns a control plane that does not run yet, with ports that are reserved until the
+// test ends.
 func newPlane(t testing.TB) *plane {
 	t.Helper()
 	at := freeAddresses(t, 5)
 	return &plane{webhook: at[0], health: at[1], agents: at[2], admin: at[3], peers: at[4]}
 }
 
-// freeAddresses returns addresses, 127.0.0.1:port, which are the test's own until it ends.
+// freeAddresses returns addresses 127.0.0.1:port, reserved until the test ends.
 func freeAddresses(t testing.TB, n int) []string {
 	t.Helper()
 	addresses, release, err := harness.FreeAddresses(n)
@@ -76,7 +77,8 @@ func freeAddresses(t testing.TB, n int) []string {
 	return addresses
 }
 
-// startPlane starts a control plane, which ends with the test, or by its stop, and waits until it is ready.
+// startPlane starts a control plane and waits until it is ready. The control plane ends with the test, or
+// when its stop is called.
 func startPlane(t *testing.T, replica string, options ...func(*controlplane.Options)) *plane {
 	t.Helper()
 	p := launchPlane(t, replica, options...)
@@ -119,7 +121,8 @@ func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Opt
 	return p
 }
 
-// detached returns a context that does not end with the test, for what has to be ended in order.
+// detached returns a context that does not end with the test, for goroutines that must end in
+// order.
 func detached(t testing.TB) (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.WithoutCancel(t.Context()))
 }
@@ -138,7 +141,7 @@ func portOf(t testing.TB, address string) uint16 {
 	return uint16(n)
 }
 
-// ready returns what is missing.
+// ready returns an error unless the control plane is ready.
 func (p *plane) ready(ctx context.Context) error { return p.healthy(ctx, "/readyz") }
 
 func (p *plane) healthy(ctx context.Context, path string) error {
@@ -146,15 +149,15 @@ func (p *plane) healthy(ctx context.Context, path string) error {
 	return err
 }
 
-// unkept closes each connection, so that none outlives its test.
+// unkept closes each connection after its request, so that no connection outlives its test.
 var unkept = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// get returns what the health server says, and an error if that is not OK.
+// get returns the response of the health server, and an error if the status is not OK.
 func (p *plane) get(ctx context.Context, path string) (string, error) {
 	return harness.Get(ctx, unkept, "http://"+p.health+path)
 }
 
-// apply creates an object of group sonde.dev; namespace "" is for Meshes.
+// apply creates an object of group sonde.dev; use namespace "" for a Mesh.
 func apply(t *testing.T, namespace, resource, yaml string) {
 	t.Helper()
 	if _, err := cluster.Do(t.Context(), http.MethodPost, sondePath(namespace, resource)+"?fieldValidation=Strict", "application/yaml", yaml); err != nil {
@@ -169,7 +172,7 @@ func sondePath(namespace, resource string) string {
 	return "/apis/sonde.dev/v1alpha1" + namespace + "/" + resource
 }
 
-// deleteMeshes deletes all Meshes at the end of the test: they are of the whole cluster.
+// deleteMeshes deletes all Meshes at the end of the test, because they are cluster-scoped.
 func deleteMeshes(t testing.TB) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -180,7 +183,7 @@ func deleteMeshes(t testing.TB) {
 	})
 }
 
-// forgetDefaultMesh has the next control plane make the Mesh named default.
+// forgetDefaultMesh makes the next control plane create the Mesh default again.
 func forgetDefaultMesh(t testing.TB) {
 	t.Helper()
 	for _, name := range []string{objects.DefaultMeshMade, "sonde-ca-" + mesh.DefaultMesh} {
@@ -191,7 +194,8 @@ func forgetDefaultMesh(t testing.TB) {
 	}
 }
 
-// accepted waits until the Accepted condition has this status, reason and text in its message.
+// accepted waits until the Accepted condition has this status and reason, and this text in its
+// message.
 func accepted(t testing.TB, path, status, reason, text string) {
 	t.Helper()
 	must.Poll(t, path+" to be "+reason, func(ctx context.Context) error {

@@ -20,7 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// kubelet forwards ports to replicas as kubelets do, with their code; there is no node.
+// kubelet forwards ports to replicas with the kubelet's code, without a node.
 type kubelet struct {
 	client kubernetes.Interface
 	node   string
@@ -31,7 +31,7 @@ type kubelet struct {
 	open   map[net.Conn]bool
 }
 
-// startKubelet starts one, until the test ends.
+// startKubelet starts a kubelet until the test ends.
 func startKubelet(t *testing.T, client kubernetes.Interface) *kubelet {
 	t.Helper()
 	k := &kubelet{client: client, planes: map[string]*plane{}, open: map[net.Conn]bool{}}
@@ -39,7 +39,7 @@ func startKubelet(t *testing.T, client kubernetes.Interface) *kubelet {
 	mux.HandleFunc("/portForward/{namespace}/{pod}", func(w http.ResponseWriter, r *http.Request) {
 		portforward.ServePortForward(w, r, k, r.PathValue("pod"), "", &portforward.V4Options{}, time.Minute, 30*time.Second, portforward.SupportedProtocols)
 	})
-	server := httptest.NewTLSServer(mux) // the API server does not verify it
+	server := httptest.NewTLSServer(mux) // the API server does not verify its certificate
 	t.Cleanup(server.Close)
 	t.Cleanup(k.disconnect)
 	k.port = int32(server.Listener.Addr().(*net.TCPAddr).Port)
@@ -89,7 +89,7 @@ func (k *kubelet) PortForward(_ context.Context, pod, _ string, port int32, stre
 	return nil
 }
 
-// stop has a pod not listen any more.
+// stop closes the port of a pod.
 func (k *kubelet) stop(pod string) {
 	k.mu.Lock()
 	delete(k.planes, pod)
@@ -97,7 +97,7 @@ func (k *kubelet) stop(pod string) {
 	k.disconnect()
 }
 
-// disconnect ends all connections to pods.
+// disconnect closes all connections to pods.
 func (k *kubelet) disconnect() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -106,7 +106,7 @@ func (k *kubelet) disconnect() {
 	}
 }
 
-// run makes the pod of a control plane, as the chart's Deployment does, until the test ends.
+// run creates the pod of a control plane, as the chart's Deployment does, until the test ends.
 func (k *kubelet) run(t *testing.T, namespace, name, release string, p *plane, more ...func(*corev1.Pod)) {
 	t.Helper()
 	pod := &corev1.Pod{

@@ -27,7 +27,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// holdLease has a replica that is not there lead until the Lease is deleted, at the latest when the test ends.
+// holdLease makes a nonexistent replica the leader until the Lease is deleted, at the latest when the test
+// ends.
 func holdLease(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	namespace(t, client, systemNamespace, nil)
@@ -53,14 +54,15 @@ func deleteLease(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// makeHeld makes a Service whose only pod for load balancers serves on, though an administrator drains it.
+// makeHeld creates a Service whose only pod is behind a load balancer and keeps serving, although an
+// administrator drains it.
 func makeHeld(t *testing.T, client kubernetes.Interface, ns string) {
 	t.Helper()
 	namespace(t, client, ns, nil)
 	pod, err := client.CoreV1().Pods(ns).Create(t.Context(), podOf(ns, "web", func(p *corev1.Pod) {
 		p.Labels = map[string]string{mesh.LabelMesh: "default"}
 		p.Annotations = map[string]string{mesh.AnnotationDrain: "update"}
-		p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}} // by which the control plane knows an injected pod
+		p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}} // marks an injected pod for the control plane
 		p.Spec.InitContainers = []corev1.Container{{
 			Name: mesh.ContainerSidecar, Image: "sidecar", RestartPolicy: new(corev1.ContainerRestartPolicyAlways), Args: []string{"run", mesh.ArgLBHealthPort + "9800"},
 		}}
@@ -91,7 +93,8 @@ func makeHeld(t *testing.T, client kubernetes.Interface, ns string) {
 	}
 }
 
-// TestNewLeaderTellsWhatIsHeld checks that users hear of a drain that was held back while no replica led.
+// TestNewLeaderTellsWhatIsHeld checks that a new leader emits the event for a drain that was held back
+// while no replica led.
 func TestNewLeaderTellsWhatIsHeld(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -110,7 +113,8 @@ func TestNewLeaderTellsWhatIsHeld(t *testing.T) {
 	})
 }
 
-// runCandidate has a replica take part in the election, without the rest of a control plane. epochs gets those of its terms.
+// runCandidate makes a replica take part in the election, without the rest of a control plane. epochs receives the
+// epochs of its terms.
 func runCandidate(t *testing.T, client kubernetes.Interface, ns, name string, epochs chan<- int64) (stop func()) {
 	t.Helper()
 	ctx, cancel := detached(t)
@@ -136,14 +140,15 @@ func runCandidate(t *testing.T, client kubernetes.Interface, ns, name string, ep
 	return stop
 }
 
-// TestEpochsGrow has two replicas lead in turn, with a real API server, while the Lease is deleted, and an earlier release leads in between.
+// TestEpochsGrow has two replicas lead in turn, with a real API server. Meanwhile, the Lease is deleted, and an
+// earlier release leads once.
 func TestEpochsGrow(t *testing.T) {
 	const ns = "epochs"
 	client := newClient(t)
 	namespace(t, client, ns, nil)
 	kept := secrets.New(client.CoreV1().Secrets(ns))
 	last := time.Now().Unix() + 1000
-	version, err := kept.Create(t.Context(), leader.SecretName, oldEpoch(last)) // as 0.1.0 has left it, by a clock that was ahead
+	version, err := kept.Create(t.Context(), leader.SecretName, oldEpoch(last)) // left by 0.1.0, whose clock was ahead
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +170,7 @@ func TestEpochsGrow(t *testing.T) {
 		}
 	}
 	next("the first leader")
-	// What is deleted is the Lease, with its epoch, or the secret: one of them is left.
+	// Each change deletes either the Lease with its epoch, or the secret: the other one remains.
 	for _, change := range []string{"nothing", "an earlier release leads", "Lease", "nothing", "secret"} {
 		lease, err := client.CoordinationV1().Leases(ns).Get(t.Context(), leader.LeaseName, metav1.GetOptions{})
 		if err != nil {
@@ -179,7 +184,7 @@ func TestEpochsGrow(t *testing.T) {
 			last += 1000
 			_, err = kept.Update(t.Context(), leader.SecretName, oldEpoch(last), version)
 		case "Lease":
-			last = max(last-1, time.Now().Unix()) // which is what the secret has at least
+			last = max(last-1, time.Now().Unix()) // the secret has at least this epoch
 			err = client.CoordinationV1().Leases(ns).Delete(t.Context(), leader.LeaseName, metav1.DeleteOptions{})
 		case "secret":
 			err = client.CoreV1().Secrets(ns).Delete(t.Context(), "sonde-"+leader.SecretName, metav1.DeleteOptions{})
@@ -194,10 +199,11 @@ func TestEpochsGrow(t *testing.T) {
 	}
 }
 
-// oldEpoch is the secret in which releases up to 0.1.0 kept an epoch.
+// oldEpoch returns the Secret data in which releases up to 0.1.0 stored an epoch.
 func oldEpoch(epoch int64) []byte { return fmt.Appendf(nil, `{"epoch": %d, "replica": "old"}`, epoch) }
 
-// TestLeaderWithoutEpoch checks that a replica does not lead with a Lease that says nonsense, and says what is wrong; it serves meanwhile.
+// TestLeaderWithoutEpoch checks that a replica does not lead with an invalid Lease, and reports the error; meanwhile
+// it serves.
 func TestLeaderWithoutEpoch(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/apiserver"
 )
 
-// cluster is the one of all tests of this package.
+// cluster is shared by all tests of this package.
 var cluster *apiserver.Cluster
 
 func TestMain(m *testing.M) {

@@ -21,7 +21,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// A pod that has come past the webhook joins no mesh that its namespace does not allow, and joins once it does.
+// A pod that the webhook did not see cannot join a mesh that its namespace does not allow. It joins once the
+// namespace allows the mesh.
 func TestMeshesOfANamespace(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -64,8 +65,8 @@ func TestMeshesOfANamespace(t *testing.T) {
 	must.Poll(t, "the pod to join", join)
 }
 
-// TestLostMesh deletes the Mesh of a mesh in mode STRICT, and that it was made once. The mesh goes on as it was, with another control plane as well, until a
-// Mesh says something else.
+// TestLostMesh deletes a Mesh in mode STRICT, and the record that it was created once. The mesh keeps its mode, even
+// with another control plane, until a new Mesh sets another mode.
 func TestLostMesh(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)

@@ -18,7 +18,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// What the schema does not allow is refused before any webhook is asked, with the field, its value and what is allowed.
+// The API server rejects objects that violate the schema before it calls a webhook, with the field, its value and the
+// allowed values.
 func TestSchema(t *testing.T) {
 	namespace(t, newClient(t), "schema", nil)
 	mesh := func(spec string) string {
@@ -35,19 +36,19 @@ func TestSchema(t *testing.T) {
 	}
 	tests := map[string]struct {
 		request string
-		want    string // part of the message; "" if the object is right
+		want    string // part of the message; "" if the object is valid
 	}{
 		"a right Mesh":             {mesh("{mtls: {enabledBackend: a, backends: [{name: a, type: builtin, mode: STRICT, dpCert: {rotation: {expiration: 1d}}}]}}"), ""},
 		"a list for the spec":      {mesh("[]"), invalid("spec", `\"array\"`, "must be of type object")},
-		"a number for a text":      {mesh("{mtls: {enabledBackend: 5}}"), invalid("spec.mtls.enabledBackend", `\"integer\"`, "must be of type string")},
+		"a number for text":        {mesh("{mtls: {enabledBackend: 5}}"), invalid("spec.mtls.enabledBackend", `\"integer\"`, "must be of type string")},
 		"an object for a list":     {mesh("{mtls: {backends: {}}}"), invalid("spec.mtls.backends", `\"object\"`, "must be of type array")},
-		"a text for an object":     {mesh("{mtls: a}"), invalid("spec.mtls", `\"string\"`, "must be of type object")},
+		"text for an object":       {mesh("{mtls: a}"), invalid("spec.mtls", `\"string\"`, "must be of type object")},
 		"null":                     {mesh("{mtls: null}"), ""},
 		"a number for a duration":  {mesh("{mtls: {backends: [{name: a, type: builtin, dpCert: {rotation: {expiration: 5}}}]}}"), invalid("spec.mtls.backends[0].dpCert.rotation.expiration", `\"integer\"`, "must be of type string")},
 		"an unknown field":         {mesh("{mtls: {backends: [{name: a, type: builtin, conf: {cacert: {}}}]}, colour: red}"), `unknown field \"spec.colour\", unknown field \"spec.mtls.backends[0].conf.cacert\"`},
 		"a right Dataplane":        {inbound("port: 81, servicePort: 8080, tags: {kuma.io/service: web}, serviceProbe: {periodSeconds: 1}"), ""},
 		"a Dataplane without spec": {dataplane("null"), "spec: Required value"},
-		"a text for a port":        {inbound(`port: "80"`), invalid("spec.networking.inbound[1].port", `\"string\"`, "must be of type integer")},
+		"text for a port":          {inbound(`port: "80"`), invalid("spec.networking.inbound[1].port", `\"string\"`, "must be of type integer")},
 		"a fraction":               {inbound("port: 1.5"), invalid("spec.networking.inbound[1].port", `\"float64\"`, "must be of type int32")},
 		"a port 0":                 {inbound("port: 80, servicePort: 0"), invalid("spec.networking.inbound[1].servicePort", "0", "should be greater than or equal to 1")},
 		"a large port":             {inbound("port: 65536"), invalid("spec.networking.inbound[1].port", "65536", "should be less than or equal to 65535")},
@@ -80,13 +81,13 @@ func TestDefaultMesh(t *testing.T) {
 		return err
 	})
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
-	must.Poll(t, "a note that it was made", func(ctx context.Context) error {
+	must.Poll(t, "the record of the created Mesh", func(ctx context.Context) error {
 		_, err := newClient(t).CoreV1().Secrets(systemNamespace).Get(ctx, objects.DefaultMeshMade, metav1.GetOptions{})
 		return err
 	})
 	first.stop()
 
-	// Somebody deletes it: it stays away.
+	// After a user deletes the Mesh, it is not created again.
 	remove := func() {
 		t.Helper()
 		if _, err := cluster.Do(t.Context(), http.MethodDelete, sondePath("", "meshes")+"/default", "", ""); err != nil {
@@ -96,13 +97,13 @@ func TestDefaultMesh(t *testing.T) {
 	remove()
 	apply(t, "", "meshes", "{apiVersion: sonde.dev/v1alpha1, kind: Mesh, metadata: {name: prod}}")
 	second := startPlane(t, "second")
-	accepted(t, sondePath("", "meshes")+"/prod", "True", "Accepted", "") // the same replica would have made it before
+	accepted(t, sondePath("", "meshes")+"/prod", "True", "Accepted", "") // the same replica would have created default earlier
 	if _, err := cluster.Do(t.Context(), http.MethodGet, sondePath("", "meshes")+"/default", "", ""); err == nil {
 		t.Error("a default Mesh was made again")
 	}
 	second.stop()
 
-	// In a new installation it is made beside other Meshes.
+	// A new installation creates it beside other Meshes.
 	forgetDefaultMesh(t)
 	startPlane(t, "third")
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
@@ -137,19 +138,19 @@ func TestAcceptedConditions(t *testing.T) {
 	p.stop()
 }
 
-// holder returns which replica leads.
+// holder returns the leading replica.
 func holder(ctx context.Context, client kubernetes.Interface) (string, error) {
 	lease, err := client.CoordinationV1().Leases(systemNamespace).Get(ctx, leader.LeaseName, metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
 	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
-		return "", errors.New("nobody has the Lease")
+		return "", errors.New("the Lease has no holder")
 	}
 	return *lease.Spec.HolderIdentity, nil
 }
 
-// Two control planes that start at the same time have one CA, and one of them leads.
+// Two control planes that start at the same time use one CA, and one of them leads.
 func TestTwoReplicas(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -177,7 +178,7 @@ func TestTwoReplicas(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%d Secrets, none of mesh default", len(made))
+		return fmt.Errorf("%d Secrets, without a Secret of mesh default", len(made))
 	})
 	leads, err := holder(t.Context(), client)
 	if err != nil {

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// podsOfService are behind each Service, and podsOfNamespace in each namespace.
+	// podsOfService is the number of pods of each Service, and podsOfNamespace of each namespace.
 	podsOfService, podsOfNamespace = 10, 100
-	// rolled is how many pods are replaced by a rolling update.
+	// rolled is how many pods a rolling update replaces.
 	rolled = 500
-	// rollAtOnce of them are replaced at the same time, each in a Service of its own.
+	// rollAtOnce is how many of them it replaces at the same time, each in another Service.
 	rollAtOnce = 16
 )
 
-// appSpec is a pod as people write it.
+// appSpec is the spec of a pod as users write it.
 const appSpec = `
 containers:
 - name: app
@@ -47,15 +47,17 @@ containers:
 volumes: [{name: config, configMap: {name: app}}]
 `
 
-// crowd is pods as objects of a real API server, injected by the webhook, whose status and EndpointSlices are written as kubelets and Kubernetes' controllers do.
+// crowd has pods of a real API server. The webhook injects them, and the benchmark writes their status and
+// EndpointSlices as kubelets and controllers do.
 type crowd struct {
 	client *kubernetes.Clientset
 	prefix string // of its namespaces
 	size   int
-	made   []int // how often each pod was made
+	made   []int // how often each pod was created
 }
 
-// BenchmarkPods has a control plane in a process of its own read the pods of a cluster, and then 500 of them be replaced. No agent is connected.
+// BenchmarkPods runs a control plane in its own process. It reads the pods of a cluster, and then 500 of them are
+// replaced. No agent is connected.
 func BenchmarkPods(b *testing.B) {
 	program, err := harness.BuildInto(b.Context(), b.TempDir(), "cmd/sonde-cp")
 	if err != nil {
@@ -147,7 +149,7 @@ func newCrowd(b *testing.B, size int) *crowd {
 	return c
 }
 
-// callWebhookAt has the API server call the webhook at host:port.
+// callWebhookAt makes the API server call the webhook at host:port.
 func (c *crowd) callWebhookAt(b *testing.B, address string) {
 	b.Helper()
 	api := c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -174,7 +176,7 @@ func (c *crowd) callWebhookAt(b *testing.B, address string) {
 	})
 }
 
-// each does something n times, some at once.
+// each calls do n times, several at once.
 func (c *crowd) each(b *testing.B, n int, do func(ctx context.Context, i int) error) {
 	b.Helper()
 	group, ctx := errgroup.WithContext(b.Context())
@@ -191,7 +193,7 @@ func (c *crowd) namespace(pod int) string { return fmt.Sprintf("%s%d", c.prefix,
 
 func nameOf(service int) string { return fmt.Sprintf("web-%d", service) }
 
-// podName has a part that is another one each time that a pod is made, as its owner would give it.
+// podName has a new suffix each time that a pod is created, as its owner would do.
 func (c *crowd) podName(i int) string {
 	return fmt.Sprintf("%s-5d8f7c6b9%d-%05d", nameOf(i/podsOfService), c.made[i], i)
 }
@@ -201,7 +203,7 @@ func (c *crowd) address(i int) string {
 	return fmt.Sprintf("10.%d.%d.%d", 10+n/62500, n/250%250, 1+n%250)
 }
 
-// create makes a pod, and has it run and be ready.
+// create creates a pod, and writes that it runs and is ready.
 func (c *crowd) create(ctx context.Context, i int) error {
 	pods := c.client.CoreV1().Pods(c.namespace(i))
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -211,7 +213,7 @@ func (c *crowd) create(ctx context.Context, i int) error {
 	if err := yaml.UnmarshalStrict([]byte(appSpec), &pod.Spec); err != nil {
 		return err
 	}
-	pod.Spec.NodeName = fmt.Sprintf("node-%d", i%50) // without a node it would be gone at once
+	pod.Spec.NodeName = fmt.Sprintf("node-%d", i%50) // without a node, its deletion would take effect at once
 	pod, err := pods.Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return err
@@ -231,7 +233,7 @@ func (c *crowd) create(ctx context.Context, i int) error {
 	return err
 }
 
-// slice has the pods of a Service.
+// slice returns the EndpointSlice of a Service's pods.
 func (c *crowd) slice(service int) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: nameOf(service) + "-x1y2z", Labels: map[string]string{discoveryv1.LabelServiceName: nameOf(service)}},
@@ -248,7 +250,8 @@ func (c *crowd) slice(service int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// roll replaces pods one by one in each Service: the next one is ready before the last one goes. It returns how long that has taken.
+// roll replaces pods one by one in each Service: a new pod is ready before the old pod is deleted. It returns the
+// duration.
 func (c *crowd) roll(b *testing.B) time.Duration {
 	b.Helper()
 	began := time.Now()
@@ -267,7 +270,7 @@ func (c *crowd) roll(b *testing.B) time.Duration {
 			if _, err := slices.Update(ctx, c.slice(service), metav1.UpdateOptions{}); err != nil {
 				return err
 			}
-			// Once it has ended, its kubelet deletes it.
+			// The kubelet deletes a pod once it has terminated.
 			if err := pods.Delete(ctx, last, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 				return err
 			}

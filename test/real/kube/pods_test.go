@@ -21,14 +21,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// configurationName is that of the chart.
+// configurationName is the name of the chart's configuration.
 const configurationName = "sonde"
 
-// installWebhook creates the webhooks of the chart that inject, which call the control plane by its address, and waits until pods of Mesh default are
-// injected.
+// installWebhook creates the chart's injection webhooks, which call the control plane by its address, and waits until
+// pods of Mesh default are injected.
 func installWebhook(t testing.TB, client kubernetes.Interface, p *plane) {
 	t.Helper()
-	manifests, err := chart.Render(t.Context(), "--set=webhook.timeoutSeconds=20") // the machine may do much else
+	manifests, err := chart.Render(t.Context(), "--set=webhook.timeoutSeconds=20") // the machine may be busy
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func installWebhook(t testing.TB, client kubernetes.Interface, p *plane) {
 		return nil
 	})
 	namespace(t, client, "webhook-called", nil)
-	must.Poll(t, "the API server to call the webhook", func(ctx context.Context) error { // it hears of the configuration a moment later
+	must.Poll(t, "the API server to call the webhook", func(ctx context.Context) error { // the API server reads the configuration a moment later
 		pod, err := client.CoreV1().Pods("webhook-called").Create(ctx, podOf("webhook-called", "web", labelled(mesh.LabelInjection, "enabled")), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && !hasSidecar(pod) {
 			err = errors.New("a pod has no sidecar")
@@ -96,14 +96,14 @@ func TestInjection(t *testing.T) {
 		injected  bool
 		refused   string
 	}{
-		"namespace enabled":        {namespace: "inject", injected: true},
-		"dry run":                  {namespace: "inject", options: metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}, injected: true},
-		"the pod says no":          {namespace: "inject", change: labelled(mesh.LabelInjection, "disabled")},
-		"the pod says yes":         {namespace: "plain", change: labelled(mesh.LabelInjection, "enabled"), injected: true},
-		"nobody says anything":     {namespace: "plain"},
-		"a mirror pod":             {namespace: "inject", change: annotated("kubernetes.io/config.mirror", "x")},
-		"a mesh that is not there": {namespace: "inject", change: labelled(mesh.LabelMesh, "nowhere"), refused: `kuma.io/mesh: "nowhere": must be the name of a mesh that exists`},
-		"a wrong port":             {namespace: "inject", change: annotated(mesh.AnnotationVirtualProbesPort, "x"), refused: mesh.AnnotationVirtualProbesPort},
+		"namespace enabled":      {namespace: "inject", injected: true},
+		"dry run":                {namespace: "inject", options: metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}, injected: true},
+		"the pod opts out":       {namespace: "inject", change: labelled(mesh.LabelInjection, "disabled")},
+		"the pod opts in":        {namespace: "plain", change: labelled(mesh.LabelInjection, "enabled"), injected: true},
+		"no label or annotation": {namespace: "plain"},
+		"a mirror pod":           {namespace: "inject", change: annotated("kubernetes.io/config.mirror", "x")},
+		"a nonexistent mesh":     {namespace: "inject", change: labelled(mesh.LabelMesh, "nowhere"), refused: `kuma.io/mesh: "nowhere": must be the name of an existing mesh`},
+		"a wrong port":           {namespace: "inject", change: annotated(mesh.AnnotationVirtualProbesPort, "x"), refused: mesh.AnnotationVirtualProbesPort},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,8 @@ func TestInjection(t *testing.T) {
 				}
 				return
 			}
-			// Mirror pods are for nodes alone: that the API server refuses this one for a reason of its own shows that we did not.
+			// The API server allows mirror pods only for nodes, and rejects this one itself: that shows that the
+			// webhook did not.
 			if name == "a mirror pod" && err != nil && !strings.Contains(err.Error(), "sonde") {
 				return
 			}
@@ -138,8 +139,9 @@ func annotated(key, value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{key: value} }
 }
 
-// Nobody sees the warnings of a Deployment's pods: they are events of the pod and of what made it. The webhook is not asked about a pod on the network
-// of its node: it can be made without a control plane, and the leader tells of it.
+// Users do not see the warnings of a Deployment's pods, so the leader emits them as events of the pod and of its
+// owner. The API server does not call the webhook for a pod in the host network, so that it does not depend on the
+// control plane; the leader emits its warning.
 func TestInjectionWarnings(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -152,7 +154,7 @@ func TestInjectionWarnings(t *testing.T) {
 		{"on the network of the node", "DaemonSet", func(p *corev1.Pod) {
 			p.Labels = map[string]string{mesh.LabelOwnInjection: "enabled"}
 			p.Spec.HostNetwork, p.Spec.Containers[0].Ports[0].HostPort = true, 8080
-		}, "spec.hostNetwork: redirection would be that of the whole node: not injected"},
+		}, "spec.hostNetwork: redirection would apply to the whole node: not injected"},
 		{"injected", "StatefulSet", func(p *corev1.Pod) {
 			p.Labels = map[string]string{mesh.LabelMesh: "default"}
 			p.Annotations = map[string]string{mesh.AnnotationInjectionWarnings: "the first\nthe second"}
@@ -192,7 +194,8 @@ func TestInjectionWarnings(t *testing.T) {
 	}
 }
 
-// A pod that a Job could not make while the webhook was away is made after the start, and one that it could not make later soon.
+// After a failed webhook call, a Job retries a pod soon: after the start of the control plane, and after a later
+// failure.
 func TestCatchUp(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)

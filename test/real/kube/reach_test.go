@@ -14,13 +14,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// forward passes connections to an address on to the API server until the test ends, or stop is called, which breaks them.
+// forward forwards connections at an address to the API server, until stop is called or the test ends. stop breaks
+// open connections.
 func forward(t *testing.T, address string) (stop func()) {
 	t.Helper()
 	return forwardTo(t, address, strings.TrimPrefix(cluster.Config.Host, "https://"), 0)
 }
 
-// forwardTo is forward to another host:port. It closes the first connections at once, as many as refused says.
+// forwardTo is forward to another host:port. It closes the first refused connections at once.
 func forwardTo(t *testing.T, address, to string, refused int) (stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -73,7 +74,8 @@ func forwardTo(t *testing.T, address, to string, refused int) (stop func()) {
 	return stop
 }
 
-// A control plane that starts before its API server is alive, says what it waits for, and then becomes ready.
+// A control plane that starts before its API server is live, reports what it waits for, and then becomes
+// ready.
 func TestAPIServerComesLater(t *testing.T) {
 	deleteMeshes(t)
 	address, kubeconfig := freeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
@@ -84,10 +86,10 @@ func TestAPIServerComesLater(t *testing.T) {
 	launchPlane(t, "ends", early).stop() // without an error
 	p := launchPlane(t, "waits", early)
 	must.Poll(t, "its life", func(ctx context.Context) error { return p.healthy(ctx, "/livez") })
-	must.Poll(t, "why it is not ready", func(ctx context.Context) error {
+	must.Poll(t, "the reason why it is not ready", func(ctx context.Context) error {
 		err := p.ready(ctx)
 		if err == nil {
-			return errors.New("it is ready")
+			return errors.New("the control plane is ready")
 		}
 		if strings.Contains(err.Error(), "connection refused") {
 			return nil

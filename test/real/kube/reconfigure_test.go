@@ -19,7 +19,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestReconfigure changes the configuration file of sonde-cp while it runs: a node that goes is no reason to drain, and is one again.
+// TestReconfigure changes the configuration file of a running sonde-cp: a node that the autoscaler will delete stops
+// being a reason to drain, and becomes one again.
 func TestReconfigure(t *testing.T) {
 	client := newClient(t)
 	namespace(t, client, systemNamespace, nil)
@@ -39,7 +40,7 @@ func TestReconfigure(t *testing.T) {
 	pod := podOf("reconfigure", "web", func(p *corev1.Pod) {
 		p.Labels = map[string]string{mesh.LabelMesh: "default"}
 		p.Spec.NodeName = going.Name
-		p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}} // by which the control plane knows an injected pod
+		p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}} // marks an injected pod for the control plane
 	})
 	if _, err := client.CoreV1().Pods("reconfigure").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func TestReconfigure(t *testing.T) {
 	draining(1)
 }
 
-// startProgram starts the program sonde-cp with a configuration file, which the function that it returns writes anew.
+// startProgram starts sonde-cp with a configuration file, and returns a function that rewrites the file.
 func startProgram(t *testing.T, text string) (p *plane, file func(text string)) {
 	t.Helper()
 	directory := t.TempDir()

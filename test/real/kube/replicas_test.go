@@ -37,7 +37,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// startReplicas starts control planes that know each other, as the controller of EndpointSlices would tell them.
+// startReplicas starts control planes as peers, which find each other through EndpointSlices.
 func startReplicas(t *testing.T, names ...string) []*plane {
 	t.Helper()
 	client := newClient(t)
@@ -56,7 +56,8 @@ func startReplicas(t *testing.T, names ...string) []*plane {
 	return planes
 }
 
-// awaitCA waits until each replica knows the CA of Mesh default, so that it takes certificates that another one has signed.
+// awaitCA waits until each replica has the CA of Mesh default, and so accepts certificates that another replica
+// signed.
 func awaitCA(t *testing.T, planes []*plane) {
 	t.Helper()
 	for _, p := range planes {
@@ -64,7 +65,7 @@ func awaitCA(t *testing.T, planes []*plane) {
 	}
 }
 
-// introduce has control planes know each other.
+// introduce makes control planes peers.
 func introduce(t testing.TB, client kubernetes.Interface, names []string, planes []*plane) {
 	t.Helper()
 	writePeers(t, client, names, planes)
@@ -79,7 +80,8 @@ func introduce(t testing.TB, client kubernetes.Interface, names []string, planes
 	}
 }
 
-// writePeers writes the EndpointSlices of the headless Service, one for each replica, since each has a port of its own here.
+// writePeers writes the EndpointSlices of the headless Service: one per replica, because each replica has other ports
+// here.
 func writePeers(t testing.TB, client kubernetes.Interface, names []string, planes []*plane) {
 	t.Helper()
 	for i, p := range planes {
@@ -92,11 +94,11 @@ func writePeers(t testing.TB, client kubernetes.Interface, names []string, plane
 	}
 }
 
-// machine is a virtual machine with an agent and an Envoy, as far as control planes can see.
+// machine is a virtual machine with an agent and an Envoy, as control planes see it.
 type machine struct {
 	t       testing.TB
 	name    string // of the Dataplane
-	mesh    string // "" for default
+	mesh    string // "" means default
 	process string
 	started time.Time
 	key     *ecdsa.PrivateKey
@@ -105,12 +107,13 @@ type machine struct {
 	leaf    *x509.Certificate
 	bundle  *agentv1.Bundle
 	count   int64
-	// renews is the replica at which it renews its certificate, nil if it does not; renewed counts.
+	// renews is the replica where the machine renews its certificate, or nil to keep it; renewed
+	// counts renewals.
 	renews  *plane
 	renewed int
 }
 
-// newMachine writes a Dataplane of a service, and a token for it. Its address is 10.0.0.N.
+// newMachine writes a Dataplane of a service, and creates a token for it. Its address is 10.0.0.N.
 func newMachine(t *testing.T, p *plane, name, service string, n int, more string) *machine {
 	t.Helper()
 	client := newClient(t)
@@ -134,7 +137,7 @@ func (m *machine) id() mesh.ID { return mesh.MakeID(m.meshName(), m.name) }
 
 func (m *machine) meshName() string { return cmp.Or(m.mesh, "default") }
 
-// tls is the configuration of a connection, with the certificate if there is one.
+// tls returns the TLS configuration of a connection, with the certificate if the machine has one.
 func (m *machine) tls() *tls.Config {
 	config := &tls.Config{RootCAs: m.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}
 	if m.leaf != nil {
@@ -143,7 +146,7 @@ func (m *machine) tls() *tls.Config {
 	return config
 }
 
-// dial connects to the port for agents of a replica.
+// dial connects to the agents' port of a replica.
 func (m *machine) dial(p *plane) *grpc.ClientConn {
 	m.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+p.agents, grpc.WithTransportCredentials(credentials.NewTLS(m.tls())))
@@ -154,14 +157,14 @@ func (m *machine) dial(p *plane) *grpc.ClientConn {
 	return conn
 }
 
-// join has the machine join at a replica.
+// join makes the machine join at a replica.
 func (m *machine) join(p *plane) {
 	m.t.Helper()
 	conn := m.dial(p)
 	must.Poll(m.t, m.name+" to join", func(ctx context.Context) error { return m.joinOver(ctx, conn) })
 }
 
-// joinOver asks once.
+// joinOver tries to join once.
 func (m *machine) joinOver(ctx context.Context, conn *grpc.ClientConn) error {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, m.key)
 	if err != nil {
@@ -178,7 +181,7 @@ func (m *machine) joinOver(ctx context.Context, conn *grpc.ClientConn) error {
 	return err
 }
 
-// inUse returns what an agent says that it uses.
+// inUse returns the certificate and CAs that the agent reports as in use.
 func (m *machine) inUse() *agentv1.InUse {
 	use := &agentv1.InUse{
 		BundleId: m.bundle.GetId(), BundleEpoch: m.bundle.GetEpoch(), LeafSerial: m.leaf.SerialNumber.Text(16), LeafNotAfter: timestamppb.New(m.leaf.NotAfter),
@@ -191,10 +194,10 @@ func (m *machine) inUse() *agentv1.InUse {
 	return use
 }
 
-// take puts a bundle in place, which must not be older than the one before.
+// take installs a bundle, which must not be older than the previous one.
 func (m *machine) take(b *agentv1.Bundle) {
 	if b.GetEpoch() < m.bundle.GetEpoch() {
-		m.t.Errorf("%s is sent a bundle of epoch %d, and has one of epoch %d", m.name, b.GetEpoch(), m.bundle.GetEpoch())
+		m.t.Errorf("%s receives a bundle of epoch %d, and has one of epoch %d", m.name, b.GetEpoch(), m.bundle.GetEpoch())
 	}
 	m.bundle = b
 }
@@ -228,7 +231,7 @@ func (m *machine) hello(draining bool) *agentv1.AgentMessage {
 	}}}
 }
 
-// answer does what a message asks for, and returns the answer, nil if it needs none.
+// answer handles a message, and returns the response, or nil if the message needs none.
 func (m *machine) answer(r *agentv1.ControlMessage) *agentv1.AgentMessage {
 	switch {
 	case r.GetPing() != nil:
@@ -265,7 +268,7 @@ func (m *machine) open(p *plane, draining bool) *session {
 		m.t.Fatal(err)
 	}
 	s := &session{m: m, stream: stream, end: cancel}
-	if err := stream.Send(m.hello(draining)); err != nil && !errors.Is(err, io.EOF) { // of one that is refused already, the reader learns why
+	if err := stream.Send(m.hello(draining)); err != nil && !errors.Is(err, io.EOF) { // if the session is refused already, the reader gets the reason
 		m.t.Fatal(err)
 	}
 	go func() {
@@ -294,7 +297,7 @@ func (s *session) send(m *agentv1.AgentMessage) {
 	}
 }
 
-// until waits until what the session has got holds.
+// until waits until the messages that the session received satisfy holds.
 func (s *session) until(what string, holds func(got []*agentv1.ControlMessage) bool) {
 	s.m.t.Helper()
 	must.Poll(s.m.t, s.m.name+": "+what, func(context.Context) error {
@@ -307,7 +310,8 @@ func (s *session) until(what string, holds func(got []*agentv1.ControlMessage) b
 	})
 }
 
-// accepted reports whether the newest Inbounds says that Envoy has accepted all.
+// acceptedInbounds reports whether the newest Inbounds message says that Envoy has accepted all
+// listeners.
 func acceptedInbounds(got []*agentv1.ControlMessage) bool {
 	for _, m := range slices.Backward(got) {
 		if in := m.GetInbounds(); in != nil {
@@ -324,10 +328,10 @@ func (s *session) endsWith(code codes.Code) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !s.done {
-			return errors.New("it is open")
+			return errors.New("the session is open")
 		}
 		if status.Code(s.err) != code {
-			return fmt.Errorf("it has ended with %w", s.err)
+			return fmt.Errorf("the session has ended with %w", s.err)
 		}
 		return nil
 	})
@@ -341,7 +345,7 @@ type envoy struct {
 
 	mu  sync.Mutex
 	sim *envoysim.Envoy
-	web []string // the endpoints of service web, each time that they have changed
+	web []string // the endpoints of service web after each change
 }
 
 func (m *machine) connect(p *plane) *envoy {
@@ -349,7 +353,7 @@ func (m *machine) connect(p *plane) *envoy {
 	return m.connectRefusing(p, envoysim.Refusals{})
 }
 
-// connectRefusing is connect for an Envoy that refuses something.
+// connectRefusing is connect with an Envoy that refuses resources.
 func (m *machine) connectRefusing(p *plane, refusals envoysim.Refusals) *envoy {
 	m.t.Helper()
 	e := &envoy{t: m.t, ended: make(chan struct{}), sim: envoysim.New(envoysim.Options{Node: m.id(), Protocol: envoysim.Delta, DrainTime: time.Minute})}
@@ -365,7 +369,7 @@ func (m *machine) connectRefusing(p *plane, refusals envoysim.Refusals) *envoy {
 		<-e.ended
 	})
 	m.t.Cleanup(e.end)
-	e.sim.Connect(func(r *envoysim.Request) { _ = wire.Send(r) }) // the reader learns why the stream has ended
+	e.sim.Connect(func(r *envoysim.Request) { _ = wire.Send(r) }) // the reader gets the reason why the stream has ended
 	go func() {
 		defer close(e.ended)
 		for {
@@ -385,7 +389,7 @@ func (m *machine) connectRefusing(p *plane, refusals envoysim.Refusals) *envoy {
 	return e
 }
 
-// ends waits until the control plane has ended the stream.
+// ends waits until the control plane closes the stream.
 func (e *envoy) ends() {
 	e.t.Helper()
 	must.Poll(e.t, "the end of the stream", func(context.Context) error {
@@ -393,12 +397,12 @@ func (e *envoy) ends() {
 		case <-e.ended:
 			return nil
 		default:
-			return errors.New("it is open")
+			return errors.New("the stream is open")
 		}
 	})
 }
 
-// addressesOf returns the endpoints of a service that Envoy has. mu is held.
+// addressesOf returns Envoy's endpoints of a service; the caller holds mu.
 func (e *envoy) addressesOf(service string) string {
 	r := e.sim.Get(resource.Name{Type: resource.Endpoint, Name: service})
 	if r == nil {
@@ -418,20 +422,20 @@ func (e *envoy) addressesOf(service string) string {
 	return strings.Join(got, " ")
 }
 
-// had waits until Envoy has had these endpoints of service web, one after the other, and no others.
+// had waits until Envoy has had exactly these endpoints of service web, one after the other.
 func (e *envoy) had(want ...string) {
 	e.t.Helper()
 	must.Poll(e.t, "endpoints of web", func(context.Context) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if !slices.Equal(e.web, want) {
-			return fmt.Errorf("there were %q, want %q", e.web, want)
+			return fmt.Errorf("the endpoints were %q, want %q", e.web, want)
 		}
 		return nil
 	})
 }
 
-// TestAgentAndEnvoyOnDifferentReplicas has an agent whose calls and whose Envoy come to three different replicas.
+// TestAgentAndEnvoyOnDifferentReplicas has an agent whose calls, session and Envoy use three different replicas.
 func TestAgentAndEnvoyOnDifferentReplicas(t *testing.T) {
 	deleteMeshes(t)
 	namespace(t, newClient(t), "outside", nil)
@@ -452,7 +456,8 @@ func TestAgentAndEnvoyOnDifferentReplicas(t *testing.T) {
 	}
 }
 
-// TestEndpointsOfAnAgentElsewhere has proxies on one replica whose service is a machine with its session on another.
+// TestEndpointsOfAnAgentElsewhere has proxies on one replica, which call a service whose agent has its session on
+// another replica.
 func TestEndpointsOfAnAgentElsewhere(t *testing.T) {
 	deleteMeshes(t)
 	namespace(t, newClient(t), "outside", nil)
@@ -487,7 +492,7 @@ func TestEndpointsOfAnAgentElsewhere(t *testing.T) {
 	})
 	report(s, false)
 	seen.had("10.0.0.1", "")
-	// What was said holds after the agent has moved, until it says something else.
+	// After the agent has moved, its last report stays in effect until the next report.
 	s.end()
 	moved := web.open(planes[1], false)
 	moved.until("it is asked for its application again", func(got []*agentv1.ControlMessage) bool {
@@ -508,7 +513,7 @@ func TestEndpointsOfAnAgentElsewhere(t *testing.T) {
 	there.had("10.0.0.1", "10.0.0.1 10.0.0.2", "10.0.0.2")
 }
 
-// TestNewestSessionWins has an agent that comes back at another replica while its old session is open.
+// TestNewestSessionWins has an agent that reconnects to another replica while its old session is open.
 func TestNewestSessionWins(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -548,15 +553,15 @@ func TestNewestSessionWins(t *testing.T) {
 	replicaOf(planes[0], "b")
 }
 
-// newMachineOf returns another process with the credentials of a machine.
+// newMachineOf returns a second process with the credentials of a machine.
 func newMachineOf(m *machine) *machine {
 	other := *m
 	other.process, other.started, other.count = rand.Text(), time.Now(), 0
 	return &other
 }
 
-// TestRotationOverReplicas rotates the CA of a mesh whose agents have their sessions with different replicas, and renew at the other one each. It is
-// started at the one that follows.
+// TestRotationOverReplicas rotates the CA of a mesh whose agents have sessions with different replicas, and renew at
+// the other replica. The rotation starts at the follower.
 func TestRotationOverReplicas(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -598,7 +603,7 @@ func TestRotationOverReplicas(t *testing.T) {
 			return err
 		})
 	}
-	// A replica that has not heard of something would have asked for another certificate within a recheck.
+	// A replica with outdated state would have requested another certificate within a recheck.
 	settled := time.After(6 * time.Second)
 	<-settled
 	for _, p := range planes {

@@ -51,7 +51,8 @@ func limitRange(t *testing.T, client kubernetes.Interface, namespace, limits str
 	}
 }
 
-// TestQOSClass makes each pod with and without the mesh, and compares the QoS class that the API server has computed: Guaranteed stays so.
+// TestQOSClass creates each pod with and without the mesh, and compares the QoS class from the API server: Guaranteed
+// stays Guaranteed.
 func TestQOSClass(t *testing.T) {
 	client := newClient(t)
 	const guaranteed = "containers: [{name: app, image: app, resources: {limits: {cpu: 2, memory: 1Gi}}}]"
@@ -66,21 +67,21 @@ func TestQOSClass(t *testing.T) {
 		annotations     map[string]string
 		want            corev1.PodQOSClass
 	}{
-		"limits alone":      {spec: guaranteed, want: corev1.PodQOSGuaranteed},
-		"requests alike":    {spec: "containers: [{name: app, image: app, resources: {requests: {cpu: 2000m, memory: 1024Mi}, limits: {cpu: 2, memory: 1Gi}}}]", want: corev1.PodQOSGuaranteed},
-		"several":           {spec: guaranteed + "\ninitContainers: [{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b, image: b, restartPolicy: Always, resources: {limits: {cpu: 100m, memory: 64Mi}}}]", want: corev1.PodQOSGuaranteed},
-		"one without":       {spec: guaranteed + "\ninitContainers: [{name: a, image: a}]", want: corev1.PodQOSBurstable},
-		"a lower request":   {spec: "containers: [{name: app, image: app, resources: {requests: {cpu: 1}, limits: {cpu: 2, memory: 1Gi}}}]", want: corev1.PodQOSBurstable},
-		"nothing":           {spec: "containers: [{name: app, image: app}]", want: corev1.PodQOSBestEffort},
-		"a LimitRange's":    {namespace: "limits-", spec: "containers: [{name: app, image: app}]", want: corev1.PodQOSGuaranteed},
-		"of the pod":        {spec: "resources: {limits: {cpu: 1, memory: 1Gi}}\ncontainers: [{name: app, image: app}]", want: corev1.PodQOSGuaranteed},
-		"of the pod, a bit": {spec: "resources: {limits: {cpu: 1}}\ncontainers: [{name: app, image: app}]", want: corev1.PodQOSBurstable},
+		"limits alone":              {spec: guaranteed, want: corev1.PodQOSGuaranteed},
+		"requests alike":            {spec: "containers: [{name: app, image: app, resources: {requests: {cpu: 2000m, memory: 1024Mi}, limits: {cpu: 2, memory: 1Gi}}}]", want: corev1.PodQOSGuaranteed},
+		"several":                   {spec: guaranteed + "\ninitContainers: [{name: a, image: a, resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b, image: b, restartPolicy: Always, resources: {limits: {cpu: 100m, memory: 64Mi}}}]", want: corev1.PodQOSGuaranteed},
+		"one without":               {spec: guaranteed + "\ninitContainers: [{name: a, image: a}]", want: corev1.PodQOSBurstable},
+		"a lower request":           {spec: "containers: [{name: app, image: app, resources: {requests: {cpu: 1}, limits: {cpu: 2, memory: 1Gi}}}]", want: corev1.PodQOSBurstable},
+		"nothing":                   {spec: "containers: [{name: app, image: app}]", want: corev1.PodQOSBestEffort},
+		"a LimitRange's":            {namespace: "limits-", spec: "containers: [{name: app, image: app}]", want: corev1.PodQOSGuaranteed},
+		"of the pod":                {spec: "resources: {limits: {cpu: 1, memory: 1Gi}}\ncontainers: [{name: app, image: app}]", want: corev1.PodQOSGuaranteed},
+		"of the pod, slightly more": {spec: "resources: {limits: {cpu: 1}}\ncontainers: [{name: app, image: app}]", want: corev1.PodQOSBurstable},
 		"of the pod, a part for the sidecar": {
 			spec:        "resources: {limits: {cpu: 1, memory: 1Gi}}\ncontainers: [{name: app, image: app}]",
 			annotations: map[string]string{mesh.AnnotationSidecarCPULimit: "200m"}, want: corev1.PodQOSGuaranteed,
 		},
-		"annotations":             {spec: guaranteed, annotations: map[string]string{mesh.AnnotationSidecarCPU: "100m", mesh.AnnotationSidecarMemoryLimit: "1Gi"}, want: corev1.PodQOSGuaranteed},
-		"annotations that differ": {spec: guaranteed, annotations: map[string]string{mesh.AnnotationSidecarCPU: "100m", mesh.AnnotationSidecarCPULimit: "1"}, want: corev1.PodQOSGuaranteed},
+		"annotations":           {spec: guaranteed, annotations: map[string]string{mesh.AnnotationSidecarCPU: "100m", mesh.AnnotationSidecarMemoryLimit: "1Gi"}, want: corev1.PodQOSGuaranteed},
+		"different annotations": {spec: guaranteed, annotations: map[string]string{mesh.AnnotationSidecarCPU: "100m", mesh.AnnotationSidecarCPULimit: "1"}, want: corev1.PodQOSGuaranteed},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestQOSClass(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := tc.want
-			if want == corev1.PodQOSBestEffort || name == "annotations that differ" {
+			if want == corev1.PodQOSBestEffort || name == "different annotations" {
 				want = corev1.PodQOSBurstable
 			}
 			if !hasSidecar(with) || without.Status.QOSClass != tc.want || with.Status.QOSClass != want {
@@ -103,7 +104,8 @@ func TestQOSClass(t *testing.T) {
 	}
 }
 
-// TestLimitRange has a namespace whose LimitRange refuses what sidecars get, until its administrator asks for less.
+// TestLimitRange has a namespace whose LimitRange rejects the sidecar's resources, until an administrator sets
+// other values.
 func TestLimitRange(t *testing.T) {
 	client := newClient(t)
 	const name, app = "limit-range", "containers: [{name: app, image: app, resources: {requests: {cpu: 100m, memory: 128Mi}}}]"
@@ -113,7 +115,7 @@ func TestLimitRange(t *testing.T) {
 	namespace(t, client, name, map[string]string{mesh.LabelInjection: "enabled"})
 	limitRange(t, client, name, "{default: {cpu: 200m, memory: 256Mi}, min: {cpu: 30m, memory: 128Mi}, max: {cpu: 500m, memory: 300Mi}, maxLimitRequestRatio: {cpu: 4}}")
 	if _, err := createSpec(t, client, name, app, nil); err == nil || !strings.Contains(err.Error(), "minimum cpu usage per Container is 30m, but request is 20m") {
-		t.Fatalf("error %v, want one about the least CPU, which is above that of the control plane's options", err)
+		t.Fatalf("error %v, want one about the minimum CPU, which exceeds the control plane's option", err)
 	}
 	annotate(t, client, name, map[string]string{mesh.AnnotationSidecarCPU: "many"})
 	must.Poll(t, "a refusal", func(context.Context) error {
@@ -131,7 +133,7 @@ func TestLimitRange(t *testing.T) {
 		return err
 	})
 	if _, err := createSpec(t, client, name, app, map[string]string{mesh.AnnotationSidecarCPULimit: "600m"}); err == nil || !strings.Contains(err.Error(), "maximum cpu usage per Container is 500m, but limit is 600m") {
-		t.Errorf("error %v, want one about the pod's annotation, which wins", err)
+		t.Errorf("error %v, want one about the pod's annotation, which takes precedence", err)
 	}
 }
 
@@ -148,7 +150,8 @@ func annotate(t *testing.T, client kubernetes.Interface, namespace string, annot
 	})
 }
 
-// TestResourceQuota holds that a pod takes as much of a quota as its containers and the sidecar: kuma-init adds nothing.
+// TestResourceQuota checks that a pod uses as much of a quota as its containers and the sidecar: kuma-init adds
+// nothing.
 func TestResourceQuota(t *testing.T) {
 	client := newClient(t)
 	const name = "resource-quota"

@@ -30,7 +30,7 @@ type guarded struct {
 func openGuarded(m *machine, p *plane) *guarded {
 	m.t.Helper()
 	m.join(p)
-	ctx, cancel := context.WithTimeout(m.t.Context(), 5*time.Minute) // a grant that does not come ends the test
+	ctx, cancel := context.WithTimeout(m.t.Context(), 5*time.Minute) // the test fails if no grant arrives
 	m.t.Cleanup(cancel)
 	stream, err := agentv1.NewAgentServiceClient(m.dial(p)).Session(ctx)
 	if err != nil {
@@ -50,7 +50,8 @@ func (g *guarded) send(message *agentv1.AgentMessage) {
 	}
 }
 
-// fails says that the container app fails, and which grant is in use, if any. What an agent says is taken once a second.
+// fails reports that the container app fails, and the grant in use, if any. The control plane accepts one report per
+// second.
 func (g *guarded) fails(grant string) {
 	g.t.Helper()
 	held := &agentv1.HeldLiveness{Container: "app", Reason: "connection refused", Grant: grant}
@@ -58,7 +59,7 @@ func (g *guarded) fails(grant string) {
 	time.Sleep(1100 * time.Millisecond)
 }
 
-// granted waits for a grant with another name, which it returns.
+// granted waits for a new grant, and returns its name.
 func (g *guarded) granted(before string) string {
 	g.t.Helper()
 	for {
@@ -77,7 +78,7 @@ func (g *guarded) granted(before string) string {
 	}
 }
 
-// restarted writes that the container app has restarted that often, as the kubelet does.
+// restarted writes the restart count of the container app, as the kubelet does.
 func restarted(t *testing.T, client kubernetes.Interface, namespace string, times int32) {
 	t.Helper()
 	pods := client.CoreV1().Pods(namespace)
@@ -92,8 +93,8 @@ func restarted(t *testing.T, client kubernetes.Interface, namespace string, time
 	})
 }
 
-// TestRestartsAtTheReplicaThatFollows has a container that two restarts have not helped. The replica that does not lead lists and explains what the
-// leader has decided, and releases the workload, which then restarts again.
+// TestRestartsAtTheReplicaThatFollows has a container that still fails after two restarts. The follower lists and
+// explains the leader's decision, and releases the workload, which then gets another grant.
 func TestRestartsAtTheReplicaThatFollows(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -149,7 +150,7 @@ func TestRestartsAtTheReplicaThatFollows(t *testing.T) {
 	leadsWithTheRelease(ctx, t, admin, ns, leader)
 }
 
-// leadsWithTheRelease waits until another replica than before has decided, for which no workload waits.
+// leadsWithTheRelease waits until another replica has decided, and no workload waits for a release.
 func leadsWithTheRelease(ctx context.Context, t *testing.T, admin adminv1.AdminServiceClient, ns, before string) {
 	t.Helper()
 	must.Poll(t, "the other replica to lead, with the release", func(context.Context) error {
@@ -161,7 +162,7 @@ func leadsWithTheRelease(ctx context.Context, t *testing.T, admin adminv1.AdminS
 	})
 }
 
-// leaderAndFollower returns which of two control planes, a and b, leads, and both.
+// leaderAndFollower returns which of the control planes a and b leads, and both.
 func leaderAndFollower(t *testing.T, client kubernetes.Interface, planes []*plane) (name string, leads, follows *plane) {
 	t.Helper()
 	must.Poll(t, "a leader", func(ctx context.Context) (err error) {
@@ -174,10 +175,10 @@ func leaderAndFollower(t *testing.T, client kubernetes.Interface, planes []*plan
 	return name, planes[0], planes[1]
 }
 
-// explainsRestarts asks for a pod whose restarts have not helped, and for pods of which there is nothing to tell.
+// explainsRestarts explains a pod whose restarts did not help, and pods that cannot be explained.
 func explainsRestarts(ctx context.Context, t *testing.T, client kubernetes.Interface, admin adminv1.AdminServiceClient, ns string) {
 	t.Helper()
-	must.Poll(t, "the grants to say so", func(context.Context) error { return explained(ctx, admin, ns) })
+	must.Poll(t, "the explanation from the grants", func(context.Context) error { return explained(ctx, admin, ns) })
 	if _, err := client.CoreV1().Pods(ns).Create(t.Context(), podOf(ns, "bare", nil), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,8 @@ func explainsRestarts(ctx context.Context, t *testing.T, client kubernetes.Inter
 	}
 }
 
-// explained returns an error unless two restarts have not helped, for what the grants say.
+// explained returns an error unless the explanation says, from the grants, that two restarts did
+// not help.
 func explained(ctx context.Context, admin adminv1.AdminServiceClient, ns string) error {
 	all, err := admin.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: ns})
 	if err != nil || strings.Join(all.GetUnhelpful(), " ") != "Pod/"+ns+"/guarded" || len(all.GetTail().GetMissingReplicas()) > 0 || all.GetRestarts()[0].GetFailure() != "connection refused" {

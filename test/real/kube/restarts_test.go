@@ -25,7 +25,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestRestartsAreGranted has an agent say that a guarded liveness probe fails: it is told of a grant that is in the API.
+// TestRestartsAreGranted reports a failing guarded liveness probe: the agent receives a grant that is in the API.
 func TestRestartsAreGranted(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -35,8 +35,8 @@ func TestRestartsAreGranted(t *testing.T) {
 	grantAndRefund(t, client, p, "restarts")
 }
 
-// grantAndRefund makes a guarded pod in a namespace, whose liveness probe fails, which is held while the pod is suspended, and then passes before the kubelet
-// has asked. A grant of long ago goes.
+// grantAndRefund creates a guarded pod whose liveness probe fails. The failure is held while the pod is suspended;
+// after the grant, the probe passes before the kubelet checks it. An old grant is deleted.
 func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespace string) {
 	t.Helper()
 	grants := sondePath(namespace, "restartgrants")
@@ -47,16 +47,16 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 	stream, send := newGuardedSession(t, client, p, namespace, func(p *corev1.Pod) { p.Annotations[mesh.AnnotationLiveness] = string(mesh.LivenessSuspended) })
 	send(&agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "refused"}}})
 	pods := client.CoreV1().Pods(namespace)
-	must.Poll(t, "the pod to say that its container is held", func(ctx context.Context) error { return condition(ctx, pods, corev1.ConditionTrue, "Suspended") })
+	must.Poll(t, "the pod's condition of held containers", func(ctx context.Context) error { return condition(ctx, pods, corev1.ConditionTrue, "Suspended") })
 	if _, err := pods.Patch(t.Context(), "guarded", types.MergePatchType, []byte(`{"metadata": {"annotations": {"sonde.dev/liveness": null}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	granted := nextGrant(t, stream)
 	if granted.GetContainer() != "app" || granted.GetEpoch() < 1 {
-		t.Errorf("the agent is told %v", granted)
+		t.Errorf("the agent receives %v", granted)
 	}
 	send(&agentv1.Liveness{Passing: []string{"app"}, Unused: []string{granted.GetName()}})
-	must.Poll(t, "the grant to be given back, and the old one to be deleted", func(ctx context.Context) error {
+	must.Poll(t, "the grant to be refunded, and the old one to be deleted", func(ctx context.Context) error {
 		text, err := cluster.Do(ctx, http.MethodGet, grants, "", "")
 		if err != nil {
 			return err
@@ -70,13 +70,13 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 		}
 		return nil
 	})
-	must.Poll(t, "the pod to say that nothing is held", func(ctx context.Context) error { return condition(ctx, pods, corev1.ConditionFalse, "NotHeld") })
+	must.Poll(t, "the pod's condition without held containers", func(ctx context.Context) error { return condition(ctx, pods, corev1.ConditionFalse, "NotHeld") })
 	if err := stream.CloseSend(); err != nil {
 		t.Error(err)
 	}
 }
 
-// nextGrant waits until an agent is told of a grant.
+// nextGrant waits until an agent receives a grant.
 func nextGrant(t *testing.T, stream agentv1.AgentService_SessionClient) *agentv1.RestartGrant {
 	t.Helper()
 	for {
@@ -90,7 +90,8 @@ func nextGrant(t *testing.T, stream agentv1.AgentService_SessionClient) *agentv1
 	}
 }
 
-// condition returns an error unless the pod named guarded has the condition of held liveness probes, beside those of others.
+// condition returns an error unless the pod guarded has the condition of held liveness probes, and keeps its other
+// conditions.
 func condition(ctx context.Context, pods typedcorev1.PodInterface, status corev1.ConditionStatus, reason string) error {
 	p, err := pods.Get(ctx, "guarded", metav1.GetOptions{})
 	if err != nil {
@@ -109,7 +110,8 @@ func condition(ctx context.Context, pods typedcorev1.PodInterface, status corev1
 	return nil
 }
 
-// newGuardedSession makes a guarded pod, and returns the session of its agent, and what tells of its liveness probe there.
+// newGuardedSession creates a guarded pod, and returns its agent's session and a function that reports on its
+// liveness probe.
 func newGuardedSession(t *testing.T, client kubernetes.Interface, p *plane, namespace string, edit ...func(*corev1.Pod)) (agentv1.AgentService_SessionClient, func(*agentv1.Liveness)) {
 	t.Helper()
 	m := newGuardedPod(t, client, namespace, edit...)
@@ -131,7 +133,7 @@ func newGuardedSession(t *testing.T, client kubernetes.Interface, p *plane, name
 	}
 }
 
-// newGuardedPod makes a pod with one guarded container, and returns what its agent is.
+// newGuardedPod creates a pod with one guarded container, and returns its agent as a machine.
 func newGuardedPod(t *testing.T, client kubernetes.Interface, namespace string, edit ...func(*corev1.Pod)) *machine {
 	t.Helper()
 	pod := podOf(namespace, "guarded", func(p *corev1.Pod) {

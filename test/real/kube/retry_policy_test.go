@@ -18,8 +18,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// asAccount returns a cluster whose requests are those of the control plane's service account, which has all rights on what the policy
-// is about: what is refused then is refused by the policy.
+// asAccount returns a cluster that sends requests as the control plane's service account, with all rights on the
+// workloads: any refusal then comes from the policy.
 func asAccount(t *testing.T, client kubernetes.Interface) *apiserver.Cluster {
 	t.Helper()
 	_, err := client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "too-much"}, Rules: []rbacv1.PolicyRule{
@@ -61,7 +61,8 @@ const (
 	touch     = `{"metadata": {"annotations": {"sonde.dev/retry": "2026-01-01T00:00:00Z"}}}`
 )
 
-// The policy of the chart allows the control plane to change one annotation of what makes pods, and is in nobody else's way.
+// The chart's policy allows the control plane to change one annotation of workloads, and does not restrict other
+// users.
 func TestRetryPolicy(t *testing.T) {
 	client := newClient(t)
 	namespace(t, client, systemNamespace, nil)
@@ -116,30 +117,30 @@ func TestRetryPolicy(t *testing.T) {
 	}
 }
 
-// testRefused tries what the control plane must not do.
+// testRefused sends changes that the control plane must not make.
 func testRefused(t *testing.T, cp *apiserver.Cluster, path, object, want string) {
 	t.Helper()
 	const status = `{"status": {"conditions": [{"type": "X", "status": "True", "lastTransitionTime": null}]}}`
 	type request struct{ method, path, contentType, body string }
 	patch := func(body string) request { return request{http.MethodPatch, path + "/web", merge, body} }
 	requests := map[string]request{
-		"a label":             patch(`{"metadata": {"labels": {"x": "y"}}}`),
-		"a label changed":     patch(`{"metadata": {"labels": {"l": "2"}}}`),
-		"no label":            patch(`{"metadata": {"labels": null}}`),
-		"an annotation":       patch(`{"metadata": {"annotations": {"x": "y"}}}`),
-		"another, too":        patch(`{"metadata": {"annotations": {"sonde.dev/retry": "x", "x": "y"}}}`),
-		"annotation changed":  patch(`{"metadata": {"annotations": {"a": "2"}}}`),
-		"annotation removed":  patch(`{"metadata": {"annotations": {"a": null}}}`),
-		"all annotations":     patch(`{"metadata": {"annotations": null}}`),
-		"a long time":         patch(`{"metadata": {"annotations": {"sonde.dev/retry": "` + strings.Repeat("x", 65) + `"}}}`),
-		"a finalizer":         patch(`{"metadata": {"finalizers": ["example.com/a"]}}`),
-		"an owner":            patch(`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]}}`),
-		"the status":          {http.MethodPatch, path + "/web/status", merge, status},
-		"another of its kind": {http.MethodPost, path, "application/json", strings.Replace(object, `"web"`, `"other"`, 1)},
-		"its end":             {http.MethodDelete, path + "/web", "", ""},
-		"the end of all":      {http.MethodDelete, path, "", ""},
+		"a label":                    patch(`{"metadata": {"labels": {"x": "y"}}}`),
+		"a label changed":            patch(`{"metadata": {"labels": {"l": "2"}}}`),
+		"no label":                   patch(`{"metadata": {"labels": null}}`),
+		"an annotation":              patch(`{"metadata": {"annotations": {"x": "y"}}}`),
+		"another, too":               patch(`{"metadata": {"annotations": {"sonde.dev/retry": "x", "x": "y"}}}`),
+		"annotation changed":         patch(`{"metadata": {"annotations": {"a": "2"}}}`),
+		"annotation removed":         patch(`{"metadata": {"annotations": {"a": null}}}`),
+		"all annotations":            patch(`{"metadata": {"annotations": null}}`),
+		"a long time":                patch(`{"metadata": {"annotations": {"sonde.dev/retry": "` + strings.Repeat("x", 65) + `"}}}`),
+		"a finalizer":                patch(`{"metadata": {"finalizers": ["example.com/a"]}}`),
+		"an owner":                   patch(`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]}}`),
+		"the status":                 {http.MethodPatch, path + "/web/status", merge, status},
+		"another object of its kind": {http.MethodPost, path, "application/json", strings.Replace(object, `"web"`, `"other"`, 1)},
+		"deletion":                   {http.MethodDelete, path + "/web", "", ""},
+		"the end of all":             {http.MethodDelete, path, "", ""},
 	}
-	if strings.HasSuffix(path, "jobs") { // whose template never changes
+	if strings.HasSuffix(path, "jobs") { // their template is immutable
 		requests["suspension"] = patch(`{"spec": {"suspend": false}}`)
 		requests["with the retry"] = patch(`{"metadata": {"annotations": {"sonde.dev/retry": "x"}}, "spec": {"parallelism": 7}}`)
 	} else {

@@ -34,7 +34,7 @@ import (
 // account is the chart's service account.
 const account = "sonde-cp"
 
-// rights is what a role of the chart allows, with the role.
+// rights is a right of a role of the chart, with the role.
 type rights struct {
 	role  string
 	rules []rbacv1.PolicyRule
@@ -58,7 +58,7 @@ func installAccounts(t *testing.T, client kubernetes.Interface, manifests []char
 	}
 }
 
-// installPolicy creates what limits the rights of the chart.
+// installPolicy creates the policies that limit the chart's rights.
 func installPolicy(t *testing.T, manifests []chart.Manifest) {
 	t.Helper()
 	remove, err := cluster.InstallPolicies(t.Context(), manifests)
@@ -77,7 +77,7 @@ func removeAtEnd(t testing.TB, remove func(context.Context) error) {
 	})
 }
 
-// installRights creates the roles of the chart that are not there yet, and returns those of the control plane.
+// installRights creates the missing roles of the chart, and returns the control plane's rights.
 func installRights(t *testing.T, client kubernetes.Interface, manifests []chart.Manifest) []rights {
 	t.Helper()
 	roles := client.RbacV1()
@@ -118,7 +118,8 @@ func installRights(t *testing.T, client kubernetes.Interface, manifests []chart.
 	return all
 }
 
-// awaitRight waits until the API server, which hears of roles a moment later, allows a service account something, or no longer.
+// awaitRight waits until the API server, which reads roles a moment later, allows or no longer allows a request of a
+// service account.
 func awaitRight(t *testing.T, client kubernetes.Interface, namespace, name string, right authorizationv1.ResourceAttributes, want bool) {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -133,7 +134,7 @@ func awaitRight(t *testing.T, client kubernetes.Interface, namespace, name strin
 	})
 }
 
-// installWebhooks creates the webhooks of the chart, which call the control plane by its address.
+// installWebhooks creates the chart's webhooks, which call the control plane by its address.
 func installWebhooks(t testing.TB, manifests []chart.Manifest, p *plane) {
 	t.Helper()
 	remove, err := cluster.InstallWebhooks(t.Context(), manifests, p.webhook)
@@ -143,14 +144,15 @@ func installWebhooks(t testing.TB, manifests []chart.Manifest, p *plane) {
 	}
 }
 
-// The control plane runs with the rights of the chart: it needs no more, and uses each of them.
+// The control plane runs with exactly the rights of the chart, and uses each of them.
 func TestRightsOfTheChart(t *testing.T) {
-	// What is watched is streamed from the start where the API server can; one before 1.34 needs lists.
+	// Watches stream their initial list if the API server supports that; before 1.34, they need list
+	// requests.
 	featurestesting.SetFeatureDuringTest(t, features.WatchListClient, false)
 	deleteMeshes(t)
 	client := newClient(t)
 	namespace(t, client, systemNamespace, nil)
-	before, err := cluster.Requests(user) // of other tests
+	before, err := cluster.Requests(user) // requests of other tests
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +192,7 @@ func TestRightsOfTheChart(t *testing.T) {
 	grantAndRefund(t, client, p, "rights")
 	accepted(t, sondePath("rights", "restartbudgets")+"/one", "True", "Accepted", `"matched":1`)
 
-	must.Poll(t, "the retry of what the webhook was away for", func(ctx context.Context) error {
+	must.Poll(t, "the retry of a failed webhook call", func(ctx context.Context) error {
 		set, err := client.AppsV1().ReplicaSets("rights").Get(ctx, "blocked", metav1.GetOptions{})
 		if err == nil && set.Annotations["sonde.dev/retry"] == "" {
 			err = fmt.Errorf("annotations %q", set.Annotations)
@@ -200,7 +202,8 @@ func TestRightsOfTheChart(t *testing.T) {
 	must.Poll(t, "each right to be used", func(context.Context) error { return unused(granted, len(before)) })
 }
 
-// noneForbidden reports what the control plane may not do, but does, after so many requests.
+// noneForbidden reports forbidden requests of the control plane, except for the first ones, whose
+// number is after.
 func noneForbidden(t *testing.T, after int) {
 	all, err := cluster.Requests(user)
 	if err != nil {
@@ -208,14 +211,15 @@ func noneForbidden(t *testing.T, after int) {
 	}
 	for _, r := range all[min(after, len(all)):] {
 		if !r.Allowed {
-			t.Errorf("the chart does not allow what the control plane does: %s", r)
+			t.Errorf("the chart does not allow a request of the control plane: %s", r)
 		}
 	}
 }
 
 const user = "system:serviceaccount:" + systemNamespace + ":" + account
 
-// unused returns the rights that no request after so many has used.
+// unused returns the rights that no request has used, except for the first requests, whose number
+// is after.
 func unused(granted []rights, after int) error {
 	all, err := cluster.Requests(user)
 	if err != nil {
@@ -245,7 +249,7 @@ func unused(granted []rights, after int) error {
 
 const unreachable = `Internal error occurred: failed calling webhook "namespace.inject.sonde.dev": connection refused`
 
-// makeBlocked makes what is left by a webhook that was away.
+// makeBlocked creates workloads and events as they are after failed webhook calls.
 func makeBlocked(t *testing.T, client kubernetes.Interface, namespace string) {
 	t.Helper()
 	path := "/apis/apps/v1/namespaces/" + namespace + "/replicasets"
@@ -257,7 +261,7 @@ func makeBlocked(t *testing.T, client kubernetes.Interface, namespace string) {
 	if _, err := cluster.Do(t.Context(), http.MethodPatch, path+"/blocked/status", "application/merge-patch+json", condition); err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"StatefulSet", "DaemonSet", "Job"} { // which have gone meanwhile
+	for _, kind := range []string{"StatefulSet", "DaemonSet", "Job"} { // deleted meanwhile
 		_, err := client.CoreV1().Events(namespace).Create(t.Context(), &corev1.Event{
 			ObjectMeta: metav1.ObjectMeta{Name: strings.ToLower(kind)}, Reason: "FailedCreate", LastTimestamp: metav1.Now(), Message: unreachable,
 			InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: "blocked"},
@@ -268,7 +272,7 @@ func makeBlocked(t *testing.T, client kubernetes.Interface, namespace string) {
 	}
 }
 
-// makeWarned makes pods of one ReplicaSet, with a warning each.
+// makeWarned creates pods of one ReplicaSet, with a warning each.
 func makeWarned(t *testing.T, client kubernetes.Interface, namespace string, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -289,14 +293,15 @@ func makeWarned(t *testing.T, client kubernetes.Interface, namespace string, nam
 	})
 }
 
-// callPlane calls the control plane as an agent whose token is wrong, and as somebody who rotates a CA, also with a token of a service account.
+// callPlane calls the control plane as an agent with a wrong token, and rotates a CA, also with a token of a service
+// account.
 func callPlane(t *testing.T, client kubernetes.Interface, p *plane) {
 	t.Helper()
 	pod, err := client.CoreV1().Pods("rights").Get(t.Context(), "one", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API server is only asked about what could be the token of a pod that was read.
+	// The control plane has a token reviewed only if it could be the token of a known pod.
 	forged := podToken(t, client, pod, mesh.TokenAudience)
 	forged = forged[:strings.LastIndexByte(forged, '.')+1] + "c2lnbmF0dXJl"
 	agent := agentv1.NewAgentServiceClient(p.dial(t, client, p.agents))

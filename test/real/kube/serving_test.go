@@ -20,7 +20,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// shows returns why a client with these CAs does not accept what a port of the control plane shows.
+// shows returns an error unless a client with these CAs accepts the certificate of a port of the
+// control plane.
 func shows(ctx context.Context, address string, cas []byte) error {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(cas) {
@@ -34,7 +35,7 @@ func shows(ctx context.Context, address string, cas []byte) error {
 	return conn.Close()
 }
 
-// bundle returns the CAs by which the API server verifies the webhook.
+// bundle returns the CAs with which the API server verifies the webhook.
 func bundle(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
 	is, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, configurationName, metav1.GetOptions{})
 	if err != nil {
@@ -70,8 +71,8 @@ func (c *clients) gets(want []byte) {
 	}
 }
 
-// start calls the webhook of a plane until ctx ends: as the API server does, which keeps its connections, and with new connections, as
-// another API server would. It connects as sondectl does, too.
+// start calls the webhook of a plane until ctx ends: over kept connections, as the API server does, and over new
+// connections, as another API server would. It also connects as sondectl does.
 func (c *clients) start(ctx context.Context, running *sync.WaitGroup, p *plane) {
 	repeat := func(what string, count *atomic.Int64, call func() error) {
 		for ctx.Err() == nil {
@@ -107,7 +108,7 @@ func (c *clients) start(ctx context.Context, running *sync.WaitGroup, p *plane) 
 	})
 }
 
-// connect checks whether clients with these CAs connect to each replica.
+// connect checks whether clients with these CAs can connect to each replica.
 func (c *clients) connect(cas []byte, want bool, planes ...*plane) {
 	c.Helper()
 	for _, p := range planes {
@@ -119,8 +120,8 @@ func (c *clients) connect(cas []byte, want bool, planes ...*plane) {
 	}
 }
 
-// The serving CA is rotated by two replicas, while pods are made: the API server calls the webhook in each step, and what the Secret for
-// operators has is good in each. A sondectl that watches goes on.
+// Two replicas rotate the serving CA while pods are created. In each step, the API server can call the webhook, and
+// the Secret for operators is valid. A watching sondectl continues.
 func TestServingCARotation(t *testing.T) {
 	deleteMeshes(t)
 	c := &clients{T: t, Interface: newClient(t)}
@@ -146,7 +147,7 @@ func TestServingCARotation(t *testing.T) {
 	admin, authorised := a.adminClient(t, c)
 	rotate := func(proceed bool) {
 		t.Helper()
-		// Forced: other tests leave pods behind, whose agents are silent.
+		// Forced: other tests leave pods without connected agents.
 		if _, err := admin.RotateServingCA(authorised, &adminv1.RotateServingCARequest{Force: true, Proceed: proceed}); err != nil {
 			t.Fatal(err)
 		}
@@ -182,14 +183,14 @@ func TestServingCARotation(t *testing.T) {
 	must.Poll(t, "the new CA alone in the configuration", func(ctx context.Context) error {
 		cas, err := bundle(ctx, c)
 		if err == nil && string(cas) != string(after) {
-			err = errors.New("it has others")
+			err = errors.New("the CAs differ")
 		}
 		return err
 	})
 	must.Poll(t, "the new CA alone in the ConfigMap", func(ctx context.Context) error {
 		cas, err := published(ctx, c)
 		if err == nil && cas != string(after) {
-			err = errors.New("it has others")
+			err = errors.New("the CAs differ")
 		}
 		return err
 	})

@@ -33,7 +33,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// sondectl is the program, which is built once.
+// sondectl builds the program once, and returns its path.
 var sondectl = sync.OnceValues(func() (string, error) {
 	return harness.BuildInto(context.Background(), filepath.Join(filepath.Dir(cluster.Kubeconfig), "bin"), "cmd/sondectl")
 })
@@ -44,7 +44,8 @@ type person struct {
 	kubeconfig string
 }
 
-// newPerson returns one who has the rights that docs/kubernetes.md names, but for those that are left out, as verb and resource.
+// newPerson returns a user with the rights that docs/kubernetes.md lists, except for some rights, given as verb and
+// resource.
 func newPerson(t *testing.T, client kubernetes.Interface, name, namespaceOfPlane string, without ...string) *person {
 	t.Helper()
 	namespace(t, client, name, nil)
@@ -81,7 +82,7 @@ func newPerson(t *testing.T, client kubernetes.Interface, name, namespaceOfPlane
 	return p
 }
 
-// command returns a call of sondectl, with no other configuration.
+// command returns a call of sondectl without other configuration.
 func (p *person) command(args ...string) *exec.Cmd {
 	p.Helper()
 	program, err := sondectl()
@@ -93,7 +94,7 @@ func (p *person) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// calls runs sondectl, and returns what it writes and its exit code.
+// calls runs sondectl, and returns its output and exit code.
 func (p *person) calls(args ...string) (stdout, stderr string, code int) {
 	p.Helper()
 	cmd := p.command(args...)
@@ -106,7 +107,7 @@ func (p *person) calls(args ...string) (stdout, stderr string, code int) {
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// sees checks that sondectl succeeds, and writes something that matches.
+// sees checks that sondectl succeeds, and that its output matches.
 func (p *person) sees(pattern string, args ...string) {
 	p.Helper()
 	stdout, stderr, code := p.calls(args...)
@@ -115,7 +116,7 @@ func (p *person) sees(pattern string, args ...string) {
 	}
 }
 
-// fails checks how sondectl fails. API in the text stands for the API server, CONFIG for the kubeconfig.
+// fails checks how sondectl fails. In text, API means the API server, and CONFIG the kubeconfig.
 func (p *person) fails(code int, text string, args ...string) {
 	p.Helper()
 	stdout, stderr, is := p.calls(args...)
@@ -125,7 +126,7 @@ func (p *person) fails(code int, text string, args ...string) {
 	}
 }
 
-// watches starts sondectl with --watch, until the test ends, and returns what it writes.
+// watches starts sondectl with --watch until the test ends, and returns its output.
 func (p *person) watches(args ...string) (stdout, stderr *logtest.Buffer) {
 	p.Helper()
 	stdout, stderr = &logtest.Buffer{}, &logtest.Buffer{}
@@ -141,7 +142,7 @@ func (p *person) watches(args ...string) (stdout, stderr *logtest.Buffer) {
 	return stdout, stderr
 }
 
-// says waits until a text was written.
+// says waits until b contains a text.
 func says(t *testing.T, what string, b *logtest.Buffer, text string) {
 	t.Helper()
 	must.Poll(t, what, func(context.Context) error {
@@ -152,7 +153,7 @@ func says(t *testing.T, what string, b *logtest.Buffer, text string) {
 	})
 }
 
-// A user with four rights in the namespace of the control plane reads and changes the mesh, with no other preparation.
+// A user with four rights in the control plane's namespace reads and changes the mesh, without other preparation.
 func TestSondectlOnACluster(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -164,7 +165,7 @@ func TestSondectlOnACluster(t *testing.T) {
 	user := newPerson(t, client, "user", systemNamespace)
 	user.sees(`(?m)^default `, "get", "meshes")
 	seesStatus(t, user)
-	for _, args := range [][]string{{"rotate", "ca", "--status"}, {"rotate", "ca"}} { // 4: proxies of other tests are waited for
+	for _, args := range [][]string{{"rotate", "ca", "--status"}, {"rotate", "ca"}} { // 4: the rotation waits for proxies of other tests
 		if stdout, stderr, code := user.calls(args...); code != 0 && code != 4 || !strings.HasPrefix(stdout, "mesh default: ") {
 			t.Errorf("sondectl %s: exit code %d: %s%s", strings.Join(args, " "), code, stdout, stderr)
 		}
@@ -187,7 +188,7 @@ func TestSondectlOnACluster(t *testing.T) {
 			case r.Resource == "serviceaccounts/token":
 				is["token of "+r.Name]++
 			case r.Resource == "pods/portforward":
-				is[r.Verb+" "+r.Resource] = 1 // the log has its begin and its end
+				is[r.Verb+" "+r.Resource] = 1 // the audit log has the start and the end
 			}
 		}
 		if !maps.Equal(is, want) {
@@ -196,16 +197,18 @@ func TestSondectlOnACluster(t *testing.T) {
 	}
 }
 
-// seesStatus shows that the rights of a person are enough to ask for all. What is wrong is that of other tests.
+// seesStatus shows that a user's rights are sufficient for sondectl status. Other tests cause its
+// problems.
 func seesStatus(t *testing.T, p *person) {
 	t.Helper()
 	stdout, stderr, code := p.calls("status")
-	if code != 0 && code != 6 || !strings.Contains(stdout, "ok: ") || strings.Contains(stdout, "could not be asked") {
+	if code != 0 && code != 6 || !strings.Contains(stdout, "ok: ") || strings.Contains(stdout, "could not be read") {
 		t.Errorf("sondectl status: exit code %d: %s%s", code, stdout, stderr)
 	}
 }
 
-// --watch goes on with another replica when its own goes, and a replica that is not the control plane of the published CAs is refused.
+// --watch continues with another replica when its replica ends. sondectl rejects a replica whose certificate is not
+// from the published CAs.
 func TestSondectlLosesItsReplica(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -218,10 +221,10 @@ func TestSondectlLosesItsReplica(t *testing.T) {
 	out, errOut := user.watches("get", "meshes", "-o", "name")
 	says(t, "the first list", out, "mesh/default\n")
 	k.stop("sonde-cp-a")
-	says(t, "the loss", errOut, "sondectl: the connection to pod sonde-cp-a in namespace sonde-system is lost: error forwarding port 5681 to pod sonde-cp-a, uid : failed to connect to localhost:5681 inside the pod; asking again every 2s\n")
+	says(t, "the loss", errOut, "sondectl: the connection to pod sonde-cp-a in namespace sonde-system is lost: error forwarding port 5681 to pod sonde-cp-a, uid : failed to connect to localhost:5681 inside the pod; retrying every 2s\n")
 	k.remove(t, systemNamespace, "sonde-cp-a")
 	k.run(t, systemNamespace, "sonde-cp-b", "sonde", p)
-	says(t, "the other replica", errOut, "sondectl: the control plane answers again\n")
+	says(t, "the other replica", errOut, "sondectl: the control plane responds again\n")
 	apply(t, "", "meshes", `{apiVersion: sonde.dev/v1alpha1, kind: Mesh, metadata: {name: blue}}`)
 	says(t, "what has changed", out, "mesh/blue\n")
 
@@ -240,7 +243,7 @@ func TestSondectlLosesItsReplica(t *testing.T) {
 	}
 	k.run(t, "other-ca", "sonde-cp-c", "sonde", p)
 	stranger := newPerson(t, client, "stranger", "other-ca")
-	stranger.fails(1, `sondectl: get meshes: there is no service account sondectl in namespace other-ca: the chart of Sonde makes it, and one without it is too old for this sondectl`,
+	stranger.fails(1, `sondectl: get meshes: service account sondectl in namespace other-ca does not exist: Sonde's chart is too old for this sondectl`,
 		"get", "meshes", "--control-plane-namespace=other-ca")
 	if _, err := client.CoreV1().ServiceAccounts("other-ca").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "sondectl"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -249,7 +252,7 @@ func TestSondectlLosesItsReplica(t *testing.T) {
 		"get", "meshes", "--control-plane-namespace=other-ca")
 }
 
-// A replica whose node the API server has lost is asked where none is Ready.
+// If no replica is Ready, sondectl uses a replica on a disconnected node.
 func TestSondectlAsksALostReplica(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -259,13 +262,13 @@ func TestSondectlAsksALostReplica(t *testing.T) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionFalse}}
 	})
 	stdout, stderr, code := newPerson(t, client, "loses", systemNamespace).calls("get", "meshes")
-	const want = "sondectl: no replica of the control plane that is Ready answers: sonde-cp-a does, and what it says may be old: the API server has lost its node "
+	const want = "sondectl: no Ready replica of the control plane responds, using sonde-cp-a, whose answers may be old: the API server has lost contact with its node "
 	if !strings.HasPrefix(stderr, want) || !strings.Contains(stdout, "default") || code != 0 {
 		t.Errorf("sondectl: exit code %d, stdout %q, stderr %q, want %q", code, stdout, stderr, want)
 	}
 }
 
-// Each right that a user lacks is named, with the user.
+// sondectl names each missing right, and the user.
 func TestSondectlWithoutRights(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -274,8 +277,8 @@ func TestSondectlWithoutRights(t *testing.T) {
 	k.run(t, systemNamespace, "sonde-cp-a", "sonde", startPlane(t, "a"))
 	const user = `User "system:serviceaccount:%s:default" cannot `
 	for name, tc := range map[string]struct{ without, text string }{
-		"no-pods":    {"list pods", `find the control plane: pods is forbidden: ` + user + `list resource "pods" in API group "" in the namespace "sonde-system"`},
-		"no-cas":     {"get configmaps", `read the CAs of the control plane: configmaps "sonde-serving-ca" is forbidden: ` + user + `get resource "configmaps" in API group "" in the namespace "sonde-system"`},
+		"no-pods":    {"list pods", `find control plane: pods is forbidden: ` + user + `list resource "pods" in API group "" in the namespace "sonde-system"`},
+		"no-cas":     {"get configmaps", `read CAs of the control plane: configmaps "sonde-serving-ca" is forbidden: ` + user + `get resource "configmaps" in API group "" in the namespace "sonde-system"`},
 		"no-forward": {"create pods/portforward", `forward a port to pod sonde-cp-a in namespace sonde-system: pods "sonde-cp-a" is forbidden: ` + user + `create resource "pods/portforward" in API group "" in the namespace "sonde-system"`},
 		"no-token":   {"create serviceaccounts/token", `get a token of service account sondectl in namespace sonde-system: serviceaccounts "sondectl" is forbidden: ` + user + `create resource "serviceaccounts/token" in API group "" in the namespace "sonde-system"`},
 	} {
@@ -287,22 +290,22 @@ func TestSondectlWithoutRights(t *testing.T) {
 		if err := cluster.WriteKubeconfig(p.kubeconfig, cluster.Config.Host, withClaims(t, `{"exp":1}`)); err != nil {
 			t.Fatal(err)
 		}
-		p.fails(1, `sondectl: get proxies: find the control plane: the API server at API does not accept the credentials of context "test" of the kubeconfig: they may have expired, so log in again`, "get", "proxies")
+		p.fails(1, `sondectl: get proxies: find control plane: the API server at API rejects the credentials of context "test" of the kubeconfig: they may have expired, log in again`, "get", "proxies")
 	})
-	t.Run("foreign account", func(t *testing.T) { // whose roles somebody has taken away
+	t.Run("foreign account", func(t *testing.T) { // its roles were removed
 		p := newPerson(t, client, "unbound", systemNamespace)
 		unbind(t, client, "sondectl")
-		must.Poll(t, "the right to be gone", func(context.Context) error {
+		must.Poll(t, "the right to be removed", func(context.Context) error {
 			_, stderr, _ := p.calls("get", "proxies")
 			if want := `sondectl: get proxies: proxies.sonde.dev is forbidden: User "system:serviceaccount:sonde-system:sondectl" cannot get resource "proxies" in API group "sonde.dev" at the cluster scope` + "\n"; stderr != want {
-				return fmt.Errorf("sondectl says %q, want %q", stderr, want)
+				return fmt.Errorf("sondectl prints %q, want %q", stderr, want)
 			}
 			return nil
 		})
 	})
 }
 
-// unbind takes a ClusterRoleBinding away until the test ends.
+// unbind removes a ClusterRoleBinding until the test ends.
 func unbind(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
 	bindings := client.RbacV1().ClusterRoleBindings()
@@ -321,7 +324,8 @@ func unbind(t *testing.T, client kubernetes.Interface, name string) {
 	})
 }
 
-// What the kubeconfig, flags and the cluster lack is said before anything is asked of a control plane.
+// sondectl reports problems of the kubeconfig, the flags and the cluster before it calls a control
+// plane.
 func TestSondectlFindsNoControlPlane(t *testing.T) {
 	client := newClient(t)
 	namespace(t, client, systemNamespace, nil)
@@ -332,24 +336,24 @@ func TestSondectlFindsNoControlPlane(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p.fails(2, "sondectl: get proxies: no control plane is named, and there is no kubeconfig in CONFIG: give --address, --ca-cert-file and --token-file, as flags or as variables (see sondectl get proxies --help)", "get", "proxies")
-	p.fails(1, "sondectl: get proxies: read the kubeconfig: stat /nowhere: no such file or directory", "get", "proxies", "--kubeconfig=/nowhere")
+	p.fails(2, "sondectl: get proxies: no control plane is set, and kubeconfig not found in CONFIG: set --address, --ca-cert-file and --token-file, or their variables (see sondectl get proxies --help)", "get", "proxies")
+	p.fails(1, "sondectl: get proxies: read kubeconfig: stat /nowhere: no such file or directory", "get", "proxies", "--kubeconfig=/nowhere")
 	write("clusters: {")
-	p.fails(1, "sondectl: get proxies: read the kubeconfig: error loading config file \"CONFIG\": yaml: line 1: did not find expected node content", "get", "proxies")
+	p.fails(1, "sondectl: get proxies: read kubeconfig: error loading config file \"CONFIG\": yaml: line 1: did not find expected node content", "get", "proxies")
 	write("{apiVersion: v1, kind: Config, clusters: [{name: 7, cluster: {}}]}")
-	p.fails(1, `sondectl: get proxies: read the kubeconfig: CONFIG: clusters[0].name: 7: must be a text: put it in quotes`, "get", "proxies")
+	p.fails(1, `sondectl: get proxies: read kubeconfig: CONFIG: clusters[0].name: 7: must be a text: put it in quotes`, "get", "proxies")
 
 	if err := cluster.WriteKubeconfig(p.kubeconfig, cluster.Config.Host, cluster.Config.BearerToken); err != nil {
 		t.Fatal(err)
 	}
 	p.fails(2, `sondectl: get proxies: --kube-context: "prod": must be a context of CONFIG: test (see sondectl get proxies --help)`, "get", "proxies", "--kube-context=prod")
 	for _, flags := range [][2]string{{"--address=127.0.0.1:1", "--address"}, {"--ca-cert-file=ca.crt", "--ca-cert-file"}} {
-		p.fails(2, `sondectl: get proxies: --kube-context: "test": must not be given with `+flags[1]+`: the control plane is either at an address or in a cluster (see sondectl get proxies --help)`,
+		p.fails(2, `sondectl: get proxies: --kube-context: "test": must not be set with `+flags[1]+`: use either an address or a cluster (see sondectl get proxies --help)`,
 			"get", "proxies", "--kube-context=test", flags[0])
 	}
-	const help = `: install Sonde there, name another namespace with --control-plane-namespace, or an address with --address`
-	p.fails(3, `sondectl: get proxies: find the control plane: namespace "sonde-system" of the cluster at API has no control plane: no pod has the label app.kubernetes.io/name=sonde`+help, "get", "proxies")
-	p.fails(3, `sondectl: get proxies: find the control plane: namespace "nowhere" of the cluster at API does not exist`+help, "get", "proxies", "--control-plane-namespace=nowhere")
+	const help = `: install Sonde there, or set --control-plane-namespace or --address`
+	p.fails(3, `sondectl: get proxies: find control plane: namespace "sonde-system" of the cluster at API has no control plane: no pod has the label app.kubernetes.io/name=sonde`+help, "get", "proxies")
+	p.fails(3, `sondectl: get proxies: find control plane: namespace "nowhere" of the cluster at API does not exist`+help, "get", "proxies", "--control-plane-namespace=nowhere")
 
 	k := startKubelet(t, client)
 	namespace(t, client, "second", nil)
@@ -361,16 +365,16 @@ func TestSondectlFindsNoControlPlane(t *testing.T) {
 			Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 40s restarting failed container"},
 		}}}
 	})
-	p.fails(2, `sondectl: get proxies: --control-plane-namespace: must be given: there are several control planes: release "other" in namespace "second", release "sonde" in namespace "sonde-system" (see sondectl get proxies --help)`, "get", "proxies")
+	p.fails(2, `sondectl: get proxies: --control-plane-namespace: must be given: several control planes found: release "other" in namespace "second", release "sonde" in namespace "sonde-system" (see sondectl get proxies --help)`, "get", "proxies")
 	k.run(t, systemNamespace, "sonde-cp-c", "sonde", nil, func(p *corev1.Pod) { p.Status = corev1.PodStatus{} })
 	k.run(t, systemNamespace, "sonde-cp-d", "sonde", nil, func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse })
 	p.fails(3, `sondectl: get proxies: no replica of the control plane in namespace "sonde-system" is Ready: sonde-cp-a (CrashLoopBackOff: back-off 40s restarting failed container), sonde-cp-c (phase Pending), sonde-cp-d (its readiness probe fails)`,
 		"get", "proxies", "--control-plane-namespace=sonde-system")
 	k.run(t, "second", "sonde-cp-e", "third", nil)
-	p.fails(1, `sondectl: get proxies: there are several control planes: release "other" in namespace "second", release "third" in namespace "second": those of one namespace cannot be told apart: reach one with --address, or install it in a namespace that --control-plane-namespace can name`,
+	p.fails(1, `sondectl: get proxies: several control planes found: release "other" in namespace "second", release "third" in namespace "second": sondectl cannot choose between several in one namespace: use --address, or install them in separate namespaces and use --control-plane-namespace`,
 		"get", "proxies", "--control-plane-namespace=second")
 	k.remove(t, "second", "sonde-cp-e")
-	p.fails(1, `sondectl: get proxies: ConfigMap sonde-serving-ca in namespace second does not exist: the leading replica of the control plane writes it, and one without it is too old for this sondectl`, "get", "proxies", "--control-plane-namespace=second")
+	p.fails(1, `sondectl: get proxies: ConfigMap sonde-serving-ca in namespace second does not exist: the control plane has no leader, or is too old for this sondectl`, "get", "proxies", "--control-plane-namespace=second")
 	if _, err := client.CoreV1().ConfigMaps("second").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "sonde-serving-ca"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -378,5 +382,5 @@ func TestSondectlFindsNoControlPlane(t *testing.T) {
 	if err := cluster.WriteKubeconfig(p.kubeconfig, "https://127.0.0.1:1", "x"); err != nil {
 		t.Fatal(err)
 	}
-	p.fails(3, `sondectl: get proxies: find the control plane: no answer from the API server at https://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused`, "get", "proxies")
+	p.fails(3, `sondectl: get proxies: find control plane: no response from the API server at https://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused`, "get", "proxies")
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/sonde-mesh/sonde/controlplane"
 )
 
-// relay is a way to the API server that can hang: connections stay open, and nothing passes.
+// relay is a connection to the API server that can hang: connections stay open, and no data passes.
 type relay struct {
 	address string
-	passes  sync.RWMutex // read-locked while something is passed on
+	passes  sync.RWMutex // read-locked while data passes
 }
 
 func newRelay(t *testing.T) *relay {
@@ -44,7 +44,7 @@ func newRelay(t *testing.T) *relay {
 		for {
 			from, err := listener.Accept()
 			if err != nil {
-				return // it is closed
+				return // the listener is closed
 			}
 			to, err := new(net.Dialer).DialContext(ctx, "tcp", server.Host)
 			if err != nil {
@@ -67,7 +67,7 @@ func newRelay(t *testing.T) *relay {
 	return r
 }
 
-// relayed hides what io.Copy would use to go round Write.
+// relayed hides methods with which io.Copy would bypass Write.
 type relayed struct {
 	relay *relay
 	conn  net.Conn
@@ -81,7 +81,7 @@ func (r *relayed) Write(b []byte) (int, error) {
 	return r.conn.Write(b)
 }
 
-// hang ends with the function that it returns, or with the test.
+// hang stops all data until the caller calls resume, or the test ends.
 func (r *relay) hang(t *testing.T) (resume func()) {
 	t.Helper()
 	r.passes.Lock()
@@ -90,7 +90,7 @@ func (r *relay) hang(t *testing.T) (resume func()) {
 	return resume
 }
 
-// newPodMachine makes a pod with a sidecar, and returns what its agent is.
+// newPodMachine creates a pod with a sidecar, and returns its agent as a machine.
 func newPodMachine(t *testing.T, client kubernetes.Interface, namespace, name string) *machine {
 	t.Helper()
 	m := newGuardedPod(t, client, namespace, func(p *corev1.Pod) { p.Name = name })
@@ -98,8 +98,8 @@ func newPodMachine(t *testing.T, client kubernetes.Interface, namespace, name st
 	return m
 }
 
-// TestStaleReplica has one of two replicas hear nothing of the API server any more, while its connections stay open: it notices by what the other one
-// has seen, long before a request has timed out.
+// TestStaleReplica disconnects one of two replicas from the API server, while its connections stay open. It detects
+// that its state is stale from its peer's reports, long before a request times out.
 func TestStaleReplica(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -139,7 +139,8 @@ func TestStaleReplica(t *testing.T) {
 		elsewhere.until("its listeners are accepted", acceptedInbounds)
 	}
 
-	// One that comes instead of the one that sees is heard, too, though the blind one does not hear from the API server that it is there.
+	// A replica that replaces the peer also connects, although the stale replica cannot discover it through the API
+	// server.
 	sees.stop()
 	again := startPlane(t, "again", func(o *controlplane.Options) { o.BindAddress = controlplane.DefaultBindAddress })
 	writePeers(t, client, []string{"again"}, []*plane{again})

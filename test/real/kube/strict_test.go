@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// runAt makes a pod without a sidecar that has had an address since an hour.
+// runAt creates a pod without a sidecar, which has had an address for an hour.
 func runAt(t *testing.T, client kubernetes.Interface, namespace, name, address string, hostNetwork bool) {
 	t.Helper()
 	pods := client.CoreV1().Pods(namespace)
@@ -37,7 +37,8 @@ func runAt(t *testing.T, client kubernetes.Interface, namespace, name, address s
 	}
 }
 
-// TestCheckStrict has the agent of a pod say who has sent plain text: the API server knows whose addresses these are.
+// TestCheckStrict has a pod's agent report senders of plain text: the control plane finds their owners by address in
+// the API server.
 func TestCheckStrict(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -49,7 +50,7 @@ func TestCheckStrict(t *testing.T) {
 
 	m := newGuardedPod(t, client, "strict")
 	own, err := client.CoreV1().Pods("strict").Get(t.Context(), "guarded", metav1.GetOptions{})
-	if err == nil { // pods of other tests have the address that it has had
+	if err == nil { // pods of other tests have its previous address
 		own.Status.PodIP, own.Status.PodIPs = "10.1.9.7", []corev1.PodIP{{IP: "10.1.9.7"}}
 		_, err = client.CoreV1().Pods("strict").UpdateStatus(t.Context(), own, metav1.UpdateOptions{})
 	}
@@ -64,7 +65,7 @@ func TestCheckStrict(t *testing.T) {
 	hello := m.hello(false)
 	hello.GetHello().Features = append(hello.GetHello().GetFeatures(), agentv1.FeaturePlaintext)
 	said := &agentv1.PlaintextInbound{Port: 8080, Requests: true}
-	for _, from := range []string{"10.1.9.1", "10.9.9.9", "192.0.2.1", "10.1.9.7"} { // the last one is its own pod's
+	for _, from := range []string{"10.1.9.1", "10.9.9.9", "192.0.2.1", "10.1.9.7"} { // the last is the pod's own address
 		said.Sources = append(said.Sources, &agentv1.PlaintextSource{
 			Address: from, Tally: &agentv1.PlaintextTally{Count: 3, First: durationpb.New(time.Minute), Last: durationpb.New(time.Second)},
 		})
@@ -79,7 +80,7 @@ func TestCheckStrict(t *testing.T) {
 	want := []string{
 		"10.1.9.1 is pod strict/curl of node worker-1", "10.1.9.7 is dataplane guarded.strict", "10.9.9.9 is node worker-1", "192.0.2.1 is unknown",
 	}
-	must.Poll(t, "the sources to be known", func(context.Context) error {
+	must.Poll(t, "the owners of the sources", func(context.Context) error {
 		found, err := admin.CheckStrict(ctx, &adminv1.CheckStrictRequest{Mesh: "default"})
 		if err != nil {
 			return err
@@ -101,7 +102,7 @@ func TestCheckStrict(t *testing.T) {
 	}
 }
 
-// owner says whose the address of a source is.
+// owner returns the owner of a source's address.
 func owner(s *adminv1.StrictSource) string {
 	switch {
 	case s.GetDataplane() != "":

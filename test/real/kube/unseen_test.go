@@ -17,19 +17,19 @@ import (
 	"github.com/sonde-mesh/sonde/controlplane"
 )
 
-// wayToAPIServer returns the URL of a way to the API server on which the watch of all namespaces ends, and cannot be opened again, once cut is
-// called: as it is for a while after an outage. All else passes.
+// wayToAPIServer returns the URL of a proxy to the API server. After cut, the watch of namespaces ends and cannot be
+// opened again, as for a while after an outage; all other requests pass.
 func wayToAPIServer(t *testing.T) (address string, cut func()) {
 	t.Helper()
 	server, err := url.Parse(cluster.Config.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // both ends are of this test
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // both ends belong to this test
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(server)
-			r.Out.Header.Set("Authorization", "Bearer "+cluster.Config.BearerToken) // which clients do not send without TLS
+			r.Out.Header.Set("Authorization", "Bearer "+cluster.Config.BearerToken) // clients do not send it without TLS
 		},
 		Transport: transport, FlushInterval: -1,
 	}
@@ -54,7 +54,8 @@ func wayToAPIServer(t *testing.T) (address string, cut func()) {
 	return way.URL, cut
 }
 
-// After an outage the API server may ask about pods of namespaces whose change the control plane has not seen: it decides by what they are.
+// After an outage, the webhook may get pods of namespaces whose changes the control plane has not seen: it decides by
+// the namespaces' current labels.
 func TestNamespacesUnseen(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -71,7 +72,7 @@ func TestNamespacesUnseen(t *testing.T) {
 	installWebhook(t, client, p)
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
 	cut()
-	p.says(t, "/readyz?verbose", "\n[!]store warning: not heard for ")
+	p.says(t, "/readyz?verbose", "\n[!]store warning: unreachable for ")
 
 	for name, value := range map[string]string{"unseen-enabled": "enabled", "unseen-disabled": "disabled"} {
 		patch := []byte(`{"metadata": {"labels": {"` + mesh.LabelInjection + `": "` + value + `"}}}`)

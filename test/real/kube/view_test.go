@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -27,7 +28,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// noAgents has no agents.
+// noAgents is a control plane's set of agents, and is empty.
 type noAgents struct{}
 
 func (noAgents) PodLiveness() map[mesh.ID]agentv1.ReportedLiveness { return nil }
@@ -38,7 +39,7 @@ func (noAgents) Agents() map[mesh.ID]*adminv1.Agent                { return nil 
 func (noAgents) Connected(mesh.ID) bool                            { return false }
 func (noAgents) LastSeen(mesh.ID) (time.Time, bool)                { return time.Time{}, false }
 
-// noPeers has no other replica.
+// noPeers is a set of peers, and is empty.
 type noPeers struct{}
 
 func (noPeers) Follow(map[string]string) {}
@@ -72,7 +73,7 @@ func follow(t *testing.T) (*controller.Controller, *meshview.Builder) {
 	return c, b
 }
 
-// injected creates a pod with our sidecar in mesh default, which has an address.
+// injected creates a pod with our sidecar in mesh default, with an address.
 func injected(t *testing.T, client kubernetes.Interface, namespace, name, address string) *corev1.Pod {
 	t.Helper()
 	p := podOf(namespace, name, labelled(mesh.LabelMesh, "default"))
@@ -88,7 +89,7 @@ func injected(t *testing.T, client kubernetes.Interface, namespace, name, addres
 	return p
 }
 
-// remove deletes a pod at once, as a kubelet does in the end.
+// remove deletes a pod at once, as a kubelet does at the end of its termination.
 func remove(t *testing.T, client kubernetes.Interface, p *corev1.Pod) {
 	t.Helper()
 	if err := client.CoreV1().Pods(p.Namespace).Delete(t.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
@@ -140,7 +141,20 @@ func TestViewFollowsTheCluster(t *testing.T) {
 	if slice, err = slices.Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	shows("a ready endpoint", fmt.Sprintf("10.1.0.1:8080 %d web.view", meshview.Ready))
+	ready := fmt.Sprintf("10.1.0.1:8080 %d web.view", meshview.Ready)
+	shows("a ready endpoint", ready)
+	evictions := client.LifecycleV1alpha1().EvictionRequests("view")
+	_, err = evictions.Create(t.Context(), &lifecyclev1alpha1.EvictionRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: lifecyclev1alpha1.EvictionRequestSpec{
+			Target:    lifecyclev1alpha1.EvictionRequestTarget{Pod: &lifecyclev1alpha1.EvictionRequestPodReference{Name: "web", UID: web.UID}},
+			Requester: "example.com/autoscaler", Intent: lifecyclev1alpha1.EvictionRequestIntentEviction,
+		},
+	}, metav1.CreateOptions{})
+	must.Do(t, err)
+	shows("an endpoint whose pod is to be evicted", fmt.Sprintf("10.1.0.1:8080 %d web.view", meshview.Draining))
+	must.Do(t, evictions.Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	shows("an endpoint whose eviction is no longer requested", ready)
 	slice.Endpoints[0].Conditions.Ready = new(bool)
 	if slice, err = slices.Update(t.Context(), slice, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -156,7 +170,7 @@ func TestViewFollowsTheCluster(t *testing.T) {
 	}
 }
 
-// cache is the cache of pods, as the control plane has it.
+// cache is the control plane's cache of pods.
 type cache struct{ *source.Source }
 
 func (c cache) Pod(uid string) (tokenreview.Pod, bool) {
@@ -190,7 +204,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("a token of another audience: %v", err)
 	}
 	remove(t, client, web)
-	must.Poll(t, "the pod to be gone", func(context.Context) error {
+	must.Poll(t, "the pod to be deleted", func(context.Context) error {
 		if key, p := c.Cluster.Pod(web.UID); p != nil {
 			return fmt.Errorf("%s is there", key)
 		}
@@ -202,11 +216,11 @@ func TestTokens(t *testing.T) {
 	next := injected(t, client, "tokens", "web", "10.1.0.2")
 	must.Poll(t, "the next pod of the name", func(context.Context) error {
 		if _, p := c.Cluster.Pod(next.UID); p == nil {
-			return errors.New("it is not read")
+			return errors.New("the pod is not read yet")
 		}
 		return nil
 	})
 	if s, err := a.Authenticate(t.Context(), good); err == nil {
-		t.Errorf("the token of an earlier pod of the name is that of %+v", s)
+		t.Errorf("the token of an earlier pod of the name authenticates %+v", s)
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// What keeps a pod from traffic, or in it, although its agent has joined.
+// Reasons why a pod that has joined gets no traffic, or still gets traffic.
 func TestWhyPodWithoutTraffic(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
 	installSondectl(t, client)
-	namespace(t, client, "why", map[string]string{mesh.LabelInjection: "enabled"}) // as the other tests of it
+	namespace(t, client, "why", map[string]string{mesh.LabelInjection: "enabled"}) // like other tests in this namespace
 	namespace(t, client, "why-held", nil)
 	p := startPlane(t, "a")
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
@@ -38,7 +38,7 @@ func TestWhyPodWithoutTraffic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		user.why("served", "pod/served in namespace why gets no traffic: no EndpointSlice of Service web has it, though its labels match.\n")
+		user.why("served", "pod/served in namespace why gets no traffic: no EndpointSlice of Service web contains it, although its labels match.\n")
 		slice, err := slices.Create(t.Context(), &discoveryv1.EndpointSlice{
 			ObjectMeta:  metav1.ObjectMeta{Name: "web-x", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
@@ -81,7 +81,7 @@ func TestWhyPodWithoutTraffic(t *testing.T) {
 		user.whyIn("freeze", "web-1", "pod/web-1 in namespace freeze is well: ")
 		z.order(p, "far", false)
 		z.tell(corev1.ConditionUnknown, []string{"node", "pod", "slice"}, 1, 2)
-		user.whyIn("freeze", "web-1", `pod/web-1 in namespace freeze is not Ready: its containers were ready, and the API server does not hear node zone-node-1. Something else is below.
+		user.whyIn("freeze", "web-1", `pod/web-1 in namespace freeze is not Ready: its containers were ready, but the API server has lost contact with node zone-node-1. One more finding is below.
 
 NodeNotHeard
   condition Ready: False

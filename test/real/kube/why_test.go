@@ -29,10 +29,10 @@ import (
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
-// times are what differs from run to run in what why says.
+// times matches the parts of why's output that differ between runs.
 var times = regexp.MustCompile(`\d\d:\d\d:\d\dZ \([^)]*\)| \((for )?[0-9smh]+( ago)?\)|pod UID [0-9a-f-]+`)
 
-// why has sondectl say what is wrong with a pod of namespace why, until it says that in its first lines, without times.
+// why waits until sondectl why prints these first lines for a pod of namespace why, without times.
 func (p *person) why(pod, want string) {
 	p.Helper()
 	p.whyIn("why", pod, want)
@@ -49,7 +49,7 @@ func (p *person) whyIn(namespace, pod, want string) {
 	})
 }
 
-// runs has a pod with a sidecar, as if a kubelet ran it.
+// runs creates a pod with a sidecar, with a status as from a kubelet.
 func runs(t *testing.T, client kubernetes.Interface, name, address string, change func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
 	pod := podOf("why", name, func(p *corev1.Pod) { p.Labels = map[string]string{"app": name} })
@@ -66,7 +66,8 @@ func runs(t *testing.T, client kubernetes.Interface, name, address string, chang
 	return setStatus(t, client, pod, address, true)
 }
 
-// setStatus writes the status of a pod whose containers run, and are all ready, or but for the sidecar.
+// setStatus writes the status of a pod whose containers run, and are ready, except perhaps for the
+// sidecar.
 func setStatus(t *testing.T, client kubernetes.Interface, pod *corev1.Pod, address string, ready bool) *corev1.Pod {
 	t.Helper()
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}}
@@ -93,7 +94,7 @@ func setStatus(t *testing.T, client kubernetes.Interface, pod *corev1.Pod, addre
 	return pod
 }
 
-// machineOf is the agent of a pod.
+// machineOf returns the agent of a pod as a machine.
 func machineOf(t *testing.T, client kubernetes.Interface, pod *corev1.Pod) *machine {
 	t.Helper()
 	m := &machine{
@@ -104,13 +105,13 @@ func machineOf(t *testing.T, client kubernetes.Interface, pod *corev1.Pod) *mach
 	return m
 }
 
-// told waits for an event about a pod, reported by the control plane.
+// told waits for an event about a pod from the control plane.
 func told(t *testing.T, client kubernetes.Interface, pod *corev1.Pod, reason, note string) {
 	t.Helper()
 	must.Poll(t, "event "+reason, func(ctx context.Context) error { return tells(ctx, client, pod, reason, note) })
 }
 
-// tells returns an error if there is no such event.
+// tells returns an error unless such an event exists.
 func tells(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, reason, note string) error {
 	list, err := client.EventsV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -128,7 +129,7 @@ func tells(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, re
 	return nil
 }
 
-// administrator is one who may do everything.
+// administrator returns a user with all rights.
 func administrator(t *testing.T) *person {
 	t.Helper()
 	p := &person{t, filepath.Join(t.TempDir(), "kubeconfig")}
@@ -146,7 +147,7 @@ type whyScene struct {
 	plain      *corev1.Pod
 }
 
-// What the control plane knows of a pod is said by sondectl why and by an event, in the same words, until it is mended.
+// sondectl why and an event report each problem of a pod in the same words, until it is repaired.
 func TestWhyPod(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
@@ -181,20 +182,20 @@ func TestWhyPod(t *testing.T) {
 func (s *whyScene) notInjected(t *testing.T) {
 	client, p := s.client, s.p
 	user := &person{t, s.kubeconfig}
-	why := "it has no sidecar although kuma.io/sidecar-injection of namespace why asks for one: it was made before that, or past the webhook"
+	why := "it has no sidecar although kuma.io/sidecar-injection of namespace why asks for one: it was created before the label was set, or without the webhook"
 	told(t, client, s.plain, "NotInjected", why)
 	user.why("plain", "pod/plain in namespace why is not in the mesh since T: it has no sidecar: no webhook of Sonde is installed in this cluster. It is not Ready, either.")
 	installWebhook(t, client, p)
-	user.why("plain", "pod/plain in namespace why is not in the mesh since T: "+why+". It is not Ready, either. Pods are injected when they are made: delete it, and make it again.")
+	user.why("plain", "pod/plain in namespace why is not in the mesh since T: "+why+". It is not Ready, either. Pods are injected when they are created: delete it, and create it again.")
 }
 
 func (s *whyScene) joinRefused(t *testing.T) {
 	client, p := s.client, s.p
 	user := &person{t, s.kubeconfig}
-	const address = "127.0.0.1" // from which it asks: a token that is refused names no pod
+	const address = "127.0.0.1" // the agent's address: a refused token names no pod
 	pod := runs(t, client, "refused", address, nil)
 	pod = setStatus(t, client, pod, address, false)
-	user.why("refused", "pod/refused in namespace why is not Ready since T: its agent runs, and has never asked to join the mesh: it may not reach the control plane at sonde-cp.sonde-system.svc:5678.")
+	user.why("refused", "pod/refused in namespace why is not Ready since T: its agent runs, but has never tried to join the mesh: maybe it cannot reach the control plane at sonde-cp.sonde-system.svc:5678.")
 	annotate(t, client, "why", map[string]string{mesh.AnnotationMeshes: "blue"})
 	m := machineOf(t, client, pod)
 	conn := m.dial(p)
@@ -206,7 +207,7 @@ func (s *whyScene) joinRefused(t *testing.T) {
 	})
 	why := joinRefusal(t, client, pod)
 	if !strings.Contains(why, mesh.AnnotationMeshes) {
-		t.Errorf("the event says %q", why)
+		t.Errorf("the note of the event is %q", why)
 	}
 	user.why("refused", "pod/refused in namespace why is not Ready since T: "+why+".")
 	annotate(t, client, "why", nil)
@@ -229,8 +230,8 @@ func (s *whyScene) foreignToken(t *testing.T) {
 	own := m.token
 	m.token = accountToken(t, client, "why", "other", mesh.TokenAudience)
 	conn := m.dial(p)
-	const why = "its agent may not join: invalid token: kubernetes.io: the token is bound to no pod, it must be a projected one of a pod"
-	must.Poll(t, "the event JoinRefused", func(ctx context.Context) error { // there is none of a join before the control plane knows the pod
+	const why = "its agent cannot join: invalid token: kubernetes.io: the token is not bound to a pod, it must be a pod's projected token"
+	must.Poll(t, "the event JoinRefused", func(ctx context.Context) error { // joins before the control plane knows the pod have no event
 		if err := m.joinOver(ctx, conn); err == nil {
 			t.Fatal("a token of another service account joins")
 		}
@@ -254,9 +255,9 @@ func (s *whyScene) joinWaits(t *testing.T) {
 	m.mesh = "green"
 	conn := m.dial(p)
 	const why = `its agent cannot join yet: mesh "green" is not known (yet)`
-	must.Poll(t, "the event JoinWaiting", func(ctx context.Context) error { // it is told of half a minute after the first try
+	must.Poll(t, "the event JoinWaiting", func(ctx context.Context) error { // half a minute after the first try
 		if err := m.joinOver(ctx, conn); err == nil {
-			return errors.New("it has joined")
+			return errors.New("the agent has joined")
 		}
 		return tells(ctx, client, pod, "JoinWaiting", why)
 	})
@@ -270,7 +271,7 @@ func (s *whyScene) joinWaits(t *testing.T) {
 	if _, err := cluster.Do(t.Context(), http.MethodDelete, sondePath("", "meshes")+"/green", "", ""); err != nil {
 		t.Fatal(err)
 	}
-	user.why("waits", "pod/waits in namespace why gets no traffic: the control plane does not know its Dataplane waits.why of mesh green.")
+	user.why("waits", "pod/waits in namespace why gets no traffic: the control plane does not have its Dataplane waits.why of mesh green.")
 }
 
 func (s *whyScene) listenerRefused(t *testing.T) {
@@ -309,11 +310,11 @@ func (s *whyScene) drained(t *testing.T) {
 	user.sees("^pod drained drains\n$", "drain", "pod/drained", "-n", "why", "--reason", "a test")
 	told(t, client, pod, "Draining", "it drains: pod is drained: a test")
 	user.why("drained", "pod/drained in namespace why gets no new traffic since T: it drains: pod is drained: a test.")
-	user.sees("^pod drained drains no more\n$", "undrain", "pod/drained", "-n", "why")
+	user.sees("^pod drained no longer drains\n$", "undrain", "pod/drained", "-n", "why")
 	user.why("drained", "pod/drained in namespace why is well: ")
 }
 
-// beside reads the pod by the kubeconfig, and asks the control plane at an address.
+// beside reads the pod with the kubeconfig, and calls the control plane at an address.
 func (s *whyScene) beside(t *testing.T) {
 	user, directory := &person{t, s.kubeconfig}, t.TempDir()
 	ask := func(address string) string {
@@ -334,18 +335,18 @@ func (s *whyScene) beside(t *testing.T) {
 	if is := ask(s.p.admin); !strings.HasPrefix(is, "pod/drained in namespace why is well: ") || strings.Contains(is, "Not asked") {
 		t.Errorf("it says\n%s", is)
 	}
-	if is, want := ask("127.0.0.1:1"), "Not asked: the control plane: no control plane at 127.0.0.1:1"; !strings.Contains(is, want) {
-		t.Errorf("it says\n%s\nwant %q", is, want)
+	if is, want := ask("127.0.0.1:1"), "Incomplete: the control plane: no control plane at 127.0.0.1:1"; !strings.Contains(is, want) {
+		t.Errorf("it prints\n%s\nwant %q", is, want)
 	}
 }
 
 func (s *whyScene) whichPod(t *testing.T) {
 	user := &person{t, s.kubeconfig}
-	user.fails(1, `sondectl: why: there is no pod "drainde" in namespace why: did you mean "drained"?`, "why", "pod/drainde", "-n", "why")
-	user.fails(1, `sondectl: why: there is no pod "drained" in namespace default: namespace why has one: give it with -n`, "why", "po/drained")
+	user.fails(1, `sondectl: why: pod "drainde" not found in namespace why: did you mean "drained"?`, "why", "pod/drainde", "-n", "why")
+	user.fails(1, `sondectl: why: pod "drained" not found in namespace default: found in namespace why: set -n`, "why", "po/drained")
 	user.fails(1, `sondectl: why: service "web" not found`, "why", "service/web")
-	user.fails(2, `sondectl: why: --namespace: is for pod/NAME, and "web" is a name (see sondectl why --help)`, "why", "web", "-n", "why")
-	user.fails(2, `sondectl: why: --mesh: is for NAME, and "pod/web" is a pod (see sondectl why --help)`, "why", "pod/web", "--mesh=default")
+	user.fails(2, `sondectl: why: --namespace: must only be set for pod/NAME, and "web" is a name (see sondectl why --help)`, "why", "web", "-n", "why")
+	user.fails(2, `sondectl: why: --mesh: must only be set for NAME, and "pod/web" is a pod (see sondectl why --help)`, "why", "pod/web", "--mesh=default")
 }
 
 func (s *whyScene) forPrograms(t *testing.T) {
@@ -366,7 +367,7 @@ func (s *whyScene) forPrograms(t *testing.T) {
 	}
 }
 
-// joinRefusal waits for the event of a join that was refused, and returns its note.
+// joinRefusal waits for the event of a refused join, and returns its note.
 func joinRefusal(t *testing.T, client kubernetes.Interface, pod *corev1.Pod) (note string) {
 	t.Helper()
 	must.Poll(t, "event JoinRefused", func(ctx context.Context) error {
@@ -385,7 +386,7 @@ func joinRefusal(t *testing.T, client kubernetes.Interface, pod *corev1.Pod) (no
 	return note
 }
 
-// Without rights, and without a control plane, it says what it could not ask.
+// Without rights or without a control plane, sondectl why names what it could not check.
 func TestWhyPodWithoutRights(t *testing.T) {
 	client := newClient(t)
 	namespace(t, client, "why", nil)
@@ -417,12 +418,12 @@ func TestWhyPodWithoutRights(t *testing.T) {
 	}
 	const user = `User "system:serviceaccount:why-users:`
 	as("nothing").fails(1, `sondectl: why: read pod/lonely: pods "lonely" is forbidden: `+user+`nothing" cannot get resource "pods" in API group "" in the namespace "why"`, "why", "pod/lonely", "-n", "why")
-	as("pods").why("lonely", `pod/lonely in namespace why is well: it is in mesh default, Ready since T, and which Services have it could not be read.
+	as("pods").why("lonely", `pod/lonely in namespace why is well: it is in mesh default, Ready since T, and its Services could not be read.
 
-Not asked: read the events of the pod: events is forbidden: `+user+`pods" cannot list resource "events" in API group "" in the namespace "why"
+Incomplete: read events of the pod: events is forbidden: `+user+`pods" cannot list resource "events" in API group "" in the namespace "why"
 
-Not asked: read the Services of the namespace: services is forbidden: `+user+`pods" cannot list resource "services" in API group "" in the namespace "why"
+Incomplete: read Services of the namespace: services is forbidden: `+user+`pods" cannot list resource "services" in API group "" in the namespace "why"
 
-Not asked: the control plane: find the control plane: pods is forbidden: `+user+`pods" cannot list resource "pods" in API group "" in the namespace "sonde-system"
+Incomplete: the control plane: find control plane: pods is forbidden: `+user+`pods" cannot list resource "pods" in API group "" in the namespace "sonde-system"
 `)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestConnectionsAge has each connection with the control plane reach its age once, under load. Nothing else notices: no call fails, no agent is lost or not
-// ready, nothing is sent again, and the log has nothing to say.
+// TestConnectionsAge lets each connection with the control plane reach its maximum age once, under load. No call
+// fails, no agent is lost or not ready, no resource is sent again, and no agent logs a warning.
 func TestConnectionsAge(t *testing.T) {
 	t.Parallel()
 	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(strict), ControlPlaneArgs: []string{"--connection-age=1m"}})
@@ -32,7 +32,8 @@ func TestConnectionsAge(t *testing.T) {
 	load := harness.StartLoad(t.Context(), 5*time.Millisecond, harness.NewHTTPCaller("http://"+a.Outbounds["b"]+"/", true, false),
 		harness.NewHTTPCaller("http://"+a.Outbounds["b"]+"/", false, false))
 
-	// An agent's connection ends with its last call, that of an Envoy 10 s after its age.
+	// An agent's connection ends with its last call; an Envoy's connection ends 10 s after its
+	// maximum age.
 	const aged = 6
 	began := time.Now()
 	reconnecting := 0
@@ -65,7 +66,7 @@ func TestConnectionsAge(t *testing.T) {
 	must.Do(t, err)
 	for name, n := range after {
 		if strings.HasPrefix(name, "sonde_xds_resources_total") && n != before[name] {
-			t.Errorf("%s: %v more resources were sent, though none has changed", name, n-before[name])
+			t.Errorf("%s: %v more resources were sent, though no resource has changed", name, n-before[name])
 		}
 	}
 	if n := after[`sonde_identity_connections_closed_total{reason="identity"}`]; n != 0 {
@@ -83,7 +84,7 @@ func TestConnectionsAge(t *testing.T) {
 	must.HaveEndpoints(t, a, "b", proxies[1].Inbound)
 }
 
-// logOf returns the lines of all logs that have these texts.
+// logOf returns the lines of all logs that contain all these texts.
 func logOf(t *testing.T, m *harness.Machine, texts ...string) []string {
 	t.Helper()
 	all, err := m.LogFiles()

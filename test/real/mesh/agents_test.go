@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestAgentThatNeverJoined declares a replica and starts nothing: it must not get a share of the traffic.
+// TestAgentThatNeverJoined declares a replica without starting it: the replica must not get traffic.
 func TestAgentThatNeverJoined(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -31,8 +31,8 @@ func TestAgentThatNeverJoined(t *testing.T) {
 	shows(t, m, "get services", "2/2")
 }
 
-// TestAgentThatIsLost kills an agent, and then the control plane. People are told; the endpoint stays, since nobody knows
-// whether the application is dead.
+// TestAgentThatIsLost kills an agent, and then the control plane. sondectl reports the lost agent; its endpoint
+// stays, because the application may still run.
 func TestAgentThatIsLost(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -42,7 +42,7 @@ func TestAgentThatIsLost(t *testing.T) {
 	a, b1, b2 := proxies[0], proxies[1], proxies[2]
 	must.HaveEndpoints(t, a, "b", b1.Inbound, b2.Inbound)
 	b2.Agent.Kill()
-	// For 30 s it may come back.
+	// The agent has 30 s to reconnect.
 	must.Poll(t, "its agent to be lost", func(ctx context.Context) error { return b2.AgentIs(ctx, "LOST") })
 	shows(t, m, "get services", "2/2", b2.Inbound+" (b-2): agent lost", "endpoint stays")
 	shows(t, m, "get proxies", "lost")
@@ -68,7 +68,7 @@ func TestAgentThatIsLost(t *testing.T) {
 	answersOf(t, a.Outbounds["b"], "b-1", "b-2")
 }
 
-// TestAgentThatWaits starts an agent before somebody writes its Dataplane.
+// TestAgentThatWaits starts an agent before its Dataplane exists.
 func TestAgentThatWaits(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)

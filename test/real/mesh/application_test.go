@@ -14,10 +14,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// tcpEverySecond is the serviceProbe of a document of Kuma's, with its defaults.
+// tcpEverySecond is a serviceProbe with Kuma's defaults.
 var tcpEverySecond = object{"interval": "1s", "tcp": object{}}
 
-// replicas returns two replicas of a service with that probe.
+// replicas returns two replicas of a service with the given probe.
 func replicas(service, protocol string, probe object) []harness.ProxyOptions {
 	var all []harness.ProxyOptions
 	for i := range 2 {
@@ -26,7 +26,7 @@ func replicas(service, protocol string, probe object) []harness.ProxyOptions {
 	return all
 }
 
-// dies has an application end, not its agent, and waits until its endpoint is gone.
+// dies ends an application but not its agent, and waits until the endpoint is removed.
 func dies(t *testing.T, end func(app *harness.Process), client, dead, other *harness.Proxy) {
 	t.Helper()
 	began := time.Now()
@@ -35,10 +35,11 @@ func dies(t *testing.T, end func(app *harness.Process), client, dead, other *har
 	t.Logf("the endpoint of %s has left %s after its application has died", dead.Name, time.Since(began))
 }
 
-// TestApplicationThatDies has two replicas of an HTTP service under load. One application dies behind its agent, and comes back.
+// TestApplicationThatDies ends one of two applications of an HTTP service under load, and restarts it. Its agent
+// keeps running.
 func TestApplicationThatDies(t *testing.T) {
 	t.Parallel()
-	for name, killed := range map[string]bool{"it is killed": true, "it is told to end": false} {
+	for name, killed := range map[string]bool{"killed": true, "terminated": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			diesUnderLoad(t, killed)
@@ -58,7 +59,7 @@ func diesUnderLoad(t *testing.T, killed bool) {
 	load := harness.StartLoad(t.Context(), 10*time.Millisecond, callers...)
 	must.Make(t, load, 100)
 
-	closing := 0 // calls that came in while the kernel closed the connections of a process that was killed, one by one
+	closing := 0 // calls that arrived while the kernel closed the connections of the killed process, one by one
 	end := func(app *harness.Process) {
 		if !killed {
 			must.Do(t, app.Terminate(t.Context()))
@@ -80,9 +81,9 @@ func diesUnderLoad(t *testing.T, killed bool) {
 	r := load.Stop()
 	t.Logf("%.0f calls each second: %s", float64(r.Calls)/time.Since(began).Seconds(), r)
 	if r.Instances["b-1"] == gone.Instances["b-1"] {
-		t.Error("b-1 is not called any more")
+		t.Error("b-1 is no longer called")
 	}
-	// What an application was answering when it died is lost: one call of each caller at most.
+	// Each caller may lose one call: the call that the application was handling when it died.
 	if r.Failed-closing > len(callers) {
 		t.Errorf("%d calls have failed, and only %d can have been in the application that died", r.Failed, len(callers))
 	}
@@ -93,7 +94,7 @@ func diesUnderLoad(t *testing.T, killed bool) {
 	}
 }
 
-// why waits until sondectl says of a Dataplane why its inbound is not ready.
+// why waits until sondectl shows the reason why the inbound of a Dataplane is not ready.
 func why(t *testing.T, m *harness.Machine, name, reason string) {
 	t.Helper()
 	for _, command := range [][]string{{"get", "dataplane", name}, {"why", name}} {
@@ -107,8 +108,8 @@ func why(t *testing.T, m *harness.Machine, name, reason string) {
 	}
 }
 
-// TestTCPApplicationThatDies is the same over TCP: what Envoy has accepted cannot go to another endpoint, so that calls fail until the
-// endpoint has left, and none after that.
+// TestTCPApplicationThatDies is TestApplicationThatDies over TCP. Envoy cannot retry an accepted TCP connection on
+// another endpoint: calls fail until the endpoint is removed, and no later call fails.
 func TestTCPApplicationThatDies(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -125,12 +126,12 @@ func TestTCPApplicationThatDies(t *testing.T) {
 	must.Make(t, load, 200)
 	r := load.Stop()
 	t.Logf("until its endpoint had left: %s; in all: %s", gone, r)
-	if r.Failed > gone.Failed+2 { // those that were in progress
+	if r.Failed > gone.Failed+2 { // the calls in progress
 		t.Errorf("%d calls have failed after the endpoint has left: %s", r.Failed-gone.Failed, r)
 	}
 }
 
-// controlled adds an application whose health can be changed at its control port, in the place of one that add starts.
+// controlled adds a proxy like add, with an application whose health can be changed at its control port.
 func controlled(t *testing.T, m *harness.Machine, o harness.ProxyOptions) (p *harness.Proxy, set func(query string)) {
 	t.Helper()
 	p, err := m.Prepare(o)
@@ -154,7 +155,8 @@ func controlled(t *testing.T, m *harness.Machine, o harness.ProxyOptions) (p *ha
 	}
 }
 
-// TestApplicationThatSaysItIsNotReady has an application that serves, and says on its health path or by gRPC that it should not.
+// TestApplicationThatSaysItIsNotReady has an application that serves, but reports itself as unhealthy on its health
+// path or over gRPC.
 func TestApplicationThatSaysItIsNotReady(t *testing.T) {
 	t.Parallel()
 	quick := func(handler string, fields object) object {
@@ -201,7 +203,8 @@ func TestApplicationThatSaysItIsNotReady(t *testing.T) {
 	}
 }
 
-// TestProbesAreAddedUnderLoad adds a probe to all replicas at once, and then restarts the control plane: no endpoint leaves for that.
+// TestProbesAreAddedUnderLoad adds a probe to all replicas at once, and then restarts the control plane: neither
+// removes an endpoint.
 func TestProbesAreAddedUnderLoad(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -233,8 +236,8 @@ func TestProbesAreAddedUnderLoad(t *testing.T) {
 	must.Hold(t, load)
 }
 
-// TestOnlyUnsentRequestsAreRetried has an application that answers 503, and as if its Envoy could not connect: it must be asked once. What
-// Envoys tell each other stays between them.
+// TestOnlyUnsentRequestsAreRetried has an application that returns 503 with the header by which an Envoy reports a
+// failed connection. Envoy must not retry the request, and must remove the header.
 func TestOnlyUnsentRequestsAreRetried(t *testing.T) {
 	t.Parallel()
 	const header = "X-Sonde-Unsent"
@@ -254,7 +257,7 @@ func TestOnlyUnsentRequestsAreRetried(t *testing.T) {
 			w.Header().Set(header, "true")
 			w.WriteHeader(http.StatusServiceUnavailable)
 		})}
-		go func() { _ = s.Serve(l) }() // it ends with Close
+		go func() { _ = s.Serve(l) }() // Close ends it
 		t.Cleanup(func() { _ = s.Close() })
 		must.Do(t, p.StartAgent(t.Context()))
 		must.Do(t, p.WaitReady(t.Context()))
@@ -280,5 +283,5 @@ func TestOnlyUnsentRequestsAreRetried(t *testing.T) {
 	for _, s := range servers {
 		must.Do(t, s.Close())
 	}
-	ask() // no application is there
+	ask() // no application runs
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestLoadBalancersWithoutKubernetes asks the port for load balancers of a proxy whose Dataplane somebody has written.
+// TestLoadBalancersWithoutKubernetes requests the health port for load balancers of a proxy whose Dataplane a user
+// wrote.
 func TestLoadBalancersWithoutKubernetes(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -40,7 +41,7 @@ func TestLoadBalancersWithoutKubernetes(t *testing.T) {
 	}
 	said := func(want string) {
 		t.Helper()
-		must.Poll(t, "why to say "+want, func(ctx context.Context) error {
+		must.Poll(t, "sondectl why to show"+want, func(ctx context.Context) error {
 			out, err := m.Ctl(ctx, "why", "b-1")
 			if err == nil && !strings.Contains(out, want) {
 				err = errors.New(out)
@@ -54,12 +55,12 @@ func TestLoadBalancersWithoutKubernetes(t *testing.T) {
 	healthz(http.StatusServiceUnavailable, "connection refused")
 	must.Do(t, m.ControlPlane.Terminate(t.Context()))
 	must.Do(t, b1.StartApp(t.Context()))
-	healthz(http.StatusOK, `"healthy":true`) // the agent knows by itself
+	healthz(http.StatusOK, `"healthy":true`) // the agent needs no control plane for this
 	must.Do(t, m.StartControlPlane(t.Context()))
 	must.HaveEndpoints(t, a, "b", b1.Inbound, b2.Inbound)
 
 	must.Do(t, b1.SetReady(false))
-	healthz(http.StatusServiceUnavailable, "none of its inbounds is ready")
+	healthz(http.StatusServiceUnavailable, "declares all its inbounds not ready")
 	must.Do(t, b1.SetReady(true))
 	healthz(http.StatusOK, `"healthy":true`)
 

@@ -1,2 +1,2 @@
-// Package mesh tests a whole mesh: the real programs, real Envoys, real connections.
+// Package mesh tests a whole mesh with Sonde's programs, real Envoys and real connections.
 package mesh

@@ -13,8 +13,9 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestTwoAgentsOfOneName starts a second agent with the name and the token of one that runs. The first one stays, both and sondectl say what is wrong, and
-// the second one takes over when the first one has died.
+// TestTwoAgentsOfOneName starts a second agent with the name and token of a running agent. The control plane rejects
+// the second agent, and both agents and sondectl report the conflict. After the first agent dies, the second agent
+// joins.
 func TestTwoAgentsOfOneName(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -35,11 +36,11 @@ func TestTwoAgentsOfOneName(t *testing.T) {
 			return err
 		}
 	}
-	must.Poll(t, "the second agent to say that it is one too many", says(&second, "duplicate: another agent with this name has been connected from 127.0.0.1"))
-	must.Poll(t, "the first agent to warn", says(first, "duplicate: another agent with this name has called from 127.0.0.1"))
+	must.Poll(t, "the second agent to say that it is one too many", says(&second, "duplicate: another agent with this name is connected from 127.0.0.1"))
+	must.Poll(t, "the first agent to warn", says(first, "duplicate: another agent with this name called from 127.0.0.1"))
 	must.Poll(t, "the first agent to be ready", first.Synced)
 	for _, command := range [][]string{{"why", "b-1"}, {"get", "proxies"}} {
-		must.Poll(t, "sondectl to say that there are two", func(ctx context.Context) error {
+		must.Poll(t, "sondectl to report the duplicate", func(ctx context.Context) error {
 			out, err := m.Ctl(ctx, command...)
 			if err == nil && !strings.Contains(out, "duplicate: another agent with this name") {
 				err = fmt.Errorf("%s says %s", command, out)

@@ -17,10 +17,10 @@ import (
 // plainEndpoint is an endpoint without a sidecar.
 type plainEndpoint struct {
 	at     string
-	health string // "ready: false", or nothing
+	health string // "ready: false", or empty
 }
 
-// serviceYAML returns a Service with those endpoints.
+// serviceYAML returns a Service with the given endpoints.
 func serviceYAML(t *testing.T, name, protocol string, endpoints ...plainEndpoint) string {
 	t.Helper()
 	var text strings.Builder
@@ -34,7 +34,7 @@ func serviceYAML(t *testing.T, name, protocol string, endpoints ...plainEndpoint
 	return text.String()
 }
 
-// answersOf makes calls until exactly these instances answer.
+// answersOf makes calls until exactly these instances respond.
 func answersOf(t *testing.T, at string, want ...string) {
 	t.Helper()
 	c := harness.NewHTTPCaller("http://"+at+"/", false, false)
@@ -60,7 +60,7 @@ func answersOf(t *testing.T, at string, want ...string) {
 	})
 }
 
-// noEndpoint makes an HTTP call that Envoy must answer itself, since there is no endpoint.
+// noEndpoint makes an HTTP call that Envoy must fail itself, because the service has no endpoint.
 func noEndpoint(ctx context.Context, at string) error {
 	c := harness.NewHTTPCaller("http://"+at+"/", false, false)
 	defer c.Close()
@@ -90,7 +90,7 @@ func TestEndpointsOfSidecars(t *testing.T) {
 	started = time.Now()
 	must.Do(t, b1.SetReady(false))
 	must.HaveEndpoints(t, a, "b", b2.Inbound)
-	t.Logf("an endpoint that is not ready is gone after %s", time.Since(started))
+	t.Logf("an endpoint that is not ready was removed after %s", time.Since(started))
 	answersOf(t, a.Outbounds["b"], "b-2")
 
 	must.Do(t, b2.SetReady(false))
@@ -108,7 +108,7 @@ func TestEndpointsOfSidecars(t *testing.T) {
 	must.HaveEndpoints(t, a, "b", b2.Inbound)
 	answersOf(t, a.Outbounds["b"], "b-2")
 	must.Do(t, m.Remove("b-2.yaml"))
-	// Nothing says any longer that the service speaks HTTP: Envoy accepts connections, but has no endpoint for them.
+	// The protocol of the empty service is unknown: Envoy accepts connections, but has no endpoint for them.
 	must.Poll(t, "the service to be empty", func(ctx context.Context) error {
 		c := harness.NewHTTPCaller("http://"+a.Outbounds["b"]+"/", false, false)
 		defer c.Close()
@@ -134,7 +134,7 @@ func TestEndpointsWithoutSidecars(t *testing.T) {
 	}
 	put(plainEndpoint{at: here})
 	a := must.Add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"web", "raw"}})[0]
-	services := []string{"web", "raw"} // the application speaks HTTP, which may also be forwarded as bytes
+	services := []string{"web", "raw"} // the application speaks HTTP, which Envoy can also forward as TCP
 	for _, service := range services {
 		answersOf(t, a.Outbounds[service], "here")
 	}
@@ -144,7 +144,7 @@ func TestEndpointsWithoutSidecars(t *testing.T) {
 		answersOf(t, a.Outbounds[service], "here", "there")
 	}
 
-	put(plainEndpoint{at: there}) // it has moved
+	put(plainEndpoint{at: there}) // the endpoint has moved
 	for _, service := range services {
 		answersOf(t, a.Outbounds[service], "there")
 	}

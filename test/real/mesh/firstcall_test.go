@@ -11,14 +11,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// firstCalls is how many services come, one after the other.
+// firstCalls is how many services the test adds, one after the other.
 const firstCalls = 10
 
 // slowStart is how long an application takes to start.
 const slowStart = 700 * time.Millisecond
 
-// TestFirstCallAfterWait calls a service once, as soon as "sonde-dp wait" has returned: from a proxy that has just come, too, and from one
-// that is connected for long. The application of every other service starts slowly.
+// TestFirstCallAfterWait calls a service once, as soon as "sonde-dp wait" has returned: from a proxy that has just
+// started, and from a proxy that has been connected for long. The application of every other service starts slowly.
 func TestFirstCallAfterWait(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -74,7 +74,8 @@ func awaitAgent(t *testing.T, p *harness.Proxy, args ...string) {
 	t.Logf("waited for %s for %s", p.Name, time.Since(began).Round(time.Millisecond))
 }
 
-// TestWaitForAnApplicationThatIsNotThere waits in vain, and says for what. Without the endpoints it returns.
+// TestWaitForAnApplicationThatIsNotThere waits for an application that does not run: "sonde-dp wait" fails
+// and names the endpoint. Without the wait for endpoints, it succeeds.
 func TestWaitForAnApplicationThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -86,7 +87,7 @@ func TestWaitForAnApplicationThatIsNotThere(t *testing.T) {
 	reason := p.Inbound + " is not ready: application probe failed: dial tcp " + p.AppAddress + ": connect: connection refused"
 	must.Poll(t, "the agent to say why its endpoint is not ready", func(ctx context.Context) error {
 		out, err := exec.CommandContext(ctx, programs.Agent, "wait", "--admin-addr="+p.Admin, "--timeout=300ms").CombinedOutput()
-		want := "sonde-dp: wait for the agent at " + p.Admin + ": not ready after 300ms: endpoints warning: " + reason + "\n"
+		want := "sonde-dp: wait for agent at " + p.Admin + ": not ready after 300ms: endpoints warning: " + reason + "\n"
 		if err == nil || string(out) != want {
 			return fmt.Errorf("wait = %w, %q, want %q", err, out, want)
 		}
@@ -96,13 +97,13 @@ func TestWaitForAnApplicationThatIsNotThere(t *testing.T) {
 	awaitAgent(t, p)
 }
 
-// TestWaitForNoAgent asks the health port of the control plane.
+// TestWaitForNoAgent waits for an agent at the health port of the control plane.
 func TestWaitForNoAgent(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
 	cmd := exec.CommandContext(t.Context(), programs.Agent, "wait", "--admin-addr="+m.Health)
 	out, err := cmd.CombinedOutput()
-	if want := "sonde-dp: wait for the agent at " + m.Health + ": a control plane answers there, and no agent: --admin-addr must be that of sonde-dp run\n"; err == nil || string(out) != want {
+	if want := "sonde-dp: wait for agent at " + m.Health + ": a control plane answers there, but is not an agent: --admin-addr must be the value given to sonde-dp run\n"; err == nil || string(out) != want {
 		t.Errorf("wait = %v, %q, want %q", err, out, want)
 	}
 }

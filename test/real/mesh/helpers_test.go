@@ -16,11 +16,11 @@ import (
 const (
 	strict     = "STRICT"
 	permissive = "PERMISSIVE"
-	// inspection is how long Envoy waits on a PERMISSIVE port for the first bytes of a silent client.
+	// inspection is how long Envoy waits for the first bytes of a silent client on a PERMISSIVE port.
 	inspection = time.Second
 )
 
-// newMesh starts a control plane with a mesh in that mode.
+// newMesh starts a control plane with a mesh in the given mode.
 func newMesh(t *testing.T, mode string) *harness.Machine {
 	t.Helper()
 	return harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
@@ -28,7 +28,7 @@ func newMesh(t *testing.T, mode string) *harness.Machine {
 
 type object = map[string]any
 
-// edited returns the Dataplane of p with its networking changed.
+// edited returns the Dataplane of p with changed networking.
 func edited(t *testing.T, p *harness.Proxy, change func(networking object)) string {
 	t.Helper()
 	var dataplane object
@@ -46,7 +46,7 @@ func edited(t *testing.T, p *harness.Proxy, change func(networking object)) stri
 // inbound is an additional inbound of a proxy.
 type inbound struct {
 	service, protocol string
-	// at is where Envoy listens, app where the application does.
+	// at is where Envoy listens, and app where the application listens.
 	at, app     string
 	serverFirst bool
 }
@@ -78,7 +78,7 @@ func withInbounds(t *testing.T, p *harness.Proxy, more ...inbound) string {
 	})
 }
 
-// newInbound returns an inbound with new addresses, and starts an application behind it that serves the protocol serve.
+// newInbound returns an inbound with new addresses, and starts its application, which serves the protocol serve.
 func newInbound(t *testing.T, m *harness.Machine, service, protocol, serve string) inbound {
 	t.Helper()
 	i := inbound{service: service, protocol: protocol, at: must.FreeAddress(t, m), app: must.FreeAddress(t, m)}
@@ -87,7 +87,7 @@ func newInbound(t *testing.T, m *harness.Machine, service, protocol, serve strin
 	return i
 }
 
-// closedWithout returns an error unless the other side closes the connection without sending anything.
+// closedWithout returns an error unless the peer closes the connection without sending anything.
 func closedWithout(conn net.Conn) error {
 	got := make([]byte, 64)
 	n, err := conn.Read(got)
@@ -95,9 +95,9 @@ func closedWithout(conn net.Conn) error {
 	case n > 0:
 		return fmt.Errorf("it sends %q", got[:n])
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return errors.New("it stays open")
+		return errors.New("connection stays open")
 	}
-	return nil // closed, by its end or by a reset
+	return nil // closed, by FIN or by a reset
 }
 
 // stat returns a statistic of an Envoy, 0 if it does not exist yet.

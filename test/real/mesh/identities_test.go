@@ -14,9 +14,9 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestSecondWorkload has a proxy of another workload join a service again and again, under load. Each time the service's
-// endpoints and the identities that its clients accept change in one step. Then only the identities change: the Cluster is
-// sent, and its endpoints are the same.
+// TestSecondWorkload adds and removes a proxy of another workload repeatedly, under load. Each time, the service's
+// endpoints and the identities that its clients accept change in one step. Then only the identities change: the
+// Cluster is sent, with the same endpoints.
 func TestSecondWorkload(t *testing.T) {
 	for _, envoy := range envoys {
 		t.Run(filepath.Base(filepath.Dir(envoy)), func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestSecondWorkload(t *testing.T) {
 			if n, err := a.Agent.Lines("initial fetch timed out"); n > 0 || err != nil {
 				t.Errorf("Envoy gave up waiting for the endpoints of a changed Cluster %d times, %v", n, err)
 			}
-			// Retries would hide a refused connection, but there must be none.
+			// Retries would hide a rejected identity, so the counter must be 0.
 			if n := stat(t, a, "cluster.b.ssl.fail_verify_san"); n > 0 {
 				t.Errorf("%d endpoints were called before their identity was accepted", n)
 			}
@@ -69,7 +69,7 @@ func TestSecondWorkload(t *testing.T) {
 	}
 }
 
-// accepts waits until the Cluster b that an Envoy uses accepts an identity, and fails the test if it had that for too long before.
+// accepts waits until the active Cluster b of an Envoy accepts an identity.
 func accepts(t *testing.T, p *harness.Proxy, identity string) {
 	t.Helper()
 	must.Poll(t, p.Name+" to use the changed Cluster", func(ctx context.Context) error {
@@ -82,7 +82,7 @@ func accepts(t *testing.T, p *harness.Proxy, identity string) {
 			return err
 		}
 		if len(dump.Configs) != 1 || !strings.Contains(string(dump.Configs[0].Cluster), identity+`"`) {
-			return errors.New("it uses the old one")
+			return errors.New("the active Cluster is the old one")
 		}
 		return nil
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestInspectEnvoy has sondectl show what a real Envoy says, without its key.
+// TestInspectEnvoy shows the output of a real Envoy with sondectl, without its private key.
 func TestInspectEnvoy(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -56,7 +56,7 @@ func TestInspectEnvoy(t *testing.T) {
 		t.Errorf("--desired prints:\n%.300s", text)
 	}
 	p.Agent.Kill()
-	must.Poll(t, "that nobody answers", func(ctx context.Context) error {
+	must.Poll(t, "the agent to disconnect", func(ctx context.Context) error {
 		_, err := m.Ctl(ctx, "inspect", "dataplane", "a-1", "--type", "stats")
 		if err == nil || !strings.Contains(err.Error(), "has no session with this replica of the control plane") {
 			return errors.New("sondectl says: " + fmt.Sprint(err))
@@ -65,7 +65,8 @@ func TestInspectEnvoy(t *testing.T) {
 	})
 }
 
-// TestMetricsAreDocumented compares what real programs serve with docs/metrics.md: each metric of Sonde's is there, with its type.
+// TestMetricsAreDocumented compares the metrics of the programs with docs/metrics.md, which must list each of Sonde's
+// metrics with its type.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	documented := documentedMetrics(t)
@@ -78,11 +79,11 @@ func TestMetricsAreDocumented(t *testing.T) {
 		for _, line := range regexp.MustCompile(`(?m)^# TYPE (sonde_\w+) (\w+)$`).FindAllStringSubmatch(text, -1) {
 			found++
 			if got := documented[line[1]]; got != line[2] {
-				t.Errorf("%s serves %s of type %s, docs/metrics.md says %q", program, line[1], line[2], got)
+				t.Errorf("%s serves %s of type %s, want %q as in docs/metrics.md", program, line[1], line[2], got)
 			}
 		}
 		if !strings.Contains(text, "\nsonde_build_info{commit=") {
-			t.Errorf("%s does not say what it was built from", program)
+			t.Errorf("%s has no build information", program)
 		}
 		if found < 10 {
 			t.Errorf("%s serves %d metrics of Sonde's:\n%s", program, found, text)

@@ -10,15 +10,15 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// replica is a replica of the service that joins: an application for each protocol, and a proxy once it has joined.
+// replica is a replica of the service: an application for each protocol, and a proxy once the replica has joined.
 type replica struct {
 	proxy    *harness.Proxy
 	inbounds []inbound
-	// declared: its Dataplane is in the store. joined: its inbounds are the endpoints instead of its applications.
+	// declared: the Dataplane is in the store. joined: the endpoints are the inbounds instead of the applications.
 	declared, joined bool
 }
 
-// joining is a service in several protocols, whose replicas join one by one.
+// joining is a service with several protocols, whose replicas join the mesh one by one.
 type joining struct {
 	machine  *harness.Machine
 	replicas []*replica
@@ -46,7 +46,7 @@ func newJoining(t *testing.T, m *harness.Machine, replicas int) *joining {
 	return j
 }
 
-// put writes everything into one file, so that endpoints are replaced in one step.
+// put writes everything into one file, to replace the endpoints in one step.
 func (j *joining) put(t *testing.T) {
 	t.Helper()
 	var documents []string
@@ -88,7 +88,7 @@ func (j *joining) want(protocol int) []string {
 	return all
 }
 
-// callers call each protocol, over one connection and over new ones.
+// callers returns callers of each protocol, over one connection and over new connections.
 func callers(a *harness.Proxy) []harness.Caller {
 	var all []harness.Caller
 	for _, keep := range []bool{false, true} {
@@ -120,7 +120,8 @@ func TestServiceJoinsReplicaByReplica(t *testing.T) {
 			defer load.Stop()
 			must.Make(t, load, 100)
 			for _, r := range j.replicas {
-				// The sidecar starts beside the application, which is called directly until the sidecar is ready.
+				// The sidecar starts beside the application, which clients call directly until the sidecar is
+				// ready.
 				r.declared = true
 				j.put(t)
 				must.Do(t, r.proxy.StartAgent(t.Context()))

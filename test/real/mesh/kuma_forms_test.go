@@ -16,8 +16,8 @@ spec:
   ports: [{port: 80, targetPort: main, appProtocol: http}]
 `
 
-// TestBothFormsOfKuma has clients and servers of both of Kuma's forms in one mesh: one of 2.x, which calls the service of a tag, and
-// two of the current form, which name a MeshService. It selects the server with tags, and one without.
+// TestBothFormsOfKuma has Dataplanes of Kuma 2.x and of the current form in one mesh. One client calls the service of
+// a tag; two clients name a MeshService, which selects a server with tags and a server without tags.
 func TestBothFormsOfKuma(t *testing.T) {
 	m := newMesh(t, strict)
 	must.Do(t, m.Put("meshservice.yaml", backendService))
@@ -86,7 +86,7 @@ func TestBothFormsOfKuma(t *testing.T) {
 	answers(t, byRef, "b-1", "b-2")
 }
 
-// declare writes the Dataplane of p with its networking changed.
+// declare writes the Dataplane of p with changed networking.
 func declare(t *testing.T, m *harness.Machine, p *harness.Proxy, change func(networking object)) {
 	t.Helper()
 	must.Do(t, m.Put(p.Name+".yaml", edited(t, p, change)))
@@ -106,7 +106,7 @@ func refer(networking, ref object) {
 	outbound["backendRef"] = ref
 }
 
-// answers waits until each of these instances, and no other one, has answered calls of p to the service backend.
+// answers waits until exactly these instances have responded to calls of p to the service backend.
 func answers(t *testing.T, p *harness.Proxy, instances ...string) {
 	t.Helper()
 	caller := harness.NewHTTPCaller("http://"+p.Outbounds["backend"]+"/", false, false)

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// programs are built with the race detector. envoys has one Envoy of each supported minor version.
+// programs are built with the race detector. envoys has an Envoy of each supported minor version.
 var (
 	programs harness.Programs
 	envoys   []string

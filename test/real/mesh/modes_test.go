@@ -22,7 +22,7 @@ import (
 const (
 	identityA = "spiffe://default.sonde.internal/workload/a"
 	identityB = "spiffe://default.sonde.internal/workload/b"
-	// headerPeer tells an application who called it over mTLS.
+	// headerPeer names the caller of a request over mTLS.
 	headerPeer = "x-forwarded-client-cert"
 	forgery    = "By=spiffe://forged/b;URI=spiffe://forged/a"
 )
@@ -34,7 +34,7 @@ type pair struct {
 	inbound map[string]inbound
 }
 
-// newPair starts A and B. The first inbound names B's workload.
+// newPair starts A and B. The first inbound determines B's workload.
 func newPair(t *testing.T, m *harness.Machine, inbounds ...inbound) *pair {
 	t.Helper()
 	p := &pair{machine: m, inbound: map[string]inbound{}}
@@ -63,7 +63,8 @@ func (p *pair) handshakes(t *testing.T, service string) int64 {
 	return stat(t, p.b, fmt.Sprintf("listener.inbound_%d.ssl.handshake", must.Port(t, p.inbound[service].at)))
 }
 
-// applicationProtocols has for each protocol of an inbound a call that returns what the application is told of its peer.
+// applicationProtocols has a call for each protocol of an inbound. The call returns the peer's identity as the
+// application received it.
 var applicationProtocols = map[string]func(ctx context.Context, at string) (peer string, err error){
 	"http":  func(ctx context.Context, at string) (string, error) { return askHTTP(ctx, at, false) },
 	"http2": func(ctx context.Context, at string) (string, error) { return askHTTP(ctx, at, true) },
@@ -75,7 +76,7 @@ var applicationProtocols = map[string]func(ctx context.Context, at string) (peer
 	},
 }
 
-// askHTTP sends a forged headerPeer, as anybody could.
+// askHTTP sends a forged headerPeer, as any client could.
 func askHTTP(ctx context.Context, at string, http2 bool) (string, error) {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
@@ -136,7 +137,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// mutualTLS checks that B is called over mTLS through A's outbound.
+// mutualTLS checks that A calls B over mTLS through A's outbound.
 func (p *pair) mutualTLS(t *testing.T, service string, ask func(context.Context, string) (string, error)) {
 	before := p.handshakes(t, service)
 	ctx := wait.Context(t)
@@ -146,13 +147,13 @@ func (p *pair) mutualTLS(t *testing.T, service string, ask func(context.Context,
 	}
 	if service != "tcp" {
 		if want := "By=" + identityB; !strings.Contains(peer, want) {
-			t.Errorf("the application is told %q, want %q in it", peer, want)
+			t.Errorf("the application received the peer %q, want %q in it", peer, want)
 		}
 		if want := "URI=" + identityA; !strings.HasSuffix(peer, want) {
-			t.Errorf("the application is told %q, want %q at its end", peer, want)
+			t.Errorf("the application received the peer %q, want %q at its end", peer, want)
 		}
 		if strings.Contains(peer, "forged") {
-			t.Errorf("the application is told %q, which the client made up", peer)
+			t.Errorf("the application received %q, which the client forged", peer)
 		}
 	}
 	if n := p.handshakes(t, service) - before; n != 1 {
@@ -176,14 +177,15 @@ func (p *pair) plainText(t *testing.T, mode, service string, ask func(context.Co
 	case mode == permissive && err != nil:
 		t.Errorf("a call in plain text: %v", err)
 	case peer != "":
-		t.Errorf("the application is told %q of a client in plain text", peer)
+		t.Errorf("the application received the peer %q from a client in plain text", peer)
 	}
 	if n := p.handshakes(t, service) - before; n != 0 {
-		t.Errorf("%d handshakes with B, want none", n)
+		t.Errorf("%d handshakes with B, want 0", n)
 	}
 }
 
-// silent checks a client that sends nothing: STRICT closes the connection in time, PERMISSIVE treats it as plain text.
+// silent checks a client that sends nothing: STRICT closes the connection after a timeout, PERMISSIVE treats it as
+// plain text.
 func (p *pair) silent(t *testing.T, mode string) {
 	toApplication := func() int64 {
 		return stat(t, p.b, fmt.Sprintf("cluster.inbound_%d.upstream_cx_active", must.Port(t, p.inbound["tcp"].at)))
@@ -205,7 +207,7 @@ func (p *pair) silent(t *testing.T, mode string) {
 		}
 		return
 	}
-	must.Poll(t, "Envoy to take it for plain text", func(context.Context) error {
+	must.Poll(t, "Envoy to treat the connection as plain text", func(context.Context) error {
 		if n := toApplication(); n < 1 {
 			return fmt.Errorf("%d connections to the application", n)
 		}

@@ -45,7 +45,7 @@ func TestRefusedListeners(t *testing.T) {
 		must.Do(t, m.Put("b-1.yaml", withInbounds(t, b, more...)))
 	}
 
-	// refused together with good ones, at the start
+	// refused at the start, in one response with valid listeners
 	put(bad, good)
 	must.Do(t, b.StartApp(t.Context()))
 	must.Do(t, b.StartAgent(t.Context()))
@@ -67,17 +67,17 @@ func TestRefusedListeners(t *testing.T) {
 	put(bad, good, foreign)
 	refuses(t, b, listener, "inbound:"+foreign.at)
 
-	// good ones are still sent
+	// Envoy still receives valid listeners
 	put(bad, good, foreign, later)
 	answersOf(t, a.Outbounds["later"], "later")
 	refuses(t, b, listener, "inbound:"+foreign.at)
 	for _, name := range []string{listener, "inbound:" + foreign.at} {
 		if n, err := m.ControlPlane.Lines(`"proxy refused a resource"`, `"resource":"`+name+`"`, cannotBind); err != nil || n != 1 {
-			t.Errorf("the log says %d times that %s is refused, and why, want once: %v", n, name, err)
+			t.Errorf("the log has %d lines that %s is refused and why, want 1: %v", n, name, err)
 		}
 	}
 
-	// mended: one is removed, the other one has changed and its port is free
+	// repaired: one listener is removed; the other has changed and its port is free
 	free()
 	bad.protocol = "tcp"
 	put(bad, good, later)
@@ -89,7 +89,8 @@ func TestRefusedListeners(t *testing.T) {
 	must.Hold(t, load)
 }
 
-// TestRefusedOutbound has another program at an outbound of a proxy, until that is gone. Its own callers are not affected.
+// TestRefusedOutbound occupies the address of a proxy's outbound with another program, and later frees it. The
+// proxy's own callers are not affected.
 func TestRefusedOutbound(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -123,7 +124,8 @@ func TestRefusedOutbound(t *testing.T) {
 	awaitAgent(t, web)
 }
 
-// refuses waits until exactly these listeners are reported as refused, because Envoy cannot bind them.
+// refuses waits until sondectl reports exactly these listeners as refused, because Envoy cannot bind
+// them.
 func refuses(t *testing.T, p *harness.Proxy, listeners ...string) {
 	t.Helper()
 	slices.Sort(listeners)
@@ -152,8 +154,8 @@ func refuses(t *testing.T, p *harness.Proxy, listeners ...string) {
 	})
 }
 
-// TestDeletedWhileAway deletes a listener while Envoy is not connected. It came in a response that Envoy refused because of
-// another listener.
+// TestDeletedWhileAway deletes a listener while Envoy is disconnected. Envoy had refused the response with the
+// listener because of another listener.
 func TestDeletedWhileAway(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -182,7 +184,7 @@ func TestDeletedWhileAway(t *testing.T) {
 		}
 		return fmt.Errorf("it does not: %w", err)
 	})
-	refuses(t, b, "inbound:"+taken) // it was sent again once, on the new connection
+	refuses(t, b, "inbound:"+taken) // sent again once, on the new connection
 	if envoyOf(t, b) != envoy {
 		t.Error("Envoy was started anew")
 	}

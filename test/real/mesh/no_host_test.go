@@ -14,16 +14,16 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestRequestWithoutHost sends requests of HTTP/1.0: the application sees the host that the client names, else the address of the
-// inbound, and no header more than for other requests.
+// TestRequestWithoutHost sends requests of HTTP/1.0. The application receives the host that the client names, or else
+// the address of the inbound, and no additional header.
 func TestRequestWithoutHost(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, permissive)
 	web := newInbound(t, m, "web", "http", "http")
 	newPair(t, m, web)
 	for name, tc := range map[string]struct{ head, host string }{
-		"names none": {"", web.at},
-		"names one":  {"Host: shop:81\r\n", "shop:81"},
+		"no Host header": {"", web.at},
+		"Host header":    {"Host: shop:81\r\n", "shop:81"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := must.Connect(t, web.at)

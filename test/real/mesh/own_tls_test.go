@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// tlsApplication serves TLS with a certificate of its own, and returns the CA that clients must trust.
+// tlsApplication serves TLS with its own certificate, and returns the CA that clients must trust.
 func tlsApplication(t *testing.T, at string) *x509.CertPool {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -22,7 +22,7 @@ func tlsApplication(t *testing.T, at string) *x509.CertPool {
 	}))
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", at)
 	must.Do(t, err)
-	_ = s.Listener.Close() // httptest has opened it
+	_ = s.Listener.Close() // httptest opened this listener
 	s.Listener = l
 	s.EnableHTTP2 = true
 	s.StartTLS()
@@ -32,7 +32,7 @@ func tlsApplication(t *testing.T, at string) *x509.CertPool {
 	return pool
 }
 
-// askTLS calls over TLS. The application must be the one that terminates it.
+// askTLS calls over TLS. The application itself must terminate TLS.
 func askTLS(ctx context.Context, at string, trusted *x509.CertPool) (string, error) {
 	transport := &http.Transport{
 		TLSClientConfig:   &tls.Config{RootCAs: trusted, ServerName: "example.com"},
@@ -67,10 +67,10 @@ func TestApplicationsOwnTLS(t *testing.T) {
 				before := p.handshakes(t, own.service)
 				got, err := askTLS(t.Context(), p.a.Outbounds[own.service], trusted)
 				if got != want || err != nil {
-					t.Errorf("the application says %q, %v, want %q", got, err, want)
+					t.Errorf("the application returns %q, %v, want %q", got, err, want)
 				}
 				if p.handshakes(t, own.service) == before {
-					t.Error("no mTLS around it")
+					t.Error("the call is not inside mTLS")
 				}
 			})
 			t.Run("alone", func(t *testing.T) {
@@ -78,12 +78,12 @@ func TestApplicationsOwnTLS(t *testing.T) {
 				got, err := askTLS(t.Context(), own.at, trusted)
 				if mode == strict {
 					if err == nil {
-						t.Errorf("the application says %q to a client outside of the mesh", got)
+						t.Errorf("the application returns %q to a client outside of the mesh", got)
 					}
 					return
 				}
 				if got != want || err != nil {
-					t.Errorf("the application says %q, %v, want %q", got, err, want)
+					t.Errorf("the application returns %q, %v, want %q", got, err, want)
 				}
 				if p.handshakes(t, own.service) != before {
 					t.Error("Envoy ended the application's TLS")

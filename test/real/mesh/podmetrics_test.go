@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// scraped starts a proxy with a port for Prometheus on all addresses, and returns the port.
+// scraped starts a proxy with a Prometheus port on all addresses, and returns the port.
 func scraped(t *testing.T, m *harness.Machine, o harness.ProxyOptions) (p *harness.Proxy, port string) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(must.FreeAddress(t, m))
@@ -27,13 +27,14 @@ func scraped(t *testing.T, m *harness.Machine, o harness.ProxyOptions) (p *harne
 	return must.Add(t, m, o)[0], port
 }
 
-// page is what a Prometheus without a sidecar gets, which waits for longer than an agent does for its Envoy.
+// page returns the metrics as a Prometheus without a sidecar gets them. Its timeout is longer than the
+// agent's timeout for Envoy.
 func page(ctx context.Context, host, port string) (string, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	return harness.Get(ctx, client, "http://"+net.JoinHostPort(host, port)+mesh.PathMetrics)
 }
 
-// families returns the names of the metrics of a page.
+// families returns the names of the metrics in a page.
 func families(page string) []string {
 	var names []string
 	for _, line := range regexp.MustCompile(`(?m)^# TYPE (\w+) `).FindAllStringSubmatch(page, -1) {
@@ -42,8 +43,8 @@ func families(page string) []string {
 	return names
 }
 
-// TestMetricsOfPods scrapes a proxy of a STRICT mesh without a certificate, with each Envoy. It has what docs/metrics.md lists, and each of these is a metric
-// of that Envoy.
+// TestMetricsOfPods scrapes a proxy of a STRICT mesh without a certificate, with each Envoy. The page has the metrics
+// of docs/metrics.md, and each listed prefix matches a metric of that Envoy.
 func TestMetricsOfPods(t *testing.T) {
 	for _, envoy := range envoys {
 		t.Run(filepath.Base(filepath.Dir(envoy)), func(t *testing.T) {
@@ -62,7 +63,7 @@ func TestMetricsOfPods(t *testing.T) {
 			if _, err := askHTTP(t.Context(), b.Inbound, false); err == nil {
 				t.Error("a call in plain text was answered: the mesh is not STRICT")
 			}
-			must.Poll(t, "what Envoy counts", func(ctx context.Context) error {
+			must.Poll(t, "Envoy's counters", func(ctx context.Context) error {
 				text, err := page(ctx, "127.0.0.1", port)
 				if err != nil {
 					return err
@@ -78,7 +79,7 @@ func TestMetricsOfPods(t *testing.T) {
 				}
 				return nil
 			})
-			var names []string // of all that Envoy has, used or not
+			var names []string // all of Envoy's metrics, used or not
 			for _, p := range []*harness.Proxy{a, b} {
 				text, err := p.EnvoyGet(t.Context(), "/stats/prometheus")
 				must.Do(t, err)
@@ -103,7 +104,7 @@ func TestMetricsOfPods(t *testing.T) {
 	}
 }
 
-// TestMetricsInclude asks for some of Envoy's metrics.
+// TestMetricsInclude requests a part of Envoy's metrics.
 func TestMetricsInclude(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -122,7 +123,7 @@ func TestMetricsInclude(t *testing.T) {
 	}
 }
 
-// TestMetricsOnEachAddress scrapes a pod that has two.
+// TestMetricsOnEachAddress scrapes a pod that has two addresses.
 func TestMetricsOnEachAddress(t *testing.T) {
 	needIPv6(t)
 	t.Parallel()
@@ -159,7 +160,7 @@ func TestMetricsWithoutEnvoy(t *testing.T) {
 	})
 }
 
-// TestMetricsPortTaken starts an agent whose port another program has.
+// TestMetricsPortTaken starts an agent whose metrics port is in use.
 func TestMetricsPortTaken(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -173,6 +174,6 @@ func TestMetricsPortTaken(t *testing.T) {
 	must.Do(t, p.StartAgent(t.Context()))
 	<-p.Agent.Done()
 	if log := m.Logs(50); !strings.Contains(log, "--metrics-addr: \""+address+"\"") || !strings.Contains(log, "address already in use") {
-		t.Errorf("the agent does not say that %s is taken:\n%s", address, log)
+		t.Errorf("the agent does not report that %s is in use:\n%s", address, log)
 	}
 }

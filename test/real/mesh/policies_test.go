@@ -12,10 +12,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// policyServices are two services of the same applications, which speak HTTP: one is forwarded as bytes.
+// policyServices are two services of the same HTTP applications: Envoy forwards web as HTTP and raw as
+// TCP.
 var policyServices = []string{"web", "raw"}
 
-// instances starts applications without sidecars, and returns where they listen, by name.
+// instances starts applications without sidecars, and returns their addresses by name.
 func instances(t *testing.T, m *harness.Machine, names ...string) map[string]string {
 	t.Helper()
 	at := map[string]string{}
@@ -27,7 +28,7 @@ func instances(t *testing.T, m *harness.Machine, names ...string) map[string]str
 	return at
 }
 
-// putServices writes both services, with more fields and these endpoints in YAML.
+// putServices writes both services with additional fields and endpoints, in YAML.
 func putServices(t *testing.T, m *harness.Machine, fields string, endpoints ...string) {
 	t.Helper()
 	for service, protocol := range map[string]string{"web": "http", "raw": "tcp"} {
@@ -36,14 +37,14 @@ func putServices(t *testing.T, m *harness.Machine, fields string, endpoints ...s
 	}
 }
 
-// callOnce makes a call on a connection of its own.
+// callOnce makes a call on its own connection.
 func callOnce(ctx context.Context, at string) (string, error) {
 	c := harness.NewHTTPCaller("http://"+at+"/", false, false)
 	defer c.Close()
 	return c.Call(ctx)
 }
 
-// keptBy waits until a caller reaches one instance alone, and returns its name.
+// keptBy waits until a caller reaches only one instance, and returns the instance's name.
 func keptBy(t *testing.T, at string) string {
 	t.Helper()
 	var kept string
@@ -118,7 +119,7 @@ func TestSessionAffinity(t *testing.T) {
 			}
 			spread[before[i]], spread[now] = true, true
 		}
-		if moved > 1 { // of the callers of other endpoints some in a thousand move
+		if moved > 1 { // few callers of other endpoints move: some in a thousand
 			t.Errorf("callers of %s kept to %v, and %d of other endpoints than %s have moved", service, before, moved, left)
 		}
 	}
@@ -132,13 +133,13 @@ func TestSessionAffinity(t *testing.T) {
 	}
 }
 
-// closes waits until new connections are closed without an answer.
+// closes waits until Envoy closes new connections without a response.
 func closes(t *testing.T, at string) {
 	t.Helper()
 	must.Poll(t, "connections to be closed", func(context.Context) error {
 		for range 10 {
 			conn := must.Connect(t, at)
-			_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web\r\n\r\n") // it may be closed by now
+			_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web\r\n\r\n") // the connection may be closed already
 			if err := closedWithout(conn); err != nil {
 				return err
 			}
@@ -147,7 +148,7 @@ func closes(t *testing.T, at string) {
 	})
 }
 
-// TestInternalTrafficPolicyLocal has callers on two nodes, and one of which nothing says the node.
+// TestInternalTrafficPolicyLocal has callers on two nodes, and a caller whose node is unknown.
 func TestInternalTrafficPolicyLocal(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -159,7 +160,7 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 	here, near, there := endpoint("here", "node-1", ""), endpoint("near", "node-1", ""), endpoint("there", "node-2", "")
 	putServices(t, m, cluster, here, near, there)
 	caller := func(name, node string) harness.ProxyOptions {
-		// What Envoy drains would be cut off after a second.
+		// Envoy closes draining connections after a second.
 		o := harness.ProxyOptions{Name: name, Service: "a", Outbound: policyServices, AgentArgs: []string{"--drain-time=1s"}}
 		if node != "" {
 			o.Labels = map[string]string{"sonde.dev/node": node}
@@ -167,7 +168,8 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 		return o
 	}
 	callers := must.Add(t, m, caller("a-1", "node-1"), caller("a-2", "node-2"), caller("a-3", ""))
-	// reached waits until exactly these instances answer each caller, or none.
+	// reached waits until exactly these instances respond to each caller; an empty list means that
+	// connections are closed.
 	reached := func(want ...[]string) {
 		t.Helper()
 		for i, c := range callers {
@@ -193,13 +195,13 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 		}
 	}
 
-	// Terminating ones that serve count while no other of the node is ready.
+	// Terminating endpoints that serve are used if no other endpoint of the node is ready.
 	putServices(t, m, local, here, endpoint("near", "node-1", "ready: false, serving: true"), endpoint("there", "node-2", "ready: false, serving: true"))
 	reached([]string{"here"}, []string{"there"}, nil)
 	putServices(t, m, local, endpoint("here", "node-1", "ready: false"), endpoint("near", "node-1", "ready: false, serving: true"))
 	reached([]string{"near"}, nil, nil)
 
-	// An endpoint comes back, and goes.
+	// An endpoint becomes ready, and not ready.
 	putServices(t, m, local, here, endpoint("there", "", ""))
 	reached([]string{"here"}, nil, nil)
 	putServices(t, m, local, there)
@@ -208,7 +210,7 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 	putServices(t, m, cluster, here, near, there)
 	reached(all, all, all)
 
-	t.Run("open requests go on", func(t *testing.T) {
+	t.Run("open requests continue", func(t *testing.T) {
 		web := callers[0].Outbounds["web"]
 		putServices(t, m, local, here)
 		answersOf(t, web, "here")
@@ -235,7 +237,8 @@ func TestInternalTrafficPolicyLocal(t *testing.T) {
 	})
 }
 
-// TestNodeOfADataplane has an endpoint with a sidecar, whose node is that of its Dataplane, and a caller that moves.
+// TestNodeOfADataplane has an endpoint with a sidecar whose Dataplane names its node, and a caller that moves
+// to another node.
 func TestNodeOfADataplane(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)

@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestReplacedOutboundKeepsServing replaces the service of an outbound on the same port. The old listener serves its open
-// connections for the drain time: they must not lose the old cluster.
+// TestReplacedOutboundKeepsServing replaces the service of an outbound on the same port. The old listener serves its
+// open connections for the drain time, so the old cluster must stay that long.
 func TestReplacedOutboundKeepsServing(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -21,7 +21,8 @@ func TestReplacedOutboundKeepsServing(t *testing.T) {
 		harness.ProxyOptions{Name: "one-1", Service: "one"}, harness.ProxyOptions{Name: "two-1", Service: "two"})[0]
 	at := client.Outbounds["one"]
 
-	// Eight busy connections, and eight that each rest for longer than it took to remove the cluster.
+	// Eight busy connections, and eight that pause for longer than Envoy once took to remove the
+	// cluster.
 	busy := harness.StartLoad(t.Context(), 5*time.Millisecond, keptCallers(at, 8)...)
 	resting := harness.StartLoad(t.Context(), 500*time.Millisecond, keptCallers(at, 8)...)
 	defer busy.Stop()
@@ -38,7 +39,7 @@ func TestReplacedOutboundKeepsServing(t *testing.T) {
 	}
 }
 
-// TestReplacedProtocolKeepsServing replaces an outbound for HTTP by one for TCP, which has no route.
+// TestReplacedProtocolKeepsServing replaces an HTTP outbound by a TCP outbound, which has no route.
 func TestReplacedProtocolKeepsServing(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -70,7 +71,7 @@ func replaceOutbound(t *testing.T, m *harness.Machine, p *harness.Proxy, at, ser
 	})))
 }
 
-// keptCallers make calls over one connection each.
+// keptCallers returns callers that each use one connection.
 func keptCallers(at string, n int) []harness.Caller {
 	var callers []harness.Caller
 	for range n {
@@ -79,7 +80,7 @@ func keptCallers(at string, n int) []harness.Caller {
 	return callers
 }
 
-// lacksCluster waits until the Envoy of p no longer has a cluster.
+// lacksCluster waits until the Envoy of p has removed a cluster.
 func lacksCluster(t *testing.T, p *harness.Proxy, name string) {
 	t.Helper()
 	must.Poll(t, fmt.Sprintf("%s to lose cluster %s", p.Name, name), func(ctx context.Context) error {

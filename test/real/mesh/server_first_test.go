@@ -20,7 +20,8 @@ func banner(ctx context.Context, at string) (time.Duration, error) {
 	return time.Since(started), err
 }
 
-// atOnce calls until an answer comes sooner than the TLS inspection would allow. On a busy machine a single one may be late.
+// atOnce calls until a response arrives sooner than after the TLS inspection. On a busy machine, a single response
+// may be late.
 func atOnce(t *testing.T, at string) {
 	t.Helper()
 	must.Poll(t, "a banner at once", func(ctx context.Context) error {
@@ -32,14 +33,15 @@ func atOnce(t *testing.T, at string) {
 	})
 }
 
-// afterInspection checks that an answer only comes after Envoy has waited for the client's first bytes.
+// afterInspection checks that a response arrives only after Envoy has waited for the client's first
+// bytes.
 func afterInspection(t *testing.T, at string) {
 	t.Helper()
 	must.Poll(t, "a banner after 1 s", func(ctx context.Context) error {
 		after, err := banner(ctx, at)
 		switch {
 		case err == nil && after < inspection*9/10:
-			t.Fatalf("the banner came after %s, before Envoy can have known", after)
+			t.Fatalf("the banner came after %s, before Envoy's inspection ended", after)
 		case err == nil && after >= inspection*3/2:
 			err = fmt.Errorf("it comes after %s", after)
 		}
@@ -71,7 +73,7 @@ func TestServerFirst(t *testing.T) {
 				}
 			})
 			if mode == strict {
-				var plain []net.Conn // in parallel, since each takes 3 s
+				var plain []net.Conn // in parallel, because each takes 3 s
 				for _, i := range p.inbound {
 					plain = append(plain, must.Connect(t, i.at))
 				}

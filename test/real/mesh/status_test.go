@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestStatus breaks a mesh that is well, part by part, and mends it.
+// TestStatus breaks a healthy mesh part by part, and repairs it.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -32,7 +32,7 @@ func TestStatus(t *testing.T) {
 	says(t, m, 0, well)
 
 	must.Do(t, syscall.Kill(b.Agent.PID(), syscall.SIGSTOP))
-	says(t, m, 6, "dataplane/b-1 ", "its agent is connected, and does not answer")
+	says(t, m, 6, "dataplane/b-1 ", "its agent is connected, but does not respond")
 	must.Do(t, syscall.Kill(b.Agent.PID(), syscall.SIGCONT))
 	says(t, m, 0, well)
 
@@ -40,7 +40,7 @@ func TestStatus(t *testing.T) {
 	written, err := os.ReadFile(object)
 	must.Do(t, err)
 	must.Do(t, os.Remove(object))
-	says(t, m, 6, "critical   default   mesh/default ", "its Mesh is gone, and its mode is kept")
+	says(t, m, 6, "critical   default   mesh/default ", "its Mesh object is missing, its last mode is kept")
 	must.Do(t, os.WriteFile(object, []byte(strings.ReplaceAll(string(written), "STRICT", "STRICKT")), 0o600))
 	says(t, m, 6, "file/mesh.yaml ", `"STRICKT": must be STRICT or PERMISSIVE`, "do: sondectl validate -f "+object)
 	must.Do(t, os.WriteFile(object, written, 0o600))
@@ -50,7 +50,7 @@ func TestStatus(t *testing.T) {
 	says(t, m, 3)
 }
 
-// says waits until sondectl status ends with an exit code, and its output has these texts.
+// says waits until sondectl status ends with an exit code, and its output contains these texts.
 func says(t *testing.T, m *harness.Machine, code int, texts ...string) {
 	t.Helper()
 	must.Poll(t, fmt.Sprintf("sondectl status to end with %d, and %q", code, texts), func(ctx context.Context) error {
@@ -60,11 +60,11 @@ func says(t *testing.T, m *harness.Machine, code int, texts ...string) {
 		case err != nil && !failed:
 			return err
 		case failed != (code != 0) || failed && exit.ExitCode() != code:
-			return fmt.Errorf("it ends with %w, and says:\n%s", err, out)
+			return fmt.Errorf("it ends with %w, and prints:\n%s", err, out)
 		}
 		for _, text := range texts {
 			if !strings.Contains(out, text) {
-				return fmt.Errorf("it does not say %q:\n%s", text, out)
+				return fmt.Errorf("it does not print %q:\n%s", text, out)
 			}
 		}
 		return nil

@@ -23,7 +23,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// checkStrict runs sondectl check strict, and returns what it prints, with times as <time> and <ago>, and whether a line has failed.
+// checkStrict runs sondectl check strict, and returns its output, with times replaced by <time> and <ago>, and
+// whether a line has failed.
 func checkStrict(ctx context.Context, m *harness.Machine, args ...string) (text string, failed bool, err error) {
 	cmd := exec.CommandContext(ctx, programs.Ctl, append(append([]string{"check", "strict"}, args...), m.CtlFlags()...)...)
 	out, err := cmd.Output()
@@ -39,7 +40,7 @@ func checkStrict(ctx context.Context, m *harness.Machine, args ...string) (text 
 	return text, failed, err
 }
 
-// wantStrict waits until sondectl check strict prints that.
+// wantStrict waits until sondectl check strict prints exactly want.
 func wantStrict(t *testing.T, m *harness.Machine, wantFailed bool, want string, args ...string) {
 	t.Helper()
 	must.Poll(t, "sondectl check strict", func(ctx context.Context) error {
@@ -54,12 +55,12 @@ func wantStrict(t *testing.T, m *harness.Machine, wantFailed bool, want string, 
 	})
 }
 
-// from dials from an address of this host.
+// from returns a dialer with a source address of this host.
 func from(ip string) *net.Dialer {
 	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
 }
 
-// requestsFrom sends requests with a user agent on a connection each.
+// requestsFrom sends requests with a user agent, on one connection each.
 func requestsFrom(t *testing.T, ip, at, userAgent string, n int) {
 	t.Helper()
 	transport := &http.Transport{DialContext: from(ip).DialContext, DisableKeepAlives: true}
@@ -75,7 +76,7 @@ func requestsFrom(t *testing.T, ip, at, userAgent string, n int) {
 	}
 }
 
-// lineFrom opens a connection and sends a line, which is answered.
+// lineFrom opens a connection, sends a line and reads the response.
 func lineFrom(t *testing.T, ip, at string) net.Conn {
 	t.Helper()
 	conn, err := from(ip).DialContext(t.Context(), "tcp", at)
@@ -97,10 +98,10 @@ func TestCheckStrict(t *testing.T) {
 	}
 }
 
-// loopback is whose the addresses of these tests are, and there what to do about it.
+// loopback describes the source addresses of these tests, and there is the advice for them.
 const (
-	loopback = "a loopback address: any program on the machine, or in the pod, of the proxy that got it"
-	there    = "       do: let programs on a machine call through the sidecar there: at an outbound of its Dataplane, or with redirection\n"
+	loopback = "a loopback address: any program in the proxy's pod or on its machine"
+	there    = "       do: on machines, make programs call through the sidecar: at an outbound of its Dataplane, or with redirection\n"
 )
 
 func testCheckStrict(t *testing.T, envoy string) {
@@ -114,7 +115,7 @@ func testCheckStrict(t *testing.T, envoy string) {
 	trusted := tlsApplication(t, own.app)
 	p := newPair(t, m, web, raw, greeting, own)
 
-	// Over mTLS, and by a probe that only connects.
+	// Allowed in STRICT: calls over mTLS, and a probe that only connects.
 	for _, i := range []inbound{web, raw} {
 		_, err := applicationProtocols[i.protocol](t.Context(), p.a.Outbounds[i.service])
 		must.Do(t, err)
@@ -124,8 +125,8 @@ func testCheckStrict(t *testing.T, envoy string) {
 		must.Do(t, err)
 		must.Do(t, conn.Close())
 	}
-	const nothing = "[ok]   mesh default: nothing has come that STRICT would refuse, since <time> (<ago>), as far as 2 of 2 proxies tell; " +
-		"what pods have got that are gone is known since then, for a day\n"
+	const nothing = "[ok]   mesh default: no traffic that STRICT would reject, since <time> (<ago>), as reported by 2 of 2 proxies; " +
+		"traffic of deleted pods is included for a day\n"
 	wantStrict(t, m, false, nothing)
 
 	requestsFrom(t, "127.0.9.1", web.at, "curl/8", 3)
@@ -139,34 +140,35 @@ func testCheckStrict(t *testing.T, envoy string) {
 		return fmt.Sprintf("mesh default: workload b, port %d (service %s): ", must.Port(t, i.at), i.service)
 	}
 	seen := map[string]string{
-		"web": "[fail] " + port(web) + "3 requests in plain text, last <ago> ago\n" +
+		"web": "[fail] " + port(web) + "3 requests in plaintext, last <ago> ago\n" +
 			"       from 127.0.9.1, " + loopback + ": 3 requests since <time>, last <ago> ago\n" + there,
-		"probes": "[fail] " + port(web) + "probes of the kubelet come in plain text, last <ago> ago: STRICT would fail them, and the pod would not be Ready\n" +
+		"probes": "[fail] " + port(web) + "probes of the kubelet come in plaintext, last <ago> ago: STRICT would reject them, and the pod would not be Ready\n" +
 			"       2 requests since <time>, last <ago> ago\n" +
 			"       do: let the agent answer them: remove kuma.io/virtual-probes: disabled, and see sondectl probes explain for probes that cannot be translated\n",
-		"own": "[fail] " + port(own) + "1 connection with TLS of the application's own, last <ago> ago\n" +
+		"own": "[fail] " + port(own) + "1 connection with the application's own TLS, last <ago> ago\n" +
 			"       from 127.0.0.1, " + loopback + ": 1 connection since <time>, last <ago> ago\n" + there,
 	}
-	// The one that is open is seen while it is, and the other one when it has ended.
-	rawOpen := "[fail] " + port(raw) + "1 connection and 1 open in plain text, last <ago> ago\n" +
+	// An open connection is counted while it is open, and a closed connection when it ends.
+	rawOpen := "[fail] " + port(raw) + "1 connection and 1 open in plaintext, last <ago> ago\n" +
 		"       from 127.0.9.3, " + loopback + ": 1 connection since <time>, last <ago> ago\n" +
 		"       from 127.0.9.4, " + loopback + ": 1 open connection since <time>, last <ago> ago\n" + there
 	wantLines(t, m, seen["web"], seen["probes"], seen["own"], rawOpen)
 
-	// What ends is not forgotten, but does not speak against STRICT when it was long enough ago.
+	// A closed connection stays counted, but only warns if it ended long enough ago.
 	must.Do(t, open.Close())
-	wantLines(t, m, "[fail] "+port(raw)+"2 connections in plain text, last <ago> ago\n")
+	wantLines(t, m, "[fail] "+port(raw)+"2 connections in plaintext, last <ago> ago\n")
 	must.Poll(t, "sondectl check strict --quiet", func(ctx context.Context) error {
 		got, failed, err := checkStrict(ctx, m, "--quiet=1s")
-		if err == nil && (failed || !strings.Contains(got, "[warn] "+port(web)+"3 requests in plain text, none for <ago>\n")) {
+		if err == nil && (failed || !strings.Contains(got, "[warn] "+port(web)+"3 requests in plaintext, none for <ago>\n")) {
 			err = fmt.Errorf("it prints:\n%s", got)
 		}
 		return err
 	})
-	must.Do(t, m.ControlPlaneReady(t.Context())) // it compares what it serves with what it would make anew
+	must.Do(t, m.ControlPlaneReady(t.Context())) // the ready check compares the served configuration with a fresh one
 }
 
-// wantLines waits until sondectl check strict prints these, among others, and fails.
+// wantLines waits until the output of sondectl check strict contains these lines and the command
+// reports a failure.
 func wantLines(t *testing.T, m *harness.Machine, want ...string) {
 	t.Helper()
 	must.Poll(t, "sondectl check strict", func(ctx context.Context) error {
@@ -180,7 +182,8 @@ func wantLines(t *testing.T, m *harness.Machine, want ...string) {
 	})
 }
 
-// What a client does that calls from very many addresses is counted, and a steady one is still told apart.
+// TestCheckStrictOfAFlood sends requests from very many addresses: all are counted, and a steady client is
+// still listed by itself.
 func TestCheckStrictOfAFlood(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, permissive)
@@ -197,12 +200,12 @@ func TestCheckStrictOfAFlood(t *testing.T) {
 		got, _, err := checkStrict(ctx, m)
 		switch {
 		case err != nil:
-		case !strings.Contains(got, fmt.Sprintf(": %d requests in plain text", flood+flood/20)):
+		case !strings.Contains(got, fmt.Sprintf(": %d requests in plaintext", flood+flood/20)):
 			err = errors.New("not all requests are counted")
 		case !strings.Contains(got, fmt.Sprintf("from 127.0.9.1, "+loopback+": %d requests", flood/20)):
-			err = errors.New("the steady client is not told apart")
-		case strings.Count(got, "       from 127.") != 20 || !strings.Contains(got, fmt.Sprintf("from others, which are not told apart: %d requests", flood-19)):
-			err = errors.New("it names more than 20 sources, or does not count the others")
+			err = errors.New("the steady client is not listed")
+		case strings.Count(got, "       from 127.") != 20 || !strings.Contains(got, fmt.Sprintf("from other sources: %d requests", flood-19)):
+			err = errors.New("it lists more than 20 sources, or does not count the others")
 		}
 		if err != nil {
 			err = fmt.Errorf("%w:\n%s", err, got)
@@ -211,45 +214,48 @@ func TestCheckStrictOfAFlood(t *testing.T) {
 	})
 }
 
-// A mesh in mode STRICT has nothing of it, and the command needs no more.
+// TestCheckStrictOfAStrictMesh checks a mesh in mode STRICT: its Envoys record no requests, and the
+// command succeeds.
 func TestCheckStrictOfAStrictMesh(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
 	web := newInbound(t, m, "web", "http", "http")
 	p := newPair(t, m, web)
-	wantStrict(t, m, false, "[ok]   mesh default is in mode STRICT already\n")
+	wantStrict(t, m, false, "[ok]   mesh default is already in mode STRICT\n")
 	config, err := p.b.EnvoyGet(t.Context(), "/config_dump")
 	must.Do(t, err)
-	if strings.Contains(config, "agent:records") { // which each of them names
+	if strings.Contains(config, "agent:records") { // each access log names this cluster
 		t.Error("Envoy has an access log")
 	}
 	if _, err := m.Ctl(t.Context(), "check", "strict", "--mesh=defalt"); err == nil || !strings.Contains(err.Error(), `mesh "defalt" not found: did you mean "default"?`) {
-		t.Errorf("a mesh that is not there: %v", err)
+		t.Errorf("unknown mesh: %v", err)
 	}
 }
 
-// A control plane that has restarted knows again what agents have counted, and since when it keeps what those have that are gone.
+// TestCheckStrictAfterARestart restarts the control plane: it restores the counts from the agents, but not the counts
+// of deleted proxies.
 func TestCheckStrictAfterARestart(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, permissive)
 	web := newInbound(t, m, "web", "http", "http")
 	p := newPair(t, m, web)
 	requestsFrom(t, "127.0.9.1", web.at, "curl/8", 1)
-	line := fmt.Sprintf("[fail] mesh default: workload b, port %d (service web): 1 request in plain text, last <ago> ago\n", must.Port(t, web.at))
+	line := fmt.Sprintf("[fail] mesh default: workload b, port %d (service web): 1 request in plaintext, last <ago> ago\n", must.Port(t, web.at))
 	wantLines(t, m, line)
 	m.ControlPlane.Kill()
 	must.Do(t, m.StartControlPlane(t.Context()))
-	wantLines(t, m, line, "as far as 2 of 2 proxies tell")
+	wantLines(t, m, line, "as reported by 2 of 2 proxies")
 
-	// Of a proxy that is gone it stays for the workload; one that is not connected cannot tell.
+	// The counts of a deleted proxy stay with its workload. A disconnected proxy is reported as
+	// unknown.
 	must.Do(t, p.a.KillAll(t.Context()))
-	wantLines(t, m, line, "[warn] mesh default: dataplane a-1 cannot tell what it gets: its agent is not connected\n", "as far as 1 of 2 proxies tell")
+	wantLines(t, m, line, "[warn] mesh default: dataplane a-1 does not report its traffic: its agent is not connected\n", "as reported by 1 of 2 proxies")
 	must.Do(t, m.Remove("b-1.yaml"))
-	gone := fmt.Sprintf("[fail] mesh default: workload b, port %d: 1 request in plain text, last <ago> ago\n", must.Port(t, web.at))
-	wantLines(t, m, gone, "as far as 0 of 1 proxies tell")
+	gone := fmt.Sprintf("[fail] mesh default: workload b, port %d: 1 request in plaintext, last <ago> ago\n", must.Port(t, web.at))
+	wantLines(t, m, gone, "as reported by 0 of 1 proxies")
 	m.ControlPlane.Kill()
 	must.Do(t, m.StartControlPlane(t.Context()))
-	must.Poll(t, "it to be forgotten", func(ctx context.Context) error {
+	must.Poll(t, "the counts of the deleted proxy to be forgotten", func(ctx context.Context) error {
 		got, failed, err := checkStrict(ctx, m)
 		if err == nil && (failed || strings.Contains(got, "workload b")) {
 			err = fmt.Errorf("it prints:\n%s", got)
@@ -258,14 +264,15 @@ func TestCheckStrictAfterARestart(t *testing.T) {
 	})
 }
 
-// An agent that hangs hides who, never that; and Envoy neither waits for it nor grows.
+// TestCheckStrictWhileTheAgentHangs stops an agent. All requests are still counted, though not by
+// client. Envoy neither waits for the agent nor uses more memory.
 func TestCheckStrictWhileTheAgentHangs(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, permissive)
 	web := newInbound(t, m, "web", "http", "http")
 	p := newPair(t, m, web)
-	requestsFrom(t, "127.0.9.1", web.at, "curl/8", 200) // what Envoy needs for connections
-	wantLines(t, m, ": 200 requests in plain text")
+	requestsFrom(t, "127.0.9.1", web.at, "curl/8", 200) // allocates the memory that Envoy needs for connections
+	wantLines(t, m, ": 200 requests in plaintext")
 	envoy, err := p.b.EnvoyPID()
 	must.Do(t, err)
 	before, err := memorytest.Of(envoy)
@@ -273,7 +280,7 @@ func TestCheckStrictWhileTheAgentHangs(t *testing.T) {
 	must.Do(t, syscall.Kill(p.b.Agent.PID(), syscall.SIGSTOP))
 	const hidden = 3000
 	requestsFrom(t, "127.0.9.2", web.at, "curl/8", hidden)
-	var lost int // of some the agent is told when it runs again
+	var lost int // the agent still receives some of the records when it continues
 	must.Poll(t, "Envoy to drop records", func(ctx context.Context) (err error) {
 		lost, err = dropped(ctx, p.b, web)
 		return err
@@ -289,7 +296,7 @@ func TestCheckStrictWhileTheAgentHangs(t *testing.T) {
 		got, _, err := checkStrict(ctx, m)
 		total, others := 0, 0
 		if err == nil {
-			total, others = numberIn(got, `: (\d+) requests in plain text`), numberIn(got, `from others, which are not told apart: (\d+) requests`)
+			total, others = numberIn(got, `: (\d+) requests in plaintext`), numberIn(got, `from other sources: (\d+) requests`)
 		}
 		if all := 201 + hidden; err == nil && (total != all || others < lost) {
 			err = fmt.Errorf("%d are counted, %d of them as others, want %d:\n%s", total, others, all, got)
@@ -298,7 +305,7 @@ func TestCheckStrictWhileTheAgentHangs(t *testing.T) {
 	})
 }
 
-// dropped returns how many records of requests Envoy has dropped, and an error if none.
+// dropped returns how many request records Envoy has dropped, and an error for 0.
 func dropped(ctx context.Context, p *harness.Proxy, i inbound) (int, error) {
 	_, port, _ := net.SplitHostPort(i.at)
 	name := "access_logs.open_telemetry_access_log.requests.inbound_" + port + ".logs_dropped"
@@ -309,7 +316,7 @@ func dropped(ctx context.Context, p *harness.Proxy, i inbound) (int, error) {
 	return int(stats[name]), err
 }
 
-// numberIn returns the number that the group of an expression matches, 0 if it does not.
+// numberIn returns the number that the group of an expression matches, or 0 without a match.
 func numberIn(text, expression string) int {
 	found := regexp.MustCompile(expression).FindStringSubmatch(text)
 	if found == nil {

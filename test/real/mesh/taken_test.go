@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestPortOfTheApplication has an application on the port that its Envoy should listen on, as in a Dataplane whose port and
-// servicePort are the same.
+// TestPortOfTheApplication has an application on the port where its Envoy should listen, as in a Dataplane with equal
+// port and servicePort.
 func TestPortOfTheApplication(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -36,7 +36,7 @@ func TestPortOfTheApplication(t *testing.T) {
 		t.Errorf("sondectl get services prints:\n%s", table)
 	}
 
-	m.ControlPlane.Kill() // a new one learns of it, too
+	m.ControlPlane.Kill() // a restarted control plane learns of the refused listener, too
 	must.Do(t, m.StartControlPlane(t.Context()))
 	refuses(t, web, "inbound:"+web.Inbound)
 	must.Poll(t, "web-1 still not to be ready", func(ctx context.Context) error { return notReady(ctx, m, web, cannotBind) })
@@ -48,12 +48,12 @@ func TestPortOfTheApplication(t *testing.T) {
 	refuses(t, web)
 }
 
-// notReady returns an error if the agent of p is ready, or does not give that reason.
+// notReady returns an error unless the agent of p is not ready for the given reason.
 func notReady(ctx context.Context, m *harness.Machine, p *harness.Proxy, reason string) error {
 	_, err := m.Get(ctx, "http://"+p.Admin+"/readyz")
 	switch {
 	case err == nil:
-		return errors.New("it is ready")
+		return errors.New("the agent is ready")
 	case !strings.Contains(err.Error(), reason):
 		return err
 	}

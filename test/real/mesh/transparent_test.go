@@ -30,7 +30,7 @@ func listeners(ctx context.Context, p *harness.Proxy) ([]string, error) {
 	return names, nil
 }
 
-// needIPv6 ends a test on a machine without IPv6.
+// needIPv6 skips a test on a machine without IPv6.
 func needIPv6(t *testing.T) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp6", "[::]:0")
@@ -40,9 +40,10 @@ func needIPv6(t *testing.T) {
 	must.Do(t, l.Close())
 }
 
-// TestTransparentProxying sends connections to the capture listeners of a real Envoy. The kernel redirects nothing here.
+// TestTransparentProxying sends connections to the capture listeners of a real Envoy, without redirection by the
+// kernel.
 func TestTransparentProxying(t *testing.T) {
-	needIPv6(t) // its Envoy would refuse the listeners for it
+	needIPv6(t) // without IPv6, Envoy would refuse the listeners
 	for _, mode := range []string{"", strict, permissive} {
 		t.Run("mode "+mode, func(t *testing.T) {
 			t.Parallel()
@@ -79,7 +80,7 @@ func TestTransparentProxying(t *testing.T) {
 			})
 			for name, at := range ports {
 				t.Run(name, func(t *testing.T) {
-					// a connection to the capture port itself must not be forwarded to that port in a loop
+					// Envoy must not forward a connection to the capture port itself in a loop.
 					conn := must.Connect(t, at)
 					if _, err := conn.Write([]byte("hello\n")); err != nil {
 						t.Fatal(err)

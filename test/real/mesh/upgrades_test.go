@@ -11,7 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestOfferedUpgrades sends requests whose upgrade a server may ignore. Envoy answers 403 to those that it is not told to ignore.
+// TestOfferedUpgrades sends requests whose upgrade a server may ignore. Envoy returns 403 unless it is configured to
+// ignore the upgrade.
 func TestOfferedUpgrades(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, permissive)

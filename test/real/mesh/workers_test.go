@@ -13,20 +13,20 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestWorkersFollowTheQuota runs Envoys in cgroups with a CPU quota: they have a worker thread for each processor of it, and nothing else
-// about them depends on it.
+// TestWorkersFollowTheQuota runs Envoys in cgroups with a CPU quota. An Envoy has one worker thread for each
+// processor of the quota, and its limits do not depend on the quota.
 func TestWorkersFollowTheQuota(t *testing.T) {
 	tests := map[string]struct {
-		milli int // of a processor
+		milli int // thousandths of a processor
 		args  []string
 		want  int
 	}{
-		"no quota":            {want: min(2, runtime.NumCPU())},
-		"a part":              {milli: 250, want: 1},
-		"one":                 {milli: 1000, want: 1},
-		"a little more":       {milli: 1100, want: min(2, runtime.NumCPU())},
-		"more than there are": {milli: 1000 * (runtime.NumCPU() + 7), want: runtime.NumCPU()},
-		"the number is given": {milli: 1000, args: []string{"--concurrency=3"}, want: 3},
+		"no quota":                  {want: min(2, runtime.NumCPU())},
+		"a part":                    {milli: 250, want: 1},
+		"one":                       {milli: 1000, want: 1},
+		"a little more":             {milli: 1100, want: min(2, runtime.NumCPU())},
+		"more than the machine has": {milli: 1000 * (runtime.NumCPU() + 7), want: runtime.NumCPU()},
+		"explicit concurrency":      {milli: 1000, args: []string{"--concurrency=3"}, want: 3},
 	}
 	limits := map[string]string{}
 	for name, tc := range tests {

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// shows waits until the output of sondectl has these texts.
+// shows waits until the output of a sondectl command contains these texts.
 func shows(t *testing.T, m *harness.Machine, command string, texts ...string) {
 	t.Helper()
 	must.Poll(t, fmt.Sprintf("sondectl %s to show %q", command, texts), func(ctx context.Context) error {
@@ -26,8 +26,8 @@ func shows(t *testing.T, m *harness.Machine, command string, texts ...string) {
 	})
 }
 
-// TestWorkloadChangesWithoutAToken gives a running Dataplane another service, which its token does not allow. Until it has a
-// token for it, its endpoint is out, and everybody who could look for the reason finds it.
+// TestWorkloadChangesWithoutAToken gives a running Dataplane another service, which its token does not allow. Until
+// the agent has a new token, the endpoint gets no traffic, and sondectl, logs and readiness show the reason.
 func TestWorkloadChangesWithoutAToken(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)
@@ -48,7 +48,7 @@ func TestWorkloadChangesWithoutAToken(t *testing.T) {
 	shows(t, m, "get proxies", "not ready: "+differs, `cannot join: the token is for workload "b"`)
 	shows(t, m, "get dataplane b-1", "not-ready", differs)
 	must.Log(t, m.ControlPlane, `"WARN"`, "certificate is for another workload", `"proxy":"b-1"`, `"certificateWorkload":"b"`, `"workload":"c"`)
-	must.Log(t, b.Agent, "certificate renewal failed", "the agent needs another token")
+	must.Log(t, b.Agent, "failed to renew certificate", "the agent needs another token")
 	must.HaveEndpoints(t, a, "c", c.Inbound)
 	if err := noEndpoint(t.Context(), a.Outbounds["b"]); err == nil {
 		t.Error("service b has no endpoint, and still speaks HTTP")
@@ -62,14 +62,14 @@ func TestWorkloadChangesWithoutAToken(t *testing.T) {
 	state, err := b.State(t.Context())
 	must.Do(t, err)
 	if state.OtherWorkload != "" || state.AgentState.Refusal != "" {
-		t.Errorf("it is shown as %+v still", state)
+		t.Errorf("its state is still %+v", state)
 	}
 	if n, err := m.ControlPlane.Lines("certificate is for another workload"); err != nil || n != 1 {
 		t.Errorf("the control plane has logged it %d times, want once: %v", n, err)
 	}
-	// It tries again with growing delays, and logs the same reason once a minute.
+	// The agent retries with growing delays, and logs the same reason once a minute.
 	if n, err := b.Agent.Lines("joining again"); err != nil || n > 2 {
-		t.Errorf("the agent has logged %d times why it joins again: %v", n, err)
+		t.Errorf("the agent has logged %d times that it joins again: %v", n, err)
 	}
 	must.Make(t, load, 200)
 	t.Log(must.Hold(t, load))
@@ -82,8 +82,8 @@ func TestWorkloadChangesWithoutAToken(t *testing.T) {
 	must.HaveEndpoints(t, a, "c", b.Inbound, c.Inbound)
 }
 
-// TestWorkloadChangesWithAToken has the token of the new workload in place right after the change: the certificate is renewed
-// soon, and clients of the other replica notice nothing.
+// TestWorkloadChangesWithAToken writes the token of the new workload right after the change. The agent renews the
+// certificate soon, and clients of the other replica are not affected.
 func TestWorkloadChangesWithAToken(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, strict)

@@ -15,7 +15,7 @@ import (
 
 var program = sync.OnceValues(func() (string, error) { return monitoring.Program(context.Background(), "promtool") })
 
-// promtool runs a command of promtool, and returns what it prints and its error.
+// promtool runs a command of promtool, and returns its output and error.
 func promtool(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path, err := program()
@@ -62,7 +62,8 @@ func TestRulesAreValid(t *testing.T) {
 	}
 }
 
-// TestAlerts has promtool play the fault of each alert, and what must not raise it. That the tests would notice is tried with rules that are wrong.
+// TestAlerts has promtool play the fault of each alert, and a similar situation that must not fire it. Wrong rules
+// must fail the test.
 func TestAlerts(t *testing.T) {
 	rules := read(t, monitoring.RulesFile)
 	files, err := filepath.Glob("testdata/*.yaml")
@@ -99,7 +100,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// wrongRules returns rules in which one alert is not as it should be.
+// wrongRules returns rule files in which one alert is wrong.
 func wrongRules(t *testing.T, rules string, of monitoring.Alert) map[string]string {
 	t.Helper()
 	begin := strings.Index(rules, "- alert: "+of.Alert+"\n")
@@ -122,7 +123,7 @@ func wrongRules(t *testing.T, rules string, of monitoring.Alert) map[string]stri
 	return wrong
 }
 
-// cutAt returns what comes before a separator, and the separator with what follows.
+// cutAt returns the text before a separator, and the rest from the separator on.
 func cutAt(text, separator string) (before, rest string) {
 	if i := strings.Index(text, separator); i >= 0 {
 		return text[:i], text[i:]
@@ -130,7 +131,7 @@ func cutAt(text, separator string) (before, rest string) {
 	return text, ""
 }
 
-// TestScrapeConfigs reads what the docs tell Prometheus to scrape.
+// TestScrapeConfigs checks the scrape configurations of the docs with promtool.
 func TestScrapeConfigs(t *testing.T) {
 	for _, page := range []string{monitoring.Guide, "docs/metrics.md"} {
 		config, err := monitoring.ScrapeConfig(page)

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// application listens on one port, which it can close and open. It counts the bytes that come.
+// application listens on a port, which it can close and reopen. It counts the received bytes.
 type application struct {
 	t     testing.TB
 	at    string
@@ -28,7 +28,8 @@ type application struct {
 	close func()
 }
 
-// apply starts an application, which serves until its listener is closed. end ends its connections.
+// apply starts an application, which serves until its listener is closed. end closes its
+// connections.
 func apply(t testing.TB, at string, serve func(net.Listener), end func()) *application {
 	t.Helper()
 	a := &application{t: t, at: at, serve: serve}
@@ -49,7 +50,7 @@ func (a *application) open() {
 	})
 }
 
-// counted counts the bytes that its connections read.
+// counted counts the bytes read from its connections.
 type counted struct {
 	net.Listener
 	bytes *atomic.Int64
@@ -74,7 +75,7 @@ func (c countedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// newSilent is an application that reads all, and says nothing.
+// newSilent starts an application that reads everything and sends nothing.
 func newSilent(t testing.TB, at string) *application {
 	t.Helper()
 	var running sync.WaitGroup
@@ -86,13 +87,13 @@ func newSilent(t testing.TB, at string) *application {
 			}
 			running.Go(func() {
 				defer func() { _ = c.Close() }()
-				_, _ = io.Copy(io.Discard, c) // until its end
+				_, _ = io.Copy(io.Discard, c) // until the connection ends
 			})
 		}
 	}, running.Wait)
 }
 
-// newGRPC is an application that serves gRPC health checking, and a method of its own.
+// newGRPC starts an application that serves gRPC health checking, and another method.
 func newGRPC(t testing.TB, at string, status *health.Server) *application {
 	t.Helper()
 	var mu sync.Mutex
@@ -118,17 +119,17 @@ func newGRPC(t testing.TB, at string, status *health.Server) *application {
 	})
 }
 
-// seen is a request that an application got.
+// seen is a request that an application received.
 type seen struct {
 	Method, Host, Target, UserAgent string
-	// Headers are the names of others, but of those that the kubelet itself would send.
+	// Headers are the names of other headers, except for those that the kubelet itself would send.
 	Headers []string
 }
 
-// web is an HTTP application that answers as the query says.
+// web is an HTTP application whose response depends on the query.
 type web struct {
 	requests chan seen
-	// left is sent to when a caller goes before it has its answer.
+	// left receives a value when a client disconnects before its response.
 	left chan struct{}
 }
 
@@ -171,5 +172,5 @@ func (a *web) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if status, err := strconv.Atoi(query.Get("status")); err == nil {
 		w.WriteHeader(status)
 	}
-	_, _ = io.WriteString(w, "SECRET") // a length may say more
+	_, _ = io.WriteString(w, "SECRET") // Content-Length may be larger
 }

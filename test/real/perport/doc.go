@@ -1,3 +1,3 @@
-// Package perport tests the per-port mode of probes for a Dataplane that somebody has written: the real programs, the real Envoy, and
-// the kubelet's own code that asks.
+// Package perport tests the per-port mode of probes for a Dataplane that a user wrote, with Sonde's programs, a real
+// Envoy, and the kubelet's own probing code.
 package perport

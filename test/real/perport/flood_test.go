@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// floodConnections at each port for probes. A listener of Envoy's had 1,024.
+	// floodConnections is the number at each port for probes. Envoy's listener used to allow 1,024.
 	floodConnections = 2000
 	floodTime        = 8 * time.Second
-	// floodTimeout is that of probes in a flood, and the latest that any may be.
+	// floodTimeout is the timeout of probes in a flood, and their longest allowed duration.
 	floodTimeout = 2 * time.Second
 )
 
-// TestFloods has strangers at all ports for probes, and asks as the kubelet does: each probe has the verdict of its application. How soon depends on the
-// work that strangers make, which is several times as much with the race detector: the programs are those that are released.
+// TestFloods floods all ports for probes, and probes as the kubelet does: each probe gets its application's verdict.
+// The race detector would multiply the work that the flood causes, so the programs are the released ones.
 func TestFloods(t *testing.T) {
 	released, err := harness.Build(t.Context(), false)
 	must.Do(t, err)
@@ -59,7 +59,7 @@ func TestFloods(t *testing.T) {
 			attack := strangers.Attack{Connections: floodConnections, Addresses: tc.addresses, Kind: tc.kind, Path: inbound}
 			opened, stop := attack.Start(t, fmt.Sprint(address, ":", tc.port(s)))
 			defer stop()
-			must.Poll(t, "the flood to be there", func(context.Context) error {
+			must.Poll(t, "the flood to start", func(context.Context) error {
 				if n := opened(); n < floodConnections {
 					return fmt.Errorf("%d connections", n)
 				}
@@ -81,7 +81,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// drained takes what an application has seen.
+// drained discards the requests that an application has recorded.
 func drained(t testing.TB, w *web) {
 	t.Helper()
 	go func() {

@@ -26,25 +26,26 @@ import (
 const (
 	// timeout of a probe.
 	timeout = time.Second
-	// address of the Dataplane, and tableAddress of an agent with a table.
+	// address is the Dataplane's, and tableAddress an agent's with a table.
 	address      = "127.0.0.2"
 	tableAddress = "127.0.0.3"
 )
 
-// seed is the seed's Dataplane on this machine.
+// seed is the Dataplane of the example seed, on this machine.
 type seed struct {
 	t testing.TB
 	m *harness.Machine
 	p *harness.Proxy
-	// http, tcp, grpc, only and rpc are the ports for probes: 19000, 3476, 2379, and one more with the protocol tcp, and one with grpc.
+	// http, tcp, grpc, only and rpc are ports for probes: 19000, 3476 and 2379, then a port with the protocol tcp,
+	// and one with grpc.
 	http, tcp, grpc, only, rpc int
-	// inbound and other are the ports of the HTTP probes, inboundApp where the application behind the inbound listens.
+	// inbound and other are the ports of HTTP probes; inboundApp is the port of the application behind the inbound.
 	inbound, other, inboundApp int
 	yaml                       string
 }
 
-// newSeed starts a control plane, and the proxy of the Dataplane, whose label has that mode; "" for no label. HTTP_PORT in an argument of its agent
-// is the port for HTTP probes.
+// newSeed starts a control plane, and the proxy of the Dataplane. Its label has the given mode; "" means no label.
+// HTTP_PORT in an argument of its agent is replaced by the port for HTTP probes.
 func newSeed(t testing.TB, mode string, o harness.Options, p harness.ProxyOptions) *seed {
 	t.Helper()
 	if o.Programs == (harness.Programs{}) {
@@ -80,7 +81,7 @@ func newSeed(t testing.TB, mode string, o harness.Options, p harness.ProxyOption
 
 func itoa(port int) string { return strconv.Itoa(port) }
 
-// put writes the Dataplane with a mode in its label, "" for none.
+// put writes the Dataplane with a mode in its label; "" means no label.
 func (s *seed) put(mode string) {
 	s.t.Helper()
 	const labels = "labels: {sonde.dev/virtual-probes-mode: per-port}"
@@ -94,10 +95,10 @@ func (s *seed) put(mode string) {
 	must.Do(s.t, s.m.Put("busybox-1.yaml", strings.Replace(s.yaml, labels, wanted, 1)))
 }
 
-// app is where an application listens that is behind no inbound.
+// app returns the address of an application without an inbound.
 func app(port int) string { return net.JoinHostPort("127.0.0.1", itoa(port)) }
 
-// verdict is an error unless the kubelet's prober came to that one.
+// verdict returns an error unless the kubelet's prober returned the wanted verdict.
 func verdict(want, got probe.Result, output string, err error) error {
 	if err != nil {
 		got = probe.Unknown
@@ -108,7 +109,7 @@ func verdict(want, got probe.Result, output string, err error) error {
 	return nil
 }
 
-// asksTCP asks by TCP, as the kubelet does.
+// asksTCP probes over TCP, as the kubelet does.
 func asksTCP(port int, want probe.Result) func(context.Context) error {
 	return func(context.Context) error {
 		got, output, err := tcpprobe.New().Probe(address, port, timeout)
@@ -116,7 +117,7 @@ func asksTCP(port int, want probe.Result) func(context.Context) error {
 	}
 }
 
-// asksGRPC asks for a service by gRPC, as the kubelet does.
+// asksGRPC probes a gRPC service, as the kubelet does.
 func asksGRPC(port int, service string, want probe.Result) func(context.Context) error {
 	return asksGRPCWithin(port, service, timeout, want)
 }
@@ -128,15 +129,15 @@ func asksGRPCWithin(port int, service string, timeout time.Duration, want probe.
 	}
 }
 
-// asksHTTP asks by HTTP, as the kubelet does.
+// asksHTTP probes over HTTP, as the kubelet does.
 func (s *seed) asksHTTP(path string, timeout time.Duration, want probe.Result) func(context.Context) error {
 	return func(context.Context) error {
-		r, err := http.NewRequest(http.MethodGet, s.url(path), nil) // the kubelet's has no context
+		r, err := http.NewRequest(http.MethodGet, s.url(path), nil) // the kubelet's request has no context
 		if err != nil {
 			return err
 		}
 		r.Header.Set("User-Agent", "kube-probe/1.36")
-		r.Header.Set("X-Original-Url", "/admin") // nothing of the caller's gets to the application
+		r.Header.Set("X-Original-Url", "/admin") // the application must not receive the caller's header
 		r.Host = "elsewhere.example"
 		got, output, err := httpprobe.New(false).Probe(r, timeout)
 		if strings.Contains(output, "SECRET") {
@@ -150,7 +151,7 @@ func (s *seed) url(path string) string {
 	return "http://" + net.JoinHostPort(address, itoa(s.http)) + path
 }
 
-// refused is an error unless nobody listens on a port of the Dataplane.
+// refused returns an error unless a port of the Dataplane is closed.
 func refused(port int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(address, itoa(port)))

@@ -45,7 +45,7 @@ func TestHTTPProbes(t *testing.T) {
 		path    string
 		timeout time.Duration
 		want    probe.Result
-		seen    []seen // Host and Target
+		seen    []seen // Host and Target of the requests
 	}{
 		"the inbound":     {inbound, timeout, probe.Success, []seen{{Host: host(s.inbound), Target: "/metrics"}}},
 		"another port":    {other, timeout, probe.Success, []seen{{Host: host(s.other), Target: "/metrics"}}},
@@ -58,7 +58,7 @@ func TestHTTPProbes(t *testing.T) {
 		"relative redirect": {inbound + "?to=ok", timeout, probe.Success, []seen{
 			{Host: host(s.inbound), Target: "/metrics?to=ok"}, {Host: host(s.inbound), Target: "/ok"},
 		}},
-		"absolute redirect, and a failure": {inbound + "?to=http://" + host(s.inbound) + "/x?status=503", timeout, probe.Failure, []seen{
+		"absolute redirect to a failure": {inbound + "?to=http://" + host(s.inbound) + "/x?status=503", timeout, probe.Failure, []seen{
 			{Host: host(s.inbound), Target: "/metrics?to=http://" + host(s.inbound) + "/x?status=503"}, {Host: host(s.inbound), Target: "/x?status=503"},
 		}},
 		"redirect to the other port": {inbound + "?to=http://" + host(s.other) + "/x", timeout, probe.Success, []seen{
@@ -83,7 +83,7 @@ func TestHTTPProbes(t *testing.T) {
 	t.Run("too slow", func(t *testing.T) {
 		must.Do(t, s.asksHTTP(inbound+"?after=1m", 2*time.Second, probe.Failure)(t.Context()))
 		received(t, application.requests)
-		received(t, application.left) // nobody waits for the answer any more
+		received(t, application.left) // the client disconnects
 	})
 	for _, r := range []string{"POST " + inbound, "HEAD " + inbound, "GET /metrics", "GET /", "GET " + inbound + "/x", "GET /" + itoa(s.inbound)} {
 		t.Run(r, func(t *testing.T) {
@@ -120,7 +120,7 @@ func (s *seed) status(t testing.TB, method, path string) int {
 	return status
 }
 
-// connect opens a connection to a port of the Dataplane, which is closed when the test ends, with a deadline.
+// connect opens a connection with a deadline to a port of the Dataplane. The end of the test closes it.
 func (s *seed) connect(t testing.TB, port int) net.Conn {
 	t.Helper()
 	return must.Connect(t, net.JoinHostPort(address, itoa(port)))
@@ -130,7 +130,7 @@ func TestTCPAndGRPCProbes(t *testing.T) {
 	t.Parallel()
 	s := newSeed(t, perPort, harness.Options{}, harness.ProxyOptions{})
 	for _, port := range []int{s.tcp, s.grpc, s.only} {
-		must.Do(t, refused(port)(t.Context())) // there is no application yet
+		must.Do(t, refused(port)(t.Context())) // no application listens yet
 	}
 	healthy := health.NewServer()
 	healthy.SetServingStatus("bad", healthpb.HealthCheckResponse_NOT_SERVING)
@@ -169,7 +169,7 @@ func TestTCPAndGRPCProbes(t *testing.T) {
 			conn := s.connect(t, port)
 			_, err := io.WriteString(conn, "DELETE / HTTP/1.1\r\nHost: x\r\n\r\n")
 			must.Do(t, err)
-			_, _ = io.Copy(io.Discard, conn) // its end or a reset
+			_, _ = io.Copy(io.Discard, conn) // ended by FIN or reset
 		}
 		if n := tcp.bytes.Load() + only.bytes.Load(); n > 0 {
 			t.Errorf("%d bytes get to the applications", n)
@@ -181,7 +181,7 @@ func TestTCPAndGRPCProbes(t *testing.T) {
 	})
 }
 
-// refusesOtherMethods calls what is no health check.
+// refusesOtherMethods calls methods other than health checks.
 func (s *seed) refusesOtherMethods(t *testing.T) {
 	t.Helper()
 	conn, err := grpc.NewClient(net.JoinHostPort(address, itoa(s.grpc)), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -195,7 +195,7 @@ func (s *seed) refusesOtherMethods(t *testing.T) {
 	}
 }
 
-// TestModeFollows has the mode by the flag and by the label, which somebody changes.
+// TestModeFollows sets the mode by flag and by label, and changes the label.
 func TestModeFollows(t *testing.T) {
 	t.Parallel()
 	s := newSeed(t, "", harness.Options{ControlPlaneArgs: []string{"--virtual-probes-mode=per-port"}}, harness.ProxyOptions{})
@@ -226,10 +226,11 @@ func TestModeFollows(t *testing.T) {
 	answered()
 }
 
-// TestBesideATable has an agent that answers probes of a table, too: then it has a guard, and comes back if it dies.
+// TestBesideATable has an agent that also answers probes of a table: it runs behind a guard, and is restarted if it
+// dies.
 func TestBesideATable(t *testing.T) {
 	t.Parallel()
-	const virtualPort = 9000 // of another address than those of the harness
+	const virtualPort = 9000 // on another address than the harness uses
 	s := newSeed(t, perPort, harness.Options{}, harness.ProxyOptions{
 		AgentArgs: []string{fmt.Sprintf("--virtual-probes-port=%d", virtualPort)},
 		AgentEnv:  []string{"INSTANCE_IP=" + tableAddress, `KUMA_DATAPLANE_PROBES=[{"tcpSocket":{"port":22}}]`},
@@ -255,7 +256,7 @@ func TestBesideATable(t *testing.T) {
 		t.Fatalf("workers %v, want one", workers)
 	}
 	must.Do(t, syscall.Kill(workers[0], syscall.SIGKILL))
-	must.Poll(t, "the agent to be another one", func(context.Context) error {
+	must.Poll(t, "another agent to run", func(context.Context) error {
 		now, err := s.p.Agent.Children(filepath.Base(programs.Agent))
 		if err == nil && (len(now) != 1 || now[0] == workers[0]) {
 			err = fmt.Errorf("workers %v", now)
@@ -265,7 +266,8 @@ func TestBesideATable(t *testing.T) {
 	answered()
 }
 
-// TestTableOnTheSamePort has an agent whose table has the port that its Dataplane has for HTTP probes: both are answered there, behind the guard.
+// TestTableOnTheSamePort has an agent whose table uses the same port as its Dataplane's HTTP probes: the agent
+// answers both there, behind the guard.
 func TestTableOnTheSamePort(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{perPort, unified} {
@@ -286,9 +288,9 @@ func TestTableOnTheSamePort(t *testing.T) {
 				}
 			}
 			if got := s.status(t, http.MethodGet, "/23/other"); got != http.StatusNotFound {
-				t.Errorf("what neither has: status %d, want 404", got)
+				t.Errorf("path of neither: status %d, want 404", got)
 			}
-			// Longer than any probe of the table may take.
+			// longer than the timeout of any probe of the table
 			must.Do(t, s.asksHTTP(written+"?after=2500ms", 10*time.Second, probe.Success)(t.Context()))
 			for len(application.requests) > 0 {
 				<-application.requests
@@ -304,7 +306,7 @@ func TestTableOnTheSamePort(t *testing.T) {
 	}
 }
 
-// TestPortChangesProtocol has a port for either protocol, and then for gRPC alone.
+// TestPortChangesProtocol has a port for either protocol, and later only for gRPC.
 func TestPortChangesProtocol(t *testing.T) {
 	t.Parallel()
 	s := newSeed(t, perPort, harness.Options{}, harness.ProxyOptions{})
@@ -326,7 +328,7 @@ func TestPortChangesProtocol(t *testing.T) {
 	must.Do(t, s.p.WaitReady(t.Context()))
 }
 
-// TestProbesWhileDraining has a request that holds the drain up.
+// TestProbesWhileDraining has a request that keeps the drain open.
 func TestProbesWhileDraining(t *testing.T) {
 	t.Parallel()
 	s := newSeed(t, perPort, harness.Options{MeshYAML: harness.MeshYAML("PERMISSIVE")}, harness.ProxyOptions{})
@@ -370,7 +372,7 @@ func TestUnifiedHasNoPorts(t *testing.T) {
 	s := newSeed(t, "", harness.Options{}, harness.ProxyOptions{})
 	newWeb(t, app(s.inboundApp), app(s.other))
 	newSilent(t, app(s.tcp))
-	for range 12 { // more than a period of the agent
+	for range 12 { // longer than a period of the agent
 		for _, port := range []int{s.http, s.tcp, s.grpc, s.only} {
 			must.Do(t, refused(port)(t.Context()))
 		}

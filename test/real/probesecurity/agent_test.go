@@ -17,13 +17,13 @@ import (
 	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
-// agent is a running `sonde-dp probes`, and how to call it.
+// agent is a running `sonde-dp probes`, with methods to call it.
 type agent struct {
 	*sondedp.Agent
 	t testing.TB
 }
 
-// startAgent starts one for the table on a port of the pod.
+// startAgent starts sonde-dp probes for the table on a port of the pod.
 func (p *pod) startAgent(port int, table mesh.ProbeTable) *agent {
 	p.t.Helper()
 	env, err := table.Encode()
@@ -62,10 +62,10 @@ func (a *agent) processes() []int {
 	return []int{a.Guard(), worker}
 }
 
-// callLimit is far more than any answer here needs.
+// callLimit is far longer than any response here takes.
 const callLimit = 10 * time.Second
 
-// call sends bytes on a connection of its own and returns all that comes back until the end.
+// call sends bytes on a new connection, and returns everything it receives until the end.
 func (a *agent) call(request string) string {
 	a.t.Helper()
 	answer, err := a.try(request)
@@ -80,11 +80,11 @@ func (a *agent) try(request string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = c.Close() }() // all is read
+	defer func() { _ = c.Close() }() // everything was read
 	if err := c.SetDeadline(time.Now().Add(callLimit)); err != nil {
 		return "", err
 	}
-	_, writeErr := io.WriteString(c, request) // the agent may answer and close before it has all
+	_, writeErr := io.WriteString(c, request) // the agent may respond and close before it has read everything
 	answer, err := io.ReadAll(c)
 	if errors.Is(err, syscall.ECONNRESET) {
 		err = nil
@@ -95,7 +95,7 @@ func (a *agent) try(request string) (string, error) {
 	return string(answer), err
 }
 
-// probe asks as the kubelet does, and returns the whole answer.
+// probe makes a probe as the kubelet does, and returns the whole response.
 func (a *agent) probe(path, id string) string {
 	a.t.Helper()
 	return a.call(a.request(path, id))
@@ -113,7 +113,7 @@ func (a *agent) request(path, id string, headers ...string) string {
 	return b.String() + "\r\n"
 }
 
-// statusOf returns that of an answer, "" if it is none.
+// statusOf returns the status of a response, or "".
 func statusOf(answer string) string {
 	line, _, _ := strings.Cut(answer, "\r\n")
 	version, rest, _ := strings.Cut(line, " ")

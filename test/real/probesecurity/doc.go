@@ -1,2 +1,3 @@
-// Package probesecurity attacks the virtual port of the real `sonde-dp probes`, its guard included.
+// Package probesecurity attacks the virtual port of the real `sonde-dp probes`, including its
+// guard.
 package probesecurity

@@ -24,17 +24,19 @@ import (
 )
 
 const (
-	// floodRequests of one flood, at 10,000 per second where the machine can; floodTime where it cannot.
+	// floodRequests is the size of a flood, at 10,000 per second if the machine can; floodTime is its
+	// length if it cannot.
 	floodRequests = 50_000
 	floodTime     = 20 * time.Second
-	// checksPerSecond and checksBurst are the handler's, from design.md.
+	// checksPerSecond and checksBurst are the limits of the probe handler.
 	checksPerSecond, checksBurst = 10, 4
 )
 
-// inFlood is what an agent may have in a flood: its limits on connections and requests allow for some 45 MiB.
+// inFlood is the agent's memory limit in a flood: its limits on connections and requests allow for some 45
+// MiB.
 var inFlood = memorytest.Memory{RssAnon: 64 << 20, VmRSS: 72 << 20}
 
-// TestFlood floods one probe of four, and asks for all of them as the kubelet does.
+// TestFlood floods one of four probes, and makes all four probes as the kubelet does.
 func TestFlood(t *testing.T) {
 	p := newPod(t)
 	var healthy atomic.Bool
@@ -53,7 +55,8 @@ func TestFlood(t *testing.T) {
 	defer ticker.Stop()
 	for round := 0; flooding(); round++ {
 		healthy.Store(round%3 != 2)
-		// A check that began before the application changed is shared until it ends. The next one shows that it has ended.
+		// A check that began before the application changed is shared until it ends. The next check shows that it has
+		// ended.
 		if !live.askedAgain(flooding) {
 			break
 		}
@@ -65,14 +68,14 @@ func TestFlood(t *testing.T) {
 	highest, after := watch.stop(), watch.now()
 
 	t.Logf("the agent ran %s and waited %s for a processor", used.Ran.Round(time.Millisecond), used.Waited.Round(time.Millisecond))
-	hadCPU := used.Waited < 2*used.Ran // the flood itself takes as much as the agent
+	hadCPU := used.Waited < 2*used.Ran // the flooder uses as much CPU as the agent
 	for _, k := range kubelets {
 		k.report(hadCPU)
 	}
 	n := atMost(t, live)
 	t.Logf("flood: %+v", result)
 	t.Logf("reached the application: %d times in %s (%.1f per second)", n, took.Round(time.Millisecond), float64(n)/took.Seconds())
-	t.Logf("memory at rest: %s; highest in the flood: %s; after it: %s", rest, highest, after)
+	t.Logf("memory at rest: %s; maximum in the flood: %s; after the flood: %s", rest, highest, after)
 	if highest.sum().Exceeds(inFlood) {
 		t.Errorf("memory in a flood: %v, want at most %v", highest, inFlood)
 	}
@@ -81,7 +84,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// floodedApps starts the applications of four probes. The first is healthy or not, and the second hangs until the test ends.
+// floodedApps starts the applications of four probes. The first is healthy or not, and the second hangs until the
+// test ends.
 func floodedApps(t *testing.T, p *pod, healthy *atomic.Bool) (live *app, table mesh.ProbeTable) {
 	t.Helper()
 	live = p.listen(0, func(c net.Conn, _ string) {
@@ -89,11 +93,11 @@ func floodedApps(t *testing.T, p *pod, healthy *atomic.Bool) (live *app, table m
 		if !healthy.Load() {
 			text = strings.Replace(ok, "200 OK", "500 Oh", 1)
 		}
-		_, _ = io.WriteString(c, text) // the agent may have closed it
+		_, _ = io.WriteString(c, text) // the agent may have closed the connection
 	})
 	released := make(chan struct{})
 	slow := p.listen(0, func(net.Conn, string) { <-released })
-	t.Cleanup(func() { close(released) }) // before the cleanup of the application, which waits for it
+	t.Cleanup(func() { close(released) }) // runs before the application's cleanup, which waits for it
 	tcp := p.listen(0, answer(ok))
 	server := grpc.NewServer()
 	healthpb.RegisterHealthServer(server, health.NewServer())
@@ -106,7 +110,7 @@ func floodedApps(t *testing.T, p *pod, healthy *atomic.Bool) (live *app, table m
 	}
 }
 
-// askAll asks for all probes at once.
+// askAll makes all probes at once.
 func askAll(kubelets []*kubelet, round int, healthy bool) {
 	var asking sync.WaitGroup
 	for _, k := range kubelets {
@@ -121,7 +125,7 @@ func askAll(kubelets []*kubelet, round int, healthy bool) {
 	asking.Wait()
 }
 
-// askedAgain waits for the next request that the application gets. It returns false if there is none since the flood is over.
+// askedAgain waits for the application's next request. It returns false if none arrived since the flood ended.
 func (a *app) askedAgain(flooding func() bool) bool {
 	_, _, before := a.seen()
 	ticker := time.NewTicker(time.Millisecond)
@@ -135,10 +139,10 @@ func (a *app) askedAgain(flooding func() bool) bool {
 	return false
 }
 
-// atMost fails the test if an application was asked more often than 10 times per second, and the burst.
+// atMost fails the test if an application got more than 10 requests per second after the burst.
 func atMost(t *testing.T, a *app) int {
 	t.Helper()
-	const jitter = 200 * time.Millisecond // of the clock that the application reads
+	const jitter = 200 * time.Millisecond // tolerance for the application's clock
 	_, times, _ := a.seen()
 	for i := range times {
 		for j := i + 1; j < len(times); j++ {
@@ -152,7 +156,7 @@ func atMost(t *testing.T, a *app) int {
 	return len(times)
 }
 
-// TestSlowProbe has many callers of a probe that hangs, while others are answered.
+// TestSlowProbe has many callers of a hanging probe, while other probes are answered.
 func TestSlowProbe(t *testing.T) {
 	t.Parallel()
 	p := newPod(t)
@@ -162,7 +166,7 @@ func TestSlowProbe(t *testing.T) {
 	quick := p.listen(0, answer(ok))
 	const others = 20
 	table := mesh.ProbeTable{{ID: "hangs", TimeoutSeconds: 3, HTTPGet: &mesh.HTTPGetProbe{Port: int32(hangs.port), Path: "/"}}}
-	for i := range others { // of one application: each below its own limit
+	for i := range others { // each below the limit of one application
 		table = append(table, mesh.Probe{ID: strconv.Itoa(i), TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Port: int32(quick.port), Path: fmt.Sprintf("/%d", i)}})
 	}
 	a := p.startAgent(p.freePort(), table)
@@ -197,7 +201,7 @@ func TestSlowProbe(t *testing.T) {
 	if n, _, _ := hangs.seen(); n != 1 {
 		t.Errorf("200 callers made %d checks of the probe that hangs, want 1", n)
 	}
-	t.Logf("the longest probe beside 200 callers of one that hangs took %s", longest)
+	t.Logf("the longest probe beside 200 callers of a hanging probe took %s", longest)
 }
 
 // serveGRPC runs s on a port of the pod.
@@ -207,13 +211,13 @@ func (p *pod) serveGRPC(s *grpc.Server) int {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.Serve(l) // it ends with Stop
+		_ = s.Serve(l) // Stop ends it
 	}()
 	p.t.Cleanup(func() { s.Stop(); <-done })
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// floodResult is what the flooder prints.
+// floodResult is the output of the flooder.
 type floodResult struct {
 	Seconds, Rate                                                              float64
 	Requests, Success, Errored, Failure, Ended, Slow, Bombs, Idle, Half, Reset int64

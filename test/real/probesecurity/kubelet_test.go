@@ -12,21 +12,21 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// kubelet asks for one probe once per second, with the kubelet's own code.
+// kubelet makes one probe once per second, with the kubelet's own code.
 type kubelet struct {
 	t          *testing.T
 	a          *agent
 	path       string
 	id         string
-	timeout    time.Duration // the user's
+	timeout    time.Duration // as the user sets it
 	asked      int
-	discarded  int // verdicts, of Errored answers
+	discarded  int // verdicts from Errored responses
 	unanswered int
 	longest    time.Duration
 }
 
-// ask asks once, and returns the kubelet's verdict: success, warning, failure, or unknown where it discards what it got.
-// answered is false where the agent was too late for the kubelet, which takes that for a failure.
+// ask makes one probe, and returns the kubelet's verdict: success, warning, failure, or unknown if the kubelet
+// discards the response. answered is false if the response was too late; the kubelet then records a failure.
 func (k *kubelet) ask() (verdict probe.Result, answered bool) {
 	r, err := http.NewRequestWithContext(k.t.Context(), http.MethodGet, "http://"+k.a.Address+k.path, nil)
 	if err != nil {
@@ -50,9 +50,9 @@ func (k *kubelet) ask() (verdict probe.Result, answered bool) {
 	return verdict, false
 }
 
-// excuse fails the test where a request got no answer, unless the kernel let the guard, which answers half a second before
-// the kubelet's timeout at the latest, wait for a processor for most of the time. No program can promise an answer then, and
-// the kubelet's own checks would fail, too.
+// excuse fails the test for an unanswered request, unless the guard spent most of the time waiting for a CPU. The
+// guard responds at the latest half a second before the kubelet's timeout, but without a CPU no program can, and the
+// kubelet's own checks would fail, too.
 func (k *kubelet) excuse(why string, took, waited time.Duration) {
 	if !strings.Contains(why, "Client.Timeout exceeded") || waited < took/2 {
 		k.t.Errorf("%q was not answered in %s, %s of which the guard waited for a processor: %s", k.id, took, waited, why)
@@ -61,8 +61,8 @@ func (k *kubelet) excuse(why string, took, waited time.Duration) {
 	k.t.Logf("%q was not answered in %s, %s of which the guard waited for a processor", k.id, took, waited)
 }
 
-// check asks once, for a verdict. An agent that cannot know it answers Errored, which the kubelet discards, and no other
-// verdict.
+// check makes one probe with a known verdict. An agent without a verdict responds Errored, which the kubelet
+// discards.
 func (k *kubelet) check(round int, want probe.Result) {
 	switch got, answered := k.ask(); {
 	case !answered:
@@ -74,7 +74,7 @@ func (k *kubelet) check(round int, want probe.Result) {
 	}
 }
 
-// report fails the test where the kubelet did not learn enough from an agent that had the processors that it needed.
+// report fails the test if too many probes had no verdict although the agent had enough CPU.
 func (k *kubelet) report(hadCPU bool) {
 	k.t.Logf("the kubelet's %d probes of %q: %d discarded, %d unanswered, the longest took %s",
 		k.asked, k.id, k.discarded, k.unanswered, k.longest.Round(time.Millisecond))
@@ -82,13 +82,13 @@ func (k *kubelet) report(hadCPU bool) {
 		k.t.Errorf("the kubelet asked for %q %d times: the flood was over too soon", k.id, k.asked)
 	}
 	most := k.asked / 4
-	if k.id == "slow" { // it uses up its whole timeout, and half a second later the guard answers Errored
+	if k.id == "slow" { // each probe uses its whole timeout, and half a second later the guard responds Errored
 		most = k.asked / 2
 	}
 	if hadCPU && k.unanswered > 0 {
 		k.t.Errorf("%d of %d probes of %q were not answered", k.unanswered, k.asked, k.id)
 	}
 	if unknown := k.discarded + k.unanswered; hadCPU && unknown > most {
-		k.t.Errorf("%d of %d verdicts of %q are not known, want at most %d", unknown, k.asked, k.id, most)
+		k.t.Errorf("%d of %d verdicts of %q are unknown, want at most %d", unknown, k.asked, k.id, most)
 	}
 }

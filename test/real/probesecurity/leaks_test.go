@@ -32,13 +32,13 @@ import (
 	"github.com/sonde-mesh/sonde/test/sondedp"
 )
 
-// marker is what must not get from one side to the other.
+// marker is a text that must not pass between caller and application.
 const marker = "xyzzysecretxyzzy"
 
-// found says whether text has the marker, in any case.
+// found returns whether text contains the marker, ignoring case.
 func found(text string) bool { return strings.Contains(strings.ToLower(text), marker) }
 
-// callerHeaders are what no application may see.
+// callerHeaders are headers that no application may receive.
 var callerHeaders = []string{
 	"Cookie: session=" + marker, "Authorization: Bearer " + marker, "Proxy-Authorization: Basic " + marker, "X-Evil: " + marker,
 	"X-" + marker + ": 1", "X-Forwarded-For: " + marker, "Forwarded: for=" + marker, "Referer: http://" + marker + "/", "Via: 1.1 " + marker,
@@ -47,7 +47,8 @@ var callerHeaders = []string{
 	"X-Long: " + strings.Repeat(marker, 100),
 }
 
-// TestCallerHeaders compares what applications see of a caller with what the kubelet alone would have sent.
+// TestCallerHeaders checks that applications receive the same headers as from the kubelet itself, and none
+// of the caller's.
 func TestCallerHeaders(t *testing.T) {
 	t.Parallel()
 	p := newPod(t)
@@ -61,7 +62,7 @@ func TestCallerHeaders(t *testing.T) {
 		{ID: "tcp", TimeoutSeconds: 1, TCPSocket: &mesh.TCPSocketProbe{Port: int32(tcp.port)}},
 	}
 	a := p.startAgent(p.freePort(), table)
-	agents := map[string]string{ // what the caller says, and what is passed on
+	agents := map[string]string{ // the caller's user agent, and the one that the application receives
 		"kube-probe/1.36": "kube-probe/1.36", "kube-lifecycle/1.36": "kube-lifecycle/1.36", "kube-probe/1.33+" + "~_x": "kube-probe/1.33+~_x",
 		"curl/8": "", "": "", "kube-probe/" + strings.Repeat("1", 65): "", "kube-probe/1 " + marker: "", "kube-probe/\t" + marker: "", "Kube-Probe/1": "",
 		"kube-probe/(" + marker + ")": "", "kube-probe/1;" + marker: "", marker + " kube-probe/1.36": "",
@@ -116,7 +117,7 @@ func TestCallerHeaders(t *testing.T) {
 	t.Logf("%d requests of callers with %d headers: applications see the kubelet's own, and its user agent", sent, len(callerHeaders))
 }
 
-// same compares the last request that an application has seen. The order of headers does not count.
+// same compares the last request that an application received, ignoring the order of headers.
 func same(t *testing.T, a *app, want string) {
 	t.Helper()
 	_, _, heads := a.seen()
@@ -126,7 +127,7 @@ func same(t *testing.T, a *app, want string) {
 	}
 }
 
-// subset says whether all that got has is in want.
+// subset returns whether want contains all of got.
 func subset(got, want metadata.MD) bool {
 	for key, values := range got {
 		if !slices.Equal(values, want[key]) {
@@ -136,7 +137,7 @@ func subset(got, want metadata.MD) bool {
 	return len(got) > 0
 }
 
-// healthServer answers each check with what answer says to its metadata.
+// healthServer responds to each check with answer's result for its metadata.
 func healthServer(answer func(metadata.MD) error) *grpc.Server {
 	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -152,7 +153,7 @@ func healthServer(answer func(metadata.MD) error) *grpc.Server {
 	return s
 }
 
-// leaky are answers of applications that have the marker wherever there is room for it.
+// leaky returns responses of applications that contain the marker in every possible position.
 func leaky(p *pod) map[string]string {
 	const body = marker + marker
 	m := "X-" + marker + ": " + marker + "\r\nSet-Cookie: " + marker + "\r\nServer: " + marker + "\r\nContent-Type: text/" + marker + "\r\n"
@@ -175,7 +176,7 @@ func leaky(p *pod) map[string]string {
 		"bad header":            "HTTP/1.1 200 OK\r\n" + marker + "\r\n\r\n" + body,
 		"bad header name":       "HTTP/1.1 200 OK\r\n" + marker + " : x\r\n\r\n" + body,
 		"no HTTP":               body + "\r\n\r\n",
-		"nothing but a line":    marker,
+		"a single line":         marker,
 		"huge header":           "HTTP/1.1 200 OK\r\nX-Big: " + strings.Repeat(marker, 1<<17) + "\r\n\r\n",
 		"hosts":                 line("302") + "Location: http://" + marker + ".example/" + marker + "\r\n" + length + "\r\n" + body,
 		"user":                  line("302") + "Location: http://" + marker + ":" + marker + "@other.example/" + marker + "\r\n" + length + "\r\n" + body,
@@ -191,8 +192,8 @@ func leaky(p *pod) map[string]string {
 	return answers
 }
 
-// besidesRedirect returns what an answer says beside the Location and the body of a redirect, which are the application's: the kubelet shows
-// the body.
+// besidesRedirect returns a response without the Location and body of a redirect, which come from the application:
+// the kubelet shows the body.
 func besidesRedirect(answer string) string {
 	if statusOf(answer) != "302" {
 		return answer
@@ -203,7 +204,8 @@ func besidesRedirect(answer string) string {
 	return before + "\r\n" + after
 }
 
-// TestNothingLeaks looks for words of applications in the agent's answers, and in its log, which goes out of the pod, too.
+// TestNothingLeaks searches the agent's responses for texts of the application, and its log, because logs leave the
+// pod, too.
 func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
 	p := newPod(t)
@@ -250,7 +252,7 @@ func TestNothingLeaks(t *testing.T) {
 			t.Errorf("the log has the application's words: %s", line)
 		}
 	}
-	t.Logf("%d probes of applications that tell secrets: none in the answers (%v) or in the log", len(table), statuses)
+	t.Logf("%d probes of applications with secrets: none in the responses (%v) or in the log", len(table), statuses)
 }
 
 // certificate has the marker in its names.
@@ -268,7 +270,7 @@ func certificate(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// TestNoRecursion leads the agent to its own port in every way.
+// TestNoRecursion directs the agent's checks to its own port in various ways.
 func TestNoRecursion(t *testing.T) {
 	t.Parallel()
 	p := newPod(t)
@@ -303,7 +305,7 @@ func TestNoRecursion(t *testing.T) {
 	var apps []*app
 	names := slices.Sorted(maps.Keys(targets))
 	for _, name := range names {
-		// Each leads back to its own probe: a check that got there would be the next one's beginning.
+		// Each probe points to itself: a check that reached the agent would start the next check.
 		at := p.freePort()
 		probe := mesh.Probe{TimeoutSeconds: 2, HTTPGet: &mesh.HTTPGetProbe{Port: int32(at), Path: "/loop"}}
 		table = append(table, probe)
@@ -324,7 +326,7 @@ func TestNoRecursion(t *testing.T) {
 	}
 }
 
-// decimal is the pod's address as one number.
+// decimal returns the pod's address as one number.
 func decimal(p *pod) uint32 {
 	b := p.ip.As4()
 	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// The programs: the agent as it is delivered, and one that floods it.
+// The programs: the released agent, and a program that floods it.
 var agentProgram, flooderProgram string
 
 func TestMain(m *testing.M) {
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	bin, err := os.MkdirTemp("", "sonde-")
 	if err == nil {
-		defer func() { _ = os.RemoveAll(bin) }() // it is a temporary directory
+		defer func() { _ = os.RemoveAll(bin) }() // a temporary directory
 		agentProgram, err = harness.BuildInto(context.Background(), bin, "cmd/sonde-dp")
 	}
 	if err == nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// pod is an address on which applications listen that note who comes.
+// pod is an address with applications that record their connections.
 type pod struct {
 	t  testing.TB
 	ip netip.Addr
@@ -24,7 +24,7 @@ type pod struct {
 	next int
 }
 
-// newPod takes an address of the loopback network that nobody else is likely to have.
+// newPod uses an address of the loopback network that is probably free.
 func newPod(t testing.TB) *pod {
 	b := func(n int) byte { return byte(1 + rand.IntN(n)) }
 	return &pod{t: t, ip: netip.AddrFrom4([4]byte{127, b(250), b(250), b(250)}), apps: map[int]*app{}, next: 12000}
@@ -33,7 +33,7 @@ func newPod(t testing.TB) *pod {
 // app is one port of the pod.
 type app struct {
 	port int
-	own  int // connections of untouched
+	own  int // connections that untouched itself made
 
 	mu          sync.Mutex
 	connections int
@@ -41,7 +41,8 @@ type app struct {
 	times       []time.Time
 }
 
-// listen notes connections on a port, and answers each request with what serve writes; nil notes only. Port 0 takes a free one.
+// listen records connections on a port, and responds to each request with serve; nil only records. Port 0 means a
+// free port.
 func (p *pod) listen(port int, serve func(c net.Conn, head string)) *app {
 	p.t.Helper()
 	l := p.listener(port)
@@ -59,7 +60,7 @@ func (p *pod) listen(port int, serve func(c net.Conn, head string)) *app {
 			}
 			a.connected()
 			if serve == nil {
-				_ = c.Close() // it should not have come
+				_ = c.Close() // a connection that should not exist
 				continue
 			}
 			open.Store(c, nil)
@@ -98,11 +99,11 @@ func (p *pod) listener(port int) net.Listener {
 	}
 }
 
-// freePort returns one that nobody listens on.
+// freePort returns a free port.
 func (p *pod) freePort() int {
 	p.t.Helper()
 	l := p.listener(0)
-	defer func() { _ = l.Close() }() // it is for the caller
+	defer func() { _ = l.Close() }() // the caller listens on it
 	return l.Addr().(*net.TCPAddr).Port
 }
 
@@ -136,15 +137,15 @@ func (a *app) asked(head string) {
 	a.heads = append(a.heads, head)
 }
 
-// seen returns the connections that have come, when, and the requests on them.
+// seen returns the number of connections, their times, and their requests.
 func (a *app) seen() (connections int, times []time.Time, heads []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.connections, append([]time.Time(nil), a.times...), append([]string(nil), a.heads...)
 }
 
-// untouched fails the test if any application of the pod has seen a connection. One of its own, behind all that came, shows
-// that the queue is empty, and that connections are seen.
+// untouched fails the test if any application of the pod has a connection. It makes one connection itself, which
+// shows that earlier connections would have been recorded.
 func (p *pod) untouched(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
@@ -155,16 +156,16 @@ func (p *pod) untouched(t *testing.T) {
 			t.Errorf("look at port %d: %v", port, err)
 			continue
 		}
-		_ = c.Close() // it is seen
+		_ = c.Close() // the application has recorded it
 		a.own++
 		if n := a.await(t, a.own); n > a.own {
 			_, _, heads := a.seen()
-			t.Errorf("port %d has seen %d connections and %.300q, want none", port, n-a.own, heads)
+			t.Errorf("port %d has %d connections and %.300q, want none", port, n-a.own, heads)
 		}
 	}
 }
 
-// await returns how many connections there were when there were so many, or fails the test.
+// await waits until want connections have arrived, or fails the test. It returns their number.
 func (a *app) await(t *testing.T, want int) int {
 	t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
@@ -181,21 +182,21 @@ func (a *app) await(t *testing.T, want int) int {
 	}
 }
 
-// answer is an application's that always says the same.
+// answer returns an application that always sends the same response.
 func answer(text string) func(net.Conn, string) {
-	return func(c net.Conn, _ string) { _, _ = io.WriteString(c, text) } // the agent may have closed it
+	return func(c net.Conn, _ string) { _, _ = io.WriteString(c, text) } // the agent may have closed the connection
 }
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
 
-// serveHTTP runs a server of net/http on a port of the pod, for what needs one.
+// serveHTTP runs a server of net/http on a port of the pod.
 func (p *pod) serveHTTP(s *http.Server, serve func(l net.Listener) error) int {
 	p.t.Helper()
 	l := p.listener(0)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = serve(l) // it ends with Close
+		_ = serve(l) // Close ends it
 	}()
 	p.t.Cleanup(func() { _ = s.Close(); <-done })
 	return l.Addr().(*net.TCPAddr).Port

@@ -21,14 +21,14 @@ func (a *agent) cpu(pids ...int) proc.Time {
 // usage is the memory of both processes.
 type usage struct{ guard, worker memorytest.Memory }
 
-// sum is what counts.
+// sum is the total that the limits apply to.
 func (u usage) sum() memorytest.Memory { return u.guard.And(u.worker) }
 
 func (u usage) String() string {
 	return fmt.Sprintf("%v (guard: %v, worker: %v)", u.sum(), u.guard, u.worker)
 }
 
-// memoryWatch notes the highest memory of an agent.
+// memoryWatch records the maximum memory of an agent.
 type memoryWatch struct {
 	t     *testing.T
 	pids  []int

@@ -17,18 +17,18 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// randomPaths that are walked besides those that somebody thought of.
+// randomPaths is the number of random paths besides the listed ones.
 const randomPaths = 100_000
 
 const hookID = "9f86d081884c7d659a2feaa0c55ad015"
 
-// walked is a pod with a probe of each kind, and many ports that nobody declared.
+// walked is a pod with a probe of each kind, and many undeclared ports.
 type walked struct {
 	pod      *pod
 	agent    *agent
 	table    mesh.ProbeTable
 	declared []string // virtual paths
-	ports    []int    // all
+	ports    []int    // all ports
 }
 
 func newWalked(t *testing.T) *walked {
@@ -64,7 +64,7 @@ func newWalked(t *testing.T) *walked {
 	return w
 }
 
-// TestNothingButDeclared asks for everything but what is declared.
+// TestNothingButDeclared requests everything except the declared paths.
 func TestNothingButDeclared(t *testing.T) {
 	t.Parallel()
 	w := newWalked(t)
@@ -85,7 +85,7 @@ func TestNothingButDeclared(t *testing.T) {
 	t.Run("TLS", func(t *testing.T) {
 		c, err := tls.Dial("tcp", w.agent.Address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
 		if err == nil {
-			_ = c.Close() // it should not be open
+			_ = c.Close() // the port should not be open
 			t.Error("TLS is spoken on the virtual port")
 		}
 		w.pod.untouched(t)
@@ -94,7 +94,7 @@ func TestNothingButDeclared(t *testing.T) {
 	if !t.Failed() {
 		t.Logf("%d requests and %d random ones: no connection to any of %d ports", count, randomPaths, len(w.ports))
 	}
-	for i, probe := range w.table { // what is declared does reach its port
+	for i, probe := range w.table { // declared probes do reach their ports
 		a := w.pod.apps[int(probe.Port())]
 		before, _, _ := a.seen()
 		w.agent.probe(w.declared[i], probe.ID)
@@ -102,7 +102,7 @@ func TestNothingButDeclared(t *testing.T) {
 	}
 }
 
-// attacks are requests for what is not declared, by kind.
+// attacks returns requests for undeclared paths, by kind.
 func (w *walked) attacks() map[string][]string {
 	attacks := map[string][]string{}
 	add := func(kind string, requests ...string) { attacks[kind] = append(attacks[kind], requests...) }
@@ -139,7 +139,7 @@ func (w *walked) attacks() map[string][]string {
 	return attacks
 }
 
-// attackDeclared adds what is wrong around the path of an entry.
+// attackDeclared adds invalid variations around the path of an entry.
 func (w *walked) attackDeclared(add func(kind string, requests ...string), entry int, path string) {
 	for _, method := range []string{"HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PRI", "get", "GETT", "PROPFIND", "G%45T"} {
 		add("methods", w.raw(method+" "+path+" HTTP/1.1"))
@@ -157,7 +157,7 @@ func (w *walked) attackDeclared(add func(kind string, requests ...string), entry
 	}
 }
 
-// raw is a request with that first line, and headers behind Host.
+// raw returns a request with this first line, and more headers after Host.
 func (w *walked) raw(line string, headers ...string) string {
 	return line + "\r\nHost: " + w.agent.Address + "\r\n" + strings.Join(append(headers, "Connection: close"), "\r\n") + "\r\n\r\n"
 }
@@ -168,7 +168,7 @@ func (w *walked) get(path string, headers ...string) string {
 
 func id(id string) string { return mesh.ProbeHeader + ": " + id }
 
-// undeclared are paths that are close to those of the table.
+// undeclared returns paths that are similar to the table's.
 func (w *walked) undeclared() []string {
 	paths := []string{"/", "//", "/healthz", "/metrics", "/readyz", "/livez", "/debug/pprof/", "/config_dump", "/tcp", "/tcp/", "/grpc", "/grpc/", "/http", "/app-health/x/livez", "/favicon.ico"}
 	for _, path := range w.declared {
@@ -182,7 +182,7 @@ func (w *walked) undeclared() []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "" || w.means(path) })
 }
 
-// encodings of a path that a careless server would take for the same.
+// encodings returns encodings of a path that a careless server would treat as equal.
 func encodings(path string) []string {
 	var paths []string
 	full := []byte("/")
@@ -190,7 +190,7 @@ func encodings(path string) []string {
 		full = fmt.Appendf(full, "%%%02x", c)
 	}
 	for i := 1; i < len(path); i += 3 {
-		if path[i] != '%' && !strings.HasPrefix(path, "/grpc/") { // there the service's escapes are the agent's own
+		if path[i] != '%' && !strings.HasPrefix(path, "/grpc/") { // in these paths, the agent itself decodes the service's escapes
 			paths = append(paths, fmt.Sprintf("%s%%%02X%s", path[:i], path[i], path[i+1:]))
 		}
 	}
@@ -198,7 +198,8 @@ func encodings(path string) []string {
 		"/%2e"+path, "/%252e%252e"+path, "/"+path, strings.ToUpper(path)+"X", path+"%00", path+"%0d%0a", strings.ReplaceAll(path, "/", "\xc0\xaf"), strings.ReplaceAll(path, "1", "\uff11")+"%")
 }
 
-// means says whether the path is a declared one. Only the service of gRPC has more than one form.
+// means returns whether the path is a declared one. Only the service of gRPC has more than one
+// form.
 func (w *walked) means(path string) bool {
 	for i, declared := range w.declared {
 		g := w.table[i].GRPC
@@ -217,7 +218,7 @@ func (w *walked) means(path string) bool {
 	return false
 }
 
-// http2 asks for a declared path with HTTP/2, which is not spoken.
+// http2 requests a declared path with HTTP/2, which the agent does not support.
 func (w *walked) http2(t *testing.T) {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
@@ -226,13 +227,13 @@ func (w *walked) http2(t *testing.T) {
 	client := http.Client{Transport: transport, Timeout: callLimit}
 	res, err := client.Get("http://" + w.agent.Address + w.declared[0])
 	if err == nil {
-		_ = res.Body.Close() // there should be none
+		_ = res.Body.Close() // there should be no response
 		t.Errorf("GET with HTTP/2 is answered %s", res.Status)
 	}
 	w.pod.untouched(t)
 }
 
-// random walks many paths, several on each connection: each must be answered 404, or 400 for a bad escape.
+// random requests many paths, several per connection: each response must be 404, or 400 for a bad escape.
 func (w *walked) random(t *testing.T) {
 	const each, workers = 20, 8
 	seed := rand.Uint64()
@@ -254,7 +255,7 @@ func (w *walked) random(t *testing.T) {
 					t.Errorf("seed %d: %q is answered %.300q (%v), want 404", seed, paths, answer, err)
 					return
 				}
-				paths = paths[got:] // behind a bad escape, or not yet there when the first was answered
+				paths = paths[got:] // after a bad escape, or not sent yet when the first response arrived
 				answered.Add(int64(got))
 			}
 			remaining -= n
@@ -267,7 +268,7 @@ func (w *walked) random(t *testing.T) {
 	w.pod.untouched(t)
 }
 
-// generator makes paths: from nothing, and from declared ones by small changes.
+// generator makes random paths, and variations of declared paths.
 type generator struct {
 	w *walked
 	r *rand.Rand
@@ -332,7 +333,7 @@ func (g *generator) text() string {
 	return string(b)
 }
 
-// requests for all paths, one after the other, at times with an id.
+// requests returns requests for all paths, one after the other, some with an ID.
 func (g *generator) requests(paths []string) string {
 	var b strings.Builder
 	for i, path := range paths {
@@ -351,7 +352,7 @@ func (g *generator) requests(paths []string) string {
 	return b.String()
 }
 
-// parallel calls f for 0 to n-1, some at a time.
+// parallel calls f for 0 to n-1, several at a time.
 func parallel(n int, f func(i int)) {
 	const most = 16
 	var next atomic.Int64

@@ -1,2 +1,2 @@
-// Package redirect tries sonde-dp's redirection with the real Envoy, in network namespaces of its own.
+// Package redirect tests sonde-dp's redirection with a real Envoy, in its own network namespaces.
 package redirect

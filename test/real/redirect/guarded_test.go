@@ -10,8 +10,9 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// TestGuardedPortWaits connects to the port of guarded probes while nothing listens there: the host waits until something does. Other ports refuse it, and
-// that one the pod itself. Who has connected to a listener that ends is reset.
+// TestGuardedPortWaits connects to the port of guarded probes while nothing listens there: the host's connection
+// waits until a listener exists. Other ports refuse it, and the pod itself is refused at that port. When a listener
+// ends, its connections are reset.
 func TestGuardedPortWaits(t *testing.T) {
 	for family := range addresses {
 		t.Run(family, func(t *testing.T) {

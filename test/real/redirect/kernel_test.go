@@ -1,4 +1,4 @@
-// Package redirect_test tries redirections of dpagent/redirect with the kernel, in network namespaces of its own.
+// Package redirect_test tests the rules of dpagent/redirect with the kernel, in its own network namespaces.
 package redirect_test
 
 import (
@@ -18,20 +18,20 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// The machines of the tests: a pod, and another host, to which all its routes lead.
+// The machines of the tests: a pod, and another host, which receives all its routes.
 const (
 	pod4, pod6   = "192.0.2.2", "2001:db8::2"
 	host4, host6 = "192.0.2.1", "2001:db8::1"
-	// nobody has these addresses, as with a Service on Kubernetes
+	// these addresses are unassigned, like a Service's on Kubernetes
 	service4, service6 = "198.51.100.7", "2001:db8:7::7"
 )
 
-// Who connects.
+// Callers.
 var (
 	application = redirecttest.Caller{User: 1000}
 	root        = redirecttest.Caller{User: 0}
 	envoy       = redirecttest.Caller{User: mesh.SidecarUser}
-	toApp       = redirecttest.Caller{User: mesh.SidecarUser, Priority: mesh.SocketPriority} // Envoy's connections to the application, and the agent's
+	toApp       = redirecttest.Caller{User: mesh.SidecarUser, Priority: mesh.SocketPriority} // connections of Envoy and of the agent to the application
 	faker       = redirecttest.Caller{User: 1000, Priority: mesh.SocketPriority}
 )
 
@@ -42,19 +42,19 @@ func defaults() redirect.Options {
 	}
 }
 
-// newNamespace returns a machine of its own.
+// newNamespace returns a separate machine.
 func newNamespace(t *testing.T) *redirecttest.Namespace {
 	t.Helper()
 	slowtest.Skip(t, "network namespaces")
 	return redirecttest.New(t)
 }
 
-// world is a pod and a host with servers that say who was reached.
+// world is a pod and a host, with servers that return which of them was reached.
 type world struct {
 	pod, host *redirecttest.Namespace
 }
 
-// newWorld starts applications in the pod and on the host. Nobody is Envoy yet.
+// newWorld starts applications in the pod and on the host, without Envoy.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{pod: newNamespace(t), host: newNamespace(t)}
@@ -73,7 +73,7 @@ func say(text string) func(net.Conn) {
 	return func(conn net.Conn) { _, _ = io.WriteString(conn, text) }
 }
 
-// sayOriginal has servers on the capture ports say where connections went.
+// sayOriginal runs servers on the capture ports that return the original destination.
 func (w *world) sayOriginal(t *testing.T) {
 	for _, port := range []int{mesh.PortRedirectIn, mesh.PortRedirectOut} {
 		w.pod.Serve(t, port, func(conn net.Conn) {
@@ -92,7 +92,7 @@ func (w *world) install(t *testing.T, o redirect.Options) {
 	must.Do(t, w.pod.Do(func() error { return redirect.Install(o) }))
 }
 
-// ask connects and returns what the server says.
+// ask connects and returns the server's text.
 func ask(from *redirecttest.Namespace, who redirecttest.Caller, to netip.AddrPort) string {
 	conn, err := from.Dial(who, to)
 	if err != nil {
@@ -106,13 +106,13 @@ func ask(from *redirecttest.Namespace, who redirecttest.Caller, to netip.AddrPor
 	return string(text)
 }
 
-// connection is a row of the table of who reaches whom.
+// connection is a row of the table of callers and destinations.
 type connection struct {
 	fromHost bool
 	who      redirecttest.Caller
 	to       string // pod, host, service or loopback
 	port     uint16
-	// want is what the server says once redirection is installed: "15006" and "15001" stand for the whole sentence.
+	// want is the server's text with redirection: "15006" and "15001" stand for the whole sentence.
 	want string
 }
 
@@ -123,7 +123,7 @@ const (
 
 var connections = map[string]connection{
 	"inbound":                               {fromHost: true, to: "pod", port: 8080, want: "15006"},
-	"inbound, nobody listens":               {fromHost: true, to: "pod", port: mesh.PortReadiness, want: "15006"},
+	"inbound, closed port":                  {fromHost: true, to: "pod", port: mesh.PortReadiness, want: "15006"},
 	"inbound, excluded":                     {fromHost: true, to: "pod", port: 9000, want: theApplication},
 	"inbound, also excluded":                {fromHost: true, to: "pod", port: 9800, want: theApplication},
 	"inbound, excluded for outbound":        {fromHost: true, to: "pod", port: 5432, want: "15006"},
@@ -161,7 +161,7 @@ var addresses = map[string]map[string]string{
 	"IPv6": {"pod": pod6, "host": host6, "service": service6, "loopback": "::1"},
 }
 
-// straight returns what the server says without redirection, "" if there is none.
+// straight returns the server's text without redirection, or "".
 func (c *connection) straight() string {
 	switch {
 	case c.to == "service" || c.port == mesh.PortReadiness:
@@ -176,7 +176,7 @@ func (c *connection) straight() string {
 	return theApplication
 }
 
-// try makes each connection and compares who answers.
+// try makes each connection and compares who responds.
 func (w *world) try(t *testing.T, family string, want func(connection) string) {
 	t.Helper()
 	for name, c := range connections {
@@ -201,7 +201,7 @@ func (w *world) try(t *testing.T, family string, want func(connection) string) {
 func redirected(c connection) string { return c.want }
 func straight(c connection) string   { return c.straight() }
 
-// outboundOnly is what happens with incoming connections left alone.
+// outboundOnly returns the expected text if incoming connections are not redirected.
 func outboundOnly(c connection) string {
 	if c.want == "15006" {
 		return c.straight()
@@ -209,7 +209,19 @@ func outboundOnly(c connection) string {
 	return c.want
 }
 
-// TestConnections has all callers connect to all destinations, in each mode and after the end of it.
+// gateway returns the expected text if, of the incoming connections, only those to the readiness port are
+// redirected. Envoy itself does not connect there.
+func gateway(c connection) string {
+	switch {
+	case c.port != mesh.PortReadiness:
+		return outboundOnly(c)
+	case c.fromHost:
+		return c.want
+	}
+	return ""
+}
+
+// TestConnections has all callers connect to all destinations, in each mode and after its removal.
 func TestConnections(t *testing.T) {
 	tests := map[string]struct {
 		change     func(*redirect.Options)
@@ -219,6 +231,7 @@ func TestConnections(t *testing.T) {
 		"IPv4":          {func(o *redirect.Options) { o.Families = redirect.IPv4 }, redirected, straight},
 		"IPv6":          {func(o *redirect.Options) { o.Families = redirect.IPv6 }, straight, redirected},
 		"outbound only": {func(o *redirect.Options) { o.OutboundOnly = true }, outboundOnly, outboundOnly},
+		"gateway":       {func(o *redirect.Options) { o.OutboundOnly, o.Readiness = true, true }, gateway, gateway},
 		"TCP probes": {func(o *redirect.Options) {
 			o.TCPProbes = []redirect.TCPProbe{tcpProbe(9001, 8080), tcpProbe(9002, 9000)}
 		}, redirected, redirected},
@@ -247,7 +260,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestWithoutIPv6 installs the rules of both families where there is only one.
+// TestWithoutIPv6 installs the rules of both families on a machine with only IPv4.
 func TestWithoutIPv6(t *testing.T) {
 	w := newWorld(t)
 	w.sayOriginal(t)
@@ -260,7 +273,7 @@ func TestWithoutIPv6(t *testing.T) {
 	w.try(t, "IPv4", redirected)
 }
 
-// TestReplacedAtOnce connects while the rules are installed again and again: there is no moment without them.
+// TestReplacedAtOnce connects while the rules are installed repeatedly: the rules always apply.
 func TestReplacedAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.sayOriginal(t)
@@ -288,7 +301,7 @@ func TestReplacedAtOnce(t *testing.T) {
 	}
 }
 
-// TestManyExclusions has more rules than fit into the socket's usual buffers.
+// TestManyExclusions has more rules than fit into the socket's default buffers.
 func TestManyExclusions(t *testing.T) {
 	n := newNamespace(t)
 	o := defaults()

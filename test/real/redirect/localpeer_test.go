@@ -21,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// ownAddress returns an address of this machine that is not the loopback one.
+// ownAddress returns an address of this machine other than loopback.
 func ownAddress(t *testing.T) netip.Addr {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -38,7 +38,7 @@ func ownAddress(t *testing.T) netip.Addr {
 	return netip.Addr{}
 }
 
-// TestReasonsAtOwnAddress asks a page at an address that others can reach, as who is on this machine.
+// TestReasonsAtOwnAddress requests a page at an external address of this machine, from this machine.
 func TestReasonsAtOwnAddress(t *testing.T) {
 	slowtest.Skip(t, "a real socket")
 	if os.Getuid() != 0 {
@@ -52,7 +52,7 @@ func TestReasonsAtOwnAddress(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- health.Serve(ctx, listener, health.Page(r, health.Readyz)) }()
+	go func() { ended <- health.Serve(ctx, listener, health.Page(r, health.Readyz), health.Limits{}) }()
 	at := netip.AddrPortFrom(ownAddress(t), listener.Addr().(*net.TCPAddr).AddrPort().Port())
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Get("http://" + at.String() + "/readyz")
@@ -72,20 +72,21 @@ func TestReasonsAtOwnAddress(t *testing.T) {
 	}
 }
 
-// TestIs has real connections between machines of their own, one of which rewrites addresses.
+// TestCallerIsOfThisHost has real connections between separate machines, one of which rewrites
+// addresses.
 func TestCallerIsOfThisHost(t *testing.T) {
 	tests := map[string]struct {
 		to     string
 		caller redirecttest.Caller
 		remote bool // from the other machine
-		snat   bool // its address becomes that of the machine that it calls
+		snat   bool // its address is rewritten to the address of the machine that it calls
 		want   bool
 	}{
 		"root":                               {to: "10.9.0.1", want: true},
 		"root, IPv6":                         {to: "fd09::1", want: true},
 		"a user":                             {to: "10.9.0.1", caller: redirecttest.Caller{User: 1000}, want: true},
 		"a user, IPv6":                       {to: "fd09::1", caller: redirecttest.Caller{User: 1000}, want: true},
-		"Envoy, for whoever has called it":   {to: "10.9.0.1", caller: redirecttest.Caller{User: mesh.SidecarUser}},
+		"Envoy, for another caller":          {to: "10.9.0.1", caller: redirecttest.Caller{User: mesh.SidecarUser}},
 		"Envoy, IPv6":                        {to: "fd09::1", caller: redirecttest.Caller{User: mesh.SidecarUser}},
 		"another machine":                    {to: "10.9.0.1", remote: true},
 		"another machine, IPv6":              {to: "fd09::1", remote: true},
@@ -128,7 +129,7 @@ func TestCallerIsOfThisHost(t *testing.T) {
 	}
 }
 
-// connect connects as soon as the kernel has brought up what was made just now: a new address of IPv6 is no address at first.
+// connect connects once the kernel has enabled the new addresses: an IPv6 address is unusable at first.
 func connect(t *testing.T, from *redirecttest.Namespace, caller redirecttest.Caller, to string) (conn net.Conn) {
 	t.Helper()
 	wait.Until(t, "", func() (err error) {
@@ -138,7 +139,8 @@ func connect(t *testing.T, from *redirecttest.Namespace, caller redirecttest.Cal
 	return conn
 }
 
-// rewriteSources makes all connections that reach a machine come from its own address.
+// rewriteSources rewrites the source of all connections that reach a machine to the machine's own
+// address.
 func rewriteSources(t *testing.T, at *redirecttest.Namespace) {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {

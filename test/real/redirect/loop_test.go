@@ -12,17 +12,18 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/redirecttest"
 )
 
-// proxy forwards connections as Envoy does with its capture listeners, and counts them.
+// proxy forwards connections like Envoy's capture listeners, and counts them.
 type proxy struct {
 	pod      *redirecttest.Namespace
 	toApp    redirecttest.Caller
 	accepted atomic.Int32
 }
 
-// loopSize is the number of connections at which a proxy gives up.
+// loopSize is the number of connections at which a proxy stops.
 const loopSize = 20
 
-// start serves the capture ports. Like Envoy's, they close connections to themselves.
+// start serves the capture ports. Like Envoy, it closes connections to the capture ports
+// themselves.
 func (p *proxy) start(t *testing.T) {
 	for port, who := range map[int]redirecttest.Caller{mesh.PortRedirectIn: p.toApp, mesh.PortRedirectOut: envoy} {
 		p.pod.Serve(t, port, func(conn net.Conn) {
@@ -40,7 +41,7 @@ func (p *proxy) start(t *testing.T) {
 	}
 }
 
-// TestNoLoop has all callers connect to all destinations through something that forwards like Envoy, and counts.
+// TestNoLoop has all callers connect to all destinations through a proxy that forwards like Envoy and counts.
 func TestNoLoop(t *testing.T) {
 	w := newWorld(t)
 	w.install(t, defaults())
@@ -50,7 +51,7 @@ func TestNoLoop(t *testing.T) {
 		for name, c := range connections {
 			to := netip.AddrPortFrom(netip.MustParseAddr(at[c.to]), c.port)
 			if c.to == "service" {
-				continue // nobody has these addresses
+				continue // these addresses are unassigned
 			}
 			from := w.pod
 			if c.fromHost {
@@ -58,13 +59,14 @@ func TestNoLoop(t *testing.T) {
 			}
 			p.accepted.Store(0)
 			answer := ask(from, c.who, to)
-			// Envoy's own connections pass one listener, an application's at most one: the host is not in this mesh.
+			// Envoy's own connections pass one listener, and an application's at most one: the host is not in this
+			// mesh.
 			if n := p.accepted.Load(); n > 1 {
 				t.Errorf("%s, %s: one connection became %d", family, name, n)
 			}
 			want := c.straight()
 			if want == strconv.Itoa(int(c.port)) {
-				want = "" // a connection to a capture port is closed
+				want = "" // connections to a capture port are closed
 			}
 			if want != "" && answer != want {
 				t.Errorf("%s, %s: answer = %q, want %q", family, name, answer, want)
@@ -73,7 +75,7 @@ func TestNoLoop(t *testing.T) {
 	}
 }
 
-// TestPriorityPreventsLoop shows what happens to a proxy that does not mark its connections: the tests above could fail.
+// TestPriorityPreventsLoop shows a loop with a proxy that does not mark its connections: the tests above can fail.
 func TestPriorityPreventsLoop(t *testing.T) {
 	w := newWorld(t)
 	w.install(t, defaults())

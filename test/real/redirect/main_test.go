@@ -18,17 +18,22 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// programsVariable has the programs for the test process that is the pod.
+// programsVariable has the programs for the test process in the pod.
 const programsVariable = "SONDE_TEST_POD"
 
-// sidecarUser is the user of everything in the pod but its callers.
+// sidecarUser is the user of all processes in the pod except for its callers.
 const sidecarUser = 5678
 
-// modes of the mesh, and who answers a host without a sidecar that calls the application.
-var modes = map[string]string{"STRICT": "nobody", "PERMISSIVE": "web-1"}
+// pods has a test for each kind of pod. In the modes, the last argument is the response to a host without a sidecar:
+// "no answer" or "web-1".
+var pods = map[string]func(*testing.T, harness.Programs){
+	"STRICT":     func(t *testing.T, programs harness.Programs) { tryInPod(t, programs, "STRICT", "no answer") },
+	"PERMISSIVE": func(t *testing.T, programs harness.Programs) { tryInPod(t, programs, "PERMISSIVE", "web-1") },
+	"gateway":    tryGateway,
+}
 
-// TestRedirection tries in each mode who reaches whom. It runs itself again for each, as the sidecar's user in a network
-// namespace of its own, which is the pod.
+// TestRedirection checks in each mode, and for a gateway, which caller reaches which destination. For each, it runs
+// itself again as the sidecar's user in a new network namespace, which is the pod.
 func TestRedirection(t *testing.T) {
 	slowtest.Skip(t, "real control planes and Envoys in network namespaces")
 	text := os.Getenv(programsVariable)
@@ -42,35 +47,35 @@ func TestRedirection(t *testing.T) {
 		programs, err = harness.Build(t.Context(), harness.Race)
 		must.Do(t, err)
 	}
-	for mode, plain := range modes {
-		t.Run(mode, func(t *testing.T) {
+	for name, try := range pods {
+		t.Run(name, func(t *testing.T) {
 			if text != "" {
-				tryInPod(t, programs, mode, plain)
+				try(t, programs)
 			} else {
-				startPod(t, programs, mode)
+				startPod(t, programs, name)
 			}
 		})
 	}
 }
 
-// startPod runs the test of a mode in a pod.
-func startPod(t *testing.T, programs harness.Programs, mode string) {
+// startPod runs one of the tests in a pod.
+func startPod(t *testing.T, programs harness.Programs, name string) {
 	text, err := json.Marshal(programs)
 	must.Do(t, err)
-	// Not by its path, which may lead through a directory that only root may enter.
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.timeout=5m", "-test.run=^TestRedirection$/^"+mode+"$")
+	// The path of the executable may lead through a directory that only root may enter.
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.timeout=5m", "-test.run=^TestRedirection$/^"+name+"$")
 	cmd.Env = append(os.Environ(), programsVariable+"="+string(text))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET,
 		Credential: &syscall.Credential{Uid: sidecarUser, Gid: sidecarUser},
-		// Devices, rules and the other machine; callers of other users; programs below a home directory that is root's.
+		// For devices, rules and the other machine; callers of other users; programs below root's home directory.
 		AmbientCaps: []uintptr{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_DAC_READ_SEARCH},
 	}
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, fs.ErrPermission) {
 		redirecttest.NotHere(t, "this needs root with all capabilities, to make network namespaces: redirection was not tried with Envoy: "+err.Error())
 	}
-	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestRedirection/"+mode)) {
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestRedirection/"+name)) {
 		t.Errorf("the test in the pod: %v", err)
 	}
 	t.Logf("%s", out)

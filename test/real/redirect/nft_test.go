@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// tables are options with each kind of rule.
+// tables returns options with each kind of rule.
 func tables() map[string]redirect.Options {
 	changed := func(change func(*redirect.Options)) redirect.Options {
 		o := defaults()
@@ -33,10 +33,11 @@ func tables() map[string]redirect.Options {
 		"TCP probes, IPv6": changed(func(o *redirect.Options) { o.Families, o.TCPProbes = redirect.IPv6, probes }),
 		"guarded":          changed(func(o *redirect.Options) { o.GuardedPort = 9000 }),
 		"outbound only":    changed(func(o *redirect.Options) { o.OutboundOnly = true }),
+		"gateway":          changed(func(o *redirect.Options) { o.OutboundOnly, o.Readiness, o.GuardedPort = true, true, 9000 }),
 	}
 }
 
-// TestAsNftPrints compares what is described, as in the golden files, with what nft makes of the rules in the kernel.
+// TestAsNftPrints compares the golden files with nft's output of the rules in the kernel.
 func TestAsNftPrints(t *testing.T) {
 	nft, err := exec.LookPath("nft")
 	if err != nil {
@@ -53,7 +54,7 @@ func TestAsNftPrints(t *testing.T) {
 				out, err = exec.Command(nft, "list", "table", "inet", redirect.TableName).Output()
 				return err
 			}))
-			// a user with that id has a name on machines where Envoy is installed
+			// the user id has a name on machines where Envoy is installed
 			got := strings.ReplaceAll(string(out), `skuid "kuma-dp"`, "skuid 5678")
 			if diff := cmp.Diff(redirect.Describe(o), got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)

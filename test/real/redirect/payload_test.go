@@ -44,14 +44,15 @@ var payloads = map[string]func(t *testing.T, w *world, to netip.AddrPort) (*net.
 	"in the SYN": sendInSYN,
 }
 
-// TestPayload sends bytes to the port of a probe: none arrives, and the sender is told so. At the excluded port, all arrive.
+// TestPayload sends bytes to the port of a probe: none arrives, and the sender gets a reset. At the excluded port,
+// all bytes arrive.
 func TestPayload(t *testing.T) {
 	for family := range addresses {
 		for name, send := range payloads {
 			t.Run(family+", "+name, func(t *testing.T) {
 				w, app := newProbedPod(t), newServer(nil)
-				must.Do(t, w.pod.Do(func() error { return fastOpen("0x602") })) // whoever listens takes a SYN with data, without a cookie
-				must.Do(t, w.host.Do(func() error { return fastOpen("0x5") }))  // whoever connects may send one, without a cookie
+				must.Do(t, w.pod.Do(func() error { return fastOpen("0x602") })) // listeners accept data in a SYN without a cookie
+				must.Do(t, w.host.Do(func() error { return fastOpen("0x5") }))  // clients may send data in a SYN without a cookie
 				for _, port := range []uint16{appPort, excludedPort} {
 					w.pod.ServeAt(t, netip.AddrPortFrom(wildcards[family], port), app.handle)
 				}
@@ -63,7 +64,7 @@ func TestPayload(t *testing.T) {
 					t.Errorf("the sender's connection ended with %v, want a reset", err)
 				}
 				if n := app.received.Load(); n != 0 {
-					t.Errorf("the application received %d bytes, want none", n)
+					t.Errorf("the application received %d bytes, want 0", n)
 				}
 				conn, err = send(t, w, addrPort(family, "pod", excludedPort))
 				must.Do(t, errors.Join(err, conn.CloseWrite()))
@@ -89,7 +90,7 @@ func (w *world) send(t *testing.T, to netip.AddrPort, sizeBytes int) (*net.TCPCo
 // sendInSYN connects with TCP Fast Open.
 func sendInSYN(t *testing.T, w *world, to netip.AddrPort) (*net.TCPConn, error) {
 	t.Helper()
-	const sentInSYN = 32 // TCPI_OPT_SYN_DATA of linux/tcp.h: the other side has taken it
+	const sentInSYN = 32 // TCPI_OPT_SYN_DATA of linux/tcp.h: the peer has accepted the data
 	fd := w.socket(t, to)
 	if err := unix.Sendto(fd, []byte("GET /"), unix.MSG_FASTOPEN, sockaddr(to)); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
@@ -102,7 +103,7 @@ func sendInSYN(t *testing.T, w *world, to netip.AddrPort) (*net.TCPConn, error) 
 	return fileConn(t, fd), nil
 }
 
-// socket returns a TCP socket of the host, for which the caller is responsible.
+// socket returns a TCP socket of the host, which the caller must close.
 func (w *world) socket(t *testing.T, to netip.AddrPort) (fd int) {
 	t.Helper()
 	must.Do(t, w.host.Do(func() (err error) {
@@ -133,7 +134,7 @@ func fileConn(t *testing.T, fd int) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// control calls f with the socket of a connection.
+// control calls f with the file descriptor of a connection.
 func control(t *testing.T, conn *net.TCPConn, f func(fd int) error) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
@@ -143,8 +144,8 @@ func control(t *testing.T, conn *net.TCPConn, f func(fd int) error) {
 	must.Do(t, errors.Join(outer, inner))
 }
 
-// forge returns a second socket for a connection of the host, which takes the other end for another port of the pod: that of
-// the application, past the redirection.
+// forge returns a second socket for a connection of the host whose remote port is the application's own port, so that
+// it bypasses the redirection.
 func (w *world) forge(t *testing.T, conn *net.TCPConn, to netip.AddrPort) *net.TCPConn {
 	t.Helper()
 	const receiving, sending = 1, 2                 // TCP_RECV_QUEUE and TCP_SEND_QUEUE of linux/tcp.h
@@ -178,8 +179,8 @@ func (w *world) forge(t *testing.T, conn *net.TCPConn, to netip.AddrPort) *net.T
 	return fileConn(t, fd)
 }
 
-// sayLast sends a text and the end of the stream in one packet. Connection tracking takes it for invalid if it knows no such
-// connection, so NAT leaves it alone.
+// sayLast sends a text and FIN in one packet. Connection tracking treats the packet as invalid if it has no such
+// connection, so NAT does not change it.
 func sayLast(conn *net.TCPConn, text string) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -191,8 +192,8 @@ func sayLast(conn *net.TCPConn, text string) error {
 	return errors.Join(outer, inner, err, conn.CloseWrite())
 }
 
-// TestInvalidInput opens a probe's connection, and then says something on it with packets for the application's own port. They
-// would enter the connection if nothing dropped them, past Envoy.
+// TestInvalidInput opens a probe's connection, and then sends packets on it to the application's own port. If nothing
+// dropped them, they would reach the connection, bypassing Envoy.
 func TestInvalidInput(t *testing.T) {
 	for family := range addresses {
 		for _, flush := range []bool{false, true} {
@@ -204,7 +205,7 @@ func TestInvalidInput(t *testing.T) {
 				w.pod.ServeAt(t, netip.AddrPortFrom(wildcards[family], appPort), app.handle)
 				conn := w.dial(t, addrPort(family, "pod", probePort))
 				must.Do(t, sayLast(w.forge(t, conn, addrPort(family, "pod", appPort)), "GET /"))
-				must.Do(t, conn.Close()) // comes after the forged packet, and ends the connection if that one did not
+				must.Do(t, conn.Close()) // arrives after the forged packet, and closes the connection if that packet did not
 				app.wantEnd(t, family, nil)
 				if got := app.received.Load() > 0; got != flush {
 					t.Errorf("the application received %d bytes", app.received.Load())
@@ -214,9 +215,9 @@ func TestInvalidInput(t *testing.T) {
 	}
 }
 
-// TestForgottenConnection has an application speak on a probe's connection that connection tracking has forgotten. Its packets
-// would leave with its own port, and the host takes them for answers to its forged socket. The prober has a port that is
-// excluded for outbound, so that they would not be redirected to Envoy, either.
+// TestForgottenConnection has an application send on a probe's connection that connection tracking has removed. Its
+// packets would leave with its own port, and the host would treat them as responses to its forged socket. The
+// prober's port is excluded for outbound, so that the packets are not redirected to Envoy, either.
 func TestForgottenConnection(t *testing.T) {
 	speakers := map[string]func(*net.TCPConn, string) error{
 		"goes on": func(conn *net.TCPConn, text string) error {
@@ -237,7 +238,7 @@ func TestForgottenConnection(t *testing.T) {
 					w.pod.ServeAt(t, netip.AddrPortFrom(wildcards[family], appPort), func(conn net.Conn) {
 						<-speak
 						said <- say(conn.(*net.TCPConn), "secret")
-						_, _ = conn.Read(make([]byte, 1)) // until it is reset, or the test ends
+						_, _ = conn.Read(make([]byte, 1)) // until a reset, or the end of the test
 					})
 					conn := w.dialFrom(t, addrPort(family, "host", excludedPort), addrPort(family, "pod", probePort))
 					forged := w.forge(t, conn, addrPort(family, "pod", appPort))
@@ -247,7 +248,7 @@ func TestForgottenConnection(t *testing.T) {
 					must.Do(t, forged.SetReadDeadline(time.Now().Add(5*pause)))
 					n, err := forged.Read(make([]byte, 10))
 					if got := n > 0; got != flush {
-						t.Errorf("the host heard %d bytes: %v", n, err)
+						t.Errorf("the host received %d bytes: %v", n, err)
 					}
 				})
 			}

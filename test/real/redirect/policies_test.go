@@ -22,7 +22,7 @@ import (
 // Virtual addresses of services whose endpoints are on the host.
 var keptAt = map[string]string{"http": "198.51.100.8:80", "tcp": "198.51.100.9:80"}
 
-// sources are further addresses of the pod: to a service with affinity each is a caller.
+// sources returns further addresses of the pod: for a service with affinity, each is a caller.
 func sources() []netip.Addr {
 	var all []netip.Addr
 	for i := range byte(8) {
@@ -52,7 +52,8 @@ func (w *pair) put(t *testing.T, fields string) {
 	}
 }
 
-// answerer calls from an address on a connection of its own, for somebody else as a proxy would, and returns which endpoint answers.
+// answerer calls from an address on a new connection, with a forwarded-for header like a proxy's, and returns the
+// endpoint that responds.
 func (w *pair) answerer(from netip.Addr, at, forwardedFor string) (string, error) {
 	w.calls++
 	conn, err := w.pod.Dial(redirecttest.Caller{User: application.User, From: from}, netip.MustParseAddrPort(at))
@@ -75,7 +76,8 @@ func (w *pair) answerer(from netip.Addr, at, forwardedFor string) (string, error
 	return said.Instance, nil
 }
 
-// keepsToAnEndpoint calls services with affinity. The callers are told apart by their own addresses, not by those that they name.
+// keepsToAnEndpoint calls services with affinity, which depends on the callers' own addresses, not on the
+// forwarded-for header.
 func (w *pair) keepsToAnEndpoint(t *testing.T) {
 	t.Helper()
 	for i := range 6 {
@@ -89,7 +91,7 @@ func (w *pair) keepsToAnEndpoint(t *testing.T) {
 	for protocol, at := range keptAt {
 		answers := map[string]bool{}
 		for _, from := range sources() {
-			must.Poll(t, "one endpoint to answer "+from.String()+" over "+protocol, func(context.Context) error {
+			must.Poll(t, "one endpoint to respond to"+from.String()+" over "+protocol, func(context.Context) error {
 				var kept string
 				for i := range 10 {
 					now, err := w.answerer(from, at, fmt.Sprint("203.0.113.", i))
@@ -111,7 +113,7 @@ func (w *pair) keepsToAnEndpoint(t *testing.T) {
 	}
 }
 
-// staysOnItsNode calls services without an endpoint on the pod's node, which then has one.
+// staysOnItsNode calls services that first have no endpoint on the pod's node, and then have one.
 func (w *pair) staysOnItsNode(t *testing.T) {
 	t.Helper()
 	w.put(t, "internalTrafficPolicy: Local")

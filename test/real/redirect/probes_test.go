@@ -19,14 +19,14 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// The ports of the tests. Port 9000 is excluded for both directions: what arrives there shows that a test could fail.
+// The ports of the tests. Port 9000 is excluded for both directions: what arrives there shows that a test can fail.
 const (
 	probePort    = 9001
 	appPort      = 6853
 	excludedPort = 9000
 )
 
-// pause is how long nothing must arrive.
+// pause is how long the tests wait for unexpected data.
 const pause = 100 * time.Millisecond
 
 func tcpProbe(port, target int) redirect.TCPProbe {
@@ -48,7 +48,7 @@ func newProbedPod(t *testing.T) *world {
 	return w
 }
 
-// addrPort returns a port of an address of a family's table.
+// addrPort returns a port at an address of a family's table.
 func addrPort(family, name string, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(addresses[family][name]), port)
 }
@@ -56,16 +56,18 @@ func addrPort(family, name string, port uint16) netip.AddrPort {
 // The pod has two addresses of each family.
 const second4, second6 = "192.0.2.3", "2001:db8::3"
 
-// wildcards are the addresses of servers that listen on all.
+// wildcards are the addresses of servers that listen on all addresses.
 var wildcards = map[string]netip.Addr{"IPv4": netip.IPv4Unspecified(), "IPv6": netip.IPv6Unspecified()}
 
-// end is how a connection ended for the application: without an error if the prober closed it.
+// end is the end of a connection as the application sees it: without an error if the prober closed
+// it.
 type end struct {
 	from netip.Addr
 	err  error
 }
 
-// server is an application that greets whoever connects, if it has a greeting, and counts what it hears.
+// server is an application that sends its greeting, if any, to each client, and counts the received
+// bytes.
 type server struct {
 	greeting []byte
 	received atomic.Int64
@@ -103,7 +105,8 @@ func (s *server) wantEnd(t *testing.T, family string, want error) {
 	}
 }
 
-// wantRefused connects, and is refused: where the packets were dropped, the kernel would say after minutes that nobody answers.
+// wantRefused expects a refused connection: if the packets were dropped, the kernel would time out after
+// minutes.
 func wantRefused(t *testing.T, from *redirecttest.Namespace, who redirecttest.Caller, to netip.AddrPort) {
 	t.Helper()
 	conn, err := from.Dial(who, to)
@@ -111,7 +114,7 @@ func wantRefused(t *testing.T, from *redirecttest.Namespace, who redirecttest.Ca
 		_ = conn.Close()
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("user %d with priority %d connects to %s: %v, want it refused", who.User, who.Priority, to, err)
+		t.Errorf("user %d with priority %d connects to %s: %v, want a refusal", who.User, who.Priority, to, err)
 	}
 }
 
@@ -124,7 +127,7 @@ func (w *world) dial(t *testing.T, to netip.AddrPort) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// TestTCPProbe connects and closes as the kubelet does, which lets a socket linger for a second.
+// TestTCPProbe connects and closes as the kubelet does, with a linger time of a second.
 func TestTCPProbe(t *testing.T) {
 	ways := map[string]func(*net.TCPConn) error{
 		"close":        func(*net.TCPConn) error { return nil },
@@ -153,7 +156,8 @@ func TestTCPProbe(t *testing.T) {
 	}
 }
 
-// TestTCPProbeRefused has listeners that the kubelet could not reach without a mesh, and callers that the rules are not for.
+// TestTCPProbeRefused has listeners that the kubelet could not reach without a mesh, and callers to whom the rules do
+// not apply.
 func TestTCPProbeRefused(t *testing.T) {
 	for family := range addresses {
 		t.Run(family, func(t *testing.T) {
@@ -170,7 +174,7 @@ func TestTCPProbeRefused(t *testing.T) {
 	}
 }
 
-// TestTCPProbeAddresses has an application that listens on one of several addresses: that one is open, and no other.
+// TestTCPProbeAddresses has an application that listens on one of several addresses: only that address is open.
 func TestTCPProbeAddresses(t *testing.T) {
 	for family, all := range map[string][]string{"IPv4": {pod4, second4}, "IPv6": {pod6, second6}} {
 		for _, open := range all {
@@ -191,7 +195,8 @@ func TestTCPProbeAddresses(t *testing.T) {
 	}
 }
 
-// TestTCPProbeFamilies has rules for one family: the probe's port does not exist in the other, and applications hear everything.
+// TestTCPProbeFamilies has rules for one family: the probe's port is closed in the other family, and applications
+// receive all data.
 func TestTCPProbeFamilies(t *testing.T) {
 	others := map[string]redirect.Families{"IPv4": redirect.IPv6, "IPv6": redirect.IPv4}
 	for family, other := range others {
@@ -209,7 +214,7 @@ func TestTCPProbeFamilies(t *testing.T) {
 			must.Do(t, err)
 			app.wantEnd(t, family, nil)
 			if string(answer) != "hello" || app.received.Load() != 5 {
-				t.Errorf("the host heard %q, the application %d bytes", answer, app.received.Load())
+				t.Errorf("the host received %q, the application %d bytes", answer, app.received.Load())
 			}
 		})
 	}
@@ -230,7 +235,8 @@ func TestTCPProbesOfOnePort(t *testing.T) {
 	}
 }
 
-// TestGreeting has applications that speak first: nothing arrives, and their connections end as if the prober had gone.
+// TestGreeting has applications that send first: nothing arrives, and their connections end as if the prober had
+// closed them.
 func TestGreeting(t *testing.T) {
 	greetings := map[string][]byte{"short": []byte("220 ready\r\n"), "of many packets": make([]byte, 100<<10)}
 	for family := range addresses {
@@ -244,11 +250,11 @@ func TestGreeting(t *testing.T) {
 				app.wantEnd(t, family, syscall.ECONNRESET)
 				must.Do(t, conn.SetReadDeadline(time.Now().Add(pause)))
 				if n, err := conn.Read(make([]byte, 1)); n != 0 || !isTimeout(err) {
-					t.Errorf("the prober read %d bytes: %v, want none", n, err)
+					t.Errorf("the prober read %d bytes: %v, want 0", n, err)
 				}
 				heard, err := io.ReadFull(w.dial(t, addrPort(family, "pod", excludedPort)), make([]byte, len(greeting)))
 				if err != nil {
-					t.Errorf("at the excluded port, the host heard %d bytes: %v", heard, err)
+					t.Errorf("at the excluded port, the host received %d bytes: %v", heard, err)
 				}
 			})
 		}
@@ -268,15 +274,15 @@ func TestCheckOtherProbes(t *testing.T) {
 	newer := withProbes(tcpProbe(9002, 6853), tcpProbe(9001, 6853))
 	must.Do(t, n.Do(func() error { return redirect.Install(older) }))
 	want := []string{
-		"chain prerouting: this rule is missing: tcp dport 9002 dnat ip to ip daddr:6853",
-		"chain prerouting: this rule is missing: tcp dport 9002 dnat ip6 to ip6 daddr:6853",
-		"chain prerouting: this rule should not be there: tcp dport 9002 dnat ip to ip daddr:3306",
-		"chain prerouting: this rule should not be there: tcp dport 9002 dnat ip6 to ip6 daddr:3306",
-		"chain probe_input: this rule should not be there: tcp dport 3306 ct state invalid drop",
-		"chain probe_input: this rule should not be there: tcp dport 3306 ct direction original ct status dnat jump payload",
-		"chain probe_output: this rule should not be there: tcp sport 3306 ct state invalid drop",
-		"chain probe_output: this rule should not be there: tcp sport 3306 ct state new tcp flags ! syn meta l4proto tcp reject with tcp reset",
-		"chain probe_output: this rule should not be there: tcp sport 3306 ct direction reply ct status dnat jump payload",
+		"chain prerouting: missing rule: tcp dport 9002 dnat ip to ip daddr:6853",
+		"chain prerouting: missing rule: tcp dport 9002 dnat ip6 to ip6 daddr:6853",
+		"chain prerouting: unexpected rule: tcp dport 9002 dnat ip to ip daddr:3306",
+		"chain prerouting: unexpected rule: tcp dport 9002 dnat ip6 to ip6 daddr:3306",
+		"chain probe_input: unexpected rule: tcp dport 3306 ct state invalid drop",
+		"chain probe_input: unexpected rule: tcp dport 3306 ct direction original ct status dnat jump payload",
+		"chain probe_output: unexpected rule: tcp sport 3306 ct state invalid drop",
+		"chain probe_output: unexpected rule: tcp sport 3306 ct state new tcp flags ! syn meta l4proto tcp reject with tcp reset",
+		"chain probe_output: unexpected rule: tcp sport 3306 ct direction reply ct status dnat jump payload",
 	}
 	if diff := cmp.Diff(want, differences(t, n, newer)); diff != "" {
 		t.Errorf("Check() of other probes: -want +got:\n%s", diff)
@@ -287,9 +293,9 @@ func TestCheckOtherProbes(t *testing.T) {
 			t.Errorf("Check() = %q", got)
 		}
 	}
-	without := []string{"chain payload is not ours", "chain probe_input is not ours", "chain probe_output is not ours"}
+	without := []string{"chain payload is unknown", "chain probe_input is unknown", "chain probe_output is unknown"}
 	if got := differences(t, n, none); !slices.Equal(got[len(got)-3:], without) {
-		t.Errorf("Check() without probes = %q, want it to end with %q", got, without)
+		t.Errorf("Check() without probes = %q, want the suffix %q", got, without)
 	}
 	must.Do(t, n.Do(func() error { return redirect.Install(none) }))
 	if got := differences(t, n, none); len(got) > 0 {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// The machines: a pod, and a host without a sidecar to which all routes of the pod lead.
+// The machines: a pod, and a host without a sidecar, which receives all routes of the pod.
 const (
 	pod4, pod6   = "192.0.2.2", "2001:db8::2"
 	host4, host6 = "192.0.2.1", "2001:db8::1"
@@ -28,7 +29,8 @@ const (
 
 var application = redirecttest.Caller{User: 1000}
 
-// install has the arguments of the init container in testdata/inject/seed, and of one in the per-port mode.
+// install has the arguments of the init container in testdata/inject/seed, and of an init container in the
+// per-port mode.
 var install = []string{
 	"install", "transparent-proxy", "--redirect-outbound-port", "15001", "--redirect-inbound=true", "--redirect-inbound-port", "15006",
 	"--kuma-dp-uid", "5678", "--exclude-inbound-ports", "9000,9800", "--exclude-outbound-ports", "", "--verbose", "--ip-family-mode", "dualstack",
@@ -42,11 +44,15 @@ type pair struct {
 	machine   *harness.Machine
 	proxy     *harness.Proxy
 	calls     int64
+	// seen is the last caller's address that the application received.
+	seen string
+	// gateway means that the pod's incoming connections are not redirected.
+	gateway bool
 }
 
-func newPair(t *testing.T, programs harness.Programs, own *redirecttest.Namespace, mode string) *pair {
+func newPair(t *testing.T, programs harness.Programs, own *redirecttest.Namespace, mode string, gateway bool) *pair {
 	t.Helper()
-	w := &pair{programs: programs, pod: own, host: redirecttest.New(t)}
+	w := &pair{programs: programs, pod: own, host: redirecttest.New(t), gateway: gateway}
 	redirecttest.Join(t, w.pod, w.host, [2][]string{append([]string{pod4 + "/24", pod6 + "/64"}, otherSources()...), {host4 + "/24", host6 + "/64"}})
 	must.Do(t, w.pod.Do(func() error {
 		for _, gateway := range []string{host4, host6} {
@@ -61,14 +67,18 @@ func newPair(t *testing.T, programs harness.Programs, own *redirecttest.Namespac
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"instance\": \"the host\"}")
 		}
 	})
-	must.Do(t, w.sondeDP(t, install...))
+	must.Do(t, w.sondeDP(t, w.install()...))
 	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
 	p, err := m.Prepare(harness.ProxyOptions{Name: "web-1", Service: "web", AgentArgs: []string{"--metrics-addr=:5670"}})
 	must.Do(t, err)
 	w.machine, w.proxy, p.AppAddress = m, p, "[::]:8080"
-	// One endpoint each: Envoy must not be able to go to the one of the other family.
+	// One endpoint each: Envoy must not be able to use the endpoint of the other family.
 	for name, at := range map[string]string{"web": destinations["the pod's service"][0], "web6": destinations["the pod's service"][1]} {
-		must.Do(t, m.Put(name+".yaml", "type: Service\nmesh: default\nname: "+name+"\nprotocol: http\naddresses: ['"+at+"']\n"))
+		service := "type: Service\nmesh: default\nname: " + name + "\nprotocol: http\naddresses: ['" + at + "']\n"
+		if gateway { // like a port of the pod without an inbound
+			service += "endpoints: [{address: '" + map[string]string{"web": pod4, "web6": pod6}[name] + "', port: 8080}]\n"
+		}
+		must.Do(t, m.Put(name+".yaml", service))
 	}
 	w.declare(t, "")
 	must.Do(t, p.StartApp(t.Context()))
@@ -82,18 +92,31 @@ func newPair(t *testing.T, programs harness.Programs, own *redirecttest.Namespac
 	return w
 }
 
+// install returns the arguments of the init container.
+func (w *pair) install() []string {
+	if !w.gateway {
+		return install
+	}
+	args := slices.DeleteFunc(slices.Clone(install), func(arg string) bool { return arg == "--redirect-inbound=true" })
+	return append(args, "--redirect-inbound=false", "--redirect-readiness")
+}
+
 // declare writes the Dataplane of the pod, which is on a node.
 func (w *pair) declare(t *testing.T, node string) {
 	t.Helper()
+	serves := `inbound:
+  - {port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}
+  - {port: 8080, tags: {kuma.io/service: web6, kuma.io/protocol: http}, address: '` + pod6 + `'}`
+	if w.gateway {
+		serves = "gateway: {tags: {kuma.io/service: web}}"
+	}
 	must.Do(t, w.machine.Put("web-1.yaml", `type: Dataplane
 mesh: default
 name: web-1
 labels: {sonde.dev/node: "`+node+`"}
 networking:
   address: `+pod4+`
-  inbound:
-  - {port: 8080, tags: {kuma.io/service: web, kuma.io/protocol: http}}
-  - {port: 8080, tags: {kuma.io/service: web6, kuma.io/protocol: http}, address: '`+pod6+`'}
+  `+serves+`
   transparentProxying: {redirectPortInbound: 15006, redirectPortOutbound: 15001}
 `))
 }
@@ -108,7 +131,7 @@ func (w *pair) sondeDP(t *testing.T, args ...string) error {
 	return nil
 }
 
-// ask makes one call and returns who answers and whether Envoy says that it came over mTLS: "web-1", "web-1 over mTLS".
+// ask makes a call, and returns who responds, and whether Envoy reports mTLS: "web-1", "web-1 over mTLS".
 func (w *pair) ask(from *redirecttest.Namespace, who redirecttest.Caller, to string) string {
 	w.calls++
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
@@ -123,7 +146,7 @@ func (w *pair) ask(from *redirecttest.Namespace, who redirecttest.Caller, to str
 	}}
 	answer, err := client.Get("http://" + to + "/readyz")
 	if err != nil {
-		return "nobody"
+		return "no answer"
 	}
 	defer func() { _ = answer.Body.Close() }()
 	body, err := io.ReadAll(answer.Body)
@@ -132,8 +155,9 @@ func (w *pair) ask(from *redirecttest.Namespace, who redirecttest.Caller, to str
 	}
 	var said harness.Answer
 	if json.Unmarshal(body, &said) != nil || said.Instance == "" {
-		return "the agent" // its readiness is no answer of an application
+		return "the agent" // the readiness response is not the application's
 	}
+	w.seen = said.Remote
 	if said.Headers.Get("X-Forwarded-Client-Cert") != "" {
 		return said.Instance + " over mTLS"
 	}
@@ -155,21 +179,24 @@ var destinations = map[string][2]string{
 	"a capture of the host": {host4 + ":15006", "[" + host6 + "]:15006"},
 }
 
-// tryInPod tries, in the pod, who reaches whom through the real Envoy, and with how many connections. plain is who answers a host
-// without a sidecar that calls the application.
+// tryInPod checks in the pod which caller reaches which destination through the real Envoy, and over how many
+// connections. plain is the response to a host without a sidecar that calls the application.
 func tryInPod(t *testing.T, programs harness.Programs, mode, plain string) {
 	own := redirecttest.Own(t)
 	must.Do(t, own.Do(redirecttest.LoopbackUp))
-	w := newPair(t, programs, own, mode)
+	w := newPair(t, programs, own, mode, false)
 	w.try(t, "the host", w.host, map[string]string{
-		"the pod's application": plain, "an excluded port": "excluded", "the pod's readiness": "the agent", "a TCP probe's port": "nobody",
-		"the inbound capture": "nobody", "the outbound capture": "nobody",
+		"the pod's application": plain, "an excluded port": "excluded", "the pod's readiness": "the agent", "a TCP probe's port": "no answer",
+		"the inbound capture": "no answer", "the outbound capture": "no answer",
 	})
 	w.try(t, "the application", w.pod, map[string]string{
 		"the pod's application": "web-1", "an excluded port": "excluded", "the pod's service": "web-1 over mTLS",
-		"the pod's readiness": "nobody", "the inbound capture": "nobody", "the outbound capture": "nobody", "a TCP probe's port": "nobody",
-		"loopback": "web-1", "capture on loopback": "nobody", "the host": "the host", "a capture of the host": "nobody",
+		"the pod's readiness": "no answer", "the inbound capture": "no answer", "the outbound capture": "no answer", "a TCP probe's port": "no answer",
+		"loopback": "web-1", "capture on loopback": "no answer", "the host": "the host", "a capture of the host": "no answer",
 	})
+	if plain != "no answer" {
+		w.sees(t, pod4) // Envoy makes the connection
+	}
 	w.probe(t)
 	w.scrape(t)
 	w.noLoop(t)
@@ -179,12 +206,34 @@ func tryInPod(t *testing.T, programs harness.Programs, mode, plain string) {
 	must.Do(t, w.sondeDP(t, "check", "transparent-proxy", "--exclude-inbound-ports=9000,9800", "--metrics-port=5670", "--redirect-tcp-probes=9001:8080"))
 	must.Do(t, w.sondeDP(t, "uninstall", "transparent-proxy"))
 	w.try(t, "the host, without redirection,", w.host, map[string]string{
-		"the pod's application": "web-1", "an excluded port": "excluded", "the pod's readiness": "nobody",
+		"the pod's application": "web-1", "an excluded port": "excluded", "the pod's readiness": "no answer",
 	})
 	w.scrape(t)
-	if err := w.sondeDP(t, "check", "transparent-proxy"); err == nil || !strings.Contains(err.Error(), "there is no table inet sonde") {
+	if err := w.sondeDP(t, "check", "transparent-proxy"); err == nil || !strings.Contains(err.Error(), "table inet sonde is missing") {
 		t.Errorf("check without rules: %v", err)
 	}
+}
+
+// tryGateway has a pod that accepts calls from anywhere in a mesh in mode STRICT, while its own calls pass
+// its Envoy.
+func tryGateway(t *testing.T, programs harness.Programs) {
+	own := redirecttest.Own(t)
+	must.Do(t, own.Do(redirecttest.LoopbackUp))
+	w := newPair(t, programs, own, "STRICT", true)
+	w.try(t, "the host", w.host, map[string]string{
+		"the pod's application": "web-1", "an excluded port": "excluded", "the pod's readiness": "the agent", "a TCP probe's port": "no answer",
+		"the inbound capture": "no answer", "the outbound capture": "no answer",
+	})
+	w.try(t, "the application", w.pod, map[string]string{
+		"the pod's application": "web-1", "the pod's service": "web-1", "the pod's readiness": "no answer", "the inbound capture": "no answer",
+		"the outbound capture": "no answer", "loopback": "web-1", "capture on loopback": "no answer", "the host": "the host",
+	})
+	w.sees(t, host4)
+	w.probe(t)
+	w.scrape(t)
+	w.noLoop(t)
+	w.nothingOutside(t, "STRICT") // only Envoy can refuse it
+	must.Do(t, w.sondeDP(t, append([]string{"check"}, w.install()[1:]...)...))
 }
 
 // try calls each destination over both families.
@@ -199,17 +248,36 @@ func (w *pair) try(t *testing.T, who string, from *redirecttest.Namespace, want 
 	}
 }
 
-// nothingOutside has the mesh let nothing out: the application then reaches its services and nothing else.
+// sees compares the caller's address that the application receives when the host calls, because allow
+// lists depend on it.
+func (w *pair) sees(t *testing.T, want string) {
+	t.Helper()
+	w.ask(w.host, application, destinations["the pod's application"][0])
+	if host, _, _ := net.SplitHostPort(w.seen); host != want {
+		t.Errorf("the application sees %q, want %s", w.seen, want)
+	}
+}
+
+// nothingOutside disables calls to destinations outside of the mesh: the application then reaches only its
+// services.
 func (w *pair) nothingOutside(t *testing.T, mode string) {
 	t.Helper()
 	must.Do(t, w.machine.Put("mesh.yaml", harness.MeshYAML(mode)+"networking: {outbound: {passthrough: false}}\n"))
 	must.Poll(t, "the host to be out of reach", func(context.Context) error {
-		if got := w.ask(w.pod, application, destinations["the host"][0]); got != "nobody" {
+		if got := w.ask(w.pod, application, destinations["the host"][0]); got != "no answer" {
 			return fmt.Errorf("%s answers", got)
 		}
 		return nil
 	})
-	w.try(t, "the application, with nothing outside,", w.pod, map[string]string{"the host": "nobody", "the pod's service": "web-1 over mTLS"})
+	w.try(t, "the application, with nothing outside,", w.pod, map[string]string{"the host": "no answer", "the pod's service": w.overMesh()})
+}
+
+// overMesh returns who responds at the pod's service.
+func (w *pair) overMesh() string {
+	if w.gateway {
+		return "web-1"
+	}
+	return "web-1 over mTLS"
 }
 
 // probe connects to the port of the TCP probe, which is open in each mode of the mesh.
@@ -225,7 +293,8 @@ func (w *pair) probe(t *testing.T) {
 	}
 }
 
-// scrape has a Prometheus without a sidecar ask for the metrics of the pod, whatever the mode of the mesh, at both of its addresses.
+// scrape requests the metrics of the pod at both of its addresses, like a Prometheus without a sidecar. They work in
+// each mode of the mesh.
 func (w *pair) scrape(t *testing.T) {
 	t.Helper()
 	for _, at := range []string{pod4 + ":5670", "[" + pod6 + "]:5670"} {
@@ -242,14 +311,15 @@ func (w *pair) scrape(t *testing.T) {
 	}
 }
 
-// noLoop compares the connections that Envoy has accepted with the calls: one enters at most two of its listeners.
+// noLoop compares the number of connections that Envoy has accepted with the calls: a call enters at most two of
+// its listeners.
 func (w *pair) noLoop(t *testing.T) {
 	t.Helper()
 	stats, err := w.proxy.Stats(t.Context(), `listener\.(?:inbound|outbound).*\.downstream_cx_total`)
 	must.Do(t, err)
 	var accepted int64
 	for name, n := range stats {
-		if !strings.Contains(name, ".worker_") { // a part of another one
+		if !strings.Contains(name, ".worker_") { // included in the listener's total
 			accepted += n
 		}
 	}

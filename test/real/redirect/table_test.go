@@ -16,12 +16,12 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// table is what redirect.Install makes.
+// table is the table that redirect.Install creates.
 func table() *nftables.Table {
 	return &nftables.Table{Name: redirect.TableName, Family: nftables.TableFamilyINet}
 }
 
-// change makes a change to the kernel's tables in the namespace.
+// change changes the kernel's tables in the namespace.
 func change(t *testing.T, n *redirecttest.Namespace, commands func(*nftables.Conn)) {
 	t.Helper()
 	must.Do(t, n.Do(func() error {
@@ -34,7 +34,7 @@ func change(t *testing.T, n *redirecttest.Namespace, commands func(*nftables.Con
 	}))
 }
 
-// differences returns what Check says.
+// differences returns the result of Check.
 func differences(t *testing.T, n *redirecttest.Namespace, o redirect.Options) (differences []string) {
 	t.Helper()
 	must.Do(t, n.Do(func() (err error) {
@@ -54,19 +54,19 @@ func TestCheck(t *testing.T) {
 		"nothing": {nil, nil},
 		"no table": {
 			func(c *nftables.Conn) { c.DelTable(table()) },
-			[]string{"there is no table inet sonde"},
+			[]string{"table inet sonde is missing"},
 		},
 		"no rules": {
 			func(c *nftables.Conn) { c.FlushChain(&nftables.Chain{Name: "inbound", Table: table()}) },
 			[]string{
-				"chain inbound: this rule is missing: tcp dport 9000 return",
-				"chain inbound: this rule is missing: tcp dport 9800 return",
-				"chain inbound: this rule is missing: meta l4proto tcp redirect to :15006",
+				"chain inbound: missing rule: tcp dport 9000 return",
+				"chain inbound: missing rule: tcp dport 9800 return",
+				"chain inbound: missing rule: meta l4proto tcp redirect to :15006",
 			},
 		},
 		"a rule more": {
 			func(c *nftables.Conn) { c.InsertRule(&nftables.Rule{Table: table(), Chain: output, Exprs: drop}) },
-			[]string{"chain output: this rule should not be there: [ counter {Bytes:0 Packets:0} ] [ drop ]"},
+			[]string{"chain output: unexpected rule: [ counter {Bytes:0 Packets:0} ] [ drop ]"},
 		},
 		"another order": {
 			func(c *nftables.Conn) {
@@ -79,11 +79,11 @@ func TestCheck(t *testing.T) {
 					c.AddRule(&nftables.Rule{Table: table(), Chain: output, Exprs: r.Exprs})
 				}
 			},
-			[]string{"chain output: the rules have another order"},
+			[]string{"chain output: the rules are in the wrong order"},
 		},
 		"a chain more": {
 			func(c *nftables.Conn) { c.AddChain(&nftables.Chain{Name: "other", Table: table()}) },
-			[]string{"chain other is not ours"},
+			[]string{"chain other is unknown"},
 		},
 		"another priority": {
 			func(c *nftables.Conn) {
@@ -95,7 +95,7 @@ func TestCheck(t *testing.T) {
 				c.AddChain(prerouting)
 				c.AddRule(&nftables.Rule{Table: table(), Chain: prerouting, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: "inbound"}}})
 			},
-			[]string{"chain prerouting has another type, hook, priority or policy"},
+			[]string{"chain prerouting has a wrong type, hook, priority or policy"},
 		},
 		"another type": {
 			func(c *nftables.Conn) {
@@ -106,7 +106,7 @@ func TestCheck(t *testing.T) {
 				c.DelChain(filter)
 				c.AddChain(filter)
 			},
-			[]string{"chain prerouting has another type, hook, priority or policy", "chain prerouting: this rule is missing: jump inbound"},
+			[]string{"chain prerouting has a wrong type, hook, priority or policy", "chain prerouting: missing rule: jump inbound"},
 		},
 		"a chain less": {
 			func(c *nftables.Conn) {
@@ -148,7 +148,7 @@ func described(o redirect.Options) map[string][]string {
 	return chains
 }
 
-// TestCheckEachRule takes each rule of each table out of the kernel: that one is missed, and no other.
+// TestCheckEachRule deletes each rule of each table in the kernel: Check reports exactly that rule.
 func TestCheckEachRule(t *testing.T) {
 	for name, o := range tables() {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestCheckEachRule(t *testing.T) {
 						must.Do(t, err)
 						must.Do(t, c.DelRule(rules[index]))
 					})
-					want := []string{"chain " + chain + ": this rule is missing: " + rule}
+					want := []string{"chain " + chain + ": missing rule: " + rule}
 					if diff := cmp.Diff(want, differences(t, n, o)); diff != "" {
 						t.Errorf("Check(): -want +got:\n%s", diff)
 					}
@@ -172,7 +172,7 @@ func TestCheckEachRule(t *testing.T) {
 	}
 }
 
-// TestCheckDormant has a table that is complete and switched off, as "nft add table inet sonde { flags dormant; }" does.
+// TestCheckDormant has a table that is complete but disabled, as by "nft add table inet sonde { flags dormant; }".
 func TestCheckDormant(t *testing.T) {
 	n := newNamespace(t)
 	must.Do(t, n.Do(func() error { return redirect.Install(defaults()) }))
@@ -206,13 +206,13 @@ func TestCheckDormant(t *testing.T) {
 		_, err = c.Receive()
 		return err
 	}))
-	want := []string{"table inet sonde has flags, such as dormant, which switches it off"}
+	want := []string{"table inet sonde has flags, such as dormant, which disables it"}
 	if diff := cmp.Diff(want, differences(t, n, defaults())); diff != "" {
 		t.Errorf("Check(): -want +got:\n%s", diff)
 	}
 }
 
-// TestOnlyOurs installs over an older table of ours, and leaves those of others alone, whatever they are named.
+// TestOnlyOurs installs over an older table of ours, and does not change other tables, whatever their names.
 func TestOnlyOurs(t *testing.T) {
 	n := newNamespace(t)
 	others := []*nftables.Table{
@@ -228,12 +228,12 @@ func TestOnlyOurs(t *testing.T) {
 	older.ExcludeInboundPorts, older.InboundPort, older.Families = []int{9000, 9001}, 25006, redirect.IPv4
 	must.Do(t, n.Do(func() error { return redirect.Install(older) }))
 	want := []string{
-		"chain inbound: this rule is missing: tcp dport 9800 return",
-		"chain inbound: this rule is missing: meta l4proto tcp redirect to :15006",
-		"chain inbound: this rule should not be there: tcp dport 9001 return",
-		"chain inbound: this rule should not be there: meta l4proto tcp redirect to :25006",
-		"chain prerouting: this rule should not be there: meta nfproto != ipv4 return",
-		"chain output: this rule should not be there: meta nfproto != ipv4 return",
+		"chain inbound: missing rule: tcp dport 9800 return",
+		"chain inbound: missing rule: meta l4proto tcp redirect to :15006",
+		"chain inbound: unexpected rule: tcp dport 9001 return",
+		"chain inbound: unexpected rule: meta l4proto tcp redirect to :25006",
+		"chain prerouting: unexpected rule: meta nfproto != ipv4 return",
+		"chain output: unexpected rule: meta nfproto != ipv4 return",
 	}
 	if diff := cmp.Diff(want, differences(t, n, defaults())); diff != "" {
 		t.Errorf("Check() of an older table: -want +got:\n%s", diff)
@@ -260,13 +260,13 @@ func TestOnlyOurs(t *testing.T) {
 		}
 		left, err := c.ListTables()
 		if len(left) != len(others) {
-			t.Errorf("%d tables are left, want those of others: %d", len(left), len(others))
+			t.Errorf("%d tables are left, want %d of others", len(left), len(others))
 		}
 		return err
 	}))
 }
 
-// TestWithoutCapability takes NET_ADMIN away from the thread.
+// TestWithoutCapability removes NET_ADMIN from the thread.
 func TestWithoutCapability(t *testing.T) {
 	n := newNamespace(t)
 	must.Do(t, n.Do(func() error {
@@ -284,7 +284,7 @@ func TestWithoutCapability(t *testing.T) {
 		"Check":     func() error { _, err := redirect.Check(defaults()); return err },
 	} {
 		err := n.Do(call)
-		if err == nil || !strings.Contains(err.Error(), "this takes the capability NET_ADMIN") {
+		if err == nil || !strings.Contains(err.Error(), "needs the capability NET_ADMIN") {
 			t.Errorf("%s() = %v, want an error that names the capability", name, err)
 		}
 	}

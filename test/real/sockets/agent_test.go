@@ -9,7 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/controlplane"
 )
 
-// TestSocketOptionsOfAgents checks that the kernel closes a connection to a control plane that has vanished, with and without data on the way.
+// TestSocketOptionsOfAgents checks that the kernel closes a connection to an unreachable control plane, with and
+// without data in flight.
 func TestSocketOptionsOfAgents(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -22,10 +23,10 @@ func TestSocketOptionsOfAgents(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	checkOptions(t, conn, map[string]socketOption{
-		"ms until it is closed with data on the way": {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 30_000},
-		"keepalive":                     {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
-		"seconds until the first probe": {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15},
-		"seconds between probes":        {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 5},
-		"probes":                        {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3},
+		"ms until it closes with data in flight": {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 30_000},
+		"keepalive":                              {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+		"seconds until the first probe":          {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15},
+		"seconds between probes":                 {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 5},
+		"probes":                                 {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3},
 	})
 }

@@ -1,3 +1,3 @@
-// Package sockets tests how the agent uses the kernel's sockets: their options, their end, and a process that is stopped while it connects.
-// The packages dpagent/probe and dpagent/scrape test everything else in virtual time.
+// Package sockets tests the agent's kernel sockets: their options, their end, and a process that is stopped while it
+// connects. The packages dpagent/probe and dpagent/scrape test everything else in virtual time.
 package sockets

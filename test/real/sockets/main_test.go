@@ -49,7 +49,7 @@ func table(t *testing.T) (all []entry) {
 		f := strings.Fields(line)
 		state, err := strconv.ParseUint(f[3], 16, 8)
 		if err != nil {
-			continue // the line of titles
+			continue // the header
 		}
 		all = append(all, entry{local: f[1], remote: f[2], state: int(state), inode: f[9]})
 	}
@@ -94,7 +94,7 @@ func listen(t *testing.T) (net.Listener, netip.AddrPort) {
 	return l, l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// full returns the address of a listener with a full backlog: new connections wait.
+// full returns the address of a listener with a full backlog, where new connections wait.
 func full(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, at := listen(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// TestSocketOptionsOfChecks reads the options of a socket while it connects. The redirection recognizes it by its priority.
+// TestSocketOptionsOfChecks reads the options of a connecting socket. The redirection recognizes checks by the
+// socket's priority.
 func TestSocketOptionsOfChecks(t *testing.T) {
 	at := full(t)
 	port := int32(at.Port())
@@ -72,7 +73,7 @@ func TestTCPCheckLeavesNothing(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_ = conn.Close() // it was reset
+			_ = conn.Close() // the client reset it
 		}
 	}()
 	check, err := probe.NewTCPCheck(at, time.Hour, nil, nil)

@@ -37,7 +37,7 @@ func TestSocketOptionsOfScrapes(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	checkOptions(t, conn, map[string]socketOption{
-		"send buffer":           {unix.SOL_SOCKET, unix.SO_SNDBUF, 2 * 64 << 10}, // the kernel doubles it, for what it keeps of its own
+		"send buffer":           {unix.SOL_SOCKET, unix.SO_SNDBUF, 2 * 64 << 10}, // the kernel doubles the value for its bookkeeping
 		"ms until it is closed": {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 10_000},
 	})
 }
@@ -58,7 +58,7 @@ func checkOptions(t *testing.T, conn net.Conn, options map[string]socketOption) 
 	}
 }
 
-// large is an Envoy with so many times 17 KB of statistics.
+// large is an Envoy with this many times 17 KB of statistics.
 type large int
 
 func (l large) Stats(_ context.Context, w io.Writer) error {
@@ -85,7 +85,7 @@ func TestScrapeThatIsNotRead(t *testing.T) {
 		return control(conn, func(fd int) error {
 			info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 			if err == nil && info.State == established {
-				err = errors.New("it is open")
+				err = errors.New("the connection is open")
 			}
 			return err
 		})
@@ -117,10 +117,11 @@ func serveScrapes(t *testing.T, envoy scrape.Statistics) string {
 	return l.Addr().String()
 }
 
-// TestScrapesBesideSlowReaders has clients at several addresses ask again and again, which read slowly, but steadily. The scrapes of another one are all answered.
+// TestScrapesBesideSlowReaders has clients at several addresses that scrape repeatedly and read slowly, but steadily.
+// Another client still gets all its scrapes.
 func TestScrapesBesideSlowReaders(t *testing.T) {
 	address := serveScrapes(t, large(100))
-	scrapeAll(t, address, 1) // it is known as one that reads
+	scrapeAll(t, address, 1) // makes the client known as one that reads
 	ctx, stop := context.WithCancel(t.Context())
 	var reading sync.WaitGroup
 	defer reading.Wait()
@@ -139,7 +140,7 @@ func TestScrapesBesideSlowReaders(t *testing.T) {
 	scrapeAll(t, address, 8)
 }
 
-// scrapeAll scrapes one time after the other. The test fails if one is not answered.
+// scrapeAll scrapes several times in a row, and fails the test if a scrape fails.
 func scrapeAll(t *testing.T, address string, times int) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -156,7 +157,8 @@ func scrapeAll(t *testing.T, address string, times int) {
 	}
 }
 
-// readSlowly asks for metrics from an address, and reads some KiB now and then until the connection ends. The kernel holds little for it.
+// readSlowly requests metrics from a source address, and reads some KiB at intervals until the connection ends. The
+// kernel buffers little for it.
 func readSlowly(ctx context.Context, from net.IP, address string, asked chan<- struct{}) {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}, Control: func(_, _ string, c syscall.RawConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 8<<10) }), err)

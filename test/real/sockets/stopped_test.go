@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// checkVariable makes this program a process that checks the address in it by TCP.
+	// checkVariable makes this program check the TCP address in it.
 	checkVariable = "SONDE_TEST_TCP_CHECK"
 	// checkTimeout is the timeout of that check.
 	checkTimeout = 2 * time.Second
@@ -34,11 +34,12 @@ func tcpCheck(address string) string {
 	return fmt.Sprintf("late: %t, %v", errors.Is(err, probe.ErrLate), err)
 }
 
-// TestTimeoutOfAStoppedProcess checks that a timeout is the application's fault, unless the agent was stopped meanwhile.
+// TestTimeoutOfAStoppedProcess checks that a timeout is a failure of the application, unless the agent was stopped
+// meanwhile.
 func TestTimeoutOfAStoppedProcess(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stop bool
-		want string // %s is the address
+		want string // %s stands for the address
 	}{
 		"stopped": {true, "late: true, the agent was too busy to check: dial tcp %s: i/o timeout"},
 		"running": {false, "late: false, dial tcp %s: i/o timeout"},
@@ -47,7 +48,7 @@ func TestTimeoutOfAStoppedProcess(t *testing.T) {
 			t.Parallel()
 			at := full(t)
 			want := fmt.Sprintf(tc.want, at)
-			wait.Until(t, "the check", func() error { // a busy machine may delay the process, too
+			wait.Until(t, "the check", func() error { // repeated, because a busy machine may delay the process, too
 				if got := checkInProcess(t, at, tc.stop); got != want {
 					return fmt.Errorf("result = %q, want %q", got, want)
 				}
@@ -57,7 +58,8 @@ func TestTimeoutOfAStoppedProcess(t *testing.T) {
 	}
 }
 
-// checkInProcess runs tcpCheck in another process, and stops the process for the time of a check if stop is set.
+// checkInProcess runs tcpCheck in another process. If stop is set, it stops the process for the duration of a
+// check.
 func checkInProcess(t *testing.T, at netip.AddrPort, stop bool) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -82,7 +84,7 @@ func checkInProcess(t *testing.T, at netip.AddrPort, stop bool) string {
 				return len(waiting(t, at)) > 0
 			}
 		})
-		_ = cmd.Process.Signal(syscall.SIGSTOP) // unless it has ended
+		_ = cmd.Process.Signal(syscall.SIGSTOP) // fails if the process has ended
 		time.Sleep(checkTimeout)
 		_ = cmd.Process.Signal(syscall.SIGCONT)
 	}

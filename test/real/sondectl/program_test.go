@@ -30,7 +30,7 @@ func built(t *testing.T) harness.Programs {
 	return p
 }
 
-// sondectl returns a command that does not read the kubeconfig of the user.
+// sondectl returns a command that does not read the user's kubeconfig.
 func sondectl(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), built(t).Ctl, args...)
@@ -61,7 +61,7 @@ func TestExitCodes(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			cmd := sondectl(t, strings.Fields(tc.args)...)
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
-			_ = cmd.Run() // its state says how it has ended
+			_ = cmd.Run() // the process state has the exit code
 			if code := cmd.ProcessState.ExitCode(); code != tc.code || stderr.String() != tc.stderr {
 				t.Errorf("exit code %d, stderr %q, want %d and %q", code, &stderr, tc.code, tc.stderr)
 			}
@@ -72,7 +72,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestASignalEndsQuietly ends commands that wait for a control plane that does not answer.
+// TestASignalEndsQuietly sends signals to commands that wait for an unresponsive control plane.
 func TestASignalEndsQuietly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	state, err := store.OpenState(dir)
@@ -88,8 +88,8 @@ func TestASignalEndsQuietly(t *testing.T) {
 		args   []string
 		signal syscall.Signal
 	}{
-		"SIGINT while it inspects": {[]string{"inspect", "dataplane", "web-1", "--type=stats"}, syscall.SIGINT},
-		"SIGTERM while it watches": {[]string{"get", "proxies", "--watch"}, syscall.SIGTERM},
+		"SIGINT during inspect":  {[]string{"inspect", "dataplane", "web-1", "--type=stats"}, syscall.SIGINT},
+		"SIGTERM during a watch": {[]string{"get", "proxies", "--watch"}, syscall.SIGTERM},
 	} {
 		t.Run(name, func(t *testing.T) {
 			silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -106,15 +106,15 @@ func TestASignalEndsQuietly(t *testing.T) {
 			}
 			conn, err := silent.Accept()
 			if err != nil {
-				t.Fatalf("it does not connect: %v", err)
+				t.Fatalf("sondectl does not connect: %v", err)
 			}
 			defer conn.Close() //nolint:errcheck // nothing was sent
 			if err := cmd.Process.Signal(tc.signal); err != nil {
 				t.Fatal(err)
 			}
-			_ = cmd.Wait() // it has ended by a signal
+			_ = cmd.Wait() // the process ends by a signal
 			if got := cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != tc.signal || said.Len() > 0 {
-				t.Errorf("ended by %v and says %q, want %v and nothing", got, said.String(), tc.signal)
+				t.Errorf("ended by %v and prints %q, want %v and no output", got, said.String(), tc.signal)
 			}
 		})
 	}

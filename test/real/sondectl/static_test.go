@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestEnvoyTakesStatic has Envoy read static configurations with secrets, and one without.
+// TestEnvoyTakesStatic has Envoy validate static configurations with and without secrets.
 func TestEnvoyTakesStatic(t *testing.T) {
 	const dataplane = `
 ---

@@ -33,21 +33,22 @@ func terminal(t *testing.T) (outer, inner *os.File) {
 	return outer, inner
 }
 
-// TestTerminal shows that an object which is copied as text goes to programs as it is, and to a terminal without characters that it would obey.
+// TestTerminal prints an object as text: a program gets the text unchanged, and a terminal gets no control
+// characters.
 func TestTerminal(t *testing.T) {
 	const comment = "# \u202egnp.exe\n"
 	file := write(t, "object.yaml", comment+"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: b}\nspec: {containers: [{name: app}]}\n")
 	piped, err := sondectl(t, "inject", "-f", file).Output()
 	if err != nil || !strings.HasPrefix(string(piped), comment) {
-		t.Errorf("a program gets %q, %v, want what the file has", piped, err)
+		t.Errorf("a program gets %q, %v, want the file's text", piped, err)
 	}
 	outer, inner := terminal(t)
 	cmd := sondectl(t, "inject", "-f", file)
 	cmd.Stdout = inner
 	err = cmd.Run()
-	_ = inner.Close()             // nobody else has it
-	shown, _ := io.ReadAll(outer) // its error says that the other end is closed
+	_ = inner.Close()             // the only file descriptor of this end
+	shown, _ := io.ReadAll(outer) // the error reports that the other end is closed
 	if err != nil || !strings.HasPrefix(string(shown), `# \u202egnp.exe`) {
-		t.Errorf("a terminal gets %q, %v, want none that it would obey", shown, err)
+		t.Errorf("a terminal gets %q, %v, want no control characters", shown, err)
 	}
 }

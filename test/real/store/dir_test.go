@@ -1,4 +1,5 @@
-// Package store shows what package store promises of directories that a kernel watches, and of files that may not be read or written.
+// Package store tests package store with directories that the kernel watches, and with unreadable and unwritable
+// files.
 package store
 
 import (
@@ -23,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// calls is a store.Builder that notes what it is told of Services.
+// calls is a store.Builder that records its calls for Services.
 type calls struct {
 	mu  sync.Mutex
 	all []string
@@ -52,7 +53,7 @@ func write(t *testing.T, path, name string) {
 	must(t, os.WriteFile(path, []byte("type: Service\nname: "+name+"\n"), 0o600))
 }
 
-// follow has a Dir follow a directory until the test ends.
+// follow runs a Dir on a directory until the test ends.
 func follow(t *testing.T, path string, rescan time.Duration) (*store.Dir, *calls) {
 	t.Helper()
 	c := &calls{}
@@ -82,7 +83,7 @@ func (c *calls) await(t *testing.T, want string) {
 	})
 }
 
-// TestDirIsToldOfChanges changes a file in each way that an editor has. No scan but that of an event is due.
+// TestDirIsToldOfChanges changes a file in each way that editors use. Only file events cause scans.
 func TestDirIsToldOfChanges(t *testing.T) {
 	path := t.TempDir()
 	_, c := follow(t, path, time.Hour)
@@ -156,7 +157,7 @@ func TestStateCheckFindsReadOnlyDirectory(t *testing.T) {
 		must(t, err)
 		defer func() { _ = s.Close() }()
 		must(t, os.Chmod(path, 0o500))
-		defer func() { _ = os.Chmod(path, 0o700) }() // so that it can be removed
+		defer func() { _ = os.Chmod(path, 0o700) }() // allows the cleanup to remove it
 		if err := s.Check(); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("Check() = %v, want fs.ErrPermission", err)
 		}

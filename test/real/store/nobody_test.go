@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// asNobody runs f as a user who may not do everything: the test of root runs again in a process of nobody.
+// asNobody runs f as an unprivileged user: if root runs the test, f runs in an unprivileged process.
 func asNobody(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -19,6 +19,6 @@ func asNobody(t *testing.T, f func(t *testing.T)) {
 	again.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	again.Dir = "/"
 	if out, err := again.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
-		t.Errorf("as nobody: %v\n%s", err, out)
+		t.Errorf("as an unprivileged user: %v\n%s", err, out)
 	}
 }

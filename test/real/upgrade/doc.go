@@ -1,3 +1,3 @@
-// Package upgrade runs the programs of this release beside those of the one before, which the file previous names: agents of the one with control planes of the
-// other, replicas of both, and what each writes read by the other.
+// Package upgrade runs the programs of this release together with the previous release's, which the file previous
+// names: agents and control planes of different releases, replicas of both, and each release with the other's state.
 package upgrade

@@ -15,10 +15,10 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// probe is that of the application of a server, so that sessions also carry whether it can take traffic.
+// probe is a serviceProbe of a server's application, so that sessions also transfer its readiness.
 var probe = map[string]any{"httpGet": map[string]any{"path": "/"}, "periodSeconds": 1}
 
-// shortDrain is for agents that are replaced.
+// shortDrain has a short drain time for agents that are replaced.
 var shortDrain = []string{"--drain-time=2s"}
 
 // mesh is a control plane with proxies, and a client whose calls never fail.
@@ -28,11 +28,11 @@ type mesh struct {
 	client  *harness.Proxy
 	servers []*harness.Proxy
 	load    *harness.Load
-	// root is the CA of the mesh, from the first check on.
+	// root is the CA of the mesh, set by the first check.
 	root *x509.Certificate
 }
 
-// newMesh starts one of a release, with two servers.
+// newMesh starts a mesh with the programs of a release, with two servers.
 func newMesh(t *testing.T, of harness.Programs) *mesh {
 	t.Helper()
 	m := &mesh{t: t, Machine: harness.New(t, harness.Options{Programs: of})}
@@ -62,7 +62,7 @@ func (m *mesh) poll(what string, check func(ctx context.Context) error) {
 	}
 }
 
-// controlPlane replaces the control plane by one of another release, on the state that it has left.
+// controlPlane replaces the control plane with another release, which uses the same state.
 func (m *mesh) controlPlane(of harness.Programs) {
 	m.t.Helper()
 	m.ControlPlane.Kill()
@@ -72,7 +72,8 @@ func (m *mesh) controlPlane(of harness.Programs) {
 	}
 }
 
-// agent replaces the agent of a proxy by one of another release, on the work directory that it has left, which is all that it has: its token is no good.
+// agent replaces the agent of a proxy with another release, which uses the same work directory. Without that it could
+// not join, because its token is invalid.
 func (m *mesh) agent(p *harness.Proxy, of harness.Programs) {
 	m.t.Helper()
 	m.Use(of)
@@ -82,7 +83,7 @@ func (m *mesh) agent(p *harness.Proxy, of harness.Programs) {
 	}
 }
 
-// addServer adds a server with an agent of a release, and waits until the client calls it.
+// addServer adds a server with an agent of a release, and waits until the client reaches it.
 func (m *mesh) addServer(when string, of harness.Programs) {
 	m.t.Helper()
 	m.Use(of)
@@ -95,20 +96,20 @@ func (m *mesh) addServer(when string, of harness.Programs) {
 	m.answers(when, name)
 }
 
-// answers waits until a server answers the client.
+// answers waits until a server responds to the client.
 func (m *mesh) answers(when, server string) {
 	m.t.Helper()
 	before := m.load.Report().Instances[server]
 	m.poll(when+": an answer of "+server, func(context.Context) error {
 		if r := m.load.Report(); r.Instances[server] == before {
-			return fmt.Errorf("there is none: %v", r)
+			return fmt.Errorf("not found: %v", r)
 		}
 		return nil
 	})
 }
 
-// check looks whether all is in order: each agent has a session and its Envoy all that it should have, calls go on, neither side was sent what it does not
-// know, and what was issued is trusted as before.
+// check verifies the mesh: each agent has a session, each Envoy has its whole configuration, calls succeed, neither
+// side received unknown messages, and issued certificates are still trusted.
 func (m *mesh) check(when string) {
 	m.t.Helper()
 	for _, p := range append(slices.Clone(m.servers), m.client) {
@@ -139,11 +140,11 @@ func (m *mesh) check(when string) {
 		m.root = trusted[0]
 	}
 	if roots != 1 || !m.root.Equal(trusted[0]) {
-		m.t.Errorf("%s: %d CAs are trusted, or another one than before: what the release before has made was not read", when, roots)
+		m.t.Errorf("%s: %d CAs are trusted, or another one than before: the state of the other release was not read", when, roots)
 	}
 }
 
-// knowsAll looks whether a program was sent what it does not know.
+// knowsAll fails the test if a program received unknown messages, according to its metrics.
 func (m *mesh) knowsAll(who, text string) {
 	m.t.Helper()
 	metrics, err := harness.ParseMetrics(strings.NewReader(text))
@@ -160,11 +161,12 @@ func (m *mesh) knowsAll(who, text string) {
 		}
 	}
 	if counters == 0 {
-		m.t.Errorf("%s has no metric of what it does not know", who)
+		m.t.Errorf("%s has no metric of unknown messages", who)
 	}
 }
 
-// A control plane is upgraded, and rolled back: agents of both releases go on with either, and each reads what the other has written.
+// A control plane is upgraded and rolled back: agents of both releases work with both, and each release reads the
+// other's state.
 func TestControlPlaneForthAndBack(t *testing.T) {
 	now, before := releases(t)
 	m := newMesh(t, before)
@@ -185,7 +187,7 @@ func TestControlPlaneForthAndBack(t *testing.T) {
 	m.check("upgraded again")
 }
 
-// A proxy that drains is known to drain by the next control plane, of either release; and a rotation of the CA goes on where it was.
+// The next control plane, of either release, still drains a draining proxy, and continues a rotation of the CA.
 func TestWhatIsGoingOnGoesOn(t *testing.T) {
 	now, before := releases(t)
 	for name, of := range map[string][2]harness.Programs{"forth": {before, now}, "back": {now, before}} {
@@ -195,14 +197,14 @@ func TestWhatIsGoingOnGoesOn(t *testing.T) {
 			if _, err := m.Ctl(t.Context(), "drain", "dataplane/server-1"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := m.Ctl(t.Context(), "rotate", "ca", "--mesh=default"); exitCode(err) != 4 { // in progress {
+			if _, err := m.Ctl(t.Context(), "rotate", "ca", "--mesh=default"); exitCode(err) != 4 { // in progress
 				t.Fatal(err)
 			}
 			m.controlPlane(of[1])
 			m.poll("the drain in the next control plane", func(ctx context.Context) error {
 				s, err := m.servers[1].State(ctx)
 				if err == nil && !s.Draining {
-					err = errors.New("it does not drain")
+					err = errors.New("the proxy does not drain")
 				}
 				return err
 			})
@@ -219,7 +221,7 @@ func TestWhatIsGoingOnGoesOn(t *testing.T) {
 	}
 }
 
-// exitCode returns that of a program that has failed, 0 of one that has not.
+// exitCode returns the exit code of a failed program, or 0.
 func exitCode(err error) int {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode()
@@ -227,8 +229,8 @@ func exitCode(err error) int {
 	return 0
 }
 
-// An agent of this release that has joined the control plane before takes no records, whatever the control plane is then: its listeners stay as they are, and
-// sondectl check strict says of it that it cannot tell, until it is started again.
+// An agent that joined the previous release's control plane takes no records, even after the control plane is
+// upgraded: its listeners stay unchanged, and sondectl check strict reports it as unknown until the agent restarts.
 func TestCheckStrictOfAnEnvoyOfBefore(t *testing.T) {
 	now, before := releases(t)
 	m := newMesh(t, before)
@@ -250,16 +252,16 @@ func TestCheckStrictOfAnEnvoyOfBefore(t *testing.T) {
 			t.Errorf("the listeners of %s are others than before the upgrade", p.Name)
 		}
 	}
-	m.strictSays("upgraded", "dataplane server-0 cannot tell what it gets: its Envoy was started when its agent, or the control plane, was too old to record plain text",
-		"dataplane client, server-1 cannot tell what it gets: its agent of version ", "as far as 0 of 3 proxies tell")
+	m.strictSays("upgraded", "dataplane server-0 does not report its traffic: its Envoy was started when its agent, or the control plane, was too old to record plaintext",
+		"dataplane client, server-1 does not report its traffic: its agent of version ", "as reported by 0 of 3 proxies")
 	m.agent(m.servers[0], now)
-	m.strictSays("restarted", "dataplane client, server-1 cannot tell what it gets: its agent of version ", "as far as 1 of 3 proxies tell")
+	m.strictSays("restarted", "dataplane client, server-1 does not report its traffic: its agent of version ", "as reported by 1 of 3 proxies")
 	if m.listeners(m.servers[0]) == had["server-0"] {
 		t.Error("an Envoy that was started anew has no records")
 	}
 }
 
-// listeners returns the names and versions of the listeners that a proxy has got.
+// listeners returns the names and versions of the listeners that a proxy has received.
 func (m *mesh) listeners(p *harness.Proxy) string {
 	m.t.Helper()
 	dump, err := p.EnvoyGet(m.t.Context(), "/config_dump?resource=dynamic_listeners&mask=active_state.version_info,name")
@@ -269,7 +271,7 @@ func (m *mesh) listeners(p *harness.Proxy) string {
 	return dump
 }
 
-// strictSays waits until sondectl check strict says all of these.
+// strictSays waits until the output of sondectl check strict contains all these texts.
 func (m *mesh) strictSays(when string, want ...string) {
 	m.t.Helper()
 	m.poll(when+": sondectl check strict", func(ctx context.Context) error {

@@ -22,13 +22,14 @@ func TestMain(m *testing.M) {
 	os.Exit(apiserver.Run(m, &cluster))
 }
 
-// required is the variable with which the release before must be there.
+// required is the variable that makes the previous release mandatory.
 const required = "SONDE_TEST_PREVIOUS"
 
-// exitMissing is the exit code of tools/previous if this history does not have it.
+// exitMissing is the exit code of tools/previous if the git history lacks the previous release.
 const exitMissing = 3
 
-// releases returns the programs of this release, and of the one before. Where that cannot be built, it skips the test, or fails it if it is required.
+// releases returns the programs of this and of the previous release. If the previous release cannot be built, it
+// skips the test, or fails it if the previous release is required.
 func releases(t *testing.T) (now, before harness.Programs) {
 	t.Helper()
 	now, err := harness.Build(t.Context(), false)
@@ -36,19 +37,19 @@ func releases(t *testing.T) (now, before harness.Programs) {
 		t.Fatal(err)
 	}
 	bin := filepath.Join(previous(t), "bin")
-	before = now // the application and Envoy are the same
+	before = now // with the same application and Envoy
 	before.ControlPlane, before.Agent, before.Ctl = filepath.Join(bin, "sonde-cp"), filepath.Join(bin, "sonde-dp"), filepath.Join(bin, "sondectl")
 	return now, before
 }
 
-// previous returns the directory of the release before.
+// previous returns the directory of the previous release.
 func previous(t *testing.T) string {
 	t.Helper()
 	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := harness.BuildInto(t.Context(), t.TempDir(), "tools/previous") // `go run` would hide its exit code
+	program, err := harness.BuildInto(t.Context(), t.TempDir(), "tools/previous") // go run would hide its exit code
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ import (
 
 const systemNamespace = "sonde-system"
 
-// replica is a control plane on the API server of the package.
+// replica is a control plane that uses the API server of the package.
 type replica struct {
 	t         *testing.T
 	name, log string
@@ -39,7 +39,7 @@ type replica struct {
 	cmd       *exec.Cmd
 }
 
-// startReplica starts a control plane of a release, which the others find.
+// startReplica starts a control plane of a release as a peer of the others.
 func startReplica(t *testing.T, client kubernetes.Interface, name string, of harness.Programs) *replica {
 	t.Helper()
 	at, release, err := harness.FreeAddresses(5)
@@ -60,7 +60,7 @@ func startReplica(t *testing.T, client kubernetes.Interface, name string, of har
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = log.Close() }() // the process has its own handle
+	defer func() { _ = log.Close() }() // the process has its own file descriptor
 	r.cmd = exec.Command(of.ControlPlane, "--store=kubernetes", "--kubeconfig="+cluster.Kubeconfig, "--namespace="+systemNamespace, "--replica="+name,
 		"--health-port="+ports[0], "--agents-port="+ports[1], "--admin-port="+ports[2], "--webhook-port="+ports[3], "--peer-port="+ports[4])
 	r.cmd.Stdout, r.cmd.Stderr = log, log
@@ -77,7 +77,7 @@ func startReplica(t *testing.T, client kubernetes.Interface, name string, of har
 	return r
 }
 
-// announce has the other replicas find this one, as the controller of EndpointSlices would.
+// announce lets the other replicas discover this replica, as the EndpointSlice controller would.
 func (r *replica) announce(port string) {
 	r.t.Helper()
 	number, err := strconv.ParseInt(port, 10, 32)
@@ -90,13 +90,13 @@ func (r *replica) announce(port string) {
 	}
 }
 
-// kill ends the replica as kill -9 does, and has the others know that it is gone.
+// kill ends the replica as kill -9 does, and removes it from the others' peers.
 func (r *replica) kill() {
 	r.t.Helper()
 	if r.cmd.ProcessState != nil {
 		return
 	}
-	_ = r.cmd.Process.Kill() // an error means that it has ended
+	_ = r.cmd.Process.Kill() // an error means that the process has ended
 	_ = r.cmd.Wait()
 	err := r.client.DiscoveryV1().EndpointSlices(systemNamespace).Delete(context.WithoutCancel(r.t.Context()), "peers-"+r.name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -120,7 +120,7 @@ func (r *replica) poll(what string, check func(ctx context.Context) error) {
 	}
 }
 
-// hears waits until the replica is ready, and hears all others.
+// hears waits until the replica is ready and connected to all peers.
 func (r *replica) hears() {
 	r.t.Helper()
 	r.poll("ready, with all peers", func(ctx context.Context) error {
@@ -141,13 +141,13 @@ func (r *replica) leads() {
 			err = fmt.Errorf("the Lease is %+v", lease.Spec)
 		}
 		if err == nil && !strings.Contains(r.read(), `"msg":"leading"`) {
-			err = errors.New("the log does not say so")
+			err = errors.New("the log does not show that it leads")
 		}
 		return err
 	})
 }
 
-// epoch returns that in which the replica leads, as its log says.
+// epoch returns the epoch in which the replica leads, from its log.
 func (r *replica) epoch() int64 {
 	r.t.Helper()
 	for line := range strings.Lines(r.read()) {
@@ -159,11 +159,11 @@ func (r *replica) epoch() int64 {
 			return said.Epoch
 		}
 	}
-	r.t.Fatalf("%s has not said in which epoch it leads", r.name)
+	r.t.Fatalf("%s has not logged the epoch in which it leads", r.name)
 	return 0
 }
 
-// checkLog looks whether something could not be read.
+// checkLog fails the test if the replica logged that it could not read something.
 func (r *replica) checkLog() {
 	r.t.Helper()
 	for line := range strings.Lines(r.read()) {
@@ -173,7 +173,8 @@ func (r *replica) checkLog() {
 	}
 }
 
-// secrets returns what no release may change of the Secrets of the control plane: of one with CAs, these. What is written beside them may change.
+// secrets returns the parts of the control plane's Secrets that no release may change. Of a Secret with CAs, this is
+// only the CAs.
 func secrets(t *testing.T, client kubernetes.Interface) map[string]map[string][]byte {
 	t.Helper()
 	list, err := client.CoreV1().Secrets(systemNamespace).List(t.Context(), metav1.ListOptions{})
@@ -197,8 +198,9 @@ func secrets(t *testing.T, client kubernetes.Interface) map[string]map[string][]
 	return all
 }
 
-// TestReplicasForthAndBack rolls a control plane of two replicas forth and back as a Deployment does, one replica at a time: for a while both releases are there,
-// hear each other, and each leads once, with what the other has written.
+// TestReplicasForthAndBack upgrades a control plane of two replicas and rolls it back, one replica at a time, as a
+// Deployment does. Meanwhile both releases run as peers, and each leads once with the state that the other has
+// written.
 func TestReplicasForthAndBack(t *testing.T) {
 	now, before := releases(t)
 	client, err := kubernetes.NewForConfig(cluster.Config)
@@ -212,7 +214,7 @@ func TestReplicasForthAndBack(t *testing.T) {
 	first.leads()
 	first.poll("the keys of the mesh", func(context.Context) error {
 		if _, ok := secrets(t, client)["sonde-ca-default"]; !ok {
-			return fmt.Errorf("there are only %q", slices.Sorted(maps.Keys(secrets(t, client))))
+			return fmt.Errorf("the replicas are only %q", slices.Sorted(maps.Keys(secrets(t, client))))
 		}
 		return nil
 	})
@@ -233,14 +235,14 @@ func TestReplicasForthAndBack(t *testing.T) {
 		last = r
 		is := secrets(t, client)
 		for name, data := range made {
-			if name == "sonde-leader" || name == "sonde-freeze" { // which each leader writes
+			if name == "sonde-leader" || name == "sonde-freeze" { // each leader writes it
 				continue
 			}
 			if diff := cmp.Diff(data, is[name]); diff != "" {
 				t.Errorf("%s leads, and has not kept Secret %s", next.name, name)
 			}
 		}
-		// This release keeps it in the Lease, the one before in a Secret.
+		// This release stores the epoch in the Lease, the previous release in a Secret.
 		if was := epoch; r.epoch() <= was {
 			t.Errorf("%s leads in epoch %d, after %d", next.name, r.epoch(), was)
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// Kubeconfigs that would run a program, read a file, or cannot be used are refused one after the other, and it is told why. Nothing is scaled.
+// Kubeconfigs that would run a program, read a file, or are invalid are rejected one after the other, and the status
+// has the reason. The watchdog scales nothing.
 func TestBadKubeconfigs(t *testing.T) {
 	s := newScene(t, "badkubeconfigs", 3)
 	p := newProxy(t, apiserver.OwnAddress(t))
@@ -39,7 +40,7 @@ func TestBadKubeconfigs(t *testing.T) {
 		{"link-local", replaced(p.address, "https://169.254.169.254"), "must not be an address of the host itself"},
 		{"rotated, the old one is refused", replaced(token, "token: old"), "Unauthorized"},
 		{"another CA", replaced("tls-server-name: example.com", "tls-server-name: other.example.org"), "certificate is valid for example.com"},
-		{"nobody listens", replaced(p.address, strings.TrimRight(p.address, "0123456789")+"1"), "connection refused"},
+		{"a closed port", replaced(p.address, strings.TrimRight(p.address, "0123456789")+"1"), "connection refused"},
 		{"empty", nil, "current-context: must be the name of one of contexts"},
 	} {
 		s.secret([]byte(good))
@@ -52,7 +53,7 @@ func TestBadKubeconfigs(t *testing.T) {
 	if err := s.client.CoreV1().Secrets(s.name).Delete(t.Context(), "probe", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.condition("Probed", "False", `"probe": must be a Secret that is there`)
+	s.condition("Probed", "False", `"probe": must be an existing Secret`)
 	s.secret([]byte(good))
 	s.condition("Probed", "True", "")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Data: map[string][]byte{"config": []byte(good)}}
@@ -65,8 +66,8 @@ func TestBadKubeconfigs(t *testing.T) {
 	s.stays("of kubeconfigs", 0)
 }
 
-// Dependants that are absent, of no kind that there is, or without scale fail, each with its reason, and keep the levels behind them up; those before
-// them are scaled, and come back.
+// Dependants that do not exist, have an unknown kind, or cannot be scaled fail, each with its reason, and block the
+// levels after them. Dependants before them are scaled down, and up again.
 func TestDependantsThatCannotBeScaled(t *testing.T) {
 	s := newScene(t, "unscalable", 3)
 	made, err := s.client.CoreV1().ConfigMaps(s.name).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
@@ -86,7 +87,7 @@ func TestDependantsThatCannotBeScaled(t *testing.T) {
 	s.verdict("seen", "")
 	s.connect(false)
 	s.scaled(2, 0, 1)
-	must.Poll(t, "each to be told", func(ctx context.Context) error {
+	must.Poll(t, "the reason of each failure", func(ctx context.Context) error {
 		events, err := s.client.EventsV1().Events(s.name).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -99,7 +100,7 @@ func TestDependantsThatCannotBeScaled(t *testing.T) {
 		}
 		for _, want := range []string{
 			"scale Deployment absent: not found", "scale ConfigMap a: its kind has no scale subresource", "scale Thing a: kind Thing of example.com/v1: not found",
-			"scale Node unscalable-0: kind Node of v1: must be one of objects that have a namespace",
+			"scale Node unscalable-0: kind Node of v1: must be namespaced",
 		} {
 			if !strings.Contains(notes.String(), want) {
 				return fmt.Errorf("no %q in %q", want, notes.String())

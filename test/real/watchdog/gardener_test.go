@@ -33,7 +33,7 @@ const (
 	merge        = "application/merge-patch+json"
 )
 
-// clusterCRD is what Gardener's CustomResourceDefinition says of Clusters.
+// clusterCRD is Gardener's CustomResourceDefinition of Clusters.
 const clusterCRD = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: clusters.extensions.gardener.cloud}
@@ -60,12 +60,12 @@ spec:
               shoot: {type: object, x-kubernetes-preserve-unknown-fields: true}
 `
 
-// created is a shoot that was created.
+// created is a created shoot.
 const created = `{"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot", "metadata": {"name": "b", "namespace": "garden-a"},
 "spec": {"hibernation": {"enabled": false}, "kubernetes": {"kubeControllerManager": {"nodeMonitorGracePeriod": "` + grace + `"}}, "provider": {"workers": [{"name": "w"}]}},
 "status": {"hibernated": false, "lastOperation": {"type": "Create", "state": "Succeeded"}}}`
 
-// installGardener has the API server have Clusters.
+// installGardener installs Clusters at the API server.
 func installGardener(t *testing.T) {
 	t.Helper()
 	if _, err := cluster.Do(t.Context(), http.MethodPost, crdsPath, "application/yaml", clusterCRD); err != nil && !strings.Contains(err.Error(), "AlreadyExists") {
@@ -77,21 +77,21 @@ func installGardener(t *testing.T) {
 	})
 }
 
-// seedShoot is a Cluster of Gardener's, whose name is that of the scene's namespace.
+// seedShoot is a Cluster of Gardener, with the name of the scene's namespace.
 type seedShoot struct {
 	*scene
 
 	p *proxy
 }
 
-// newSeedShoot creates one, and the Secret by which it is reached.
+// newSeedShoot creates a shoot, and the Secret with its kubeconfig.
 func newSeedShoot(t *testing.T, name string, nodes int) *seedShoot {
 	t.Helper()
 	installGardener(t)
 	s := &seedShoot{scene: newScene(t, name, nodes), p: newProxy(t, apiserver.OwnAddress(t))}
 	s.secret(s.p.kubeconfig(t))
 	s.create()
-	t.Cleanup(func() { // there is no garbage collector
+	t.Cleanup(func() { // this API server has no garbage collector
 		_, _ = cluster.Do(context.Background(), http.MethodDelete, s.path()+"/config", "", "")
 		_, _ = cluster.Do(context.Background(), http.MethodDelete, clustersPath+"/"+name, "", "")
 	})
@@ -106,7 +106,7 @@ func (s *seedShoot) create() {
 	}
 }
 
-// shoot changes the shoot, as gardenlet does.
+// shoot patches the shoot, as gardenlet does.
 func (s *seedShoot) shoot(patch string) {
 	s.t.Helper()
 	if _, err := cluster.Do(s.t.Context(), http.MethodPatch, clustersPath+"/"+s.name, merge, `{"spec": {"shoot": `+patch+`}}`); err != nil {
@@ -124,7 +124,7 @@ func (s *seedShoot) config(ctx context.Context) (*v1alpha1.WatchedCluster, error
 	return &o, json.Unmarshal([]byte(text), &o)
 }
 
-// is waits until the WatchedCluster has a verdict, and a reason of the condition Probed.
+// is waits until the WatchedCluster has a verdict, and its condition Probed a reason.
 func (s *seedShoot) is(verdict, reason string) *v1alpha1.WatchedCluster {
 	s.t.Helper()
 	var o *v1alpha1.WatchedCluster
@@ -142,7 +142,8 @@ func (s *seedShoot) is(verdict, reason string) *v1alpha1.WatchedCluster {
 	return o
 }
 
-// dwdFile writes a file of the Dependency Watchdog, whose grace period is not that of the shoots.
+// dwdFile writes a configuration file of the Dependency Watchdog, whose grace period differs from
+// the shoots'.
 func dwdFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "dep-config.yaml")
@@ -153,19 +154,20 @@ func dwdFile(t *testing.T) string {
 	return path
 }
 
-// withGardener has a watchdog follow Clusters.
+// withGardener makes a watchdog follow Clusters.
 func withGardener(path string) func(*watchdog.Options) {
 	return func(o *watchdog.Options) { o.Gardener, o.File, o.FileCluster = true, path, watchdog.DefaultFileCluster }
 }
 
-// A shoot is watched while Gardener runs it, from the start or later, and the settings are those of the file and of the shoot.
+// The watchdog watches a shoot while Gardener runs it, from the start or later, with the settings of the file and of
+// the shoot.
 func TestShoot(t *testing.T) {
 	s := newSeedShoot(t, "shoot--a--b", 4)
 	s.shoot(`{"status": {"lastOperation": {"state": "Processing"}}}`)
-	other := newScene(t, "beside", 0) // an object beside is watched as well
+	other := newScene(t, "beside", 0) // a WatchedCluster of a user is watched as well
 	other.watch("kubeconfigSecretName: none")
 	s.start("a", withGardener(dwdFile(t)))
-	other.condition("Probed", "False", "must be a Secret that is there")
+	other.condition("Probed", "False", "must be an existing Secret")
 	if o, err := s.config(t.Context()); err == nil {
 		t.Errorf("a shoot that is being created has a WatchedCluster: %+v", o)
 	}
@@ -188,7 +190,7 @@ func TestShoot(t *testing.T) {
 		s.shoot(tc.back)
 		s.is("seen", "Probed")
 	}
-	must.Poll(t, "the end of probes to be told", func(ctx context.Context) error {
+	must.Poll(t, "the condition to report the end of probes", func(ctx context.Context) error {
 		events, err := s.client.EventsV1().Events(s.name).List(ctx, metav1.ListOptions{})
 		if err == nil && !slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
 			return e.Reason == "ProbesEnded" && e.Regarding.Name == "config" && strings.HasPrefix(e.Note, "not probed: the shoot ")
@@ -210,8 +212,8 @@ func TestShoot(t *testing.T) {
 	s.scaled(2, 1, 1)
 }
 
-// A loss ends with the shoot's hibernation, from the point of view of who watches: what is scaled down stays so, and comes back when the nodes do.
-// An operator's pause outlasts hibernation and leaders.
+// Hibernation ends a loss, also for the next leader: scaled-down dependants stay down, and are scaled up when the
+// nodes are back. An operator's pause survives hibernation and changes of the leader.
 func TestShootHibernatesWhileLost(t *testing.T) {
 	s := newSeedShoot(t, "shoot--c--d", 3)
 	file := dwdFile(t)
@@ -226,7 +228,7 @@ func TestShootHibernatesWhileLost(t *testing.T) {
 	}
 	s.connect(true)
 	stop()
-	stop = s.start("b", withGardener(file)) // from the start
+	stop = s.start("b", withGardener(file)) // hibernated from the start
 	s.stays("hibernated", 2*time.Second)
 	s.shoot(`{"spec": {"hibernation": {"enabled": false}}}`)
 	s.is("", "ShootWaking")
@@ -255,8 +257,8 @@ func TestShootHibernatesWhileLost(t *testing.T) {
 	s.stays("paused", time.Second)
 }
 
-// A Cluster that goes ends the probes, also before the garbage collector comes to its WatchedCluster; one of the same name is another one. Without
-// --gardener the WatchedCluster of a shoot is not probed.
+// Deleting a Cluster ends its probes, even before the garbage collector deletes its WatchedCluster; a new Cluster
+// with the same name is another one. Without --gardener, the WatchedCluster of a shoot is not probed.
 func TestClusterGoes(t *testing.T) {
 	s := newSeedShoot(t, "shoot--e--f", 3)
 	file := dwdFile(t)
@@ -277,15 +279,15 @@ func TestClusterGoes(t *testing.T) {
 	s.stays("not followed", longEnough)
 }
 
-// chartConfig is that of a file, as a value of the chart.
+// chartConfig is a configuration file, as a value of the chart.
 const chartConfig = `{"kubeConfigSecretName": "probe", "kcmNodeMonitorGraceDuration": "10m", "probeInterval": "` + interval + `", "initialDelay": "0s", "dependentResourceInfos": [
 {"ref": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "kcm"}, "scaleUp": {"level": 0}, "scaleDown": {"level": 1}},
 {"ref": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "mcm"}, "scaleUp": {"level": 1}, "scaleDown": {"level": 0}},
 {"ref": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "ca"}, "scaleUp": {"level": 2}, "scaleDown": {"level": 0}}]}`
 
-// With the rights and the file of the chart it follows shoots, and uses each right.
+// With the chart's rights and configuration, the watchdog follows shoots and uses each right.
 func TestRightsForShoots(t *testing.T) {
-	featurestesting.SetFeatureDuringTest(t, features.WatchListClient, false) // as TestRightsOfTheChart
+	featurestesting.SetFeatureDuringTest(t, features.WatchListClient, false) // as in TestRightsOfTheChart
 	s := newSeedShoot(t, "shoot--g--h", 3)
 	manifests, err := chart.Render(t.Context(), "--set=watchdog.enabled=true", "--set=watchdog.local=false", "--set=watchdog.dependants.apps={deployments}", "--set=watchdog.gardener.enabled=true",
 		"--set-json=watchdog.gardener.config="+chartConfig)
@@ -313,7 +315,7 @@ func TestRightsForShoots(t *testing.T) {
 	s.scaled(2, 1, 1)
 	const role = `ClusterRole "sonde-watchdog-shoots"`
 	shoots := slices.DeleteFunc(granted[role], func(r rbacv1.PolicyRule) bool {
-		return slices.Equal(r.Verbs, []string{"create"}) // which the API server asks for itself, if a patch has to create
+		return slices.Equal(r.Verbs, []string{"create"}) // the API server itself checks it if a patch has to create
 	})
 	if len(shoots) == 0 || len(shoots) == len(granted[role]) {
 		t.Fatalf("the rights for shoots are %v", granted[role])

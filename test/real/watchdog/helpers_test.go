@@ -29,7 +29,7 @@ import (
 const (
 	grace    = "4s"
 	interval = "200ms"
-	// longEnough is when a lease that is not renewed has expired, and was acted upon.
+	// longEnough is enough for a lease to expire and for the watchdog to act.
 	longEnough = 6 * time.Second
 )
 
@@ -52,19 +52,20 @@ func mustCreate[O any](t testing.TB, _ O, err error) {
 // scene is a namespace with dependants, and the nodes of a cluster.
 type scene struct {
 	t      *testing.T
-	health string // the address of the watchdog that was started last
+	health string // health address of the last started watchdog
 	client *kubernetes.Clientset
-	// name is that of the namespace, and of the WatchedCluster.
+	// name of the namespace, and of the WatchedCluster.
 	name  string
 	nodes []string
 
 	mu       sync.Mutex
 	cut      bool     // the leases are not renewed
-	order    []string // what has happened to dependants: "mcm 0", "kcm 2"
+	order    []string // changes of dependants: "mcm 0", "kcm 2"
 	replicas map[string]int32
 }
 
-// newScene makes nodes, whose leases are renewed until the test ends, and the dependants kcm, mcm and ca, whose pods follow their replicas at once.
+// newScene creates nodes, whose leases are renewed until the test ends, and the dependants kcm, mcm and ca, whose
+// status follows their replicas at once.
 func newScene(t *testing.T, name string, nodes int) *scene {
 	t.Helper()
 	s := &scene{t: t, client: newClient(t), name: name, replicas: map[string]int32{}}
@@ -91,7 +92,7 @@ func newScene(t *testing.T, name string, nodes int) *scene {
 	return s
 }
 
-// background runs something until the test ends.
+// background runs a function until the test ends.
 func (s *scene) background(run func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	var running sync.WaitGroup
@@ -120,7 +121,7 @@ func (s *scene) addNode(name string) {
 	})
 }
 
-// renew renews leases, as kubelets do, with a clock that is an hour behind.
+// renew renews leases, as kubelets do, with a clock that is an hour slow.
 func (s *scene) renew(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -139,10 +140,10 @@ func (s *scene) renew(ctx context.Context) {
 	}
 }
 
-// connect cuts the nodes off from the API server, or connects them again.
+// connect disconnects the nodes from the API server, or reconnects them.
 func (s *scene) connect(connected bool) {
 	s.t.Helper()
-	if !connected && s.health != "" { // of nodes that a watchdog has never heard nothing can be told
+	if !connected && s.health != "" { // the watchdog can judge only nodes whose leases it has seen
 		must.Poll(s.t, "the leases to be judged", func(ctx context.Context) error {
 			text, err := body(ctx, s.health+"/metrics")
 			if err == nil && !strings.Contains(text, `sonde_watchdog_leases{state="unjudged"} 0`) {
@@ -156,7 +157,7 @@ func (s *scene) connect(connected bool) {
 	s.cut = !connected
 }
 
-// followReplicas notes how dependants are scaled, and gives them the pods that they are to have, in their status.
+// followReplicas records how dependants are scaled, and sets their status to the desired replicas.
 func (s *scene) followReplicas(ctx context.Context) {
 	deployments := s.client.AppsV1().Deployments(s.name)
 	for ctx.Err() == nil {
@@ -184,7 +185,7 @@ func (s *scene) followReplicas(ctx context.Context) {
 	}
 }
 
-// taken returns what has happened to dependants, and forgets it.
+// taken returns the recorded changes of dependants, and clears the record.
 func (s *scene) taken() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +207,7 @@ func (s *scene) scaled(kcm, mcm, ca int32) {
 	})
 }
 
-// annotations returns those of a dependant that are the watchdog's, as a text.
+// annotations returns the watchdog's annotations of a dependant as text.
 func (s *scene) annotations(dependant string) string {
 	s.t.Helper()
 	d, err := s.client.AppsV1().Deployments(s.name).Get(s.t.Context(), dependant, metav1.GetOptions{})
@@ -223,7 +224,7 @@ func (s *scene) annotations(dependant string) string {
 	return strings.Join(all, " ")
 }
 
-// setReplicas sets those of a dependant, as an operator does.
+// setReplicas sets the replicas of a dependant, as an operator does.
 func (s *scene) setReplicas(dependant string, n int) {
 	s.t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
@@ -236,13 +237,13 @@ func (s *scene) path() string {
 	return "/apis/sonde.dev/v1alpha1/namespaces/" + s.name + "/watchedclusters"
 }
 
-// example are the dependants of the Dependency Watchdog's example.
+// example has the dependants of the Dependency Watchdog's example.
 const example = `[
 {ref: {apiVersion: apps/v1, kind: Deployment, name: kcm}, scaleUp: {level: 0}, scaleDown: {level: 1}},
 {ref: {apiVersion: apps/v1, kind: Deployment, name: mcm}, scaleUp: {level: 1, initialDelay: 300ms}, scaleDown: {level: 0}},
 {ref: {apiVersion: apps/v1, kind: Deployment, name: ca}, optional: true, scaleUp: {level: 2}, scaleDown: {level: 0}}]`
 
-// watchedCluster returns one with what says how to reach it.
+// watchedCluster returns a WatchedCluster; reach is the part of its spec for the connection.
 func (s *scene) watchedCluster(reach string) string {
 	return "apiVersion: sonde.dev/v1alpha1\nkind: WatchedCluster\nmetadata: {name: " + s.name + "}\nspec:\n  " + reach + "\n  dependants: " + strings.ReplaceAll(example, "\n", " ") +
 		"\n  settings: {probeInterval: " + interval + ", initialDelay: 0s, probeTimeout: 5s, kcmNodeMonitorGraceDuration: " + grace + ", backOffDurationForThrottledRequests: 300ms}\n"
@@ -270,7 +271,7 @@ func (s *scene) object(ctx context.Context) (*v1alpha1.WatchedCluster, error) {
 	return &o, json.Unmarshal([]byte(text), &o)
 }
 
-// verdict waits until the status has it.
+// verdict waits until the status has this verdict and cause.
 func (s *scene) verdict(verdict, cause string) *v1alpha1.WatchedCluster {
 	s.t.Helper()
 	var o *v1alpha1.WatchedCluster
@@ -283,7 +284,8 @@ func (s *scene) verdict(verdict, cause string) *v1alpha1.WatchedCluster {
 	return o
 }
 
-// start starts a watchdog in this process, which ends with the test, or by the function that it returns.
+// start starts a watchdog in this process, which ends with the test, or when the caller calls the
+// returned function.
 func (s *scene) start(replica string, change ...func(*watchdog.Options)) (stop func()) {
 	s.t.Helper()
 	o := watchdog.Options{

@@ -27,13 +27,14 @@ import (
 )
 
 const (
-	// chartMemory is what the chart limits a watchdog to.
+	// chartMemory is the chart's memory limit for a watchdog.
 	chartMemory = 256 << 20
-	// largeNodes have so many bytes of annotations each.
+	// Each of largeNodes has largeBytes bytes of annotations.
 	largeNodes, largeBytes = 500, 150_000
 )
 
-// Clusters whose nodes take more memory than the chart gives a watchdog cannot have it killed: they are judged as others are, and so is a small cluster beside them.
+// A cluster whose nodes need more memory than the chart's limit for a watchdog cannot exhaust it: large clusters get
+// verdicts, and so does a small cluster beside them.
 func TestLargeClusters(t *testing.T) {
 	program, err := harness.BuildInto(t.Context(), t.TempDir(), "cmd/sonde-watchdog")
 	must.Do(t, err)
@@ -53,7 +54,7 @@ func TestLargeClusters(t *testing.T) {
 	small.startProcess(limited.Program(t, program))
 	small.verdict("seen", "")
 	for _, s := range large {
-		o := s.verdict("unknown", "unheard") // they are read, and have not been renewed yet
+		o := s.verdict("unknown", "unheard") // their leases are read, and not renewed yet
 		if !slices.Contains(o.Status.Counts, v1alpha1.NodeCount{Nodes: largeNodes, Unheard: largeNodes}) {
 			t.Errorf("the counts of %s are %+v, want %d nodes", s.name, o.Status.Counts, largeNodes)
 		}
@@ -62,7 +63,7 @@ func TestLargeClusters(t *testing.T) {
 	small.connect(false)
 	small.scaled(0, 0, 0)
 	small.verdict("lost", "all")
-	for _, s := range large { // their taints are read with whole nodes
+	for _, s := range large { // the watchdog reads whole nodes for their taints
 		s.scaled(0, 0, 0)
 		s.verdict("lost", "all")
 	}
@@ -81,7 +82,7 @@ type largeCluster struct {
 	client *kubernetes.Clientset
 }
 
-// makeLargeNodes makes the nodes of an API server, each with a lease.
+// makeLargeNodes creates the nodes of an API server, each with a lease.
 func makeLargeNodes(t *testing.T, c *apiserver.Cluster) *largeCluster {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(c.Config)
@@ -113,7 +114,7 @@ func (l *largeCluster) all(t *testing.T) {
 	})
 }
 
-// each calls something with the name of each node, a few at a time.
+// each calls do with the name of each node, several at a time.
 func (l *largeCluster) each(t *testing.T, do func(ctx context.Context, name string) error) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -124,7 +125,7 @@ func (l *largeCluster) each(t *testing.T, do func(ctx context.Context, name stri
 	must.Do(t, group.Wait())
 }
 
-// startProcess starts a watchdog in a process of its own, which ends with the test.
+// startProcess starts a watchdog in its own process, which ends with the test.
 func (s *scene) startProcess(program string) {
 	t := s.t
 	t.Helper()
@@ -145,7 +146,7 @@ func (s *scene) startProcess(program string) {
 		cancel()
 		ended := cmd.Wait()
 		if text, err := os.ReadFile(log.Name()); t.Failed() {
-			t.Logf("it has ended with %v, and says: %s, %v", ended, text[max(0, len(text)-2000):], err)
+			t.Logf("the watchdog ended with %v, and printed: %s, %v", ended, text[max(0, len(text)-2000):], err)
 		}
 		must.Do(t, log.Close())
 	})

@@ -1,5 +1,5 @@
-// Package watchdog runs sonde-watchdog on a real API server. There are no kubelets and no controllers: tests renew the leases of nodes, and follow the
-// replicas of Deployments.
+// Package watchdog runs sonde-watchdog with a real API server. There are no kubelets and no controllers: tests renew
+// the leases of nodes, and update the status of Deployments.
 package watchdog
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/apiserver"
 )
 
-// cluster is the one of all tests of this package.
+// cluster is shared by all tests of this package.
 var cluster *apiserver.Cluster
 
 func TestMain(m *testing.M) {

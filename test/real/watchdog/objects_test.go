@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog"
 )
 
-// The API server refuses objects that cannot be meant.
+// The API server rejects invalid objects.
 func TestSchemaRefuses(t *testing.T) {
 	s := newScene(t, "schema", 0)
 	const one = "{ref: {apiVersion: apps/v1, kind: Deployment, name: a}, scaleUp: {level: 0}, scaleDown: {level: 0}}"
@@ -28,12 +28,12 @@ func TestSchemaRefuses(t *testing.T) {
 		"no dependant":      {"{local: true, dependants: []}", "spec.dependants in body should have at least 1 items"},
 		"twice":             {"{local: true, dependants: [" + one + ", " + one + "]}", "each dependant may be given once"},
 		"negative level":    {"{local: true, dependants: [" + strings.Replace(one, "level: 0", "level: -1", 1) + "]}", "spec.dependants[0].scaleUp.level in body should be greater than or equal to 0"},
-		"no way down":       {"{local: true, dependants: [" + strings.Replace(one, ", scaleDown: {level: 0}", "", 1) + "]}", "spec.dependants[0].scaleDown: Required value"},
+		"scaleDown missing": {"{local: true, dependants: [" + strings.Replace(one, ", scaleDown: {level: 0}", "", 1) + "]}", "spec.dependants[0].scaleDown: Required value"},
 		"fraction 0":        {"{local: true, dependants: [" + one + "], settings: {nodeLeaseFailureFraction: 0}}", "spec.settings.nodeLeaseFailureFraction in body should be greater than 0"},
 		"fraction 1.5":      {"{local: true, dependants: [" + one + "], settings: {nodeLeaseFailureFraction: 1.5}}", "spec.settings.nodeLeaseFailureFraction in body should be less than or equal to 1"},
 		"leave above enter": {"{local: true, dependants: [" + one + "], settings: {nodeLeaseRecoveryFraction: 0.7}}", "nodeLeaseRecoveryFraction must be at most nodeLeaseFailureFraction"},
 		"unknown setting":   {"{local: true, dependants: [" + one + "], settings: {probeIntervall: 1s}}", "spec.settings.probeIntervall"},
-		"all is well":       {"{kubeconfigSecretName: a, dependants: [" + one + "], settings: {nodeLeaseFailureFraction: 0.9, nodeLeaseRecoveryFraction: 0.7}}", ""},
+		"valid":             {"{kubeconfigSecretName: a, dependants: [" + one + "], settings: {nodeLeaseFailureFraction: 0.9, nodeLeaseRecoveryFraction: 0.7}}", ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-// condition waits until the object has a condition with a text in its message.
+// condition waits until the object has a condition with this text in its message.
 func (s *scene) condition(kind, status, text string) {
 	s.t.Helper()
 	must.Poll(s.t, kind+" to be "+status, func(ctx context.Context) error {
@@ -63,7 +63,7 @@ func (s *scene) condition(kind, status, text string) {
 	})
 }
 
-// What the schema cannot know is said by the condition. A change that is not valid changes nothing of what is watched.
+// The condition reports errors that the schema cannot detect. An invalid change has no effect on the watched cluster.
 func TestRefusedObjects(t *testing.T) {
 	s := newScene(t, "refused", 3)
 	patch := func(text string) {
@@ -77,7 +77,7 @@ func TestRefusedObjects(t *testing.T) {
 	s.start("a")
 	s.condition("Accepted", "False", `spec.dependants[0].ref.name: "sonde-watchdog": must not be the watchdog itself`)
 	patch(`[{"op": "replace", "path": "/spec/dependants/0/ref/name", "value": "kcm"}]`)
-	s.condition("Accepted", "True", "watched as it is written")
+	s.condition("Accepted", "True", "the spec is valid and in use")
 	s.verdict("seen", "")
 	patch(`[{"op": "replace", "path": "/spec/settings/probeInterval", "value": "-1s"}]`)
 	s.condition("Accepted", "False", `spec.settings.probeInterval: "-1s": must be from 100ms to 1h0m0s`)
@@ -87,7 +87,8 @@ func TestRefusedObjects(t *testing.T) {
 	s.scaled(2, 1, 1)
 }
 
-// A file of the Dependency Watchdog is watched like an object, and what an operator sets beside it stays.
+// A configuration file of the Dependency Watchdog is watched like an object, and other settings of an
+// operator stay.
 func TestConfigFile(t *testing.T) {
 	s := newScene(t, "file", 3)
 	path := filepath.Join(t.TempDir(), "dep-config.yaml")
@@ -136,7 +137,7 @@ func TestConfigFile(t *testing.T) {
 	s.stays("paused by an operator", longEnough)
 }
 
-// Metrics and health of a replica that leads.
+// Metrics and health of a leading replica.
 func TestMetrics(t *testing.T) {
 	s := newScene(t, "metrics", 3)
 	s.watch("local: true")

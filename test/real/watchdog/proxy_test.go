@@ -24,14 +24,15 @@ import (
 	"github.com/sonde-mesh/sonde/test/apiserver"
 )
 
-// proxy is on the way to the API server.
+// proxy is a proxy to the API server.
 type proxy struct {
 	address string
 	ca      []byte
 	token   string
 
 	mu sync.Mutex
-	// refuse answers a request instead of the API server, if it returns true. passed is told of answers.
+	// refuse responds to a request instead of the API server if it returns true. passed is called for
+	// each response.
 	refuse func(http.ResponseWriter, *http.Request) bool
 	passed func(*http.Request)
 }
@@ -56,7 +57,7 @@ func newProxyOf(t *testing.T, c *apiserver.Cluster, host string) *proxy {
 	to := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}},
-		FlushInterval: -1, // watches
+		FlushInterval: -1, // for watches
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		},
@@ -94,7 +95,7 @@ func (p *proxy) set(refuse func(http.ResponseWriter, *http.Request) bool, passed
 	p.refuse, p.passed = refuse, passed
 }
 
-// kubeconfig returns one that goes through the proxy.
+// kubeconfig returns a kubeconfig that uses the proxy.
 func (p *proxy) kubeconfig(t *testing.T) []byte {
 	t.Helper()
 	c := clientcmdapi.NewConfig()
@@ -119,7 +120,7 @@ func (p *proxy) file(t *testing.T) string {
 	return path
 }
 
-// secret writes the Secret with a kubeconfig.
+// secret writes a Secret with a kubeconfig.
 func (s *scene) secret(kubeconfig []byte) {
 	s.t.Helper()
 	secrets := s.client.CoreV1().Secrets(s.name)

@@ -22,9 +22,10 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog"
 )
 
-// The watchdog runs with the rights of the chart, and under its policies: it needs no more, and uses each of them.
+// The watchdog runs with exactly the chart's rights, under its policies, and uses each right.
 func TestRightsOfTheChart(t *testing.T) {
-	// What is watched is streamed from the start where the API server can; one before 1.34 needs lists.
+	// Watches stream their initial list if the API server supports that; before 1.34, they need list
+	// requests.
 	featurestesting.SetFeatureDuringTest(t, features.WatchListClient, false)
 	s := newScene(t, "rights", 3)
 	manifests, err := chart.Render(t.Context(), "--set=watchdog.enabled=true", "--set=watchdog.namespaces[0].name="+s.name, "--set=watchdog.namespaces[0].secrets={probe}",
@@ -48,14 +49,14 @@ func TestRightsOfTheChart(t *testing.T) {
 	s.watch("local: true")
 	stop := s.start("a", account)
 	s.verdict("seen", "")
-	for range 2 { // the events of the second loss are a series with those of the first, which is patched
+	for range 2 { // the second loss patches the event series of the first
 		s.connect(false)
 		s.scaled(0, 0, 0)
 		s.connect(true)
 		s.scaled(2, 1, 1)
 	}
 	stop()
-	s.start("b", account) // which takes the next epoch
+	s.start("b", account) // it takes the next epoch
 	s.secret(newProxy(t, apiserver.OwnAddress(t)).kubeconfig(t))
 	patch := `{"spec":{"local":null,"kubeconfigSecretName":"probe"}}`
 	if _, err := cluster.Do(t.Context(), http.MethodPatch, s.path()+"/"+s.name, "application/merge-patch+json", patch); err != nil {
@@ -64,7 +65,7 @@ func TestRightsOfTheChart(t *testing.T) {
 	must.Poll(t, "each right to be used", func(context.Context) error { return unused(granted) })
 }
 
-// asAccount has a watchdog run with the service account of the chart, in its namespace.
+// asAccount runs a watchdog with the chart's service account, in its namespace.
 func asAccount(s *scene) func(*watchdog.Options) {
 	s.t.Helper()
 	token, err := s.client.CoreV1().ServiceAccounts(chart.Namespace).CreateToken(s.t.Context(), watchdog.DefaultName, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -78,7 +79,7 @@ func asAccount(s *scene) func(*watchdog.Options) {
 	return func(o *watchdog.Options) { o.Kubeconfig, o.Namespace = kubeconfig, chart.Namespace }
 }
 
-// unused returns the rights that no request of the watchdog has used, and what it has asked for without a right.
+// unused returns rights that no request of the watchdog has used, and its forbidden requests.
 func unused(granted map[string][]rbacv1.PolicyRule) error {
 	requests, err := cluster.Requests("system:serviceaccount:" + chart.Namespace + ":" + watchdog.DefaultName)
 	if err != nil {
@@ -88,7 +89,7 @@ func unused(granted map[string][]rbacv1.PolicyRule) error {
 	var errs []error
 	for _, r := range requests {
 		if !r.Allowed {
-			errs = append(errs, fmt.Errorf("the chart does not allow what the watchdog does: %s", r))
+			errs = append(errs, fmt.Errorf("the chart does not allow a request of the watchdog: %s", r))
 		}
 		used[strings.Join([]string{r.Role, r.Verb, r.Group, r.Resource}, " ")] = r.Allowed
 	}
@@ -106,7 +107,8 @@ func unused(granted map[string][]rbacv1.PolicyRule) error {
 	return errors.Join(errs...)
 }
 
-// install creates what the chart has for the watchdog but its Deployment, until the test ends, and returns the rules by role.
+// install creates the chart's objects for the watchdog, without its Deployment, until the test ends, and returns the
+// rules by role.
 func install(s *scene, manifests []chart.Manifest) map[string][]rbacv1.PolicyRule {
 	t := s.t
 	t.Helper()
@@ -133,7 +135,7 @@ func install(s *scene, manifests []chart.Manifest) map[string][]rbacv1.PolicyRul
 			granted[fmt.Sprintf("ClusterRole %q", o.Name)] = o.Rules
 			made, err := s.client.RbacV1().ClusterRoles().Create(t.Context(), &o, metav1.CreateOptions{})
 			mustCreate(t, made, err)
-			t.Cleanup(func() { // another test has other rights
+			t.Cleanup(func() { // other tests use other rights
 				if err := s.client.RbacV1().ClusterRoles().Delete(context.Background(), o.Name, metav1.DeleteOptions{}); err != nil {
 					t.Error(err)
 				}

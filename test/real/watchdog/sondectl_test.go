@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// An operator looks at a cluster, pauses it, and has it go on, by sondectl.
+// An operator shows a cluster, pauses it, and resumes it with sondectl.
 func TestSondectl(t *testing.T) {
 	program, err := harness.BuildInto(t.Context(), filepath.Join(t.TempDir(), "bin"), "cmd/sondectl")
 	if err != nil {
@@ -44,21 +44,21 @@ func TestSondectl(t *testing.T) {
 			return nil
 		})
 	}
-	says("status -A", "operated operated seen - ")
+	says("status -A", "operated operated seen ", " - 0/3")
 	says("status nosuch -n operated", "exit status 1", `read WatchedCluster "nosuch"`, "not found")
 	says("status operated -A", "exit status 2", "--all-namespaces")
 	says("pause operated -n operated", "operated is paused: nothing is scaled")
-	says("status operated -n operated", "operated operated seen - ", " yes 0 of 3")
-	says("pause nosuch -n operated", "exit status 1", `change WatchedCluster "nosuch"`)
+	says("status operated -n operated", "operated operated seen ", " yes 0/3")
+	says("pause nosuch -n operated", "exit status 1", `update WatchedCluster "nosuch"`)
 	s.connect(false)
 	s.verdict("lost", "all")
 	s.stays("paused", longEnough)
 	says("resume operated -n operated", "operated is not paused")
 	s.scaled(0, 0, 0)
-	says("status -n operated", "operated operated lost all", "3 of 3", "Deployment kcm: Lowered, replicas 2")
+	says("status -n operated", "operated operated lost ", " - 3/3", "cause: all", "Deployment kcm: Lowered, replicas 2")
 	says("status operated -n operated -o yaml", "verdict: lost")
 	says("explain operated -n operated", "nodes: lost (all) for ", "3 of 3 nodes have not renewed their leases for 3s, although the API server answers", "(all) 3 3 0 lost all",
-		"Deployment/mcm 0 0 1 Lowered nothing", "Deployment/kcm 1 0 2 Lowered nothing")
+		"Deployment/mcm 0 0 Lowered nothing replicas before: 1", "Deployment/kcm 1 0 Lowered nothing replicas before: 2")
 	says("explain operated -n operated -o json", `"next": "dependants are scaled down, level by level"`, `"replicas": 0`)
 	says("explain nosuch -n operated", "exit status 1", `read WatchedCluster "nosuch"`)
 	s.connect(true)

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog"
 )
 
-// stays checks that nothing happens to dependants for a time in which leases would have expired.
+// stays checks that the dependants do not change for longer than leases take to expire.
 func (s *scene) stays(why string, d time.Duration) {
 	s.t.Helper()
 	time.Sleep(d)
@@ -25,7 +25,8 @@ func (s *scene) stays(why string, d time.Duration) {
 	}
 }
 
-// ordered checks in which order dependants were scaled. Those in one text with a comma are of one level.
+// ordered checks the order in which dependants were scaled. Dependants in one text, separated by commas,
+// belong to one level.
 func (s *scene) ordered(want ...string) {
 	s.t.Helper()
 	got := s.taken()
@@ -44,12 +45,13 @@ func (s *scene) ordered(want ...string) {
 	}
 }
 
-// The path breaks, and comes back: dependants go to 0 by level, and come back by level.
+// The path breaks and is repaired: dependants are scaled to 0 level by level, and back level by
+// level.
 func TestPathBreaks(t *testing.T) {
 	s := newScene(t, "breaks", 5)
 	s.watch("local: true")
 	s.start("a")
-	s.start("b") // which does not lead
+	s.start("b") // a follower
 	s.verdict("seen", "")
 	s.stays("nodes are seen", time.Second)
 
@@ -97,8 +99,8 @@ func TestPathBreaks(t *testing.T) {
 	}
 }
 
-// The API server of the cluster is stopped, or has too many requests: nothing is scaled, during that and right after it, although no lease was renewed
-// meanwhile.
+// The cluster's API server is stopped, or rejects requests as too many. The watchdog scales nothing, neither then nor
+// right afterwards, although no lease was renewed meanwhile.
 func TestAPIServerAway(t *testing.T) {
 	s := newScene(t, "away", 4)
 	p := newProxy(t, apiserver.OwnAddress(t))
@@ -115,7 +117,7 @@ func TestAPIServerAway(t *testing.T) {
 			http.Error(w, "too many requests", http.StatusTooManyRequests)
 			return true
 		}},
-		{"throttled", func(w http.ResponseWriter, r *http.Request) bool { // the leases alone
+		{"throttled", func(w http.ResponseWriter, r *http.Request) bool { // only for the leases
 			if strings.HasSuffix(r.URL.Path, "/leases") {
 				http.Error(w, "too many requests", http.StatusTooManyRequests)
 				return true
@@ -137,7 +139,7 @@ func TestAPIServerAway(t *testing.T) {
 		s.stays("after "+tc.cause, time.Second)
 	}
 
-	s.connect(false) // with sight, it is a loss
+	s.connect(false) // while the API server is reachable, it is a loss
 	s.scaled(0, 0, 0)
 	s.taken()
 	p.set(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, nil)
@@ -148,7 +150,7 @@ func TestAPIServerAway(t *testing.T) {
 	s.scaled(2, 1, 1)
 }
 
-// Kubeconfigs that are missing, broken, refused or rotated.
+// Kubeconfigs that are missing, invalid, refused or rotated.
 func TestKubeconfigs(t *testing.T) {
 	s := newScene(t, "kubeconfigs", 3)
 	p := newProxy(t, apiserver.OwnAddress(t))
@@ -159,7 +161,7 @@ func TestKubeconfigs(t *testing.T) {
 		t.Helper()
 		s.condition("Probed", "False", want)
 	}
-	probed(`"probe": must be a Secret that is there`)
+	probed(`"probe": must be an existing Secret`)
 	s.secret([]byte(good))
 	s.verdict("seen", "")
 	s.secret([]byte(strings.Replace(good, p.address, "https://127.0.0.1:6443", 1)))
@@ -168,13 +170,13 @@ func TestKubeconfigs(t *testing.T) {
 	s.verdict("seen", "")
 	s.secret([]byte("users: broken"))
 	probed("must be a kubeconfig, in YAML or JSON")
-	other := newProxy(t, apiserver.OwnAddress(t)) // rotated: another address, another CA
+	other := newProxy(t, apiserver.OwnAddress(t)) // rotated: another address and another CA
 	s.secret(other.kubeconfig(t))
 	s.verdict("seen", "")
 	s.stays("of kubeconfigs", 0)
 }
 
-// Replicas that another client sets while the nodes are lost are kept, and a dependant that is to be ignored is.
+// Replicas that another client sets during a loss stay, and an ignored dependant is not scaled.
 func TestReplicasOfOthers(t *testing.T) {
 	s := newScene(t, "others", 3)
 	s.watch("local: true")
@@ -197,7 +199,7 @@ func TestReplicasOfOthers(t *testing.T) {
 	}
 }
 
-// A cluster that is paused is judged, and nothing is scaled; a dry run scales nothing either.
+// A paused cluster gets a verdict, but nothing is scaled. A dry run scales nothing either.
 func TestPausedAndDryRun(t *testing.T) {
 	s := newScene(t, "paused", 3)
 	s.watch("local: true")
@@ -214,7 +216,7 @@ func TestPausedAndDryRun(t *testing.T) {
 	}
 	pause("true")
 	stop()
-	s.start("b") // in earnest
+	s.start("b") // without dry run
 	s.verdict("lost", "all")
 	s.stays("paused", longEnough)
 	pause("false")
@@ -223,7 +225,8 @@ func TestPausedAndDryRun(t *testing.T) {
 	s.scaled(2, 1, 1)
 }
 
-// The leader is killed between two levels, on the way down and on the way up. The next one goes on, and nothing is lost or doubled.
+// The leader is killed between two levels, while it scales down and while it scales up. The next leader continues,
+// without a lost or repeated step.
 func TestLeaderKilledBetweenLevels(t *testing.T) {
 	s := newScene(t, "killed", 4)
 	s.watch("local: true")
@@ -234,7 +237,7 @@ func TestLeaderKilledBetweenLevels(t *testing.T) {
 			if r.Method != http.MethodPut || !strings.HasSuffix(r.URL.Path, "/deployments/"+after+"/scale") {
 				return
 			}
-			p.set(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, nil) // it reaches nothing any more
+			p.set(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, nil) // the leader is disconnected
 			close(dead)
 		}
 	}

@@ -1,5 +1,5 @@
-// Command attacker has connections open to a port, from many addresses of this machine, and makes another where one is closed, until its input ends.
-// It prints again and again how many it has made.
+// Command attacker keeps connections open to a port, from many addresses of this machine, and replaces each
+// connection that is closed, until its input ends. It repeatedly prints how many it has opened.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends it, or ends itself
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends or closes it
 		stop()
 	}()
 	var opened atomic.Int64
@@ -40,10 +40,10 @@ func main() {
 	}
 }
 
-// pause is how long after the end of a connection its stranger makes another.
+// pause is the delay before a closed connection is replaced.
 const pause = 400 * time.Millisecond
 
-// attack has one connection open at a time.
+// attack keeps one connection open at a time.
 func attack(ctx context.Context, dialer *net.Dialer, target string, s shape, opened *atomic.Int64) {
 	for wait(ctx, pause) {
 		if c, err := dialer.DialContext(ctx, "tcp", target); err == nil {
@@ -53,7 +53,7 @@ func attack(ctx context.Context, dialer *net.Dialer, target string, s shape, ope
 	}
 }
 
-// hold has a connection until the other side ends it.
+// hold keeps a connection until the peer closes it.
 func hold(ctx context.Context, c net.Conn, s shape) {
 	writing, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -61,8 +61,8 @@ func hold(ctx context.Context, c net.Conn, s shape) {
 		defer close(ended)
 		s(writing, c)
 	}()
-	_, _ = io.Copy(io.Discard, c) // until its end or a reset
+	_, _ = io.Copy(io.Discard, c) // until FIN or a reset
 	stop()
-	_ = c.Close() // ends a write
+	_ = c.Close() // ends a blocked write
 	<-ended
 }

@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// shape sends what a connection of an attack does, until the connection or ctx ends; the connection stays open then.
+// shape sends the data of an attack's connection, until the connection or ctx ends; afterwards the connection stays
+// open.
 type shape func(ctx context.Context, c net.Conn)
 
-// preface is how a client of HTTP/2 begins, with empty SETTINGS.
+// preface is the start of an HTTP/2 client, with empty SETTINGS.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 // Types and flags of HTTP/2 frames.
@@ -22,7 +23,7 @@ const (
 	endStream, endHeaders byte = 1, 4
 )
 
-// frame returns a frame of HTTP/2.
+// frame returns an HTTP/2 frame.
 func frame(kind, flags byte, stream uint32, payload string) string {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(payload)))[1:]
 	b = append(b, kind, flags)
@@ -30,7 +31,7 @@ func frame(kind, flags byte, stream uint32, payload string) string {
 	return string(b) + payload
 }
 
-// check are the headers of a call of grpc.health.v1.Health/Check, encoded without a table.
+// check has the headers of a call of grpc.health.v1.Health/Check, encoded without a table.
 var check = func() string {
 	var b strings.Builder
 	for _, h := range [][2]string{
@@ -44,10 +45,10 @@ var check = func() string {
 
 // says sends a text at once.
 func says(text string) shape {
-	return func(_ context.Context, c net.Conn) { _, _ = io.WriteString(c, text) } // it may be closed
+	return func(_ context.Context, c net.Conn) { _, _ = io.WriteString(c, text) } // the connection may be closed
 }
 
-// repeats sends first, and then the same again and again, 4 KiB in each 10 ms: others need the processors, too.
+// repeats sends first, and then again repeatedly, 4 KiB every 10 ms, to leave CPU time to other processes.
 func repeats(first, again string) shape {
 	block := strings.Repeat(again, 1+4<<10/len(again))
 	return func(ctx context.Context, c net.Conn) {
@@ -58,7 +59,7 @@ func repeats(first, again string) shape {
 	}
 }
 
-// wait returns false if ctx ends before.
+// wait returns false if ctx ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -70,7 +71,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// slowly sends a byte in each 100 ms.
+// slowly sends a byte every 100 ms.
 func slowly(text string) shape {
 	return func(ctx context.Context, c net.Conn) {
 		for i := 0; i < len(text) && wait(ctx, 100*time.Millisecond); i++ {
@@ -81,17 +82,18 @@ func slowly(text string) shape {
 	}
 }
 
-// halfClosed sends a text and then ends its direction.
+// halfClosed sends a text and then closes its sending side.
 func halfClosed(text string) shape {
 	return func(_ context.Context, c net.Conn) {
-		_, _ = io.WriteString(c, text) // it may be closed
+		_, _ = io.WriteString(c, text) // the connection may be closed
 		if tcp, ok := c.(*net.TCPConn); ok {
 			_ = tcp.CloseWrite()
 		}
 	}
 }
 
-// shapesOf are the attacks of which each connection is one in turn. Of those on a port for HTTP probes, a probe has that path.
+// shapesOf returns the shapes of an attack, which its connections use in turn. path is the path of a probe, for ports
+// of HTTP probes.
 func shapesOf(kind, path string) []shape {
 	switch kind {
 	case "idle":
@@ -138,7 +140,7 @@ func onHTTP2() []shape {
 	}
 }
 
-// rapidReset opens and resets a stream in each millisecond.
+// rapidReset opens and resets a stream every millisecond.
 func rapidReset(ctx context.Context, c net.Conn) {
 	_, err := io.WriteString(c, preface)
 	for stream := uint32(1); err == nil && wait(ctx, time.Millisecond); stream += 2 {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// callee returns the function that a call names, nil if a variable or an interface has it.
+// callee returns the function that a call names, nil for a call through a variable or an interface.
 func (w *walker) callee(call *ast.CallExpr) *types.Func {
 	if fn, ok := typeutil.Callee(w.pass.TypesInfo, call).(*types.Func); ok {
 		return fn.Origin()
@@ -16,7 +16,7 @@ func (w *walker) callee(call *ast.CallExpr) *types.Func {
 	return nil
 }
 
-// call adds that n calls a function, and binds what it returns.
+// call adds a call of a function by n, and binds its results.
 func (w *walker) call(n node, call *ast.CallExpr, into node) {
 	if w.pass.TypesInfo.Types[call.Fun].IsType() { // a conversion
 		w.make(n, w.pass.TypesInfo.Types[call.Fun].Type)
@@ -64,13 +64,13 @@ func (w *walker) builtin(n node, name string, args []ast.Expr, into node) {
 	}
 }
 
-// parameter returns the variable that argument i of a call is bound to.
+// parameter returns the parameter for argument i of a call.
 func parameter(fn *types.Func, i int) *types.Var {
 	all := fn.Signature().Params()
 	return all.At(min(i, all.Len()-1)).Origin()
 }
 
-// bubblesOf returns the arguments that a function of another package runs in a bubble, and whether it makes one.
+// bubblesOf returns the arguments that a function of another package runs in a bubble, and whether it creates a bubble.
 func (w *walker) bubblesOf(fn *types.Func) ([]int, bool) {
 	if fn == nil || fn.Pkg() == nil || fn.Pkg() == w.pass.Pkg {
 		return nil, false
@@ -83,7 +83,7 @@ func (w *walker) bubblesOf(fn *types.Func) ([]int, bool) {
 	return fact.Params, makes
 }
 
-// bindBubble adds that n runs a function in a bubble.
+// bindBubble adds a function that n runs in a bubble.
 func (w *walker) bindBubble(n node, arg ast.Expr) {
 	if v := w.variable(arg); v != nil {
 		w.any[n] = append(w.any[n], v)

@@ -1,9 +1,10 @@
 // Package check finds tests that need a socket, a process or a real clock, although they are in a fast package.
 //
-// A socket or a process is reported wherever a test file has it, unless only benchmarks reach it. A wait is reported if a test reaches it
-// outside a bubble of testing/synctest: by calls, and by references of functions as values, followed through variables, parameters,
-// fields and results. What cannot be followed counts as called in a bubble if there is one: a method that only interfaces call, if a
-// bubble makes a value of its type, and a function that product code gets, if its test makes a bubble.
+// It reports every socket and process in a test file, unless only benchmarks reach it. It reports a wait if a test
+// reaches it outside of a bubble of testing/synctest: by calls and by function values, followed through variables,
+// parameters, fields and results. Code that cannot be followed counts as called in a bubble if one exists: a method
+// that is only called through interfaces, if a bubble creates a value of its type, and a function passed to product
+// code, if its test creates a bubble.
 package check
 
 import (
@@ -18,7 +19,7 @@ import (
 	"golang.org/x/tools/go/analysis"
 )
 
-// Analyzer reports what a fast test must not use.
+// Analyzer reports code that fast tests must not use.
 var Analyzer = &analysis.Analyzer{
 	Name:      "fasttests",
 	Doc:       "report sockets, processes and real clocks in fast tests",
@@ -26,14 +27,14 @@ var Analyzer = &analysis.Analyzer{
 	FactTypes: []analysis.Fact{(*makesBubble)(nil), (*usesClock)(nil)},
 }
 
-// makesBubble says that a function makes a bubble, and which parameters it runs there.
+// makesBubble is the fact that a function creates a bubble and runs these parameters in it.
 type makesBubble struct{ Params []int }
 
 func (*makesBubble) AFact() {}
 
 func (f *makesBubble) String() string { return fmt.Sprint("makes a bubble for ", f.Params) }
 
-// usesClock says that a function of a test file waits, if it is called outside of a bubble.
+// usesClock is the fact that a function of a test file waits if it is called outside of a bubble.
 type usesClock struct{ Call string }
 
 func (*usesClock) AFact() {}
@@ -62,7 +63,7 @@ func run(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// relevant returns the test files, and in a package that makes bubbles all others.
+// relevant returns the test files, and all files of a package that creates bubbles.
 func relevant(pass *analysis.Pass) []*ast.File {
 	var files []*ast.File
 	for _, f := range pass.Files {
@@ -77,7 +78,7 @@ func relevant(pass *analysis.Pass) []*ast.File {
 	return files
 }
 
-// roots returns what go test runs by itself, and the benchmarks.
+// roots returns the functions that go test calls, and the benchmarks.
 func (w *walker) roots() (tests, benchmarks []node) {
 	tests = []node{initialisers}
 	byPosition := func(a, b *types.Func) int { return int(a.Pos() - b.Pos()) }
@@ -95,7 +96,7 @@ func (w *walker) roots() (tests, benchmarks []node) {
 	return tests, benchmarks
 }
 
-// entry says that go test calls a function of that name.
+// entry reports whether go test calls functions with this name.
 func entry(name string) bool {
 	return name == "init" || slices.ContainsFunc([]string{"Test", "Fuzz", "Example", "Benchmark"}, func(prefix string) bool {
 		return strings.HasPrefix(name, prefix)
@@ -120,7 +121,7 @@ func (w *walker) report() {
 	}
 }
 
-// export tells packages that call functions of this one about them.
+// export exports facts about functions for packages that call them.
 func (w *walker) export() {
 	for fn := range w.own {
 		if !fn.Exported() || entry(fn.Name()) {

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// node is code that can run, or a variable through which functions are called: *types.Func, *ast.FuncLit, *types.Var, result, or one of
-// the constants below.
+// node is code, or a variable through which functions are called: *types.Func, *ast.FuncLit, *types.Var, result, or one
+// of the following constants.
 type node any
 
-// result is what a function returns.
+// result represents the results of a function.
 type result struct{ of node }
 
 type place string
@@ -18,36 +18,36 @@ type place string
 const (
 	// initialisers of variables of the package run outside of bubbles.
 	initialisers place = "a variable of the package"
-	// nowhere is where functions are not called.
+	// nowhere stands for code that is never called.
 	nowhere place = "nothing"
 	// bubble runs functions in virtual time.
 	bubble place = "bubble"
 )
 
-// use of something forbidden.
+// use is a use of something forbidden.
 type use struct {
 	pos  token.Pos
 	rule rule
 	name string
 }
 
-// graph has what runs when a node runs.
+// graph has edges from a node to the nodes that run with it.
 type graph struct {
-	// outside has an edge to each node that runs outside of a bubble if the first does.
+	// outside has edges to nodes that run outside of a bubble if the first node does.
 	outside map[node][]node
-	// any has also what runs in a bubble.
+	// any also has edges to nodes that run in a bubble.
 	any   map[node][]node
 	uses  map[node][]use
 	order []node // of uses
 	// parents are the nodes around function literals.
 	parents map[node]node
-	// makers are nodes that make a bubble: by themselves, in a literal or by what they call.
+	// makers are nodes that create a bubble: by themselves, in a literal or by a call.
 	makers map[node]bool
-	// deferred are edges that hold unless the first node makes a bubble: who calls the second cannot be known.
+	// deferred are edges that apply unless the first node creates a bubble, since the caller of the second is unknown.
 	deferred [][2]node
-	// calls are those of functions of this package.
+	// calls of functions of this package.
 	calls [][2]node
-	// made are the types of which nodes make values.
+	// made are the types of values that nodes create.
 	made map[node][]*types.Named
 }
 
@@ -72,14 +72,14 @@ func (g *graph) use(n node, u use) {
 	g.uses[n] = append(g.uses[n], u)
 }
 
-// maker marks a node and those around it.
+// maker marks a node and its parents.
 func (g *graph) maker(n node) {
 	for ; n != nil; n = g.parents[n] {
 		g.makers[n] = true
 	}
 }
 
-// declared returns the function declaration around a node, or the node itself.
+// declared returns the function declaration that contains a node, or the node itself.
 func (g *graph) declared(n node) node {
 	for g.parents[n] != nil {
 		n = g.parents[n]
@@ -87,7 +87,7 @@ func (g *graph) declared(n node) node {
 	return n
 }
 
-// reach returns the nodes that the roots lead to, each with the root that does.
+// reach returns the nodes reachable from the roots, each with its root.
 func reach(edges map[node][]node, roots ...node) map[node]node {
 	reached := map[node]node{}
 	for _, root := range roots {
@@ -104,7 +104,7 @@ func reach(edges map[node][]node, roots ...node) map[node]node {
 	return reached
 }
 
-// settle adds the edges that depend on all others.
+// settle adds edges that depend on all other edges.
 func (g *graph) settle() {
 	for marked := -1; marked < len(g.makers); {
 		marked = len(g.makers)
@@ -122,8 +122,8 @@ func (g *graph) settle() {
 	g.dispatch()
 }
 
-// dispatch adds edges to the methods that only interfaces call, from what makes a value of their type. Where a bubble makes one, too, it is
-// not known which of the two calls them, and they count as called there.
+// dispatch adds edges to methods that are only called through interfaces, from nodes that create a value of their type.
+// If a bubble also creates one, the caller is unknown, and the methods count as called in the bubble.
 func (g *graph) dispatch() {
 	named := map[node]bool{}
 	for _, all := range g.any {
@@ -153,7 +153,7 @@ func (g *graph) dispatch() {
 	}
 }
 
-// firstWait returns the name of the first use of a clock in some nodes, "" if there is none.
+// firstWait returns the name of the first use of a clock in nodes, or "".
 func (g *graph) firstWait(reached map[node]node) string {
 	i := slices.IndexFunc(g.order, func(n node) bool {
 		return reached[n] != nil && slices.ContainsFunc(g.uses[n], func(u use) bool { return u.rule == clock })
@@ -165,7 +165,7 @@ func (g *graph) firstWait(reached map[node]node) string {
 	return all[slices.IndexFunc(all, func(u use) bool { return u.rule == clock })].name
 }
 
-// nameOf says what a node is, as the declaration around it.
+// nameOf names a node by the declaration that contains it.
 func (g *graph) nameOf(n node) string {
 	switch n := g.declared(n).(type) {
 	case *types.Func:

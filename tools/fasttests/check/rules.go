@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// rule is why a fast test must not use something.
+// rule is the reason why fast tests must not use something.
 type rule int
 
 const (
 	allowed rule = iota
-	// kernel needs a socket or a process, and is not allowed anywhere.
+	// kernel is for sockets and processes, which are never allowed.
 	kernel
-	// clock waits, and is allowed in a bubble.
+	// clock is for waits, which are allowed in a bubble.
 	clock
 )
 
-// advice is the end of a message.
+// advice returns the end of a message.
 var advice = map[rule]string{
 	kernel: "use internal/testing/virtual, or move the test to test/real",
 	clock:  "run it in synctest.Test or virtual.Run, or move the test to test/real",
@@ -28,10 +28,10 @@ const (
 	virtualRun = ours + "virtual.Run"
 )
 
-// bubbles are the functions that run a parameter in a bubble, and the index of that parameter.
+// bubbles maps functions that run a parameter in a bubble to the parameter's index.
 var bubbles = map[string]int{"testing/synctest.Test": 1, virtualRun: 2}
 
-// forbidden has functions, methods and types by package. A name that ends in * is a prefix.
+// forbidden has functions, methods and types by package. A name with a final * is a prefix.
 var forbidden = map[string]struct {
 	rule  rule
 	names []string
@@ -50,7 +50,7 @@ var forbidden = map[string]struct {
 	waitPath:            {clock, []string{"*"}},
 }
 
-// ruleOf returns the rule about a function or a type of a package, and how a message names it.
+// ruleOf returns the rule about a function or a type of a package, and its name for messages.
 func ruleOf(obj types.Object) (rule, string) {
 	if obj.Pkg() == nil || obj.Parent() != obj.Pkg().Scope() {
 		return allowed, ""

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/tools/go/analysis"
 )
 
-// walker makes the graph of a package from its syntax.
+// walker builds the graph of a package from its syntax.
 type walker struct {
 	*graph
 	pass *analysis.Pass
-	// own are the functions that have a body in one of the files.
+	// own are the functions with a body in one of the files.
 	own map[*types.Func]bool
-	// files are those of which the graph is made.
+	// files are the sources of the graph.
 	files map[*token.File]bool
 }
 
@@ -57,14 +57,14 @@ func (w *walker) spec(n node, s *ast.ValueSpec) {
 	}
 }
 
-// make notes that a node makes a value of a type.
+// make records that a node creates a value of a type.
 func (w *walker) make(n node, t types.Type) {
 	if named, ok := types.Unalias(t).(*types.Named); ok && named.Obj().Pkg() == w.pass.Pkg {
 		w.made[n] = append(w.made[n], named.Origin())
 	}
 }
 
-// walk adds what a node does when it runs.
+// walk adds to the graph what code does when n runs: its calls, and the values that it creates.
 func (w *walker) walk(n node, code ast.Node) {
 	ast.Inspect(code, func(x ast.Node) bool {
 		switch x := x.(type) {
@@ -72,7 +72,7 @@ func (w *walker) walk(n node, code ast.Node) {
 			w.bind(n, x.(ast.Expr), n)
 			return false
 		case *ast.KeyValueExpr:
-			w.walk(n, x.Value) // a key is no code
+			w.walk(n, x.Value) // a key is not code
 			return false
 		case *ast.ValueSpec:
 			w.spec(n, x)
@@ -127,7 +127,7 @@ func (w *walker) assign(n node, x *ast.AssignStmt) {
 	}
 }
 
-// result binds what a call returns.
+// result binds the results of a call.
 func (w *walker) result(call ast.Expr, into node) {
 	if c, ok := ast.Unparen(call).(*ast.CallExpr); ok {
 		if callee := w.callee(c); callee != nil {
@@ -136,7 +136,7 @@ func (w *walker) result(call ast.Expr, into node) {
 	}
 }
 
-// variable returns the variable or field that an expression is or is in, nil if there is none.
+// variable returns the variable or field of an expression, or nil.
 func (w *walker) variable(e ast.Expr) *types.Var {
 	var obj types.Object
 	switch e := ast.Unparen(e).(type) {
@@ -155,21 +155,22 @@ func (w *walker) variable(e ast.Expr) *types.Var {
 	return nil
 }
 
-// tracked says that all that calls the functions of a variable is in the graph.
+// tracked reports whether the graph has all callers of a variable's functions.
 func (w *walker) tracked(v *types.Var) bool {
 	return v.Pkg() == w.pass.Pkg && w.files[w.pass.Fset.File(v.Pos())]
 }
 
-// later binds a value to code that is not in the graph. A node that makes a bubble most likely runs that code there.
+// later binds a value to code that is not in the graph. If the node creates a bubble, that code probably runs in the
+// bubble.
 func (w *walker) later(n node, value ast.Expr) {
-	into := new(node) // stands between the two
+	into := new(node) // intermediate node
 	w.parents[into] = n
 	w.bind(n, value, into)
 	w.any[n] = append(w.any[n], into)
 	w.deferred = append(w.deferred, [2]node{n, into})
 }
 
-// bind adds what n does to make a value, and that functions in the value run when into does.
+// bind adds n's actions to create a value, and edges from into to functions in the value.
 func (w *walker) bind(n node, value ast.Expr, into node) {
 	switch e := ast.Unparen(value).(type) {
 	case *ast.FuncLit:
@@ -206,7 +207,7 @@ func (w *walker) bind(n node, value ast.Expr, into node) {
 	}
 }
 
-// operand returns the expression of which another one is a part, or which it refers to.
+// operand returns the expression to which another one belongs or refers.
 func operand(e ast.Expr) ast.Expr {
 	switch e := e.(type) {
 	case *ast.UnaryExpr:
@@ -221,7 +222,7 @@ func operand(e ast.Expr) ast.Expr {
 	return nil
 }
 
-// root returns the identifier of a package's name, or one without an object.
+// root returns the identifier of a package name, or of a name without an object.
 func (w *walker) root(e ast.Expr) *ast.Ident {
 	if id, ok := e.(*ast.Ident); ok {
 		return id
@@ -229,7 +230,7 @@ func (w *walker) root(e ast.Expr) *ast.Ident {
 	return new(ast.Ident)
 }
 
-// refer adds what an identifier means: a function, a variable that may hold some, or something forbidden.
+// refer adds the meaning of an identifier: a function, a variable that may contain functions, or something forbidden.
 func (w *walker) refer(id *ast.Ident, into node) {
 	switch obj := w.pass.TypesInfo.Uses[id].(type) {
 	case *types.Func:
@@ -249,7 +250,7 @@ func (w *walker) refer(id *ast.Ident, into node) {
 
 func (w *walker) forbid(id *ast.Ident, obj types.Object, into node) {
 	r, name := ruleOf(obj)
-	if obj.Pkg() == w.pass.Pkg { // the tests of wait itself
+	if obj.Pkg() == w.pass.Pkg { // tests of package wait itself
 		r = allowed
 	}
 	if r == allowed {
@@ -262,10 +263,10 @@ func (w *walker) forbid(id *ast.Ident, obj types.Object, into node) {
 	w.use(into, use{id.Pos(), r, name})
 }
 
-// composite binds the elements of a literal: those of a struct to its fields.
+// composite binds the elements of a literal: a struct's elements to its fields.
 func (w *walker) composite(n node, lit *ast.CompositeLit, into node) {
 	t := w.pass.TypesInfo.Types[lit].Type
-	if p, ok := t.Underlying().(*types.Pointer); ok { // &T left out in a slice
+	if p, ok := t.Underlying().(*types.Pointer); ok { // &T omitted in a slice
 		t = p.Elem()
 	}
 	if lit.Type != nil {

@@ -19,15 +19,17 @@ import (
 
 // Getter finds programs in a cache, or builds them.
 type Getter struct {
-	// Cache is the directory in which each component gets a directory of its own. It is created.
+	// Kubernetes is the version of the programs. Default: DefaultVersion.
+	Kubernetes Version
+	// Cache is the directory with a directory for each component. Getter creates it.
 	Cache string
-	// Progress gets a line before each build, and what the compiler says.
+	// Progress gets a line before each build, and the compiler's output.
 	Progress io.Writer
 }
 
-// Get returns a directory that has these programs, of Programs and Tests, or all of Programs if there are none given. It builds those that are
-// missing, which takes minutes. If another process is building it waits for that one, and uses its result. An unknown name is an
-// error that lists the known ones.
+// Get returns a directory with these programs, of Programs and Tests, or with all of Programs without arguments. It
+// builds missing programs, which takes minutes. If another process is building, it waits and uses that result. The
+// error for an unknown name lists the known ones.
 func (g *Getter) Get(ctx context.Context, programs ...string) (string, error) {
 	if len(programs) == 0 {
 		programs = Programs()
@@ -38,19 +40,19 @@ func (g *Getter) Get(ctx context.Context, programs ...string) (string, error) {
 			return "", fmt.Errorf("no program %q: choose of %s", name, strings.Join(known, ", "))
 		}
 	}
-	directory := filepath.Join(g.Cache, set())
+	directory := filepath.Join(g.Cache, set(g.Kubernetes))
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return "", fmt.Errorf("create the cache: %w", err)
 	}
-	for i := range components {
-		if err := g.component(ctx, &components[i], programs, directory); err != nil {
-			return "", fmt.Errorf("build %s %s: %w", components[i].name, components[i].version, err)
+	for _, c := range components(g.Kubernetes) {
+		if err := g.component(ctx, &c, programs, directory); err != nil {
+			return "", fmt.Errorf("build %s %s: %w", c.name, c.version, err)
 		}
 	}
 	return directory, nil
 }
 
-// component builds what is missing of the wanted programs of c, and links them into directory.
+// component builds the missing ones of c's wanted programs, and links all into directory.
 func (g *Getter) component(ctx context.Context, c *component, wanted []string, directory string) error {
 	packages := c.packages(wanted)
 	names := slices.Sorted(maps.Keys(packages))
@@ -65,7 +67,7 @@ func (g *Getter) component(ctx context.Context, c *component, wanted []string, d
 		}
 		defer unlock()
 	}
-	if missing := missing(own, names); len(missing) > 0 { // another process may have built them meanwhile
+	if missing := missing(own, names); len(missing) > 0 { // another process may have built them in the meantime
 		if err := g.build(ctx, c, packages, missing, own); err != nil {
 			return err
 		}
@@ -86,10 +88,10 @@ func missing(directory string, names []string) []string {
 	})
 }
 
-// build builds programs of c, and puts each into directory in one step as soon as it is there.
+// build builds programs of c, and atomically moves each into directory.
 func (g *Getter) build(ctx context.Context, c *component, packages map[string]string, names []string, directory string) error {
 	work := filepath.Join(directory, ".build")
-	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // a killed process may have left one
+	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // from a killed process
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()

@@ -74,15 +74,14 @@ func TestGetUnknown(t *testing.T) {
 	}
 }
 
-// TestTestPrograms looks that a cluster is not given the programs that test one, and that they are built of the same module.
+// TestTestPrograms checks that clusters do not get test programs, and that these are built from the same module.
 func TestTestPrograms(t *testing.T) {
 	for _, name := range Tests() {
 		if slices.Contains(Programs(), name) {
 			t.Errorf("a cluster needs %s", name)
 		}
 	}
-	kubernetes := &components[0]
-	got := kubernetes.packages([]string{"kubelet", "e2e.test", "etcd"})
+	got := new(ofKubernetes("v1.37.2")).packages([]string{"kubelet", "e2e.test", "etcd"})
 	want := map[string]string{"kubelet": "k8s.io/kubernetes/cmd/kubelet", "e2e.test": "k8s.io/kubernetes/test/e2e"}
 	if !maps.Equal(got, want) {
 		t.Errorf("packages() = %v, want %v", got, want)

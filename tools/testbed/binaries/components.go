@@ -10,43 +10,55 @@ import (
 	"strings"
 )
 
-// component is a Go module that programs are built from.
+// component is a Go module with programs to build.
 type component struct {
-	name    string
-	module  string
-	version string
+	name   string
+	module string
+	// version names the component; moduleVersion is the module's, without the name of a patch.
+	version, moduleVersion string
 	// staging is the prefix of modules that this one replaces by directories of its own, and stagingVersion the version
 	// under which they are published.
 	staging, stagingVersion string
-	// source is the program itself, of a component that has no module.
+	// patch is nil for an unchanged module.
+	patch *patch
+	// source is the program itself, for a component without a module.
 	source string
-	// ldflags is added to the linker's flags.
+	// ldflags are additional flags of the linker.
 	ldflags string
 	// programs maps the name of each program to its package.
 	programs map[string]string
-	// tests are programs that test a cluster and that no cluster needs, so that they are only built when they are named. The one of a name with
-	// the suffix testSuffix is the test of its package.
+	// tests are programs that test a cluster. They are only built when named. A name with the suffix testSuffix means the
+	// test of its package.
 	tests map[string]string
 }
 
 const testSuffix = ".test"
 
-const (
-	kubernetesVersion        = "v1.36.3"
-	kubernetesStagingVersion = "v0.36.3"
-	kubernetesVersionPackage = "k8s.io/component-base/version"
-)
+const kubernetesVersionPackage = "k8s.io/component-base/version"
 
 //go:embed pause/main.go
 var pauseSource string
 
-// components is all that a cluster needs and Go can build.
-var components = []component{
-	{
-		name: "kubernetes", module: "k8s.io/kubernetes", version: kubernetesVersion,
-		staging: "k8s.io/", stagingVersion: kubernetesStagingVersion,
+// kubernetes returns the components of a Kubernetes version. A patch is a second component with only the kubelet.
+func kubernetes(v Version) []component {
+	all := ofKubernetes("v" + v.release())
+	if v.patch() == nil {
+		return []component{all}
+	}
+	patched := ofKubernetes("v" + v.String())
+	patched.patch, patched.tests = v.patch(), nil
+	patched.moduleVersion, patched.stagingVersion = all.moduleVersion, all.stagingVersion
+	patched.programs = map[string]string{"kubelet": all.programs["kubelet"]}
+	delete(all.programs, "kubelet")
+	return []component{all, patched}
+}
+
+func ofKubernetes(version string) component {
+	return component{
+		name: "kubernetes", module: "k8s.io/kubernetes", version: version, moduleVersion: version,
+		staging: "k8s.io/", stagingVersion: "v0." + strings.TrimPrefix(version, "v1."),
 		ldflags: fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", kubernetesVersionPackage,
-			kubernetesVersion, part(kubernetesVersion, 0), part(kubernetesVersion, 1)),
+			version, part(version, 0), part(version, 1)),
 		programs: map[string]string{
 			"kube-apiserver":          "k8s.io/kubernetes/cmd/kube-apiserver",
 			"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
@@ -61,13 +73,20 @@ var components = []component{
 			"ginkgo":                 "github.com/onsi/ginkgo/v2/ginkgo",
 			"regression-issue-74839": "k8s.io/kubernetes/test/images/regression-issue-74839",
 		},
-	},
+	}
+}
+
+// components returns all components of a cluster that Go can build.
+func components(v Version) []component { return append(kubernetes(v), others...) }
+
+// others are the components other than Kubernetes.
+var others = []component{
 	{
-		name: "etcd", module: "go.etcd.io/etcd/server/v3", version: "v3.6.16",
+		name: "etcd", module: "go.etcd.io/etcd/server/v3", version: "v3.6.16", moduleVersion: "v3.6.16",
 		programs: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"},
 	},
 	{
-		name: "containerd", module: "github.com/containerd/containerd/v2", version: "v2.4.2",
+		name: "containerd", module: "github.com/containerd/containerd/v2", version: "v2.4.2", moduleVersion: "v2.4.2",
 		programs: map[string]string{
 			"containerd":              "github.com/containerd/containerd/v2/cmd/containerd",
 			"containerd-shim-runc-v2": "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
@@ -75,7 +94,7 @@ var components = []component{
 		},
 	},
 	{
-		name: "coredns", module: "github.com/coredns/coredns", version: "v1.15.0",
+		name: "coredns", module: "github.com/coredns/coredns", version: "v1.15.0", moduleVersion: "v1.15.0",
 		programs: map[string]string{"coredns": "github.com/coredns/coredns"},
 	},
 	{
@@ -84,7 +103,7 @@ var components = []component{
 	},
 }
 
-// part returns a number of a version such as v1.36.3.
+// part returns one number of a version such as v1.36.3.
 func part(version string, i int) string {
 	return strings.Split(strings.TrimPrefix(version, "v"), ".")[i]
 }
@@ -99,28 +118,28 @@ func sum(text string) string {
 func (c *component) directory() string { return c.name + "-" + c.version }
 
 // set names all components with their versions.
-func set() string {
+func set(v Version) string {
 	var all []string
-	for i := range components {
-		all = append(all, components[i].directory())
+	for _, c := range components(v) {
+		all = append(all, c.directory())
 	}
 	return "all-" + sum(strings.Join(all, " "))
 }
 
-// Programs returns the names of all programs that a cluster needs, sorted.
+// Programs returns the sorted names of all programs of a cluster.
 func Programs() []string {
 	return names(func(c *component) map[string]string { return c.programs })
 }
 
-// Tests returns the names of the programs that test a cluster, sorted.
+// Tests returns the sorted names of the programs that test a cluster.
 func Tests() []string {
 	return names(func(c *component) map[string]string { return c.tests })
 }
 
 func names(of func(*component) map[string]string) []string {
 	var names []string
-	for i := range components {
-		names = slices.AppendSeq(names, maps.Keys(of(&components[i])))
+	for _, c := range components(DefaultVersion) {
+		names = slices.AppendSeq(names, maps.Keys(of(&c)))
 	}
 	slices.Sort(names)
 	return names

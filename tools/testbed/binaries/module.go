@@ -15,11 +15,11 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// goVersion is the language version of the modules that programs are built in.
+// goVersion is the language version of the generated modules.
 const goVersion = "1.26.0"
 
-// writeModule writes a module to directory that requires the component and nothing else, so that each dependency has the version that
-// the component was released with. `go install` does not build a module that replaces others.
+// writeModule writes a module to directory that requires only the component, so that dependencies have the same
+// versions as in the component's release. `go install` cannot build a module with replacements.
 func writeModule(ctx context.Context, c *component, directory string) error {
 	file := new(modfile.File)
 	if err := file.AddModuleStmt("testbed/" + c.name); err != nil {
@@ -32,22 +32,12 @@ func writeModule(ctx context.Context, c *component, directory string) error {
 		if err := os.WriteFile(filepath.Join(directory, "main.go"), []byte(c.source), 0o644); err != nil {
 			return err
 		}
-	} else if err := file.AddRequire(c.module, c.version); err != nil {
+	} else if err := file.AddRequire(c.module, c.moduleVersion); err != nil {
 		return err
 	}
 	if c.staging != "" {
-		original, err := download(ctx, c, directory)
-		if err != nil {
+		if err := replaceStaging(ctx, c, directory, file); err != nil {
 			return err
-		}
-		replaces, err := stagingReplaces(original, c.staging, c.stagingVersion)
-		if err != nil {
-			return err
-		}
-		for _, m := range replaces {
-			if err := file.AddReplace(m.Path, "", m.Path, m.Version); err != nil {
-				return err
-			}
 		}
 	}
 	text, err := file.Format()
@@ -57,8 +47,40 @@ func writeModule(ctx context.Context, c *component, directory string) error {
 	return os.WriteFile(filepath.Join(directory, "go.mod"), text, 0o644)
 }
 
+// replaceStaging adds the replacements of the component's own go.mod, and the patched source, to the module in
+// directory.
+func replaceStaging(ctx context.Context, c *component, directory string, file *modfile.File) error {
+	original, err := download(ctx, c, directory)
+	if err != nil {
+		return err
+	}
+	if c.patch != nil {
+		if err := c.patch.copyTo(filepath.Join(directory, "patched"), original); err != nil {
+			return err
+		}
+		if err := file.AddReplace(c.module, "", "./patched", ""); err != nil {
+			return err
+		}
+	}
+	goMod, err := os.ReadFile(filepath.Join(original, "go.mod"))
+	if err != nil {
+		return err
+	}
+	replaces, err := stagingReplaces(goMod, c.staging, c.stagingVersion)
+	if err != nil {
+		return err
+	}
+	for _, m := range replaces {
+		if err := file.AddReplace(m.Path, "", m.Path, m.Version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // stagingReplaces returns the modules that a go.mod replaces by directories of its own repository, with the version under
-// which they are published. A replaced module without the prefix, or none at all, is an error: then the module is built in another way than we think.
+// which they are published. A replacement without the prefix, or no replacement, is an error: the assumptions about the
+// module are wrong.
 func stagingReplaces(goMod []byte, prefix, version string) ([]module.Version, error) {
 	file, err := modfile.Parse("go.mod", goMod, nil)
 	if err != nil {
@@ -78,22 +100,39 @@ func stagingReplaces(goMod []byte, prefix, version string) ([]module.Version, er
 	return modules, nil
 }
 
-// download has Go download the component's module and returns its go.mod.
-func download(ctx context.Context, c *component, directory string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", c.module+"@"+c.version)
+// copyTo copies a module with the patch to a directory, since Go's downloads must not change.
+func (p *patch) copyTo(directory, module string) error {
+	if err := os.CopyFS(directory, os.DirFS(module)); err != nil {
+		return err
+	}
+	path := filepath.Join(directory, p.file)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	patched, err := p.apply(string(text))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(patched), 0o644)
+}
+
+// download makes Go download the component's module, and returns its directory.
+func download(ctx context.Context, c *component, directory string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", c.module+"@"+c.moduleVersion)
 	cmd.Dir = directory
 	cmd.Env = environment()
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	runError := cmd.Run()
-	var info struct{ GoMod, Error string }
+	var info struct{ Dir, Error string }
 	if err := json.Unmarshal(out.Bytes(), &info); err != nil || info.Error != "" || runError != nil {
-		return nil, fmt.Errorf("download %s@%s: %w %s%s (Go needs a module proxy, see `go env GOPROXY`)", c.module, c.version, runError, info.Error, problems.String())
+		return "", fmt.Errorf("download %s@%s: %w %s%s (Go needs a module proxy, see `go env GOPROXY`)", c.module, c.moduleVersion, runError, info.Error, problems.String())
 	}
-	return os.ReadFile(info.GoMod)
+	return info.Dir, nil
 }
 
-// environment is that of every call of Go: static programs, and a module that Go completes.
+// environment of all go commands: static programs, and a go.mod that Go updates.
 func environment() []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod", "GOWORK=off")
 }

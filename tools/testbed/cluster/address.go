@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// IPFamily is which addresses pods, services and nodes have.
+// IPFamily selects the address families of pods, services and nodes.
 type IPFamily string
 
 // Values of IPFamily.
@@ -16,7 +16,7 @@ const (
 	IPv6 IPFamily = "ipv6"
 )
 
-// family has the address ranges of one IP version. All of it exists only in the network namespaces of the nodes.
+// family has the address ranges of one IP version, which exist only in the network namespaces of the nodes.
 type family struct {
 	// node, pods and services are formats and ranges: the address of node N, the range of the pods of node N, of all pods, and of services.
 	node, nodePods string
@@ -26,7 +26,7 @@ type family struct {
 	dns      netip.Addr
 	// apiService is the address of the service kubernetes, always the first of the range.
 	apiService netip.Addr
-	// any is the address that listens on all, and all the range of everything.
+	// any is the address to listen on all addresses, and all the range of all addresses.
 	any netip.Addr
 	all netip.Prefix
 }
@@ -46,7 +46,7 @@ var (
 	}
 )
 
-// families returns the families in order; the first is that of a Service that does not say which.
+// families returns the families in order. A Service that sets no family gets the first one.
 func (f IPFamily) families() ([]family, error) {
 	switch f {
 	case Dual:
@@ -69,7 +69,7 @@ func (f family) podRange(node int) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf(f.nodePods, node))
 }
 
-// joined returns what of returns for each family, with commas.
+// joined calls the function for each family, and joins the results with commas.
 func joined[T fmt.Stringer](families []family, of func(family) T) string {
 	var all []string
 	for _, f := range families {

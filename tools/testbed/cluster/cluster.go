@@ -1,5 +1,5 @@
-// Package cluster runs a Kubernetes cluster on this machine: each node is a network namespace with a kubelet, a kube-proxy and
-// a containerd of its own, and the first has the control plane too.
+// Package cluster runs a Kubernetes cluster on this machine: each node is a network namespace with its own kubelet,
+// kube-proxy and containerd, and the first node also has the control plane.
 package cluster
 
 import (
@@ -23,27 +23,27 @@ import (
 
 const (
 	maxNodes = 20
-	// idPrefix begins the names of everything that a cluster makes on the machine.
+	// idPrefix is the prefix of all names that a cluster creates on the machine.
 	idPrefix = "sonde-"
 )
 
-// Cluster is the cluster of a state directory, running or not. There can be one for each directory.
+// Cluster is the cluster of a state directory, running or not. Each directory can have one.
 type Cluster struct {
 	// state is the state directory, absolute.
 	state string
-	// id tells this cluster's namespaces, cgroups and sockets from those of others.
+	// id distinguishes this cluster's namespaces, cgroups and sockets from other clusters'.
 	id string
 	// out gets a line for each step.
 	out io.Writer
 }
 
-// description is the file that says what was started.
+// description is the content of the file about a started cluster.
 type description struct {
 	Nodes    int      `json:"nodes"`
 	IPFamily IPFamily `json:"ipFamily"`
 	// Binaries is the directory of the programs.
 	Binaries string `json:"binaries"`
-	// Complete says that everything has started.
+	// Complete means that all processes have started.
 	Complete bool `json:"complete"`
 }
 
@@ -75,7 +75,8 @@ func (c *Cluster) path(elements ...string) string {
 	return filepath.Join(append([]string{c.state}, elements...)...)
 }
 
-// run returns a path in the directory of sockets and mounts, whose short name leaves room for theirs.
+// run returns a path in the directory of sockets and mounts, which has a short name because paths of sockets are
+// limited.
 func (c *Cluster) run(elements ...string) string {
 	return filepath.Join(append([]string{"/run", c.id}, elements...)...)
 }
@@ -89,7 +90,7 @@ func (c *Cluster) namespace(node int) string { return c.id + "-" + nodeName(node
 // namespaces is the directory of a node's other namespaces.
 func (c *Cluster) namespaces(node int) string { return c.run(nodeName(node)) }
 
-// nodeDirectories are the directories that a kubelet, containerd and CNI choose themselves, and the node's own ones that replace them in
+// nodeDirectories maps fixed directories of kubelet, containerd and CNI to the node's own ones, which replace them in
 // its mount namespace.
 func (c *Cluster) nodeDirectories(node int) map[string]string {
 	directories := map[string]string{}
@@ -99,23 +100,26 @@ func (c *Cluster) nodeDirectories(node int) map[string]string {
 	return directories
 }
 
-// cniDirectory is where CNI is configured.
+// cniDirectory is the directory of the CNI configuration.
 const cniDirectory = "/etc/cni/net.d"
 
-var sharedDirectories = []string{cniDirectory, "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods"}
+// ownPlugins is a node's own directory of CNI plugins.
+const ownPlugins = "/var/lib/cni/bin"
 
-// cgroup is the path of the cgroup of a node's pods; below it are only ours.
+var sharedDirectories = []string{cniDirectory, "/run/sonde-cni", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods"}
+
+// cgroup is the path of the cgroup of a node's pods. Only this cluster uses cgroups below it.
 func (c *Cluster) cgroup(node int) string { return c.id + "/" + nodeName(node) }
 
-// socket is that of a node's containerd.
+// socket returns the socket of a node's containerd.
 func (c *Cluster) socket(node int) string { return c.run(nodeName(node), "containerd.sock") }
 
-// lock makes this the only command that starts or ends the cluster.
+// lock prevents other commands from starting or stopping the cluster.
 func (c *Cluster) lock(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(c.state), 0o755); err != nil {
 		return nil, err
 	}
-	path := c.state + ".lock" // beside the directory, which `down` removes
+	path := c.state + ".lock" // not in the directory, which `down` removes
 	brief, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if unlock, err = cache.Lock(brief, path); err == nil {
@@ -132,7 +136,7 @@ func (c *Cluster) describe(d description) error {
 	return c.writeJSON(c.path("cluster.json"), d)
 }
 
-// description returns what was started. The error is fs.ErrNotExist if nothing was.
+// description returns the description of the started cluster. The error is fs.ErrNotExist without one.
 func (c *Cluster) description() (description, error) {
 	var d description
 	text, err := os.ReadFile(c.path("cluster.json"))
@@ -145,7 +149,7 @@ func (c *Cluster) description() (description, error) {
 	return d, nil
 }
 
-// complete returns the description of a cluster that is up, and otherwise an error that says what to do.
+// complete returns the description of a running cluster, otherwise an error with advice.
 func (c *Cluster) complete() (description, error) {
 	d, err := c.description()
 	switch {
@@ -159,7 +163,7 @@ func (c *Cluster) complete() (description, error) {
 	return d, nil
 }
 
-// target is what a user types to make a target of the Makefile for this cluster.
+// target returns the command line for a target of the Makefile with this cluster.
 func (c *Cluster) target(name string) string {
 	if standard, err := DefaultState(); err == nil && standard == c.state {
 		return "make " + name
@@ -167,7 +171,7 @@ func (c *Cluster) target(name string) string {
 	return "make " + name + " STATE=" + c.state
 }
 
-// checkNode returns an error for a node that the cluster does not have.
+// checkNode returns an error for an unknown node.
 func (d description) checkNode(node int) error {
 	if node < 1 || node > d.Nodes {
 		return fmt.Errorf("there is no node %d: the cluster has nodes 1 to %d", node, d.Nodes)
@@ -188,7 +192,7 @@ func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) err
 	return err
 }
 
-// writeJSON writes a file in one step.
+// writeJSON writes a file atomically.
 func (c *Cluster) writeJSON(path string, value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
@@ -197,7 +201,7 @@ func (c *Cluster) writeJSON(path string, value any) error {
 	return writeFile(path, append(text, '\n'), 0o600)
 }
 
-// writeFile writes a file in one step, and its directory if that does not exist.
+// writeFile writes a file atomically, and creates its directory if necessary.
 func writeFile(path string, text []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -26,7 +26,7 @@ func newCluster(t *testing.T) *Cluster {
 	return c
 }
 
-// rendered returns everything of a cluster of two nodes that has addresses, as text.
+// rendered returns all configuration with addresses of a cluster with two nodes as text.
 func rendered(t *testing.T, c *Cluster, families []family) string {
 	t.Helper()
 	var text strings.Builder
@@ -49,7 +49,7 @@ func rendered(t *testing.T, c *Cluster, families []family) string {
 	return text.String()
 }
 
-// TestFamilies looks for the addresses of each family where a cluster has it, and for none where it has not.
+// TestFamilies checks that the configuration has addresses of the cluster's families only.
 func TestFamilies(t *testing.T) {
 	traces := map[IPFamily][]string{
 		IPv4: {"10.96.0.0/16", "10.88.2.0/24", "10.99.0.2", "10.96.0.10", "0.0.0.0/0", "10.88.0.0/16"},
@@ -94,7 +94,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestWriteNode checks that two nodes of two clusters share no path, and that no template value is left out.
+// TestWriteNode checks that two nodes of two clusters share no path, and that no template value is missing.
 func TestWriteNode(t *testing.T) {
 	families, err := Dual.families()
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/sonde-mesh/sonde/tools/testbed/machine"
 )
 
-// cleanTimeout is how long the processes and cgroups of a cluster may take to go.
+// cleanTimeout bounds the end of a cluster's processes and cgroups.
 const cleanTimeout = time.Minute
 
-// sysctlFile has the settings that the kubelets have changed, as they were before.
+// sysctlFile has the original values of settings that the kubelets change.
 const sysctlFile = "machine.json"
 
-// Down ends the cluster and removes all of it. It needs nothing of what Up has written, but for the settings of the machine to restore,
-// so it also does so if Up was killed, and does nothing if there is nothing.
+// Down stops the cluster and removes all of it. It needs only the saved settings of the machine, so it also works if Up
+// was killed, and does nothing without a cluster.
 func (c *Cluster) Down(ctx context.Context) error {
 	unlock, err := c.lock(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *Cluster) Down(ctx context.Context) error {
 	return c.clean(ctx)
 }
 
-// clean removes everything that carries the cluster's name.
+// clean removes everything with the cluster's name.
 func (c *Cluster) clean(ctx context.Context) error {
 	group, err := machine.NewCgroup(c.id)
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *Cluster) clean(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
 	defer cancel()
-	// Those that start others first, then what runs in containers, which has none of our marks.
+	// First kill processes that start others, then processes in containers, which have no marks.
 	if err := machine.KillAll(ctx, c.marked); err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (c *Cluster) clean(ctx context.Context) error {
 	return removeMountPoints()
 }
 
-// marked returns the processes that were started for this cluster, outside of containers.
+// marked returns this cluster's processes outside of containers.
 func (c *Cluster) marked() ([]int, error) {
 	found, err := machine.Marked(markState + c.state)
 	var pids []int
@@ -76,7 +76,7 @@ func (c *Cluster) marked() ([]int, error) {
 	return pids, err
 }
 
-// removeNamespaces removes the network namespaces of the nodes. Those of pods were mounts in our directory.
+// removeNamespaces removes the network namespaces of the nodes. Pods' namespaces were mounts in the cluster's directory.
 func (c *Cluster) removeNamespaces(ctx context.Context) error {
 	paths, err := filepath.Glob(filepath.Join(machine.NetnsDir, c.id+"-*"))
 	if err != nil {
@@ -90,10 +90,11 @@ func (c *Cluster) removeNamespaces(ctx context.Context) error {
 	return nil
 }
 
-// removeMountPoints removes the directories that Up has made for others to be mounted on. One that is not empty belongs to another program.
+// removeMountPoints removes the directories that Up created as mount points. A directory that is not empty belongs to
+// another program.
 func removeMountPoints() error {
-	// The kernel would remove a directory under the mounts of another cluster, and its mounts with it.
-	if others, err := filepath.Glob("/run/" + idPrefix + "*"); err != nil || len(others) > 0 {
+	// The kernel would also remove a mount point of another cluster, with its mounts.
+	if others, err := filepath.Glob("/run/" + idPrefix + "[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"); err != nil || len(others) > 0 {
 		return err
 	}
 	var faults []error

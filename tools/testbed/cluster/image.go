@@ -11,13 +11,13 @@ import (
 	"github.com/sonde-mesh/sonde/deploy/image/archive"
 )
 
-// The images of the cluster itself. They are in no registry.
+// The images of the cluster itself, which are in no registry.
 const (
 	pauseImage = "docker.io/sonde-testbed/pause:1"
 	dnsImage   = "docker.io/sonde-testbed/coredns:1"
 )
 
-// writeImages makes the images of the cluster itself, each of one static program, and returns their files.
+// writeImages builds the images of the cluster itself, each with one static program, and returns their files.
 func (c *Cluster) writeImages(binaries string) ([]string, error) {
 	var files []string
 	for tag, program := range map[string]string{pauseImage: "pause", dnsImage: "coredns"} {
@@ -48,7 +48,7 @@ func WriteProgramImage(program, tag, file string) error {
 	return archive.Write(file, tag, image)
 }
 
-// LoadImages gives the images in these files, as `docker save` and `make image` write them, to each node.
+// LoadImages loads the images in these files, in the format of `docker save` and `make image`, on each node.
 func (c *Cluster) LoadImages(ctx context.Context, files ...string) error {
 	d, err := c.complete()
 	if err != nil {

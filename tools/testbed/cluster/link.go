@@ -8,10 +8,12 @@ import (
 	"github.com/sonde-mesh/sonde/tools/testbed/machine"
 )
 
-// apiServerTable is the table of nftables, in the network namespace of a node, that drops what the node sends to the API server.
+// apiServerTable is the nftables table, in the network namespace of a node, that drops the node's packets to the API
+// server.
 const apiServerTable = "inet sonde_testbed_apiserver"
 
-// SetLink connects a node to the others or cuts it off. The first cannot be cut off: the control plane is in its namespace.
+// SetLink connects a node to the others or disconnects it. The first node cannot be disconnected: it has the control
+// plane.
 func (c *Cluster) SetLink(ctx context.Context, node int, up bool) error {
 	if _, err := c.cuttable(node); err != nil {
 		return err
@@ -19,7 +21,7 @@ func (c *Cluster) SetLink(ctx context.Context, node int, up bool) error {
 	return c.setPort(ctx, node, up)
 }
 
-// cuttable returns the description of the cluster, or an error for a node that cannot be cut off.
+// cuttable returns the description of the cluster, or an error for a node that cannot be disconnected.
 func (c *Cluster) cuttable(node int) (description, error) {
 	d, err := c.complete()
 	if err != nil {
@@ -34,7 +36,7 @@ func (c *Cluster) cuttable(node int) (description, error) {
 	return d, nil
 }
 
-// setPort makes the peer of the node's interface a port of the bridge, which is up or down.
+// setPort attaches the peer of the node's interface to the bridge, up or down.
 func (c *Cluster) setPort(ctx context.Context, node int, up bool) error {
 	state := "down"
 	if up {
@@ -44,9 +46,10 @@ func (c *Cluster) setPort(ctx context.Context, node int, up bool) error {
 	return err
 }
 
-// SetAPIServerLink connects what runs on the network of a node itself, the kubelet and kube-proxy, with the API server, or cuts it off as a network
-// does that loses packets. What pods send goes on, to the API server too, and so does what others send to the node, as the API server that asks the kubelet for a
-// log. It is independent of SetLink. The first node cannot be cut off: the control plane is on its network.
+// SetAPIServerLink connects the host processes of a node, kubelet and kube-proxy, to the API server, or drops their
+// packets to it. It does not affect pods, even to the API server, or connections to the node, such as the API server's
+// requests to the kubelet. It is independent of SetLink. The first node cannot be disconnected: it has the control
+// plane.
 func (c *Cluster) SetAPIServerLink(ctx context.Context, node int, up bool) error {
 	d, err := c.cuttable(node)
 	if err != nil {
@@ -61,8 +64,9 @@ func (c *Cluster) SetAPIServerLink(ctx context.Context, node int, up bool) error
 	return err
 }
 
-// apiServerRules returns the input of nft: the table with its rules, or none if the link is up. Either works whatever there was before. What comes from pods is
-// forwarded, and passes neither hook. Services have been translated where it is sent, and not yet back where it arrives.
+// apiServerRules returns the input of nft: the table with its rules, or its deletion if the link is up. Both work with
+// and without an existing table. Packets of pods are forwarded, and pass neither hook. At the output hook, addresses of
+// Services are already translated; at the input hook, not yet translated back.
 func apiServerRules(families []family, up bool) string {
 	var out, in strings.Builder
 	for _, f := range families {

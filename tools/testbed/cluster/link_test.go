@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestLinkRefused has nodes refused that cannot be cut off.
+// TestLinkRefused shows errors for nodes that cannot be disconnected.
 func TestLinkRefused(t *testing.T) {
 	c := newCluster(t)
 	if err := c.describe(description{Nodes: 2, IPFamily: Dual, Complete: true}); err != nil {
@@ -30,8 +30,9 @@ func TestLinkRefused(t *testing.T) {
 	}
 }
 
-// TestAPIServerRules has the kernel apply the rules, on a network of its own with the address of the API server: it is not reached, nor does an open
-// connection go on, until the link is up again. Another port is. Each is done twice, as a test may that does not know what was before.
+// TestAPIServerRules applies the rules in its own network namespace with the address of the API server: new and open
+// connections to it fail until the link is up again; another port works. Each state is set twice, since tests may not
+// know the previous state.
 func TestAPIServerRules(t *testing.T) {
 	families, err := Dual.families()
 	if err != nil {
@@ -45,7 +46,7 @@ func TestAPIServerRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close() //nolint:errcheck // nothing was written
-		go echo(l)      // ends with the listener
+		go echo(l)      // ends when the listener is closed
 	}
 	api := []string{"10.99.0.1:6443", "[fd99::1]:6443"}
 	open := map[string]net.Conn{}
@@ -75,7 +76,7 @@ func TestAPIServerRules(t *testing.T) {
 	}
 }
 
-// ownNetwork gives this thread a network of its own.
+// ownNetwork moves this thread to a new network namespace.
 func ownNetwork(t *testing.T) {
 	t.Helper()
 	for _, program := range []string{"ip", "nft"} {
@@ -83,13 +84,13 @@ func ownNetwork(t *testing.T) {
 			notHere(t, err)
 		}
 	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with the test
+	runtime.LockOSThread() // never unlocked, so that the thread ends with the test
 	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
 		notHere(t, fmt.Errorf("make a network namespace, which takes root: %w", err))
 	}
 }
 
-// notHere ends a test that this machine cannot run. Where .ci/run has found network namespaces, none may be left out.
+// notHere skips a test that this machine cannot run. If .ci/run has found network namespaces, no test may be skipped.
 func notHere(t *testing.T, why error) {
 	t.Helper()
 	if os.Getenv("SONDE_TEST_REDIRECTION") == "required" {
@@ -98,7 +99,7 @@ func notHere(t *testing.T, why error) {
 	t.Skip(why)
 }
 
-// run runs a program on the network of this thread.
+// run runs a program in the network namespace of this thread.
 func run(t *testing.T, stdin, program string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
@@ -108,8 +109,8 @@ func run(t *testing.T, stdin, program string, args ...string) {
 	}
 }
 
-// dial connects on the network of this thread: a dialer with one address makes no goroutine for it. It waits no longer than it takes to show that nobody
-// answers, where nobody is to.
+// dial connects in the network namespace of this thread: a dialer with one address starts no goroutine. If the link
+// should be down, it uses a short timeout.
 func dial(address string, up bool) (net.Conn, error) {
 	timeout := 300 * time.Millisecond
 	if up {
@@ -118,7 +119,7 @@ func dial(address string, up bool) (net.Conn, error) {
 	return net.DialTimeout("tcp", address, timeout)
 }
 
-// dialed returns a connection as soon as there is a route: the kernel adds that of an IPv6 address later than the address.
+// dialed returns a connection as soon as there is a route: the kernel adds the route of an IPv6 address later than the address.
 func dialed(t *testing.T, address string) net.Conn {
 	t.Helper()
 	for {

@@ -9,17 +9,18 @@ import (
 )
 
 const (
-	// bridge joins the nodes.
+	// bridge connects the nodes.
 	bridge = "nodes"
-	// uplink is the interface of a node that has its address.
+	// uplink is the interface with a node's address.
 	uplink = "eth0"
 )
 
-// switchNamespace is the network namespace of the bridge. In a node's, with the module br_netfilter, the bridge itself would translate what
-// comes for a NodePort and goes back to another node, and not masquerade it: the caller would get answers of an address that it has not asked.
+// switchNamespace is the network namespace of the bridge. In a node's namespace, with the module br_netfilter, the
+// bridge itself would translate packets for a NodePort that go to another node, without masquerading: the client would
+// get responses from another address.
 func (c *Cluster) switchNamespace() string { return c.id + "-switch" }
 
-// makeNetworks makes a network namespace for each node, and joins them.
+// makeNetworks creates a network namespace for each node, and connects them.
 func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family) error {
 	if _, err := machine.Run(ctx, "", "ip", "netns", "add", c.switchNamespace()); err != nil {
 		return err
@@ -31,7 +32,7 @@ func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family
 		if _, err := machine.Run(ctx, "", "ip", "netns", "add", c.namespace(node)); err != nil {
 			return err
 		}
-		// Without duplicate address detection an address can be used at once.
+		// Without duplicate address detection, an address can be used immediately.
 		settings := []string{"sysctl", "-qw", "net.ipv4.ip_forward=1"}
 		if families[len(families)-1] == familyIPv6 {
 			settings = append(settings, "net.ipv6.conf.all.forwarding=1", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0")
@@ -54,7 +55,7 @@ func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family
 	return nil
 }
 
-// linkCommands returns the commands of ip that give a node its interface.
+// linkCommands returns the ip commands for a node's interface.
 func (c *Cluster) linkCommands(node int) []string {
 	return []string{
 		"link set lo up",
@@ -63,15 +64,15 @@ func (c *Cluster) linkCommands(node int) []string {
 	}
 }
 
-// addressCommands returns the commands of ip that give a node its addresses and its routes: to the pods of the others, and for
-// services, since kube-proxy rewrites only what has a route.
+// addressCommands returns the ip commands for a node's addresses and routes: to pods of other nodes, and to services,
+// since kube-proxy only rewrites packets with a route.
 func addressCommands(node, nodes int, families []family) []string {
 	var commands []string
 	for _, f := range families {
 		own := f.nodeAddress(node)
 		add := fmt.Sprintf("addr add %s/%d dev %s", own, f.nodeBits, uplink)
 		if f == familyIPv6 {
-			add += " nodad" // an address that is being looked for elsewhere cannot be a route's source
+			add += " nodad" // an address under duplicate address detection cannot be the source of a route
 		}
 		commands = append(commands, add,
 			fmt.Sprintf("route add %s dev %s src %s", f.services, uplink, own))

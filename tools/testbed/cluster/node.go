@@ -16,7 +16,7 @@ var containerdText string
 
 var containerdTemplate = template.Must(template.New("containerd.toml").Parse(containerdText))
 
-// writeNode writes the configuration of a node's programs.
+// writeNode writes the configuration files of a node's programs.
 func (c *Cluster) writeNode(node int, families []family, paths machine.Paths) error {
 	name := nodeName(node)
 	if err := c.writeKubeconfig(name, families); err != nil {
@@ -43,14 +43,14 @@ func (c *Cluster) writeNode(node int, families []family, paths machine.Paths) er
 
 func (c *Cluster) containerdConfig(node int, paths machine.Paths) ([]byte, error) {
 	var text bytes.Buffer
-	err := containerdTemplate.Execute(&text, struct{ State, Run, Socket, Runc, Plugins, PauseImage string }{
-		c.path(nodeName(node)), c.run(nodeName(node)), c.socket(node), paths.Runc, paths.Plugins, pauseImage,
+	err := containerdTemplate.Execute(&text, struct{ State, Run, Socket, Runc, Plugins, OwnPlugins, PauseImage string }{
+		c.path(nodeName(node)), c.run(nodeName(node)), c.socket(node), paths.Runc, paths.Plugins, ownPlugins, pauseImage,
 	})
 	return text.Bytes(), err
 }
 
-// cniConfig has each pod at the end of a link of its own, so that the node routes between two pods, too: a bridge would deliver
-// answers past the connection tracking that has to translate them back to the address of a Service.
+// cniConfig connects each pod by its own link, so that the node also routes between its pods: with a bridge, responses
+// would bypass connection tracking, which must translate them back to the address of a Service.
 func (c *Cluster) cniConfig(node int, families []family) any {
 	var ranges, routes []any
 	plugins := []any{}
@@ -58,8 +58,8 @@ func (c *Cluster) cniConfig(node int, families []family) any {
 		ranges = append(ranges, []any{map[string]any{"subnet": f.podRange(node).String()}})
 		routes = append(routes, map[string]any{"dst": f.all.String()})
 		if f == familyIPv6 {
-			// Duplicate address detection would delay each pod by 1 to 2 s. It is switched off before there is an interface, by a
-			// plugin that wants the result of another, which is why loopback comes first.
+			// Duplicate address detection would delay each pod by 1 to 2 s. A plugin disables it before the interface exists.
+			// That plugin needs a previous result, so loopback comes first.
 			plugins = append(plugins, map[string]any{"type": "loopback"},
 				map[string]any{"type": "tuning", "sysctl": map[string]any{"net.ipv6.conf.default.accept_dad": "0"}})
 		}
@@ -81,15 +81,15 @@ func (c *Cluster) kubeletConfig(node int, families []family) any {
 		"address":                  families[len(families)-1].any.String(),
 		"containerRuntimeEndpoint": "unix://" + c.socket(node),
 		"cgroupDriver":             "cgroupfs",
-		"cgroupRoot":               "/" + c.cgroup(node), // it kills pods below it that it does not know
+		"cgroupRoot":               "/" + c.cgroup(node), // the kubelet kills unknown pods below this cgroup
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
 		"enforceNodeAllocatable":   []string{},
 		"makeIPTablesUtilChains":   false,
-		// A disk that is nearly full is the user's business, not a reason to delete pods and images.
+		// A nearly full disk must not make kubelets evict pods and delete images.
 		"evictionHard":                map[string]any{"imagefs.available": "64Mi", "nodefs.available": "64Mi"},
 		"imageGCHighThresholdPercent": 100,
-		"resolvConf":                  "", // not the machine's: there is no way out of the cluster
+		"resolvConf":                  "", // not the machine's file: the cluster has no access to other networks
 		"clusterDomain":               "cluster.local",
 		"clusterDNS":                  dns,
 		"staticPodPath":               c.path(name, "manifests"),
@@ -99,7 +99,7 @@ func (c *Cluster) kubeletConfig(node int, families []family) any {
 			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": false},
 			"x509": map[string]any{"clientCAFile": c.certificateFile("ca")},
 		},
-		"authorization":             map[string]any{"mode": "AlwaysAllow"}, // any client with a certificate of the kubelets
+		"authorization":             map[string]any{"mode": "AlwaysAllow"}, // any client with a kubelet's certificate
 		"nodeStatusUpdateFrequency": "4s",
 		"nodeLeaseDurationSeconds":  10,
 	}
@@ -111,7 +111,7 @@ func (c *Cluster) proxyConfig(node int, families []family) any {
 		"clientConnection": map[string]any{"kubeconfig": c.kubeconfig("proxy")},
 		"clusterCIDR":      joined(families, func(f family) fmt.Stringer { return f.pods }),
 		"hostnameOverride": nodeName(node),
-		// The limit of connection tracking is the whole machine's; time-outs are the node's own.
+		// The limit of connection tracking applies to the whole machine; timeouts apply to the node.
 		"conntrack": map[string]any{"maxPerCore": 0},
 	}
 }
@@ -123,7 +123,7 @@ func (c *Cluster) containerdProcess(binaries string, node int) process {
 	}}
 }
 
-// nodeProcesses returns what runs on a node beside its containerd. The kubelet of a node in a zone gives it the label.
+// nodeProcesses returns a node's processes except containerd. The kubelet of a node in a zone sets the node's label.
 func (c *Cluster) nodeProcesses(binaries string, node int, zone string, families []family) []process {
 	name := nodeName(node)
 	kubelet := []string{
@@ -142,7 +142,7 @@ func (c *Cluster) nodeProcesses(binaries string, node int, zone string, families
 	}
 }
 
-// ctr runs containerd's client on a node, on the images and containers of Kubernetes.
+// ctr runs containerd's client on a node, in the namespace of Kubernetes.
 func (c *Cluster) ctr(ctx context.Context, binaries string, node int, args ...string) error {
 	_, err := machine.Run(ctx, "", filepath.Join(binaries, "ctr"), append([]string{"--address=" + c.socket(node), "--namespace=k8s.io"}, args...)...)
 	return err

@@ -6,37 +6,48 @@ import (
 	"regexp"
 	"slices"
 	"time"
+
+	"github.com/sonde-mesh/sonde/tools/testbed/binaries"
 )
 
-// DefaultNodeMonitorGracePeriod is long. With Kubernetes' own, an API server that is away for a minute can leave all nodes lost, until their
-// kubelets have reported once more: then no Service has an endpoint, those of DNS and of webhooks neither, whatever mesh there is.
+// DefaultNodeMonitorGracePeriod is long. With Kubernetes' own default, an outage of the API server of a minute can make
+// all nodes Unknown until their kubelets report again. Then no Service has endpoints, not even DNS and webhooks, with
+// any mesh.
 const DefaultNodeMonitorGracePeriod = 10 * time.Minute
 
-// Limits of Options.NodeMonitorGracePeriod: kubelets report every 4 s, and the controller-manager looks every 5 s.
+// Limits of Options.NodeMonitorGracePeriod: kubelets report every 4 s, and the controller-manager checks every 5 s.
 const (
 	minGrace = 10 * time.Second
 	maxGrace = time.Hour
 )
 
-// ZoneLabel says which zone a node is in.
+// ZoneLabel is the label with a node's zone.
 const ZoneLabel = "topology.kubernetes.io/zone"
 
-// zonePattern is what the value of a label looks like.
+// zonePattern matches the value of a label.
 var zonePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 
-// Options are what can be chosen of a cluster.
+// Options are the options of a cluster.
 type Options struct {
 	// Nodes is 1 to 20.
 	Nodes int
-	// IPFamily is what addresses there are.
+	// IPFamily selects the address families.
 	IPFamily IPFamily
-	// Zones are those of the nodes, which take them in turn: with a and b, nodes 1 and 3 are in a. Without any, nodes are in no zone.
+	// Zones are assigned to nodes in turn: with a and b, nodes 1 and 3 are in a. Without zones, nodes are in no zone.
 	Zones []string
-	// NodeMonitorGracePeriod is how long the controller-manager hears nothing of a node before the node is Unknown, 10 s to 1 h.
+	// NodeMonitorGracePeriod is the time without a report after which the controller-manager sets a node to Unknown, 10 s
+	// to 1 h.
 	NodeMonitorGracePeriod time.Duration
+	// Kubernetes is the control plane's version.
+	Kubernetes binaries.Version
+	// NodeKubernetes are versions assigned to nodes in turn, none newer than Kubernetes. Default: Kubernetes.
+	NodeKubernetes []binaries.Version
+	// FeatureGates, such as Name=true, are set in the API server, which must support all, and in other programs that
+	// support them.
+	FeatureGates []string
 }
 
-// families returns the families of addresses, or an error that has everything that is wrong with the options.
+// families returns the address families, or an error with all problems of the options.
 func (o Options) families() ([]family, error) {
 	families, err := o.IPFamily.families()
 	faults := []error{err}
@@ -57,7 +68,35 @@ func (o Options) families() ([]family, error) {
 			faults = append(faults, fmt.Errorf("zone %q: it must be given once", zone))
 		}
 	}
+	faults = append(faults, o.checkVersions()...)
+	faults = append(faults, checkGates(o.FeatureGates)...)
 	return families, errors.Join(faults...)
+}
+
+// oldestKubelet is the maximum number of minor versions that a kubelet may be older than the API server.
+// Source: Kubernetes' version skew policy.
+const oldestKubelet = 3
+
+// checkVersions returns the errors in the nodes' versions.
+func (o Options) checkVersions() (faults []error) {
+	if n := len(o.NodeKubernetes); n > o.Nodes {
+		faults = append(faults, fmt.Errorf("%d versions for %d nodes: there must be a node for each", n, o.Nodes))
+	}
+	for _, v := range o.NodeKubernetes {
+		if behind := o.Kubernetes.Minor() - v.Minor(); behind < 0 || behind > oldestKubelet {
+			faults = append(faults, fmt.Errorf("node of Kubernetes %s: with an API server of %s a kubelet must be 1.%d to 1.%d",
+				v, o.Kubernetes, o.Kubernetes.Minor()-oldestKubelet, o.Kubernetes.Minor()))
+		}
+	}
+	return faults
+}
+
+// version returns the version of a node, which counts from 1.
+func (o Options) version(node int) binaries.Version {
+	if len(o.NodeKubernetes) == 0 {
+		return o.Kubernetes
+	}
+	return o.NodeKubernetes[(node-1)%len(o.NodeKubernetes)]
 }
 
 // zone returns the zone of a node, which counts from 1, or "".

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/tools/testbed/binaries"
 )
 
-// TestUpRefused has Up refuse options before it does anything on the machine, and say all that is wrong with them.
+// TestUpRefused shows that Up rejects invalid options, with all errors, before it changes the machine.
 func TestUpRefused(t *testing.T) {
 	tests := map[string]struct {
 		change func(*Options)
@@ -28,6 +28,11 @@ func TestUpRefused(t *testing.T) {
 		"a zone twice":       {func(o *Options) { o.Zones = []string{"a", "a"} }, []string{`zone "a": it must be given once`}},
 		"more zones":         {func(o *Options) { o.Zones = []string{"a", "b", "c"} }, []string{"3 zones for 2 nodes: there must be a node for each"}},
 		"several at a time":  {func(o *Options) { o.Nodes, o.NodeMonitorGracePeriod = 0, time.Second }, []string{"number of nodes 0", "node monitor grace period 1s"}},
+		"a newer kubelet":    {func(o *Options) { o.Kubernetes, o.NodeKubernetes = "1.36.3", []binaries.Version{"1.36.3", "1.37.2"} }, []string{"node of Kubernetes 1.37.2: with an API server of 1.36.3 a kubelet must be 1.33 to 1.36"}},
+		"more versions":      {func(o *Options) { o.NodeKubernetes = []binaries.Version{"1.37.2", "1.36.3", "1.36.3"} }, []string{"3 versions for 2 nodes: there must be a node for each"}},
+		"a gate alone":       {func(o *Options) { o.FeatureGates = []string{"H2CContainerProbe"} }, []string{`feature gate "H2CContainerProbe": it must be Name=true or Name=false`}},
+		"a gate as a list":   {func(o *Options) { o.FeatureGates = []string{"A=true B=true"} }, []string{`feature gate "A=true B=true": it must be`}},
+		"a gate twice":       {func(o *Options) { o.FeatureGates = []string{"A=true", "A=false"} }, []string{`feature gate "A=false": A must be given once`}},
 		"zones and no nodes": {func(o *Options) { o.Nodes, o.Zones = -1, []string{"a"} }, []string{"number of nodes -1", "1 zones for -1 nodes"}},
 	}
 	for name, tc := range tests {
@@ -48,7 +53,20 @@ func TestUpRefused(t *testing.T) {
 	}
 }
 
-// TestOptionsInCommands looks for what was chosen in the arguments of the programs.
+// TestVersionsOfNodes shows that versions are assigned to nodes in turn.
+func TestVersionsOfNodes(t *testing.T) {
+	o := Options{Kubernetes: "1.37.2", NodeKubernetes: []binaries.Version{"1.37.2", "1.36.3"}}
+	for node, want := range map[int]binaries.Version{1: "1.37.2", 2: "1.36.3", 3: "1.37.2"} {
+		if got := o.version(node); got != want {
+			t.Errorf("node %d has version %s, want %s", node, got, want)
+		}
+	}
+	if got := (Options{Kubernetes: "1.36.3"}).version(2); got != "1.36.3" {
+		t.Errorf("without versions of nodes node 2 has %s", got)
+	}
+}
+
+// TestOptionsInCommands checks the options in the arguments of the programs.
 func TestOptionsInCommands(t *testing.T) {
 	c := newCluster(t)
 	o := Options{Nodes: 4, IPFamily: Dual, Zones: []string{"a", "b"}, NodeMonitorGracePeriod: 40 * time.Second}

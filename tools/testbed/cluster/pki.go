@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// certificateLife is that of all certificates: a cluster is for tests, and made anew each time.
+// certificateLife of all certificates: a cluster is for tests, and made anew each time.
 const certificateLife = 365 * 24 * time.Hour
 
 // authority signs the certificates of a cluster.

@@ -57,32 +57,61 @@ func (c *Cluster) Up(ctx context.Context, o Options, getter *binaries.Getter) er
 	if err := c.clean(ctx); err != nil {
 		return err
 	}
-	programs, err := getter.Get(ctx)
+	programs, err := get(ctx, o, *getter)
 	if err != nil {
 		return err
 	}
-	err = c.up(ctx, o, families, paths, programs)
+	gates, err := gatesOf(ctx, o, programs)
+	if err != nil {
+		return err
+	}
+	err = c.up(ctx, o, families, paths, programs, gates)
 	if err != nil {
 		return fmt.Errorf("%w\n(logs: %s; `%s` removes what was started)", err, c.path("logs"), c.target("cluster-down"))
 	}
 	return nil
 }
 
-func (c *Cluster) up(ctx context.Context, o Options, families []family, paths machine.Paths, programs string) error {
-	d := description{Nodes: o.Nodes, IPFamily: o.IPFamily, Binaries: programs}
+// programs are the directories of a cluster's programs.
+type programs struct {
+	// control has all, in the control plane's version.
+	control string
+	// nodes have kubelet and kube-proxy, from the first node on.
+	nodes []string
+}
+
+// get finds or builds the programs.
+func get(ctx context.Context, o Options, getter binaries.Getter) (r programs, err error) {
+	getter.Kubernetes = o.Kubernetes
+	if r.control, err = getter.Get(ctx); err != nil {
+		return r, err
+	}
+	for node := 1; node <= o.Nodes; node++ {
+		getter.Kubernetes = o.version(node)
+		directory, err := getter.Get(ctx, "kubelet", "kube-proxy")
+		if err != nil {
+			return r, err
+		}
+		r.nodes = append(r.nodes, directory)
+	}
+	return r, nil
+}
+
+func (c *Cluster) up(ctx context.Context, o Options, families []family, paths machine.Paths, r programs, g gates) error {
+	d := description{Nodes: o.Nodes, IPFamily: o.IPFamily, Binaries: r.control}
 	if err := c.prepare(ctx, d, families, paths); err != nil {
 		return err
 	}
 	c.say("starting the control plane and %d nodes", o.Nodes)
 	var group errgroup.Group
-	group.Go(func() error { return c.startControlPlane(ctx, programs, families, o.NodeMonitorGracePeriod) })
+	group.Go(func() error { return c.startControlPlane(ctx, r.control, families, o.NodeMonitorGracePeriod, g) })
 	group.Go(func() error { return c.startContainerds(ctx, d) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	for node := 1; node <= o.Nodes; node++ {
-		for _, p := range c.nodeProcesses(programs, node, o.zone(node), families) {
-			if _, err := c.start(p, programs); err != nil {
+		for _, p := range c.nodeProcesses(r.nodes[node-1], node, o.zone(node), families) {
+			if _, err := c.start(g.on(p), r.control); err != nil {
 				return err
 			}
 		}
@@ -148,11 +177,11 @@ func eachNode(nodes int, do func(node int) error) error {
 	return group.Wait()
 }
 
-func (c *Cluster) startControlPlane(ctx context.Context, programs string, families []family, grace time.Duration) error {
+func (c *Cluster) startControlPlane(ctx context.Context, programs string, families []family, grace time.Duration, g gates) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for _, p := range c.controlPlane(programs, families, grace) {
-		s, err := c.start(p, programs)
+		s, err := c.start(g.on(p), programs)
 		if err != nil {
 			return err
 		}

@@ -15,15 +15,16 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// Cgroup is a cgroup of the same path in each hierarchy: one in version 2, one per controller in version 1.
+// Cgroup is the cgroup with the same path in each hierarchy: one hierarchy in version 2, one per controller in version
+// 1.
 type Cgroup struct {
 	path string
-	// hierarchies are the mount points, and unified says that there is the one of version 2.
+	// hierarchies are the mount points. unified means that there is only the hierarchy of version 2.
 	hierarchies []string
 	unified     bool
 }
 
-// NewCgroup returns the cgroup of that path below the root, such as "a/b". It may not exist.
+// NewCgroup returns the cgroup with a path below the root, such as "a/b". It may not exist.
 func NewCgroup(path string) (*Cgroup, error) {
 	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
 		return &Cgroup{path: path, hierarchies: []string{cgroupRoot}, unified: true}, nil
@@ -62,7 +63,7 @@ func Controllers() ([]string, error) {
 	return names, nil
 }
 
-// Create makes the cgroup in each hierarchy, with all controllers.
+// Create creates the cgroup in each hierarchy, with all controllers.
 func (c *Cgroup) Create() error {
 	for _, root := range c.hierarchies {
 		directory := root
@@ -85,8 +86,8 @@ func (c *Cgroup) Create() error {
 	return nil
 }
 
-// enable lets the children of a cgroup of version 2 have all controllers that it has. One that cannot be enabled, as cpu where
-// real-time processes run, is left out: the kubelet names those that it needs.
+// enable enables all controllers of a version 2 cgroup for its children. It skips controllers that cannot be enabled,
+// such as cpu with real-time processes: the kubelet names missing ones.
 func enable(directory string) {
 	controllers, _ := os.ReadFile(filepath.Join(directory, "cgroup.controllers"))
 	for c := range strings.FieldsSeq(string(controllers)) {
@@ -94,12 +95,13 @@ func enable(directory string) {
 	}
 }
 
-// inheritCpuset gives a cgroup of version 1 the processors of its parent: it has none at first, and then can have no process.
+// inheritCpuset gives a version 1 cgroup the processors of its parent. A new cgroup has none, and cannot contain
+// processes.
 func inheritCpuset(parent, directory string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		text, err := os.ReadFile(filepath.Join(parent, name))
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // another controller
+			return nil // the file of another controller
 		}
 		if err == nil {
 			err = os.WriteFile(filepath.Join(directory, name), text, 0)
@@ -117,7 +119,7 @@ func (c *Cgroup) PIDs() ([]int, error) {
 	for _, directory := range c.directories() {
 		text, err := os.ReadFile(filepath.Join(directory, "cgroup.procs"))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EOPNOTSUPP) {
-			continue // gone meanwhile, or a threaded cgroup, whose processes are listed above it
+			continue // removed, or a threaded cgroup, whose processes the parent lists
 		}
 		if err != nil {
 			return nil, err
@@ -137,8 +139,8 @@ func (c *Cgroup) PIDs() ([]int, error) {
 	return pids, nil
 }
 
-// Remove removes the cgroup and all below it, which must have no process. The kernel may still hold one for a moment after its
-// last process, so Remove tries until ctx ends.
+// Remove removes the cgroup and all below it, which must have no processes. The kernel may keep a cgroup for a short
+// time after its last process, so Remove retries until ctx ends.
 func (c *Cgroup) Remove(ctx context.Context) error {
 	for {
 		var last error
@@ -164,7 +166,7 @@ func (c *Cgroup) directories() []string {
 			if err == nil && d.IsDir() {
 				all = append(all, path)
 			}
-			return nil // what is gone meanwhile needs no visit
+			return nil // skip a removed cgroup
 		})
 	}
 	return all

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// NetnsDir has a file for each named network namespace.
+// NetnsDir contains a file for each named network namespace.
 const NetnsDir = "/run/netns"
 
-// Run runs a program and returns what it prints. The error has what it says.
+// Run runs a program and returns its output. The error contains its stderr.
 func Run(ctx context.Context, stdin, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -24,8 +24,8 @@ func Run(ctx context.Context, stdin, program string, args ...string) (string, er
 	return string(out), nil
 }
 
-// Enter returns the command that runs a command on a named network namespace, and in the namespaces of a directory (NewNamespaces) unless that
-// is "". It is not `ip netns exec`, which mounts a new /sys without the cgroups.
+// Enter returns a command line that runs a command in a named network namespace, and in the namespaces of a directory
+// (NewNamespaces) unless that is "". It does not use `ip netns exec`, which mounts a new /sys without the cgroups.
 func Enter(namespace, directory string, command ...string) []string {
 	enter := []string{"nsenter", "--net=" + filepath.Join(NetnsDir, namespace)}
 	if directory != "" {

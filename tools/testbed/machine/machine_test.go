@@ -21,7 +21,7 @@ tmpfs /run/sonde-1/with\040space tmpfs rw 0 0
 	}
 }
 
-// TestMarked kills a process by its mark, and leaves another alone.
+// TestMarked kills a process by its mark, and no other process.
 func TestMarked(t *testing.T) {
 	mark := "SONDE_TESTBED_TEST=" + t.Name() + t.TempDir()
 	start := func(environment ...string) *exec.Cmd {
@@ -46,7 +46,7 @@ func TestMarked(t *testing.T) {
 		t.Errorf("Marked() = %v, %v, want %d alone", pids, err, marked.Process.Pid)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- marked.Wait() }() // else it stays, as a zombie
+	go func() { ended <- marked.Wait() }() // otherwise it remains as a zombie
 	if err := KillAll(t.Context(), find); err != nil {
 		t.Errorf("KillAll(): %v", err)
 	}
@@ -62,7 +62,7 @@ func TestMarked(t *testing.T) {
 func TestKillAllEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	// A process id above the kernel's limit: it is never gone, and nothing is killed.
+	// A process ID above the kernel's limit, so that no process is killed.
 	if err := KillAll(ctx, func() ([]int, error) { return []int{1 << 30}, nil }); err == nil {
 		t.Error("KillAll() of a process that never ends: error = nil after the context's end")
 	}

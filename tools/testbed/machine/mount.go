@@ -12,22 +12,22 @@ import (
 	"syscall"
 )
 
-// Files of a node's namespaces in their directory.
+// Files for a node's namespaces in their directory.
 const (
 	mountsFile = "mounts"
 	utsFile    = "uts"
 )
 
-// namespaceScript sets the hostname, makes mounts of containers seen by other containers, as on a usual machine, and mounts each source on
-// the target after it.
+// namespaceScript sets the hostname, shares mounts between containers, as on a usual machine, and mounts each source on
+// the following target.
 const namespaceScript = `sysctl -qw kernel.hostname="$1" && shift && mount --make-rshared / &&
 while [ $# -gt 0 ]; do mount --bind "$1" "$2" || exit 1; shift 2; done`
 
-// NewNamespaces makes the namespaces of a node, but for its network, with files in a directory by which Enter enters them: one with a
-// hostname, and a mount namespace in which each directory of binds, a map of targets to sources, is replaced by another. All directories are made. What is
-// mounted in the namespace is seen in it alone, and ends with it; what the machine mounts and unmounts is seen in it too.
+// NewNamespaces creates a node's UTS and mount namespaces, with files in a directory for Enter: the first with a
+// hostname, the second with bind mounts by binds, which maps targets to sources. It creates all directories. Mounts in
+// the namespace are only visible in it, and end with it; the machine's mounts are visible in it, too.
 func NewNamespaces(ctx context.Context, directory, hostname string, binds map[string]string) error {
-	// The file must be on a mount that is propagated nowhere: the kernel allows no namespace to be mounted in itself.
+	// The file must be on a private mount, since the kernel does not allow mounting a namespace in itself.
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func NewNamespaces(ctx context.Context, directory, hostname string, binds map[st
 	return err
 }
 
-// Unmount unmounts everything that is mounted below a directory, also what is still in use.
+// Unmount unmounts everything below a directory, even mounts in use.
 func Unmount(directory string) error {
 	text, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -69,7 +69,7 @@ func Unmount(directory string) error {
 
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// mountsBelow returns the mount points below a directory, in the order of the table, which has a mount after that on which it is.
+// mountsBelow returns the mount points below a directory, in the order of the mount table, where parents come first.
 func mountsBelow(table, directory string) []string {
 	var points []string
 	for line := range strings.Lines(table) {

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// pollInterval is the pause between two looks at something that ends by itself.
+// pollInterval is the interval of checks whether something has ended.
 const pollInterval = 50 * time.Millisecond
 
-// Process is a process of this machine.
+// Process is a process on this machine.
 type Process struct {
 	PID int
 	// Program is the base name of its binary.
 	Program string
 }
 
-// Marked returns the processes that have all these variables, written NAME=value, in the environment with which they were started. They
-// are found even if the process that started them has ended.
+// Marked returns the processes whose initial environment has all these variables, written NAME=value. It finds them
+// even if their parent has ended.
 func Marked(variables ...string) ([]Process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -39,11 +39,11 @@ func Marked(variables ...string) ([]Process, error) {
 		directory := filepath.Join("/proc", e.Name())
 		environment, err := os.ReadFile(filepath.Join(directory, "environ"))
 		if err != nil || !hasAll(environment, variables) {
-			continue // it has ended, or is none of ours
+			continue // the process has ended, or belongs to another user
 		}
 		program, err := os.Readlink(filepath.Join(directory, "exe"))
 		if err != nil {
-			continue // it has just ended
+			continue // the process has just ended
 		}
 		found = append(found, Process{PID: pid, Program: filepath.Base(strings.TrimSuffix(program, " (deleted)"))})
 	}
@@ -63,7 +63,7 @@ func hasAll(environment []byte, variables []string) bool {
 	return true
 }
 
-// KillAll kills the processes that find returns until it returns none, since they may start others meanwhile.
+// KillAll kills the processes that find returns, and repeats until find returns none, since they may start others.
 func KillAll(ctx context.Context, find func() ([]int, error)) error {
 	for {
 		pids, err := find()
@@ -84,7 +84,7 @@ func KillAll(ctx context.Context, find func() ([]int, error)) error {
 	}
 }
 
-// Pause waits a moment, for the next look at something. It returns an error when ctx ends.
+// Pause waits for pollInterval. It returns an error when ctx ends.
 func Pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -1,5 +1,5 @@
-// Package machine is what a cluster takes from the machine that it runs on: programs, processes, cgroups, mounts and network
-// namespaces, and how they are given back.
+// Package machine manages a cluster's resources on the machine: programs, processes, cgroups, mounts and network
+// namespaces.
 package machine
 
 import (
@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-// Programs of the machine that a cluster needs, with their packages in Debian and Ubuntu.
+// Required programs, with their packages in Debian and Ubuntu.
 var required = []struct{ program, packaged string }{
 	{"runc", "runc"},
 	{"ip", "iproute2"},
@@ -25,39 +25,39 @@ var required = []struct{ program, packaged string }{
 	{"mount", "mount"},
 }
 
-// Plugins of CNI that connect pods, and their package.
+// Required CNI plugins, and their package.
 var plugins = []string{"ptp", "host-local", "loopback", "portmap", "tuning"}
 
 const (
 	pluginPackage = "containernetworking-plugins"
-	// overlayMagic is the type of an overlay file system, on which another cannot be mounted (linux/magic.h).
+	// overlayMagic is the type of an overlay file system, on which another overlay cannot be mounted (linux/magic.h).
 	overlayMagic = 0x794c7630
 )
 
-// Paths are the programs of the machine that a cluster's configuration names.
+// Paths are the paths for a cluster's configuration.
 type Paths struct {
 	Runc string
-	// Plugins is the directory of CNI's plugins.
+	// Plugins is the directory of CNI plugins.
 	Plugins string
 }
 
-// probe is how Requirements sees the machine.
+// probe has the properties of the machine for Requirements.
 type probe struct {
 	uid         int
 	lookPath    func(program string) (string, error)
 	pluginDirs  []string
 	filesystems string
 	controllers []string
-	// overlay says that the state directory is on an overlay file system.
+	// overlay means that the state directory is on an overlay file system.
 	overlay bool
-	// noIPv6 says that the cluster needs IPv6 and the kernel has none.
+	// noIPv6 means that the cluster needs IPv6, but the kernel does not support it.
 	noIPv6 bool
-	// confined is why root may make no namespaces and mounts, as in a container without privileges, or nil.
+	// confined is the error if root cannot create namespaces and mounts, as in an unprivileged container.
 	confined error
 }
 
-// Requirements returns the programs that a cluster with that state directory needs, with IPv6 or without. The error lists everything that is missing,
-// and how to get it.
+// Requirements returns the programs for a cluster with this state directory, with or without IPv6. The error lists
+// everything that is missing, and how to install it.
 func Requirements(ctx context.Context, state string, ipv6 bool) (Paths, error) {
 	filesystems, err := os.ReadFile("/proc/filesystems")
 	if err != nil {
@@ -79,10 +79,10 @@ func Requirements(ctx context.Context, state string, ipv6 bool) (Paths, error) {
 	}.requirements()
 }
 
-// confined tries what each node begins with: namespaces of its own for mounts and its network.
+// confined tries to create mount and network namespaces, like each node.
 func confined(ctx context.Context) error {
 	text, err := exec.CommandContext(ctx, "unshare", "--mount", "--net", "mount", "-t", "tmpfs", "tmpfs", "/mnt").CombinedOutput()
-	if err == nil || os.Getuid() != 0 || errors.Is(err, exec.ErrNotFound) { // the last two are said in any case
+	if err == nil || os.Getuid() != 0 || errors.Is(err, exec.ErrNotFound) { // reported elsewhere
 		return nil
 	}
 	return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(text)))
@@ -147,7 +147,7 @@ func hasPlugins(directory string) bool {
 	return true
 }
 
-// lookPath also looks where the PATH of a user who has become root may not lead.
+// lookPath also searches directories that may be missing in the PATH of a user who has become root.
 func lookPath(program string) (string, error) {
 	for _, directory := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
 		if path, err := exec.LookPath(filepath.Join(directory, program)); err == nil {
@@ -161,7 +161,7 @@ func lookPath(program string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// onOverlay looks at the nearest directory that exists.
+// onOverlay checks the nearest existing directory.
 func onOverlay(directory string) (bool, error) {
 	var stat syscall.Statfs_t
 	for {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// fitting returns a machine that has everything.
+// fitting returns a machine that meets all requirements.
 func fitting(t *testing.T) probe {
 	t.Helper()
 	directory := t.TempDir()

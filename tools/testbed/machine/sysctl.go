@@ -8,14 +8,14 @@ import (
 	"os"
 )
 
-// kubeletSysctls are those of the whole machine that a kubelet sets.
+// kubeletSysctls are the machine-wide sysctls that a kubelet sets.
 // Source: kubernetes pkg/kubelet/cm/container_manager_linux.go (setupKernelTunables).
 var kubeletSysctls = []string{
 	"/proc/sys/vm/overcommit_memory", "/proc/sys/vm/panic_on_oom", "/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops",
 	"/proc/sys/kernel/keys/root_maxkeys", "/proc/sys/kernel/keys/root_maxbytes",
 }
 
-// SaveSysctls writes what a kubelet will change into a file, unless that exists.
+// SaveSysctls saves the values of these sysctls to a file, unless the file exists.
 func SaveSysctls(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -32,13 +32,13 @@ func SaveSysctls(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil { // a process that is killed here leaves no half a file
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil { // atomically: a killed process must not leave an incomplete file
 		return err
 	}
 	return os.Rename(path+".new", path)
 }
 
-// RestoreSysctls sets what SaveSysctls has written. Without the file it does nothing.
+// RestoreSysctls restores the saved values. Without the file it does nothing.
 func RestoreSysctls(path string) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

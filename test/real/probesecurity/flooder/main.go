@@ -1,4 +1,4 @@
-// Command flooder attacks one probe on a virtual port in every way at once, and prints what became of it as JSON.
+// Command flooder attacks one probe on a virtual port in several ways at once, and prints the result as JSON.
 package main
 
 import (
@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// Result is what became of a flood.
+// Result is the result of a flood.
 type Result struct {
 	Seconds float64
-	// Rate of requests that were sent, per second.
+	// Rate of sent requests, per second.
 	Rate float64
-	// Requests, and how they ended: Success is a verdict of 200, Errored a cut answer, Failure any other status, and Ended
-	// nothing at all.
+	// Requests is the number of requests by result: Success is a verdict of 200, Errored a truncated response,
+	// Failure any other status, and Ended no response.
 	Requests, Success, Errored, Failure, Ended int64
-	// Connections of each other kind.
+	// Connections of the other kinds.
 	Slow, Bombs, Idle, Half, Reset int64
 }
 
@@ -59,14 +59,14 @@ func main() {
 	}
 }
 
-// How many of each kind are there at any time.
+// How many of each kind are open at a time.
 const (
 	slowCount  = 200
 	bombsCount = 8
 	idleCount  = 500
 	halfCount  = 100
 	resetCount = 4
-	// pending requests at most: more than the agent takes.
+	// pending is the maximum of pending requests: more than the agent accepts.
 	pending = 3000
 )
 
@@ -117,11 +117,11 @@ func (f *flood) dial(ctx context.Context) (*net.TCPConn, error) {
 	return tcp, errors.Join(tcp.SetLinger(0), tcp.SetDeadline(time.Now().Add(10*time.Second)))
 }
 
-// ask makes one request and notes its answer.
+// ask makes one request and records its response.
 func (f *flood) ask(ctx context.Context) {
 	answer := ""
 	if c, err := f.dial(ctx); err == nil {
-		_, _ = io.WriteString(c, f.request) // the answer tells
+		_, _ = io.WriteString(c, f.request) // the response shows it
 		body, _ := io.ReadAll(c)
 		answer = string(body)
 		_ = c.Close()
@@ -138,7 +138,7 @@ func (f *flood) ask(ctx context.Context) {
 	}
 }
 
-// again makes an attack anew each time that the agent ends it.
+// again repeats an attack each time that the agent ends it.
 func (f *flood) again(ctx context.Context, count *atomic.Int64) {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
@@ -168,19 +168,19 @@ func (f *flood) attack(c *net.TCPConn, kind *atomic.Int64) {
 			}
 			<-ticker.C
 		}
-	case &f.bombs: // headers without end
+	case &f.bombs: // endless headers
 		header := "X-Bomb-" + strings.Repeat("b", 1000) + ": " + strings.Repeat("c", 1<<14) + "\r\n"
 		for text := strings.TrimSuffix(f.request, "\r\n"); ; text = header {
 			if _, err := io.WriteString(c, text); err != nil {
 				return
 			}
 		}
-	case &f.half: // a request, and then no word, nor an ear
-		_, _ = io.WriteString(c, f.request) // it may be turned away
+	case &f.half: // a request without reading the response
+		_, _ = io.WriteString(c, f.request) // the agent may reject it
 		_ = c.CloseWrite()
 		_ = c.SetReadBuffer(1)
 		_, _ = io.ReadAll(c)
-	case &f.reset: // a request, and gone
+	case &f.reset: // a request, then a reset
 		_, _ = io.WriteString(c, f.request)
 	default: // idle
 		_, _ = io.ReadAll(c)

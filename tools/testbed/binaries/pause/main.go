@@ -1,4 +1,4 @@
-// Command pause is the first process of each pod: it holds the pod's namespaces, reaps its orphans, and ends when it is told to.
+// Command pause is the first process of each pod: it holds the pod's namespaces, reaps orphans, and exits on a signal.
 package main
 
 import (

@@ -1,0 +1,38 @@
+// Command sonde-exec runs the command of a guarded exec probe in the container of the probe, when the agent asks. The
+// kubelet starts it there once, by the startup probe or postStart hook that it runs anyway (decision 086).
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/sonde-mesh/sonde/internal/execwire"
+)
+
+func main() {
+	mode, start, err := execwire.Parse(os.Args[1:])
+	if err == nil {
+		err = run(mode, start)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, execwire.Program+":", err)
+		os.Exit(1)
+	}
+}
+
+func run(mode execwire.Mode, s execwire.Start) error {
+	switch mode {
+	case execwire.ModeStart:
+		// The container is to live as without the helper: without it the agent says what is wrong.
+		if err := startOnce(s); err != nil && !errors.Is(err, errRuns) {
+			fmt.Fprintln(os.Stderr, execwire.Program+":", err)
+		}
+		return become(s.Then)
+	case execwire.ModeFork:
+		return fork(s)
+	case execwire.ModeServe:
+		return serve(s)
+	}
+	return fmt.Errorf("mode %q: must be start", mode)
+}

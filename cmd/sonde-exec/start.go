@@ -1,0 +1,119 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/sonde-mesh/sonde/internal/execwire"
+)
+
+// Descriptors that the helper inherits. The lock is held for as long as one of its copies is open: as long as it runs.
+const (
+	listenerFD = 3
+	lockFD     = 4
+)
+
+// errRuns means that the helper runs already.
+var errRuns = errors.New("the helper runs")
+
+// startOnce starts the helper, with a socket that is ready.
+func startOnce(s execwire.Start) error {
+	lock, err := lockDirectory(s.Directory)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	listener, err := listen(filepath.Join(s.Directory, execwire.Socket))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }()
+	cmd, err := again(execwire.ModeFork, s, listener, lock)
+	if err == nil {
+		err = cmd.Run()
+	}
+	if err != nil {
+		return fmt.Errorf("start the helper: %w", err)
+	}
+	return nil
+}
+
+// lockDirectory returns errRuns if another helper has the lock.
+func lockDirectory(directory string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(directory, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock: %w", err)
+	}
+	switch err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, errors.Join(errRuns, lock.Close())
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close())
+	}
+	return lock, nil
+}
+
+// listen opens the socket, in place of one that a helper before has left. All users may connect: the agent's is another
+// one than the container's. A chmod could be led to another file.
+func listen(path string) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove the socket of the helper before: %w", err)
+	}
+	mask := syscall.Umask(0)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	syscall.Umask(mask)
+	if err != nil {
+		return nil, fmt.Errorf("open the socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	file, err := l.File()
+	return file, errors.Join(err, l.Close())
+}
+
+// again returns a command that runs this program in another mode, with /dev/null as standard streams.
+func again(mode execwire.Mode, s execwire.Start, listener, lock *os.File) (*exec.Cmd, error) {
+	itself, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	s.Then = nil
+	cmd := exec.Command(itself, s.Args(mode)...) //nolint:gosec,noctx // it is this program, and outlives this process
+	cmd.ExtraFiles = []*os.File{listener, lock}
+	return cmd, nil
+}
+
+// fork starts the helper in a session of its own. With its parent gone, only PID 1 of the container could wait for it.
+func fork(s execwire.Start) error {
+	cmd, err := again(execwire.ModeServe, s, os.NewFile(listenerFD, "listener"), os.NewFile(lockFD, "lock"))
+	if err != nil {
+		return err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd.Start()
+}
+
+// become replaces this process by a command, as the runtime would have run it. It returns nil without one.
+func become(command []string) error {
+	if len(command) == 0 {
+		return nil
+	}
+	path, err := find(command[0])
+	if err == nil {
+		err = syscall.Exec(path, command, os.Environ()) //nolint:gosec // it is the user's own
+	}
+	return fmt.Errorf("run %q: %w", command[0], err)
+}
+
+// find returns the path of a program as a container runtime finds it.
+func find(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if errors.Is(err, exec.ErrDot) {
+		err = nil
+	}
+	return path, err
+}

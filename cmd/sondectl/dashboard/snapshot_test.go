@@ -1,0 +1,144 @@
+package dashboard
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io/fs"
+	"regexp"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+func snapshotOf(t *testing.T, api *fakeAPI) string {
+	t.Helper()
+	s := newSource(callOf(api))
+	if err := s.once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := s.snapshot(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestSnapshot(t *testing.T) {
+	api := wellAPI()
+	api.add("web-2", "web2", tcpProbe, notReady(mesh.ProbeFailedReason+"connection refused"))
+	api.proxies[0].Streams[0].Types[0].Nacks = []*adminv1.Nack{{Resource: "b", Reason: "no such filter"}}
+	page := snapshotOf(t, api)
+	for _, want := range []string{
+		"not ok: ", "connection refused", "no such filter", "readyz", "Restarts are guarded on Kubernetes only.", "sondectl why dataplane/web-1", "2/2 acknowledged",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("it lacks %q:\n%s", want, page)
+		}
+	}
+	for _, never := range []string{"<script", "<link", "<img", " src=", " href=", "ZgotmplZ", "url(", "@import"} {
+		if strings.Contains(page, never) {
+			t.Errorf("it has %q: must need nothing but itself", never)
+		}
+	}
+}
+
+func TestSnapshotWithoutRights(t *testing.T) {
+	api := wellAPI()
+	api.errs["restarts"], api.errs["health"] = errForbidden, errForbidden
+	if page := snapshotOf(t, api); strings.Count(page, "Not allowed: not allowed") != 2 {
+		t.Errorf("it does not say what is not allowed:\n%s", page)
+	}
+}
+
+// TestHostileTexts has names, reasons and probes that would be markup, turn the text round, or be very long.
+func TestHostileTexts(t *testing.T) {
+	tags := regexp.MustCompile(`<(/?[a-zA-Z!][^\s>]*)`)
+	kinds := func(page string) map[string]int {
+		all := map[string]int{}
+		for _, tag := range tags.FindAllStringSubmatch(page, -1) {
+			all[tag[1]]++
+		}
+		return all
+	}
+	build := func(text string) *fakeAPI {
+		api := wellAPI()
+		api.dataplanes, api.proxies, api.services = nil, nil, nil
+		api.add(text, text, `,"serviceProbe":{"httpGet":{"port":80,"path":"/`+text+`"},"periodSeconds":1,"timeoutSeconds":1,"failureThreshold":3,"successThreshold":1}`, notReady(mesh.ProbeFailedReason+text))
+		api.proxies[0].Streams[0].Types[0].Nacks = []*adminv1.Nack{{Resource: text, Reason: text, At: timestamppb.New(at)}}
+		api.health.Checks[0].Status, api.health.Checks[0].Reason = adminv1.HealthCheck_FAILED, text
+		api.restarts = &adminv1.ListRestartsResponse{Restarts: []*adminv1.Restart{{Namespace: text, Pod: text, Container: text, Workload: text, Why: text, Failure: text}}}
+		return api
+	}
+	want := kinds(snapshotOf(t, build("plain")))
+	for name, text := range map[string]string{
+		"a script":         `<script>alert(1)</script>`,
+		"an attribute":     `' onmouseover='alert(1)`,
+		"the end of style": `</style><svg onload=alert(1)>`,
+		"a comment":        `<!--`,
+		"right to left":    "\u202egnp.exe",
+		"emoji":            "💥🏳️‍🌈",
+		"a template":       `{{.Sections}}`,
+		"10 kB":            strings.Repeat("<b>", 10<<10/3),
+	} {
+		t.Run(name, func(t *testing.T) {
+			page := snapshotOf(t, build(text))
+			got := kinds(page)
+			for tag, n := range got {
+				if n != want[tag] {
+					t.Errorf("<%s> is there %d times, with a plain text %d times", tag, n, want[tag])
+				}
+			}
+			if strings.Contains(page, " onmouseover='") || strings.Contains(page, `{{`) && name != "a template" {
+				t.Errorf("a text is an attribute, or the template is not done:\n%s", page)
+			}
+		})
+	}
+}
+
+// maxPage limits what the browser loads, compressed.
+const maxPage = 60 << 10
+
+func TestPageIsSmall(t *testing.T) {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	err := fs.WalkDir(assets, "assets", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := assets.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if out.Len() > maxPage {
+		t.Errorf("the page has %d bytes, must be at most %d", out.Len(), maxPage)
+	}
+}
+
+// The page asks no other host: each address in it is a path, or the name of a format.
+func TestPageNeedsNoOtherHost(t *testing.T) {
+	foreign := regexp.MustCompile(`(https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^"'\x60)\s]*`)
+	for path, file := range files {
+		content, err := assets.ReadFile(file.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range foreign.FindAllString(string(content), -1) {
+			if !strings.HasPrefix(found, "http://www.w3.org/") {
+				t.Errorf("%s has %s", path, found)
+			}
+		}
+	}
+}

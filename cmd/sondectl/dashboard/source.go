@@ -1,0 +1,298 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
+	"github.com/sonde-mesh/sonde/internal/run"
+)
+
+const (
+	// readEvery is the least time between two readings. A reading that takes long is followed by a pause of idleShare
+	// times as long, so that the control plane is busy with them for at most a tenth of the time.
+	readEvery = time.Second
+	idleShare = 9
+	// readPatience is how long a reading may take until the page says that it is blind. One that asks agents takes 2 s.
+	readPatience = 4 * time.Second
+	// readLimit limits one reading, lookLimit one connection.
+	readLimit = 10 * time.Second
+	lookLimit = 5 * time.Minute
+	// unseenAfter is how long a page counts as open after its last request.
+	unseenAfter = 5 * time.Second
+	// askEvery is how often agents are asked whether they live, which takes 2 s if one hangs.
+	askEvery = 15 * time.Second
+)
+
+// Call calls the control plane within a time, over one connection. Its errors are for users.
+type Call func(ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error
+
+// reading is what one reading has found. An error is of what it names.
+type reading struct {
+	facts                     *status.Facts
+	health, objects, restarts error
+	report                    *status.Report
+}
+
+// parts are the sections of the page, and how each is made of a reading.
+var parts = []struct {
+	name string
+	of   func(*reading) (any, error)
+}{
+	{"problems", func(r *reading) (any, error) {
+		return problemsOf(r.report), cmp.Or(r.readiness(), undenied(r.health), undenied(r.restarts))
+	}},
+	{"workloads", func(r *reading) (any, error) {
+		return workloadsOf(r.facts, r.restarts), cmp.Or(r.objects, undenied(r.restarts))
+	}},
+	{"services", func(r *reading) (any, error) { return servicesOf(r.facts, r.report), r.objects }},
+	{"proxies", func(r *reading) (any, error) { return proxiesOf(r.facts, r.report), r.objects }},
+	{"restarts", func(r *reading) (any, error) { return restartsOf(r.facts.Restarts), r.restarts }},
+	{"controlplane", func(r *reading) (any, error) {
+		return planeOf(r.facts, r.objects == nil), cmp.Or(r.health, undenied(r.readiness()))
+	}},
+}
+
+// readiness is the error of the objects, unless the checks of the control plane explain it.
+func (r *reading) readiness() error {
+	if r.facts.Unready != nil {
+		return nil //nolint:nilerr // the report has it
+	}
+	return r.objects
+}
+
+func denied(err error) bool { return grpcstatus.Code(err) == codes.PermissionDenied }
+
+// undenied returns an error unless it says that the caller lacks a right.
+func undenied(err error) error {
+	if denied(err) {
+		return nil
+	}
+	return err
+}
+
+// Section is a part of the page as it was read last.
+type Section struct {
+	// ReadAt is when it was read, nil before the first time.
+	ReadAt *time.Time `json:"readAt,omitempty"`
+	// Error is why it could not be read since, in words, and Denied that the caller lacks a right.
+	Error  string `json:"error,omitempty"`
+	Denied bool   `json:"denied,omitempty"`
+	// Revision changes with the data.
+	Revision string `json:"revision,omitempty"`
+
+	data json.RawMessage
+	read bool // in this round
+}
+
+// source reads the control plane while a page is open.
+type source struct {
+	call Call
+	wake run.Signal
+
+	asked time.Time // when agents were asked
+	// hung are the sessions of those that did not answer, by their beginning.
+	hung map[mesh.ID]*timestamppb.Timestamp
+
+	mu   sync.Mutex
+	seen time.Time
+	// due is when the page must have the next reading.
+	due      time.Time
+	sections map[string]*Section
+}
+
+func newSource(call Call) *source {
+	s := &source{call: call, wake: run.NewSignal(), sections: map[string]*Section{}}
+	for _, p := range parts {
+		s.sections[p.name] = &Section{}
+	}
+	return s
+}
+
+// look records the request of a page. It returns the sections without their data, and when the next reading is due.
+func (s *source) look() (map[string]Section, time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = time.Now()
+	s.wake.Set()
+	all := map[string]Section{}
+	for name, section := range s.sections {
+		all[name] = *section
+	}
+	return all, s.due
+}
+
+// watched reports whether a page is open.
+func (s *source) watched() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.seen) < unseenAfter
+}
+
+// run reads while a page is open, until ctx ends.
+func (s *source) run(ctx context.Context) {
+	for range run.EveryOr(ctx, time.Hour, s.wake) {
+		for s.watched() && ctx.Err() == nil {
+			s.begin()
+			if err := s.call(ctx, lookLimit+readLimit, s.follow); err != nil {
+				s.fail(err)
+			}
+			_ = run.Sleep(ctx, readEvery) // the loop sees the end of ctx
+		}
+	}
+}
+
+// once reads a single time. It is an error if the caller may read nothing.
+func (s *source) once(ctx context.Context) error {
+	if err := s.call(ctx, readLimit, s.readOnce); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, section := range s.sections {
+		if !section.Denied {
+			return nil
+		}
+	}
+	return errors.New(s.sections[parts[0].name].Error)
+}
+
+// follow reads again and again over one connection.
+func (s *source) follow(ctx context.Context, api adminv1.AdminServiceClient) error {
+	for start := time.Now(); s.watched() && time.Since(start) < lookLimit; {
+		began := time.Now()
+		if err := s.readOnce(ctx, api); err != nil {
+			return err
+		}
+		pause := max(readEvery, idleShare*time.Since(began))
+		s.setDue(time.Now().Add(pause + readPatience))
+		if err := run.Sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *source) setDue(t time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = t
+}
+
+// readOnce reads all that the caller may read. The error is the reason for sections that it could not read.
+func (s *source) readOnce(ctx context.Context, api adminv1.AdminServiceClient) error {
+	s.begin()
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	r := &reading{facts: &status.Facts{Now: time.Now()}}
+	ask := time.Since(s.asked) >= askEvery
+	var group errgroup.Group
+	group.Go(func() error { r.health = r.facts.ReadHealth(ctx, api); return nil })
+	group.Go(func() error { r.objects = r.facts.ReadObjects(ctx, api, "", ask); return nil })
+	group.Go(func() error { r.restarts = r.facts.ReadRestarts(ctx, api); return nil })
+	_ = group.Wait()
+	if denied(r.health) {
+		r.facts.Denied("health checks", r.health)
+	}
+	if denied(r.restarts) {
+		r.facts.Denied("restarts", r.restarts)
+	}
+	if r.objects != nil {
+		r.facts.WaitsFor(r.objects)
+	} else {
+		s.remember(r.facts, ask)
+	}
+	r.report = status.Judge(r.facts)
+	if err := s.publish(r); err != nil {
+		return err
+	}
+	return cmp.Or(undenied(r.readiness()), undenied(r.health), undenied(r.restarts))
+}
+
+// remember keeps which agents hang until they are asked again.
+func (s *source) remember(f *status.Facts, asked bool) {
+	if asked {
+		s.asked, s.hung = f.Now, map[mesh.ID]*timestamppb.Timestamp{}
+	}
+	for _, p := range f.Proxies {
+		id, agent := mesh.MakeID(p.GetMesh(), p.GetName()), p.GetAgent()
+		switch began := agent.GetConnectedSince(); {
+		case agent == nil:
+		case asked && agent.GetUnresponsive():
+			s.hung[id] = began
+		case s.hung[id] != nil && s.hung[id].AsTime().Equal(began.AsTime()):
+			agent.Unresponsive = true
+		}
+	}
+}
+
+// begin begins a round.
+func (s *source) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, section := range s.sections {
+		section.read = false
+	}
+}
+
+// publish puts what was read into the sections.
+func (s *source) publish(r *reading) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range parts {
+		section := s.sections[p.name]
+		content, err := p.of(r)
+		switch {
+		case denied(err):
+			*section = Section{Denied: true, Error: shorten(grpcstatus.Convert(err).Message()), read: true}
+			continue
+		case err != nil:
+			section.Error = shorten(grpcstatus.Convert(err).Message()) // until fail explains it
+			continue
+		}
+		data, err := json.Marshal(content)
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", p.name, err)
+		}
+		sum := sha256.Sum256(data)
+		*section = Section{ReadAt: &r.facts.Now, Revision: hex.EncodeToString(sum[:8]), data: data, read: true}
+	}
+	return nil
+}
+
+// fail says why sections were not read in this round.
+func (s *source) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, section := range s.sections {
+		if !section.read {
+			section.Error = shorten(err.Error())
+		}
+	}
+}
+
+// section returns a section with its data, false for an unknown one.
+func (s *source) section(name string) (Section, json.RawMessage, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	section := s.sections[name]
+	if section == nil {
+		return Section{}, nil, false
+	}
+	return *section, slices.Clip(section.data), true
+}

@@ -1,0 +1,280 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	grpcstatus "google.golang.org/grpc/status"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
+)
+
+// State is what is known of a probe. Nothing that is not reported counts as passing.
+type State string
+
+// States, the worst first.
+const (
+	Failing    State = "failing"
+	Held       State = "held"       // a liveness probe fails, and its restart is withheld
+	Restarting State = "restarting" // a restart is granted, or in progress
+	Errored    State = "errored"    // no check has come to a verdict
+	Unreported State = "not reported"
+	Unchecked  State = "not checked"
+	Passing    State = "passing"
+	NoProbe    State = "no probe"
+)
+
+var states = []State{Failing, Held, Restarting, Errored, Unreported, Unchecked, Passing, NoProbe}
+
+// Workloads is the matrix of probes: a row for each workload.
+type Workloads struct {
+	Rows    []*Workload `json:"rows"`
+	LeftOut uint32      `json:"leftOut,omitempty"`
+}
+
+// Workload is what runs as one or more pods, or as processes on machines.
+type Workload struct {
+	Mesh      string `json:"mesh"`
+	Namespace string `json:"namespace,omitempty"` // of pods
+	Name      string `json:"name"`
+	Instances int    `json:"instances"`
+	Startup   *Cell  `json:"startup"`
+	Liveness  *Cell  `json:"liveness"`
+	Readiness *Cell  `json:"readiness"`
+}
+
+// Cell is all probes of one type of a workload.
+type Cell struct {
+	// State is the worst, which Count of Total have.
+	State State `json:"state"`
+	Count int   `json:"count,omitempty"`
+	Total int   `json:"total,omitempty"`
+	// Since is the earliest of those with State, nil if unknown.
+	Since *time.Time `json:"since,omitempty"`
+	// Findings are the worst ones first, at most maxFindings. Unreported is why nothing is known of the pods that are
+	// not among them, which may be thousands.
+	Findings   []Finding `json:"findings,omitempty"`
+	LeftOut    int       `json:"leftOut,omitempty"`
+	Unreported string    `json:"unreported,omitempty"`
+}
+
+// unreported is why nothing is known of most probes of pods.
+const unreported = "the agents of pods report only guarded liveness probes that fail"
+
+// maxFindings limits the probes that a cell lists.
+const maxFindings = 200
+
+// Finding is what is known of one probe of one instance.
+type Finding struct {
+	Instance string `json:"instance"`
+	State    State  `json:"state"`
+	// Probe is what the manifest says, Asks what the agent asks; empty if the control plane does not have them.
+	Probe string `json:"probe,omitempty"`
+	Asks  string `json:"asks,omitempty"`
+	// Since is when the state began, nil if that was before the replica that answers started.
+	Since  *time.Time `json:"since,omitempty"`
+	Reason string     `json:"reason,omitempty"`
+	Do     string     `json:"do,omitempty"`
+}
+
+// workloadsOf builds the matrix. unread is why the restarts could not be read, nil if they were.
+func workloadsOf(f *status.Facts, unread error) *Workloads {
+	liveness := unreported
+	if unread != nil {
+		liveness = "restarts could not be read: " + grpcstatus.Convert(unread).Message()
+	}
+	proxies := map[mesh.ID]*adminv1.Proxy{}
+	for _, p := range f.Proxies {
+		proxies[mesh.MakeID(p.GetMesh(), p.GetName())] = p
+	}
+	restarts := map[string][]*adminv1.Restart{}
+	for _, r := range f.Restarts.GetRestarts() {
+		name := mesh.ObjectDataplane(r.GetNamespace(), r.GetPod())
+		restarts[name] = append(restarts[name], r)
+	}
+	rows := map[string]*Workload{}
+	for _, d := range f.Dataplanes {
+		namespace, name := "", cmp.Or(d.Spec.Workload(), d.Spec.Name)
+		if of, pod, ok := mesh.ObjectOf(d.Spec.Name); ok && d.GetPod() {
+			namespace, name = of, ownerOf(pod)
+		}
+		key := strings.Join([]string{d.Spec.Mesh, namespace, name}, "\x00")
+		row := rows[key]
+		if row == nil {
+			row = &Workload{Mesh: d.Spec.Mesh, Namespace: namespace, Name: name, Startup: &Cell{}, Liveness: &Cell{}, Readiness: &Cell{}}
+			rows[key] = row
+		}
+		row.Instances++
+		if d.GetPod() {
+			row.addPod(d, restarts[d.Spec.Name], liveness)
+		} else {
+			row.addInbounds(d, proxies[d.Spec.ID()])
+		}
+	}
+	found := &Workloads{Rows: []*Workload{}, LeftOut: f.LeftOut["dataplanes"]}
+	for _, key := range slices.Sorted(maps.Keys(rows)) {
+		row := rows[key]
+		row.Startup.finish()
+		row.Liveness.finish()
+		row.Readiness.finish()
+		found.Rows = append(found.Rows, row)
+	}
+	return found
+}
+
+// generated is the end of a pod's name that its owner has added: a number, or letters of the alphabet of generated
+// names, of a Deployment after the letters of its ReplicaSet.
+// Source: k8s.io/apimachinery/pkg/util/rand.
+var generated = regexp.MustCompile(`^(.+?)(-\d{1,5}|(-[bcdfghjklmnpqrstvwxz2456789]{6,10})?-[bcdfghjklmnpqrstvwxz2456789]{5})$`)
+
+// ownerOf returns the name of a pod's owner, as far as the pod's name shows it: the control plane does not have it.
+func ownerOf(pod string) string {
+	if m := generated.FindStringSubmatch(pod); m != nil {
+		return m[1]
+	}
+	return pod
+}
+
+// addInbounds adds the probes of a written Dataplane.
+func (w *Workload) addInbounds(d *status.Dataplane, p *adminv1.Proxy) {
+	for i := range d.Spec.Spec.Networking.Inbound {
+		in := &d.Spec.Spec.Networking.Inbound[i]
+		if in.State == mesh.InboundIgnored || i >= len(d.GetInbounds()) {
+			continue
+		}
+		w.Readiness.add(ofInbound(d, in, d.GetInbounds()[i], p))
+	}
+}
+
+// ofInbound returns what is known of the application behind an inbound of a written Dataplane.
+func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p *adminv1.Proxy) Finding {
+	f := Finding{
+		Instance: d.Spec.Name, Since: timeOf(h.GetSince()), Do: fmt.Sprintf("sondectl why dataplane/%s --mesh %s", d.Spec.Name, d.Spec.Mesh),
+	}
+	at := mesh.JoinHostPort(in.Address, in.Port)
+	if !d.Spec.Probed(in) {
+		f.State, f.Since, f.Reason = Unchecked, nil, "inbound "+at+" has no serviceProbe: it gets traffic whether its application answers or not"
+		return f
+	}
+	timing := in.ServiceProbe.Timing()
+	check, application := in.ServiceCheck()
+	f.Probe = fmt.Sprintf("%s every %s, timeout %s, not ready after %s", check.Written(fmt.Sprintf(":%d", check.Port())), timing.Period, timing.Timeout, printer.Plural(int(timing.FailureThreshold), "failure"))
+	f.Asks = check.Written(application.String())
+	reason := h.GetReason()
+	switch {
+	case p.GetAgentState().GetPhase() != adminv1.AgentState_CONNECTED:
+		f.State, f.Since, f.Reason = Unreported, timeOf(p.GetAgentState().GetSince()), cmp.Or(describe.Connection(p), reason, "its agent is not connected")
+	case p.GetAgent().GetUnresponsive():
+		f.State, f.Since, f.Reason = Unreported, nil, "its agent is connected, and does not answer"
+	case !slices.Contains(p.GetAgent().GetFeatures(), agentv1.FeatureServiceProbes):
+		f.State, f.Since, f.Reason = Unreported, nil, "its agent is too old to report probes"
+	case strings.HasPrefix(reason, mesh.ProbeFailedReason):
+		f.State, f.Reason = Failing, strings.TrimPrefix(reason, mesh.ProbeFailedReason)
+	case strings.HasPrefix(reason, mesh.ProbeWithoutVerdictReason):
+		f.State, f.Reason = Errored, strings.TrimPrefix(reason, mesh.ProbeWithoutVerdictReason)
+	case h.GetHealth() == adminv1.Endpoint_READY || h.GetHealth() == adminv1.Endpoint_DRAINING:
+		f.State, f.Reason = Passing, reason
+	default: // another reason, which counts before the probe
+		f.State, f.Since, f.Reason = Unreported, nil, reason
+	}
+	return f
+}
+
+// addPod adds what is known of a pod: whether the kubelet says that it is Ready, and its guarded liveness probes that
+// fail. liveness says why nothing is known of the others.
+func (w *Workload) addPod(d *status.Dataplane, restarts []*adminv1.Restart, liveness string) {
+	namespace, pod, _ := mesh.ObjectOf(d.Spec.Name)
+	why := fmt.Sprintf("sondectl why pod/%s -n %s", pod, namespace)
+	w.Startup.miss(unreported)
+	if len(restarts) == 0 {
+		w.Liveness.miss(liveness)
+	}
+	for _, r := range restarts {
+		f := Finding{
+			Instance: pod, State: Held, Since: timeOf(r.GetSince()), Do: fmt.Sprintf("sondectl restarts explain %s -n %s", pod, namespace),
+			Reason: strings.Join(nonEmpty("container "+r.GetContainer(), r.GetWhy(), r.GetFailure()), ": "),
+		}
+		if s := r.GetState(); s == adminv1.Restart_GRANTED || s == adminv1.Restart_RESTARTING {
+			f.State = Restarting
+		}
+		w.Liveness.add(f)
+	}
+	w.Readiness.add(ofPod(d, pod, why))
+}
+
+// ofPod returns whether a pod is Ready, by the first of its inbounds, which share it.
+func ofPod(d *status.Dataplane, pod, why string) Finding {
+	f := Finding{Instance: pod, State: Unreported, Do: why, Reason: "it has no inbound: no Service selects it"}
+	if len(d.GetInbounds()) == 0 || len(d.Spec.Spec.Networking.Inbound) == 0 {
+		return f
+	}
+	h := d.GetInbounds()[0]
+	f.Since, f.Reason = timeOf(h.GetSince()), h.GetReason()
+	switch {
+	case strings.HasPrefix(h.GetReason(), mesh.FrozenReason), h.GetReason() == mesh.RestartingReason, d.GetStopped():
+		f.State = Unreported
+	case d.Spec.Spec.Networking.Inbound[0].State == mesh.InboundNotReady:
+		f.State, f.Reason = Failing, "the kubelet says that the pod is not Ready"
+	default: // also of a pod without a readiness probe, whose manifest the control plane does not have
+		f.State, f.Reason = Passing, cmp.Or(f.Reason, "the kubelet says that the pod is Ready")
+	}
+	return f
+}
+
+func nonEmpty(texts ...string) []string {
+	return slices.DeleteFunc(texts, func(t string) bool { return t == "" })
+}
+
+// miss counts a probe that is not reported, and why.
+func (c *Cell) miss(why string) {
+	c.Unreported = shorten(why)
+	c.Total++
+}
+
+func (c *Cell) add(f Finding) {
+	f.Reason = shorten(f.Reason)
+	if f.State == Passing {
+		f.Do = ""
+	}
+	c.Findings = append(c.Findings, f)
+	c.Total++
+}
+
+// finish sorts the findings, and counts them.
+func (c *Cell) finish() {
+	missed := c.Total - len(c.Findings)
+	if len(c.Findings) == 0 {
+		c.State, c.Count = NoProbe, missed
+		if missed > 0 {
+			c.State = Unreported
+		}
+		return
+	}
+	slices.SortStableFunc(c.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), cmp.Compare(a.Instance, b.Instance))
+	})
+	if c.State = c.Findings[0].State; missed > 0 && slices.Index(states, c.State) >= slices.Index(states, Unreported) {
+		c.State, c.Count = Unreported, missed
+	}
+	for _, f := range c.Findings {
+		if f.State != c.State {
+			break
+		}
+		c.Count++
+		if f.Since != nil && (c.Since == nil || f.Since.Before(*c.Since)) {
+			c.Since = f.Since
+		}
+	}
+	c.LeftOut = max(0, len(c.Findings)-maxFindings)
+	c.Findings = c.Findings[:len(c.Findings)-c.LeftOut]
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
+)
+
+// TestStatusWatch has readings that differ, fail and come back, in this order.
+func TestStatusWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const well, ill = "ok: 1 mesh", "not ok: 1 error"
+		away := &exit.Error{Code: exit.Unreachable, Err: errors.New("no control plane at\n127.0.0.1:5681")}
+		readings := []struct {
+			summary string
+			err     error
+		}{{well, nil}, {well, nil}, {ill, nil}, {"", away}, {"", away}, {ill, nil}, {"", errors.New("not allowed")}}
+		var stdout, stderr bytes.Buffer
+		w := &statusWatcher{out: &stdout, short: true, read: func(context.Context) (*status.Report, error) {
+			now := readings[0]
+			readings = readings[1:]
+			return &status.Report{Summary: now.summary, At: time.Now().UTC()}, now.err
+		}}
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetErr(&stderr)
+		if err := w.watch(cmd); err == nil || err.Error() != "not allowed" {
+			t.Errorf("it ends with %v", err)
+		}
+		const wantOut = "2000-01-01T00:00:00Z\nok: 1 mesh\n\n2000-01-01T00:00:04Z\nnot ok: 1 error\n\n2000-01-01T00:00:10Z\nnot ok: 1 error\n\n"
+		if diff := cmp.Diff(wantOut, stdout.String()); diff != "" {
+			t.Errorf("stdout (-want +got):\n%s", diff)
+		}
+		const wantErr = "sondectl: blind since 2000-01-01T00:00:06Z: no control plane at 127.0.0.1:5681; asking again every 2s\nsondectl: the control plane answers again\n"
+		if diff := cmp.Diff(wantErr, stderr.String()); diff != "" {
+			t.Errorf("stderr (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestStatusWatchEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, signal := context.WithCancel(t.Context())
+		cmd := &cobra.Command{}
+		cmd.SetContext(ctx)
+		w := &statusWatcher{out: &bytes.Buffer{}, read: func(context.Context) (*status.Report, error) { return &status.Report{}, nil }}
+		ended := make(chan error, 1)
+		go func() { ended <- w.watch(cmd) }()
+		synctest.Wait()
+		signal()
+		if err := <-ended; err != nil {
+			t.Errorf("it ends with %v", err)
+		}
+	})
+}
+
+// The first reading says what is wrong with the command line, or that nothing is there.
+func TestStatusWatchNeedsAFirstReading(t *testing.T) {
+	away := &exit.Error{Code: exit.Unreachable, Err: errors.New("no control plane")}
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	w := &statusWatcher{read: func(context.Context) (*status.Report, error) { return nil, away }}
+	if err := w.watch(cmd); !errors.Is(err, away) {
+		t.Errorf("it ends with %v", err)
+	}
+}

@@ -1,0 +1,261 @@
+// Package install keeps the CNI plugin installed on a node: its file, and its entry in the CNI configuration.
+package install
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/sonde-mesh/sonde/cni/conflist"
+)
+
+// Options of an Installer. All but Changed are required.
+type Options struct {
+	// ConfigDir is the directory from which container runtimes read CNI configurations.
+	ConfigDir string
+	// PluginDir is the directory from which they run plugins.
+	PluginDir string
+	// Plugin is the file of Sonde's plugin to copy.
+	Plugin string
+	// Socket is the path of the daemon's socket on the node.
+	Socket string
+	Logger *slog.Logger
+	// Changed is called after each check of the node. It must not block.
+	Changed func(State)
+}
+
+// State is the state of the installation.
+type State struct {
+	// File is the configuration with Sonde's entry.
+	File string
+	// After are the types of plugins after Sonde's.
+	After []string
+	// Err is why container runtimes do not call the plugin.
+	Err error
+}
+
+// recheckEvery is the interval of checks without an event, and settleFor the delay of a check after an event, since a
+// write causes several events.
+const (
+	recheckEvery = 15 * time.Second
+	settleFor    = 100 * time.Millisecond
+)
+
+// maxConfigBytes bounds a configuration, since other programs of the node write them.
+const maxConfigBytes = 1 << 20
+
+// Installer installs the plugin again whenever another program has changed its file or its entry.
+type Installer struct {
+	o Options
+	// writes counts writes of the entry, for the metric.
+	writes func()
+}
+
+// New returns an Installer, which calls wrote after each write of the entry.
+func New(o Options, wrote func()) *Installer { return &Installer{o: o, writes: wrote} }
+
+// Run keeps the plugin installed until ctx ends. It uninstalls nothing, since only the caller can distinguish an
+// upgrade from an uninstallation.
+func (i *Installer) Run(ctx context.Context) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch CNI configurations: %w", err)
+	}
+	defer func() { _ = watcher.Close() }()
+	for {
+		// before the check, so that later changes cause an event. The directory may have been replaced.
+		watchErr := errors.Join(watcher.Add(i.o.ConfigDir), watcher.Add(i.o.PluginDir))
+		s := i.Ensure()
+		s.Err = errors.Join(s.Err, watchErr)
+		i.o.Changed(s)
+		if !i.wait(ctx, watcher) {
+			return nil
+		}
+	}
+}
+
+// wait returns true when the next check is due, false when ctx has ended.
+func (i *Installer) wait(ctx context.Context, watcher *fsnotify.Watcher) bool {
+	again := time.NewTimer(recheckEvery)
+	defer again.Stop()
+	var settled <-chan time.Time // set by the first event, so that endless writes do not delay the check
+	settle := func() {
+		if settled == nil {
+			settled = time.After(settleFor)
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-again.C:
+			return true
+		case <-settled:
+			return true
+		case <-watcher.Events:
+			settle()
+		case err := <-watcher.Errors:
+			i.o.Logger.Warn("failed to watch the directories of CNI, checking them now", "err", err)
+			settle()
+		}
+	}
+}
+
+// Ensure installs the missing parts, and returns the state of the installation.
+func (i *Installer) Ensure() State {
+	if err := i.copyPlugin(); err != nil {
+		return State{Err: err}
+	}
+	file, err := i.first()
+	if err != nil {
+		return State{Err: err}
+	}
+	s := State{File: file}
+	s.After, s.Err = i.chain(file)
+	return s
+}
+
+// copyPlugin copies the plugin if the file on the node differs or is missing. A running plugin keeps the old file.
+func (i *Installer) copyPlugin() error {
+	want, err := os.ReadFile(i.o.Plugin)
+	if err != nil {
+		return fmt.Errorf("read plugin: %w", err)
+	}
+	path := i.pluginFile()
+	if got, err := os.ReadFile(path); err == nil && bytes.Equal(got, want) {
+		return nil
+	}
+	return replace(path, want, 0o755)
+}
+
+func (i *Installer) pluginFile() string { return filepath.Join(i.o.PluginDir, conflist.Type) }
+
+// first returns the configuration that container runtimes use: the first file by name.
+func (i *Installer) first() (string, error) {
+	files, err := libcni.ConfFiles(i.o.ConfigDir, []string{".conf", ".conflist", ".json"})
+	if err != nil {
+		return "", fmt.Errorf("list CNI configurations: %w", err)
+	}
+	if len(files) == 0 {
+		return "", fmt.Errorf("%s: no CNI configuration found", i.o.ConfigDir)
+	}
+	first := slices.Min(files)
+	if filepath.Ext(first) != ".conflist" {
+		return "", fmt.Errorf("%s: the first configuration is for a single plugin: must be a .conflist, to which Sonde can add its plugin", first)
+	}
+	return first, nil
+}
+
+// chain adds Sonde's entry to a configuration, and reads the file again, since another program may have written it at
+// the same time.
+func (i *Installer) chain(file string) (after []string, err error) {
+	text, err := readConfig(file)
+	if err != nil {
+		return nil, err
+	}
+	edited, same, err := conflist.With(text, i.o.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if !same {
+		if err := replaceKeepingMode(file, edited); err != nil {
+			return nil, err
+		}
+		i.writes()
+		i.o.Logger.Info("added the plugin to the CNI configuration", "file", file)
+		if text, err = readConfig(file); err != nil {
+			return nil, err
+		}
+	}
+	after, found, err := conflist.After(text)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", file, err)
+	case !found:
+		return nil, fmt.Errorf("%s: another program has removed the entry of %s", file, conflist.Type)
+	}
+	return after, nil
+}
+
+// Uninstall removes Sonde's entry from all configurations, and then the plugin.
+func (i *Installer) Uninstall() error {
+	files, err := libcni.ConfFiles(i.o.ConfigDir, []string{".conflist"})
+	if err != nil {
+		return fmt.Errorf("list CNI configurations: %w", err)
+	}
+	var errs []error
+	for _, file := range files {
+		text, err := readConfig(file)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		edited, same, err := conflist.Without(text)
+		if err != nil { // container runtimes cannot read this configuration either, so it calls no plugin
+			i.o.Logger.Warn("skipping an invalid CNI configuration", "file", file, "err", err)
+			continue
+		}
+		if !same {
+			errs = append(errs, replaceKeepingMode(file, edited))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // an entry without its plugin would make every pod fail
+	}
+	if err := os.Remove(i.pluginFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove plugin: %w", err)
+	}
+	return nil
+}
+
+func readConfig(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, fmt.Errorf("read CNI configuration: %w", err)
+	}
+	if info.Size() > maxConfigBytes {
+		return nil, fmt.Errorf("%s: has %d bytes, must have at most %d", file, info.Size(), maxConfigBytes)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read CNI configuration: %w", err)
+	}
+	return text, nil
+}
+
+func replaceKeepingMode(file string, text []byte) error {
+	info, err := os.Stat(file)
+	if err != nil {
+		return fmt.Errorf("replace file: %w", err)
+	}
+	return replace(file, text, info.Mode().Perm())
+}
+
+// replace replaces a file atomically. The temporary file has a name that container runtimes do not read.
+func replace(file string, text []byte, mode fs.FileMode) error {
+	temporary, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*.new")
+	if err != nil {
+		return fmt.Errorf("replace %s: %w", file, err)
+	}
+	_, err = temporary.Write(text)
+	err = cmp.Or(err, temporary.Chmod(mode), temporary.Sync())
+	if err = cmp.Or(err, temporary.Close()); err == nil {
+		err = os.Rename(temporary.Name(), file)
+	}
+	if err != nil {
+		_ = os.Remove(temporary.Name()) // best effort: replace returns the first error
+		return fmt.Errorf("replace %s: %w", file, err)
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/execwire"
+)
+
+// execGrace is how much later than the timeout of the command the helper's answer may come.
+const execGrace = 2 * time.Second
+
+// Longest returns how long a check of a probe may take.
+func Longest(p mesh.Probe) time.Duration {
+	timeout := time.Duration(p.TimeoutSeconds) * time.Second
+	if p.Exec != nil {
+		timeout += execGrace
+	}
+	return timeout
+}
+
+// execProber has the helper in a container run the command that the kubelet would run there.
+// Source: kubernetes pkg/probe/exec/exec.go.
+type execProber struct {
+	dial     Dial
+	address  string
+	timeout  time.Duration
+	patience time.Duration // with a silent helper, until that is a failure
+
+	mu     sync.Mutex
+	silent time.Time // since when the helper is, zero if it is not
+}
+
+func newExecProber(p mesh.Probe, timeout time.Duration, dial Dial) *execProber {
+	return &execProber{
+		dial: dial.or(plainClose), timeout: timeout,
+		address:  filepath.Join(mesh.ExecSocketsDir, p.Container, execwire.Socket),
+		patience: time.Duration(p.FailureThreshold) * time.Duration(p.PeriodSeconds) * time.Second,
+	}
+}
+
+func (a *execProber) probe(ctx context.Context, _ asker) result {
+	answer, err := a.ask(ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case err == nil:
+		a.silent = time.Time{}
+		return judgeExec(answer, a.timeout)
+	case ctx.Err() != nil:
+		return ending
+	case IsAgentFault(err) && !errors.Is(err, fs.ErrPermission): // the container has the socket
+		return failureOf(err)
+	case a.silent.IsZero():
+		a.silent = time.Now()
+	}
+	// Only a restart of the container starts the helper again.
+	r := result{verdict: errored, class: Silent, reason: "the helper in the container does not answer: " + reason(err)}
+	if time.Since(a.silent) >= a.patience {
+		r.verdict = failure
+	}
+	return r
+}
+
+// ask returns the helper's answer, for which it runs the command.
+func (a *execProber) ask(ctx context.Context) (execwire.Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout+execGrace)
+	defer cancel()
+	conn, err := a.dial(ctx, "unix", a.address)
+	if err != nil {
+		return execwire.Answer{}, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // Read ends, and so does the command
+	defer func() { _ = conn.Close() }()
+	answer, err := execwire.Read(conn)
+	return answer, cmp.Or(ctx.Err(), err)
+}
+
+// judgeExec judges what became of the command. The kubelet discards a check whose command the runtime cannot start.
+func judgeExec(a execwire.Answer, timeout time.Duration) result {
+	switch {
+	case a.Outcome == execwire.NotStarted:
+		return result{verdict: errored, class: Failed, reason: "the command cannot be started: " + a.Err().Error()}
+	case a.Outcome == execwire.TimedOut:
+		return result{verdict: failure, class: Timeout, reason: fmt.Sprintf("the command timed out after %s", timeout)}
+	case a.Code != 0:
+		return result{verdict: failure, class: Failed, reason: fmt.Sprintf("the command ended with exit code %d", a.Code)}
+	}
+	return result{verdict: success}
+}

@@ -1,0 +1,24 @@
+//go:build !before136
+
+package kubelet
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+)
+
+// proberRecorder is the prober's event recorder.
+type proberRecorder = record.EventRecorderLogger
+
+// GetPod finds every pod.
+func (podIP) GetPod(_ context.Context, uid types.UID) (*kubecontainer.Pod, error) {
+	return &kubecontainer.Pod{ID: uid}, nil
+}
+
+// GetPodStatus returns the same address for every pod.
+func (ip podIP) GetPodStatus(_ context.Context, pod *kubecontainer.Pod) (*kubecontainer.PodStatus, error) {
+	return ip.status(pod.ID), nil
+}

@@ -1,0 +1,2 @@
+// Package cni runs the CNI plugin and its daemon as a container runtime and Kubernetes do, on network namespaces of this machine.
+package cni

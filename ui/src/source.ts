@@ -1,0 +1,100 @@
+import {batch, computed, signal} from '@preact/signals';
+import {takeToken, view} from './route';
+import type {Contents, Index, Name, Section} from './types';
+
+// How often sondectl is asked whether something has changed. It asks the control plane once a second.
+const askEvery = 500;
+const patience = 5000;
+
+const token = takeToken();
+
+// now in milliseconds, each second.
+export const now = signal(Date.now());
+setInterval(() => (now.value = Date.now()), 1000);
+
+// refused is why sondectl does not accept the page, for good.
+export const refused = signal(token ? '' : 'This address lacks the token: open the one that sondectl dashboard printed.');
+
+// away is why sondectl does not answer.
+const away = signal('');
+const index = signal<Index | null>(null);
+const due = signal(0);
+
+type Loaded = {[N in Name]?: {revision: string; data: Contents[N]}};
+const loaded = signal<Loaded>({});
+
+export const section = (name: Name): Section => index.value?.sections[name] ?? {};
+
+// content is undefined while it is older than what the index says: a view that was left shows nothing old.
+export function content<N extends Name>(name: N): Contents[N] | undefined {
+  const has = loaded.value[name];
+  return has && has.revision === section(name).revision ? has.data : undefined;
+}
+
+// blind says since when a section is not known, and why; null while it is current.
+export function blind(name: Name): {since: number; why: string} | null {
+  const {readAt, error, denied} = section(name);
+  if (!index.value && !away.value) return null; // it begins
+  if (denied) return null; // the view says so
+  const since = readAt ? Date.parse(readAt) : 0;
+  if (away.value) return {since, why: away.value};
+  if (error) return {since, why: error};
+  if (now.value > due.value && index.value) return {since, why: 'The control plane has not answered since.'};
+  return null;
+}
+
+export const isBlind = computed(() => blind('problems') ?? blind(view.value));
+
+class Refused extends Error {}
+class Answered extends Error {}
+
+async function get<T>(path: string): Promise<T> {
+  const response = await fetch(`/api/${path}`, {headers: {authorization: `Bearer ${token}`}, signal: AbortSignal.timeout(patience)});
+  const body = await response.json();
+  if (response.status === 401 || response.status === 403) throw new Refused(body.error);
+  if (!response.ok) throw new Answered(body.error);
+  return body;
+}
+
+// ask takes over what has changed all at once, so that no part is newer than what is said of it.
+async function ask() {
+  try {
+    const next = await get<Index>('state');
+    const fresh: Loaded = {...loaded.value};
+    const load = async <N extends Name>(name: N) => {
+      const revision = next.sections[name].revision;
+      if (revision && loaded.value[name]?.revision !== revision) {
+        const {data} = await get<{data: Contents[N]}>(`section/${name}`);
+        (fresh[name] as {revision: string; data: Contents[N]}) = {revision, data};
+      }
+    };
+    await Promise.all([...new Set<Name>(['problems', view.value])].map((name) => load(name)));
+    batch(() => {
+      index.value = next;
+      loaded.value = fresh;
+      // by the clock of this page, whatever it says
+      due.value = Date.now() + Date.parse(next.due) - Date.parse(next.now);
+      away.value = '';
+    });
+  } catch (error) {
+    if (error instanceof Refused) refused.value = error.message;
+    else if (error instanceof Answered) away.value = `sondectl dashboard: ${error.message}`;
+    else away.value = 'sondectl dashboard does not answer: it may have ended.';
+  }
+  now.value = Date.now();
+}
+
+let wake = () => {};
+addEventListener('hashchange', () => wake());
+document.addEventListener('visibilitychange', () => wake());
+
+// watch asks as long as somebody sees the page.
+export async function watch() {
+  while (!refused.value) {
+    if (!document.hidden) await ask();
+    await new Promise<void>((resolve) => {
+      wake = resolve;
+      setTimeout(resolve, askEvery);
+    });
+  }
+}
