@@ -176,7 +176,7 @@ func TestBombs(t *testing.T) {
 		return objectReview("Dataplane", "CREATE", `{"metadata":{"name":"vm"},"spec":`+spec+`}`, "null")
 	}
 	pod := func(pod string) []byte { return podReview("shop", []byte(pod)) }
-	const many = 1 << 20
+	const many = 1 << 19
 	tests := map[string]struct {
 		path string
 		body []byte

@@ -216,7 +216,7 @@ func TestSizeOfProbeContexts(t *testing.T) {
 		}
 		return nil
 	}
-	least := 0 // the maximum that fits
+	least := 255 << 10 // the maximum that fits is more
 	for most := 256 << 10; least+1 < most; {
 		if middle := (least + most) / 2; withOther(middle) == nil {
 			least = middle
@@ -224,7 +224,7 @@ func TestSizeOfProbeContexts(t *testing.T) {
 			most = middle
 		}
 	}
-	if least < 255<<10 {
+	if least == 255<<10 {
 		t.Errorf("beside %d bytes of other annotations the pod is refused", least+1)
 	}
 	const want = `metadata.annotations["apps.kruise.io/container-probe-context"]: the pod's liveness probes take 59 bytes here, and its annotations would have 262145: must be at most 262144`

@@ -13,6 +13,55 @@ import (
 // time of an hour before.
 const nominal = 50 * time.Millisecond
 
+// sampleInterval keeps the cost of the samples at about 1 % of a processor.
+const sampleInterval = 5 * time.Second
+
+// startSamples measures the slowness now and then until end is called, so that the samples are about the time of the
+// test: what slows it down may end before the test does.
+func startSamples() (end func() ([]float64, error)) {
+	type result struct {
+		samples []float64
+		err     error
+	}
+	stop, results := make(chan struct{}), make(chan result)
+	go func() {
+		var r result
+		timer := time.NewTimer(sampleInterval / 5) // short tests have no sample
+		defer timer.Stop()
+		for r.err == nil {
+			select {
+			case <-stop:
+				results <- r
+				return
+			case <-timer.C:
+				var slowness float64
+				slowness, r.err = measureSlowness()
+				r.samples = append(r.samples, slowness)
+				timer.Reset(sampleInterval)
+			}
+		}
+		<-stop
+		results <- r
+	}()
+	return func() ([]float64, error) {
+		close(stop)
+		r := <-results
+		return r.samples, r.err
+	}
+}
+
+// mean of slownesses, 1 for none.
+func mean(samples []float64) float64 {
+	if len(samples) == 0 {
+		return 1
+	}
+	sum := 0.0
+	for _, sample := range samples {
+		sum += sample
+	}
+	return sum / float64(len(samples))
+}
+
 // measureSlowness returns the current CPU time of work relative to nominal.
 func measureSlowness() (float64, error) {
 	before, err := cpuTime()

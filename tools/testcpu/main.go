@@ -78,13 +78,14 @@ func run(args []string, stdout, stderr io.Writer) (int, error) {
 		}
 	}
 	var code int
-	if code, e.took, err = execute(flags.Args()); err != nil {
-		return 1, err
+	end := startSamples()
+	code, e.took, err = execute(flags.Args())
+	samples, errSample := end()
+	if err := errors.Join(err, errSample); err != nil {
+		return max(code, 1), err
 	}
 	if e.over(1) {
-		if e.slowness, err = measureSlowness(); err != nil {
-			return max(code, 1), err
-		}
+		e.slowness = mean(samples)
 	}
 	if err := e.append(*log); err != nil {
 		return max(code, 1), err

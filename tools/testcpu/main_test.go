@@ -6,9 +6,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -97,6 +99,31 @@ func TestSlowness(t *testing.T) {
 	if err != nil || slowness <= 0 {
 		t.Fatalf("measureSlowness() = %v, %v, want more than 0", slowness, err)
 	}
+}
+
+func TestMean(t *testing.T) {
+	for _, test := range []struct {
+		samples []float64
+		want    float64
+	}{{nil, 1}, {[]float64{2}, 2}, {[]float64{1, 3, 2}, 2}} {
+		if got := mean(test.samples); got != test.want {
+			t.Errorf("mean(%v) = %v, want %v", test.samples, got, test.want)
+		}
+	}
+}
+
+// A sample is taken while the program runs, not after it.
+func TestSamples(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := startSamples()
+		time.Sleep(2 * sampleInterval)
+		if samples, err := end(); err != nil || len(samples) != 2 || slices.Min(samples) <= 0 {
+			t.Errorf("samples = %v, %v, want two of more than 0", samples, err)
+		}
+		if samples, err := startSamples()(); err != nil || len(samples) != 0 {
+			t.Errorf("samples of no time = %v, %v, want none", samples, err)
+		}
+	})
 }
 
 func TestInvalidUse(t *testing.T) {
