@@ -145,7 +145,7 @@ func (r *replica) reportTold(session int64, container string) {
 	r.Liveness(r.t.Context(), db0, facts.Order{Time: session}, agentv1.ReportedLiveness{Report: m, At: r.now()})
 }
 
-// wantFailing checks that the replica has one failing container, whose failure the kubelet receives, and holds nothing.
+// wantFailing checks that the replica has one failing container, whose failure the kubelet receives, and holds none.
 func (r *replica) wantFailing(what, container string) {
 	r.t.Helper()
 	synctest.Wait()
