@@ -41,8 +41,8 @@ func alerts(t *testing.T) []monitoring.Alert {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 11 {
-		t.Errorf("%d alerts, the guide lists eleven", len(all))
+	if len(all) != 12 {
+		t.Errorf("%d alerts, the guide lists twelve", len(all))
 	}
 	return all
 }
