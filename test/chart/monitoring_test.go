@@ -66,10 +66,6 @@ func TestServiceMonitor(t *testing.T) {
 	if m.Labels["release"] != "prometheus" || len(m.Spec.NamespaceSelector.MatchNames) != 1 || m.Spec.NamespaceSelector.MatchNames[0] != chart.Namespace {
 		t.Errorf("labels %v, namespaces %+v", m.Labels, m.Spec.NamespaceSelector)
 	}
-	// The operator's label "service" would hide the label of sonde_service_endpoints.
-	if got, kept := relabeled(t, m.Spec.Endpoints[0].Relabelings, map[string]string{"service": "sonde-cp-metrics", "pod": "a"}); !kept || len(got) != 1 || got["pod"] != "a" {
-		t.Errorf("the target has the labels %v, want only pod", got)
-	}
 	selector, err := metav1.LabelSelectorAsSelector(&m.Spec.Selector)
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +96,16 @@ func TestServiceMonitor(t *testing.T) {
 	}
 	if len(selected) != 2 || !selected["sonde-cp-metrics"] || !selected["sonde-watchdog-metrics"] {
 		t.Errorf("the ServiceMonitor selects %v", selected)
+	}
+}
+
+// The operator's label "service" would hide the label of sonde_service_endpoints.
+func TestServiceMonitorHidesNoLabel(t *testing.T) {
+	var m monitor
+	named(t, "ServiceMonitor", "sonde", &m, "--set=monitoring.serviceMonitor.enabled=true")
+	got, kept := relabeled(t, m.Spec.Endpoints[0].Relabelings, map[string]string{"service": "sonde-cp-metrics", "pod": "a"})
+	if want := map[string]string{"pod": "a"}; !kept || !maps.Equal(got, want) {
+		t.Errorf("the target has the labels %v, want %v", got, want)
 	}
 }
 

@@ -127,25 +127,31 @@ func TestDashboardsAreConsistent(t *testing.T) {
 				t.Errorf("%s: panel %d %q needs an id and a title of its own, and a description", name, p.ID, p.Title)
 			}
 			titles[p.Title], ids[p.ID] = true, true
-			if p.Datasource == nil || p.Datasource.UID != "${datasource}" {
-				t.Errorf("%s: %s has the data source %+v, want the one that the user chooses", name, p.Title, p.Datasource)
-			}
-			for _, target := range p.Targets {
-				for _, match := range variable.FindAllStringSubmatch(target.Expr, -1) {
-					if !slices.Contains(variables, match[1]) {
-						t.Errorf("%s: %s: unknown variable %s", name, p.Title, match[0])
-					}
-				}
-			}
+			checkPanel(t, name, p, variables)
 			for _, other := range d.Panels[:i] {
 				if overlap(p.GridPos, other.GridPos) {
 					t.Errorf("%s: %s overlaps %s", name, p.Title, other.Title)
 				}
 			}
-			if p.GridPos.X+p.GridPos.W > 24 {
-				t.Errorf("%s: %s ends at %d, want at most 24", name, p.Title, p.GridPos.X+p.GridPos.W)
+		}
+	}
+}
+
+// checkPanel checks the data source, the variables and the width of a panel.
+func checkPanel(t *testing.T, dashboard string, p monitoring.Panel, variables []string) {
+	t.Helper()
+	if p.Datasource == nil || p.Datasource.UID != "${datasource}" {
+		t.Errorf("%s: %s has the data source %+v, want the one that the user chooses", dashboard, p.Title, p.Datasource)
+	}
+	for _, target := range p.Targets {
+		for _, match := range variable.FindAllStringSubmatch(target.Expr, -1) {
+			if !slices.Contains(variables, match[1]) {
+				t.Errorf("%s: %s: unknown variable %s", dashboard, p.Title, match[0])
 			}
 		}
+	}
+	if p.GridPos.X+p.GridPos.W > 24 {
+		t.Errorf("%s: %s ends at %d, want at most 24", dashboard, p.Title, p.GridPos.X+p.GridPos.W)
 	}
 }
 
