@@ -45,6 +45,15 @@ func FreeAddress(t testing.TB, m *harness.Machine) string {
 	return address
 }
 
+// FreeAddresses returns addresses 127.0.0.1:port, at most 99, that are reserved until the test ends.
+func FreeAddresses(t testing.TB, n int) []string {
+	t.Helper()
+	addresses, release, err := harness.FreeAddresses(n)
+	Do(t, err)
+	t.Cleanup(func() { Do(t, release()) })
+	return addresses
+}
+
 // Prepare prepares a proxy without starting it.
 func Prepare(t testing.TB, m *harness.Machine, o harness.ProxyOptions) *harness.Proxy {
 	t.Helper()

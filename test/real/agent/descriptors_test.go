@@ -24,7 +24,7 @@ func TestFewDescriptors(t *testing.T) {
 	})
 	cp := newControlPlane(t, bootstrap(t, ports{}), "per-port-probes")
 	cp.Start()
-	free := freeAddresses(t, 5)
+	free := must.FreeAddresses(t, 5)
 	virtual, lb, metrics, web, held := free[0], free[1], free[2], free[3], free[4]
 	p := &program{t: t}
 	p.cmd, p.admin = command(t, cp, "--virtual-probes-port="+portOf(t, virtual), "--lb-health-port="+portOf(t, lb), "--metrics-addr="+metrics)

@@ -66,7 +66,7 @@ func newApplication(t testing.TB) *application {
 		_ = echo.Close()
 		<-echoing
 	})
-	free := freeAddresses(t, 2)
+	free := must.FreeAddresses(t, 2)
 	a.HTTP, a.TCP = portOf(t, free[0]), portOf(t, free[1])
 	return a
 }

@@ -111,7 +111,7 @@ func TestEnvoyDoesNotApply(t *testing.T) {
 			return nil
 		})
 	}
-	free := freeAddresses(t, 2)
+	free := must.FreeAddresses(t, 2)
 	good, other := listener("good", "127.0.0.1", portOf(t, free[0]), false), portOf(t, free[1])
 	write(good)
 	families(true, true)

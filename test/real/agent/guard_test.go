@@ -28,7 +28,7 @@ func TestGuardedAgentWithoutAPort(t *testing.T) {
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	for name, value := range map[string]string{"--admin-addr": taken, "--metrics-addr": taken, "--lb-health-port": portOf(t, taken)} {
 		t.Run(name, func(t *testing.T) {
-			cmd, _ := command(t, cp, "--virtual-probes-port="+portOf(t, freeAddresses(t, 1)[0]), name+"="+value)
+			cmd, _ := command(t, cp, "--virtual-probes-port="+portOf(t, must.FreeAddresses(t, 1)[0]), name+"="+value)
 			cmd.Env = append(os.Environ(), probeEnv(t, "1")...)
 			said, err := cmd.CombinedOutput()
 			lines := strings.Split(strings.TrimSpace(string(said)), "\n")
@@ -74,7 +74,7 @@ func TestHeldPortsOutliveTheAgent(t *testing.T) {
 			cp.Start()
 			p, _ := startGuarded(t, cp)
 			behind := serve(t, http.NotFound)
-			free := freeAddresses(t, 2)
+			free := must.FreeAddresses(t, 2)
 			held, web := free[0], free[1]
 			cp.SendProbes(&agentv1.Probes{
 				Http: web, Paths: []*agentv1.ProbePath{{Path: "/x", Asked: "127.0.0.1:80", Application: behind, ApplicationPath: "/"}},
@@ -234,7 +234,7 @@ func TestLoadBalancerSeesTheSameAfterACrash(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}), "drain-state")
 	cp.Start()
-	port := portOf(t, freeAddresses(t, 1)[0])
+	port := portOf(t, must.FreeAddresses(t, 1)[0])
 	p, _ := startGuarded(t, cp, "--lb-health-port="+port)
 	waitLB(t, port, "/healthz", http.StatusOK, "")
 	cp.SendDrainState(&agentv1.DrainState{Administrator: "node a: kernel"})
@@ -264,7 +264,7 @@ func TestLivezPage(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t, bootstrap(t, ports{}))
 	cp.Start()
-	p, _ := startGuarded(t, cp, "--lb-health-port="+portOf(t, freeAddresses(t, 1)[0]))
+	p, _ := startGuarded(t, cp, "--lb-health-port="+portOf(t, must.FreeAddresses(t, 1)[0]))
 	want := []string{
 		"loop-load-balancers", "loop-token", "loop-session", "loop-renewer", "loop-redirection", "loop-per-port-probes", "envoy", "probe-handler",
 	}

@@ -19,7 +19,7 @@ func TestMemoryWithGuard(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cp := newControlPlane(t, bootstrap(t, ports{}))
 			cp.Start()
-			port := portOf(t, freeAddresses(t, 1)[0])
+			port := portOf(t, must.FreeAddresses(t, 1)[0])
 			args := []string{}
 			if tc.withLB {
 				args = append(args, "--lb-health-port="+port)

@@ -25,7 +25,7 @@ import (
 func TestProbesOfTheControlPlane(t *testing.T) {
 	t.Parallel()
 	application := listen(t).Addr().String()
-	free := freeAddresses(t, 2)
+	free := must.FreeAddresses(t, 2)
 	at, web := free[0], free[1]
 	cp := newControlPlane(t, bootstrap(t, ports{}), "per-port-probes")
 	send := func(address string) {
@@ -148,7 +148,7 @@ func TestProbesCommand(t *testing.T) {
 	}
 	for _, table := range []string{"", "[]"} {
 		t.Run("table "+table, func(t *testing.T) {
-			p := run(t, table, freeAddresses(t, 1)[0])
+			p := run(t, table, must.FreeAddresses(t, 1)[0])
 			wait.Until(t, "", func() error {
 				if code, body := p.get("/8080/"); code != http.StatusNotFound {
 					return fmt.Errorf("%d %s", code, body)

@@ -22,22 +22,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/controlplanetest"
 	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
-	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/test/must"
 )
-
-// freeAddresses returns addresses of this machine that no other test uses.
-func freeAddresses(t testing.TB, n int) []string {
-	t.Helper()
-	all, release, err := harness.FreeAddresses(n)
-	must.Do(t, err)
-	t.Cleanup(func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-	})
-	return all
-}
 
 func portOf(t testing.TB, address string) string {
 	t.Helper()
@@ -65,7 +51,7 @@ func listenAgain(ctx context.Context, network, address string) (net.Listener, er
 // newControlPlane returns a control plane with these features, which serves the given bootstrap.
 func newControlPlane(t testing.TB, bootstrap []byte, features ...string) *controlplanetest.ControlPlane {
 	t.Helper()
-	cp := controlplanetest.New(t, controlplanetest.Options{Listen: listenAgain, Address: freeAddresses(t, 1)[0], Bootstrap: bootstrap})
+	cp := controlplanetest.New(t, controlplanetest.Options{Listen: listenAgain, Address: must.FreeAddresses(t, 1)[0], Bootstrap: bootstrap})
 	cp.Set(func(s *controlplanetest.State) { s.Features = features })
 	return cp
 }
@@ -82,7 +68,7 @@ type program struct {
 // command returns the command that runs an agent of a control plane, and its admin address.
 func command(t testing.TB, cp *controlplanetest.ControlPlane, args ...string) (cmd *exec.Cmd, admin string) {
 	t.Helper()
-	admin = freeAddresses(t, 1)[0]
+	admin = must.FreeAddresses(t, 1)[0]
 	token := filepath.Join(t.TempDir(), "token")
 	must.Do(t, os.WriteFile(token, []byte("good\n"), 0o600))
 	return exec.CommandContext(t.Context(), sondeDP, append([]string{
@@ -257,7 +243,7 @@ func probeEnv(t testing.TB, port string) []string {
 func startGuarded(t testing.TB, cp *controlplanetest.ControlPlane, args ...string) (p *program, url string) {
 	t.Helper()
 	app := portOf(t, serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "ok") }))
-	virtual := portOf(t, freeAddresses(t, 1)[0])
+	virtual := portOf(t, must.FreeAddresses(t, 1)[0])
 	p = start(t, cp, probeEnv(t, app), append(args, "--virtual-probes-port="+virtual)...)
 	return p, fmt.Sprintf("http://127.0.0.1:%s/%s/", virtual, app)
 }

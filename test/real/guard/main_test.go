@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 	"github.com/sonde-mesh/sonde/internal/shutdown"
 	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
+	"github.com/sonde-mesh/sonde/test/harness"
 )
 
 // patient is the ID of a probe with a timeout longer than any test, so that a busy machine does not cause
@@ -42,6 +43,7 @@ func TestMain(m *testing.M) {
 	if role == "" {
 		slowtest.SkipAll(m, "guards and workers")
 		slowtest.AtOnce(6)
+		reservePort()
 		goleak.VerifyTestMain(m)
 		return
 	}
@@ -182,17 +184,25 @@ func act(action string) {
 	}
 }
 
+// freePort is below the ports that the kernel uses for connections, and reserved until the process ends.
+var freePort string
+
+func reservePort() {
+	addresses, _, err := harness.FreeAddresses(1)
+	if err == nil {
+		_, freePort, err = net.SplitHostPort(addresses[0])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "reserve a port:", err)
+		os.Exit(1)
+	}
+}
+
 var lastAddress atomic.Int32
 
-// freeAddress returns an address where nothing listens, with a port that the kernel does not use for connections.
-// Each call uses another IP address, so that parallel tests never share one.
+// freeAddress returns an address where nothing listens. Each has another IP address.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	n := lastAddress.Add(1)
-	l, err := net.Listen("tcp", net.JoinHostPort(net.IPv4(127, 0, byte(7+n>>8), byte(n)).String(), "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return net.JoinHostPort(net.IPv4(127, 0, byte(7+n>>8), byte(n)).String(), freePort)
 }

@@ -39,7 +39,7 @@ func newAdmissionTarget(t *testing.T) *admissionTarget {
 	_, err := x.api.Do(t.Context(), http.MethodPost, "/api/v1/namespaces/shop/serviceaccounts", "application/yaml",
 		`{apiVersion: v1, kind: ServiceAccount, metadata: {name: default}}`)
 	must.Do(t, err)
-	x.webhook = freeAddress(t)
+	x.webhook = must.FreeAddresses(t, 1)[0]
 	_, port, err := net.SplitHostPort(x.webhook)
 	must.Do(t, err)
 	manifests, err := chart.Render(t.Context())
@@ -55,15 +55,6 @@ func newAdmissionTarget(t *testing.T) *admissionTarget {
 		"--webhook-port=" + port, "--peer-port=0", "--webhook-configuration=sonde",
 	}})}
 	return x
-}
-
-// freeAddress returns an address that is free now.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Do(t, err)
-	must.Do(t, l.Close())
-	return l.Addr().String()
 }
 
 func webhookTLS(protocols ...string) *tls.Config {

@@ -216,7 +216,7 @@ func TestAdminAccessWithoutAPIServer(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
 	installSondectl(t, client)
-	address, kubeconfig := freeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
+	address, kubeconfig := must.FreeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
 	if err := cluster.WriteKubeconfig(kubeconfig, "https://"+address, cluster.Config.BearerToken); err != nil {
 		t.Fatal(err)
 	}

@@ -150,7 +150,7 @@ func TestCheckWebhook(t *testing.T) {
 	p.says("webhook", away+`Post "https://127.0.0.1:1/inject?timeout=1s": dial tcp 127.0.0.1:1: connect: connection refused`+doing, "--installed")
 	// The check retries: the second call reaches the webhook, as may happen right after an
 	// installation.
-	at := freeAddresses(t, 1)[0]
+	at := must.FreeAddresses(t, 1)[0]
 	calls(func(w *admissionv1.MutatingWebhook) {
 		w.ClientConfig.URL, w.TimeoutSeconds = new("https://"+at+"/inject"), new(int32(10))
 	})

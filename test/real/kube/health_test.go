@@ -38,7 +38,7 @@ func (p *plane) says(t *testing.T, path, text string) {
 // A control plane without its API server stays live and ready, and reports the failure.
 func TestAPIServerGoesAway(t *testing.T) {
 	deleteMeshes(t)
-	address, kubeconfig := freeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
+	address, kubeconfig := must.FreeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
 	if err := cluster.WriteKubeconfig(kubeconfig, "https://"+address, cluster.Config.BearerToken); err != nil {
 		t.Fatal(err)
 	}

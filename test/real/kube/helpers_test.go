@@ -58,23 +58,8 @@ type plane struct {
 // test ends.
 func newPlane(t testing.TB) *plane {
 	t.Helper()
-	at := freeAddresses(t, 5)
+	at := must.FreeAddresses(t, 5)
 	return &plane{webhook: at[0], health: at[1], agents: at[2], admin: at[3], peers: at[4]}
-}
-
-// freeAddresses returns addresses 127.0.0.1:port, reserved until the test ends.
-func freeAddresses(t testing.TB, n int) []string {
-	t.Helper()
-	addresses, release, err := harness.FreeAddresses(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-	})
-	return addresses
 }
 
 // startPlane starts a control plane and waits until it is ready. The control plane ends with the test, or

@@ -78,7 +78,7 @@ func forwardTo(t *testing.T, address, to string, refused int) (stop func()) {
 // ready.
 func TestAPIServerComesLater(t *testing.T) {
 	deleteMeshes(t)
-	address, kubeconfig := freeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
+	address, kubeconfig := must.FreeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
 	if err := cluster.WriteKubeconfig(kubeconfig, "https://"+address, cluster.Config.BearerToken); err != nil {
 		t.Fatal(err)
 	}
