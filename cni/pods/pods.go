@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,20 +22,21 @@ import (
 // Record has the stored fields of a pod on the node.
 type Record struct {
 	UID string
-	// Redirection is the webhook's text; "" for a pod that the plugin does not redirect.
+	// Redirection is the webhook's text, cut above its bound; "" for a pod that the plugin does not redirect, or that has
+	// ended and no longer has a network.
 	Redirection string
-	// Ended means that the pod no longer has a network.
-	Ended bool
 	// Static means that it is the mirror pod of a static pod, which has another UID.
 	Static bool
 }
 
 // Read returns the record of a pod. Every pod gets a record, since a missing one causes a request to the API server.
 func Read(pod *corev1.Pod) (Record, bool) {
-	r := Record{UID: string(pod.UID), Ended: podspec.Ended(pod)}
+	r := Record{UID: string(pod.UID)}
 	_, r.Static = pod.Annotations[corev1.MirrorPodAnnotationKey]
-	if !r.Static && podspec.Unsupported(&pod.Spec) == "" {
-		r.Redirection, _ = podspec.RedirectionText(&pod.Spec)
+	if !r.Static && !podspec.Ended(pod) && podspec.Unsupported(&pod.Spec) == "" {
+		text, _ := podspec.RedirectionText(&pod.Spec)
+		// The author of a pod chooses the text. One byte above the bound keeps it invalid.
+		r.Redirection = strings.Clone(text[:min(len(text), mesh.MaxRedirectionBytes+1)])
 	}
 	return r, true
 }

@@ -155,14 +155,14 @@ func TestRepair(t *testing.T) {
 		ours := func(uid string) pods.Record { return pods.Record{UID: uid, Redirection: redirection} }
 		w := &world{
 			known: map[pods.Key]pods.Record{
-				key("a"): ours("ua"), key("not-in-mesh"): {UID: "un"}, key("ended"): {UID: "ue", Redirection: redirection, Ended: true},
+				key("a"): ours("ua"), key("not-in-mesh"): {UID: "un"},
 				key("scheduled"): ours("us"), key("broken"): ours("ub"), key("anew"): ours("u2"),
 			},
 			sandboxes: []pods.Sandbox{
 				{Key: key("a"), UID: "ua", NetNS: "/a"}, {Key: key("a"), UID: "ua", NetNS: "/gone"}, {Key: key("not-in-mesh"), UID: "un", NetNS: "/n"},
-				{Key: key("ended"), UID: "ue", NetNS: "/e"}, {Key: key("broken"), UID: "ub"}, {Key: key("anew"), UID: "u1", NetNS: "/u1"}, {Key: key("anew"), NetNS: "/u2"},
+				{Key: key("broken"), UID: "ub"}, {Key: key("anew"), UID: "u1", NetNS: "/u1"}, {Key: key("anew"), NetNS: "/u2"},
 			},
-			rules: map[string]string{"/a": "", "/n": "", "/e": "", "/u1": "", "/u2": ""},
+			rules: map[string]string{"/a": "", "/n": "", "/u1": "", "/u2": ""},
 		}
 		r, registry := w.redirector()
 		w.missing = true
@@ -174,7 +174,7 @@ func TestRepair(t *testing.T) {
 		if err != nil || len(broken) != 1 || broken[0].Key != key("broken") || !strings.Contains(broken[0].Err.Error(), "does not record network namespaces") {
 			t.Errorf("Repair() = %v, %v", broken, err)
 		}
-		for path, want := range map[string]bool{"/a": true, "/n": false, "/e": false, "/u1": false, "/u2": true} {
+		for path, want := range map[string]bool{"/a": true, "/n": false, "/u1": false, "/u2": true} {
 			if got := w.rules[path] != ""; got != want {
 				t.Errorf("%s has rules: %t, want %t", path, got, want)
 			}
@@ -230,7 +230,10 @@ func TestRead(t *testing.T) {
 		want   pods.Record
 	}{
 		"of the mesh": {func(*corev1.Pod) {}, pods.Record{UID: "u1", Redirection: redirection}},
-		"ended":       {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pods.Record{UID: "u1", Redirection: redirection, Ended: true}},
+		"ended":       {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pods.Record{UID: "u1"}},
+		"too long": {func(p *corev1.Pod) { p.Spec.InitContainers[0].Env[0].Value = redirection + strings.Repeat(" ", 1<<20) }, pods.Record{
+			UID: "u1", Redirection: redirection + strings.Repeat(" ", mesh.MaxRedirectionBytes+1-len(redirection)),
+		}},
 		"with kuma-init": {func(p *corev1.Pod) {
 			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: mesh.ContainerInit})
 		}, pods.Record{UID: "u1"}},

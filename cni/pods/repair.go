@@ -26,7 +26,7 @@ func (r *Redirector) Repair() (broken []Broken, err error) {
 	redirected := 0
 	for _, key := range slices.SortedFunc(maps.Keys(known), Key.compare) {
 		record := known[key]
-		if record.Redirection == "" || record.Ended {
+		if record.Redirection == "" {
 			continue
 		}
 		is, err := r.repairPod(key, record, sandboxes)
