@@ -80,10 +80,17 @@ type Redirector struct {
 	mu sync.Mutex
 	// verified has the time of the last successful check of each network namespace.
 	verified map[string]time.Time
+	// reported has the logged error of each broken pod. Only Repair uses it.
+	reported map[Key]string
 }
 
 // recheckAfter is how long a successful check is valid: the kernel needs about a millisecond per pod for a check.
 const recheckAfter = 2 * time.Minute
+
+// maxReason bounds an error in the log, in bytes: it may quote what the author of a pod wrote.
+const maxReason = 1 << 10
+
+func reasonOf(err error) string { return mesh.Shorten(err.Error(), maxReason) }
 
 // Handle answers the plugin. It returns errors only for pods of the mesh: an error fails the sandbox, and the kubelet
 // shows it in an event.
@@ -101,7 +108,7 @@ func (r *Redirector) Handle(ctx context.Context, request wire.Request) error {
 		return nil
 	}
 	if err := r.apply(request, record); err != nil {
-		log.Error("failed to redirect a pod", "verb", request.Verb, "err", err)
+		log.Error("failed to redirect a pod", "verb", request.Verb, "err", reasonOf(err))
 		r.Metrics.answered(resultFailed)
 		return fmt.Errorf("redirect connections of the pod to its sidecar: %w", err)
 	}

@@ -1,6 +1,7 @@
 package pods_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -214,6 +215,43 @@ func TestRepairAgain(t *testing.T) {
 			t.Error("rules that were removed are missing after three minutes")
 		}
 	})
+}
+
+// A broken pod is logged when its error changes. The author of a pod can make the error long.
+func TestRepairLogs(t *testing.T) {
+	w := &world{
+		known:     map[pods.Key]pods.Record{web: {UID: "u", Redirection: `{"` + strings.Repeat("x", 60_000) + `":1}`}},
+		sandboxes: []pods.Sandbox{{Key: web, UID: "u", NetNS: "/a"}},
+		rules:     map[string]string{"/a": ""},
+	}
+	r, _ := w.redirector()
+	var log bytes.Buffer
+	r.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	repair := func(want string) {
+		t.Helper()
+		log.Reset()
+		if _, err := r.Repair(); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(log.String(), want) || (log.Len() == 0) != (want == "") || log.Len() > 2000 {
+			t.Errorf("the log has %d bytes: %.200s, want %q", log.Len(), log.String(), want)
+		}
+	}
+	repair("unknown field")
+	repair("")
+	w.known[web] = pods.Record{UID: "u", Redirection: "{}"}
+	repair("Families")
+	repair("")
+	w.known[web] = pods.Record{UID: "u"}
+	repair("")
+	w.known[web] = pods.Record{UID: "u", Redirection: "{}"}
+	repair("Families")
+
+	log.Reset()
+	w.known[web] = pods.Record{UID: "u", Redirection: `{"families":"ipv4","excludeInboundPorts":[0` + strings.Repeat(",0", 1999) + "]}"}
+	if err := r.Handle(t.Context(), wire.Request{Verb: wire.Add, Namespace: web.Namespace, Pod: web.Name}); err == nil || log.Len() > 2000 {
+		t.Errorf("Handle() = %.200v, logged %d bytes", err, log.Len())
+	}
 }
 
 func TestRead(t *testing.T) {

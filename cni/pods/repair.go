@@ -23,7 +23,7 @@ func (r *Redirector) Repair() (broken []Broken, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	redirected := 0
+	redirected, reasons := 0, map[Key]string{}
 	for _, key := range slices.SortedFunc(maps.Keys(known), Key.compare) {
 		record := known[key]
 		if record.Redirection == "" {
@@ -32,12 +32,16 @@ func (r *Redirector) Repair() (broken []Broken, err error) {
 		is, err := r.repairPod(key, record, sandboxes)
 		switch {
 		case err != nil:
-			r.Logger.Error("failed to repair the redirection of a pod", "pod", key.String(), "err", err)
+			reasons[key] = reasonOf(err)
+			if reasons[key] != r.reported[key] {
+				r.Logger.Error("failed to repair the redirection of a pod, retrying", "pod", key.String(), "err", reasons[key])
+			}
 			broken = append(broken, Broken{key, err})
 		case is:
 			redirected++
 		}
 	}
+	r.reported = reasons
 	r.forget()
 	r.Metrics.repaired(redirected, len(broken))
 	return broken, nil
