@@ -132,14 +132,12 @@ func (i *Installer) copyPlugin() error {
 	if err != nil {
 		return fmt.Errorf("read plugin: %w", err)
 	}
-	path := i.pluginFile()
+	path := filepath.Join(i.o.PluginDir, conflist.Type)
 	if got, err := os.ReadFile(path); err == nil && bytes.Equal(got, want) {
 		return nil
 	}
 	return replace(path, want, 0o755)
 }
-
-func (i *Installer) pluginFile() string { return filepath.Join(i.o.PluginDir, conflist.Type) }
 
 // first returns the configuration that container runtimes use: the first file by name.
 func (i *Installer) first() (string, error) {
@@ -188,7 +186,8 @@ func (i *Installer) chain(file string) (after []string, err error) {
 	return after, nil
 }
 
-// Uninstall removes Sonde's entry from all configurations, and then the plugin.
+// Uninstall removes Sonde's entry from all configurations. It leaves the plugin's file: CRI-O deletes the network of a
+// running pod with the configuration that the pod started with, which fails without the file.
 func (i *Installer) Uninstall() error {
 	files, err := libcni.ConfFiles(i.o.ConfigDir, []string{".conflist"})
 	if err != nil {
@@ -210,13 +209,7 @@ func (i *Installer) Uninstall() error {
 			errs = append(errs, replaceKeepingMode(file, edited))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err // an entry without its plugin would make every pod fail
-	}
-	if err := os.Remove(i.pluginFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove plugin: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func readConfig(file string) ([]byte, error) {

@@ -174,24 +174,24 @@ func TestUninstall(t *testing.T) {
 				t.Errorf("%s has %s", name, n.config(name))
 			}
 		}
-		if names := n.names(n.PluginDir); len(names) > 0 {
-			t.Errorf("plugins are left: %q", names)
+		if names := n.names(n.PluginDir); len(names) != 1 {
+			t.Errorf("plugins %q, want ours, for the pods that started with it", names)
 		}
 	}
 }
 
-// An entry that cannot be removed needs its plugin: without it no pod would start.
+// A file that cannot be read does not keep the entry in others.
 func TestUninstallThatFails(t *testing.T) {
 	n := newNode(t, map[string]string{"10-pods.conflist": network})
 	i := n.installer()
 	if s := i.Ensure(); s.Err != nil {
 		t.Fatal(s.Err)
 	}
-	n.write(filepath.Join(n.ConfigDir, "20-large.conflist"), strings.Repeat(" ", 1<<20+1))
-	if err := i.Uninstall(); err == nil || !strings.Contains(err.Error(), "20-large.conflist") {
+	n.write(filepath.Join(n.ConfigDir, "05-large.conflist"), strings.Repeat(" ", 1<<20+1))
+	if err := i.Uninstall(); err == nil || !strings.Contains(err.Error(), "05-large.conflist") {
 		t.Errorf("Uninstall() = %v", err)
 	}
-	if names := n.names(n.PluginDir); len(names) != 1 {
-		t.Errorf("plugins %q, want ours", names)
+	if strings.Contains(n.config("10-pods.conflist"), "sonde-cni") {
+		t.Errorf("10-pods.conflist has %s", n.config("10-pods.conflist"))
 	}
 }
