@@ -64,8 +64,9 @@ type Kernel interface {
 // Sandbox is the network namespace of a pod, as recorded by the container runtime.
 type Sandbox struct {
 	Key
-	UID   string // "" if the runtime does not report it
-	NetNS string
+	UID         string // "" if the runtime does not report it
+	ContainerID string
+	NetNS       string // "" if the runtime does not record it
 }
 
 // Redirector maintains the rules of a node's pods.
@@ -80,6 +81,8 @@ type Redirector struct {
 	mu sync.Mutex
 	// verified has the time of the last successful check of each network namespace.
 	verified map[string]time.Time
+	// added has the time of each successful ADD, by container ID.
+	added map[string]time.Time
 	// reported has the logged error of each broken pod. Only Repair uses it.
 	reported map[Key]string
 }
@@ -126,6 +129,7 @@ func (r *Redirector) apply(request wire.Request, record Record) error {
 		err := r.Kernel.Install(request.NetNS, o)
 		if err == nil {
 			r.verify(request.NetNS)
+			r.noteAdded(request.ContainerID)
 		}
 		return err
 	case wire.Check:
@@ -154,11 +158,34 @@ func (r *Redirector) isVerified(netns string) bool {
 	return ok && time.Since(at) < recheckAfter
 }
 
-// forget drops network namespaces without a recent check, which no longer exist.
-func (r *Redirector) forget() {
+func (r *Redirector) noteAdded(container string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.verified, func(_ string, at time.Time) bool { return time.Since(at) > 2*recheckAfter })
+	if r.added == nil {
+		r.added = map[string]time.Time{}
+	}
+	r.added[container] = time.Now()
+}
+
+func (r *Redirector) isAdded(container string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.added[container]
+	return ok
+}
+
+// forget drops network namespaces without a recent check, and containers that are not in sandboxes: they no longer
+// exist. The runtime records a sandbox only after its ADD.
+func (r *Redirector) forget(sandboxes []Sandbox) {
+	recorded := map[string]bool{}
+	for _, s := range sandboxes {
+		recorded[s.ContainerID] = true
+	}
+	isOld := func(at time.Time) bool { return time.Since(at) > 2*recheckAfter }
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.verified, func(_ string, at time.Time) bool { return isOld(at) })
+	maps.DeleteFunc(r.added, func(id string, at time.Time) bool { return isOld(at) && !recorded[id] })
 }
 
 var errNotFound = errors.New("the API server does not have this pod")

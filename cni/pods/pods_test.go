@@ -157,13 +157,13 @@ func TestRepair(t *testing.T) {
 		w := &world{
 			known: map[pods.Key]pods.Record{
 				key("a"): ours("ua"), key("not-in-mesh"): {UID: "un"},
-				key("scheduled"): ours("us"), key("broken"): ours("ub"), key("anew"): ours("u2"),
+				key("scheduled"): ours("us"), key("broken"): {UID: "ub", Redirection: "{}"}, key("anew"): ours("u2"),
 			},
 			sandboxes: []pods.Sandbox{
 				{Key: key("a"), UID: "ua", NetNS: "/a"}, {Key: key("a"), UID: "ua", NetNS: "/gone"}, {Key: key("not-in-mesh"), UID: "un", NetNS: "/n"},
-				{Key: key("broken"), UID: "ub"}, {Key: key("anew"), UID: "u1", NetNS: "/u1"}, {Key: key("anew"), NetNS: "/u2"},
+				{Key: key("broken"), UID: "ub", NetNS: "/b"}, {Key: key("anew"), UID: "u1", NetNS: "/u1"}, {Key: key("anew"), NetNS: "/u2"},
 			},
-			rules: map[string]string{"/a": "", "/n": "", "/u1": "", "/u2": ""},
+			rules: map[string]string{"/a": "", "/b": "", "/n": "", "/u1": "", "/u2": ""},
 		}
 		r, registry := w.redirector()
 		w.missing = true
@@ -172,7 +172,7 @@ func TestRepair(t *testing.T) {
 		}
 		w.missing = false
 		broken, err := r.Repair()
-		if err != nil || len(broken) != 1 || broken[0].Key != key("broken") || !strings.Contains(broken[0].Err.Error(), "does not record network namespaces") {
+		if err != nil || len(broken) != 1 || broken[0].Key != key("broken") || !strings.Contains(broken[0].Err.Error(), "Families: must be") {
 			t.Errorf("Repair() = %v, %v", broken, err)
 		}
 		for path, want := range map[string]bool{"/a": true, "/n": false, "/u1": false, "/u2": true} {
@@ -180,10 +180,46 @@ func TestRepair(t *testing.T) {
 				t.Errorf("%s has rules: %t, want %t", path, got, want)
 			}
 		}
-		if n := testutil.CollectAndCount(registry, "sonde_cni_pods"); n != 2 || w.installs != 2 {
+		if n := testutil.CollectAndCount(registry, "sonde_cni_pods"); n != 3 || w.installs != 2 {
 			t.Errorf("%d series of pods, %d installations", n, w.installs)
 		}
 
+	})
+}
+
+// Runtimes such as containerd 1.7 do not record network namespaces. The daemon cannot check pods that started before it,
+// but knows the others.
+func TestRepairWithoutNetNS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := pods.Key{Namespace: "shop", Name: "before"}
+		w := &world{
+			known: map[pods.Key]pods.Record{web: {UID: "u", Redirection: redirection}, before: {UID: "ub", Redirection: redirection}},
+			rules: map[string]string{},
+		}
+		r, registry := w.redirector()
+		var log bytes.Buffer
+		r.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		if err := r.Handle(t.Context(), wire.Request{Verb: wire.Add, ContainerID: "c", NetNS: "/c", Namespace: web.Namespace, Pod: web.Name, UID: "u"}); err != nil {
+			t.Fatal(err)
+		}
+		w.sandboxes = []pods.Sandbox{{Key: web, UID: "u", ContainerID: "c"}, {Key: before, UID: "ub", ContainerID: "b"}}
+		for range 100 {
+			if broken, err := r.Repair(); err != nil || len(broken) > 0 {
+				t.Fatalf("Repair() = %v, %v", broken, err)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "shop/before") {
+			t.Errorf("the log has %d lines: %s", n, log.String())
+		}
+		const want = "# HELP sonde_cni_pods Running pods of the node that the plugin redirects, by state: redirected, broken if their rules cannot be written, or unknown if the container runtime does not record their network namespaces.\n# TYPE sonde_cni_pods gauge\n" +
+			`sonde_cni_pods{state="broken"} 0
+sonde_cni_pods{state="redirected"} 1
+sonde_cni_pods{state="unknown"} 1
+`
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "sonde_cni_pods"); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
