@@ -46,7 +46,7 @@ func (p RedirectedProbe) String() string {
 // Bounds of a pod's requests without ContainerInit, since one daemon per node serves all pods.
 const (
 	maxRedirectionPorts = 2000
-	maxRedirectionBytes = 64 << 10
+	MaxRedirectionBytes = 64 << 10
 )
 
 // Encode returns the value of EnvRedirection, or a *FieldError if a pod requests too many ports.
@@ -73,8 +73,8 @@ func (r *Redirection) check() error {
 // ParseRedirection parses the value of EnvRedirection; the code that writes the rules validates the ports. A key
 // unknown to this release is an error, since incomplete rules must not pass for complete.
 func ParseRedirection(text string) (r Redirection, err error) {
-	if len(text) > maxRedirectionBytes {
-		return Redirection{}, fmt.Errorf("parse redirection: has %d bytes, must have at most %d", len(text), maxRedirectionBytes)
+	if len(text) > MaxRedirectionBytes {
+		return Redirection{}, fmt.Errorf("parse redirection: has %d bytes, must have at most %d", len(text), MaxRedirectionBytes)
 	}
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	d.DisallowUnknownFields()

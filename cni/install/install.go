@@ -43,6 +43,8 @@ type State struct {
 	After []string
 	// Err is why container runtimes do not call the plugin.
 	Err error
+	// Again is when to check again without an event.
+	Again time.Duration
 }
 
 // recheckEvery is the interval of checks without an event, and settleFor the delay of a check after an event, since a
@@ -50,6 +52,13 @@ type State struct {
 const (
 	recheckEvery = 15 * time.Second
 	settleFor    = 100 * time.Millisecond
+)
+
+// Pauses before the entry is written again, if another program removes it within recheckEvery: each is twice the one
+// before, up to recheckEvery. Above contested, the entry counts as missing until it stays.
+const (
+	firstPause = 2 * settleFor
+	contested  = 2 * firstPause
 )
 
 // maxConfigBytes bounds a configuration, since other programs of the node write them.
@@ -60,6 +69,10 @@ type Installer struct {
 	o Options
 	// writes counts writes of the entry, for the metric.
 	writes func()
+	// wrote is the time of the last write of the entry, zero once the entry has stayed for recheckEvery; pause is the
+	// minimum time until the next write.
+	wrote time.Time
+	pause time.Duration
 }
 
 // New returns an Installer, which calls wrote after each write of the entry.
@@ -79,15 +92,15 @@ func (i *Installer) Run(ctx context.Context) error {
 		s := i.Ensure()
 		s.Err = errors.Join(s.Err, watchErr)
 		i.o.Changed(s)
-		if !i.wait(ctx, watcher) {
+		if !i.wait(ctx, watcher, s.Again) {
 			return nil
 		}
 	}
 }
 
 // wait returns true when the next check is due, false when ctx has ended.
-func (i *Installer) wait(ctx context.Context, watcher *fsnotify.Watcher) bool {
-	again := time.NewTimer(recheckEvery)
+func (i *Installer) wait(ctx context.Context, watcher *fsnotify.Watcher, after time.Duration) bool {
+	again := time.NewTimer(after)
 	defer again.Stop()
 	var settled <-chan time.Time // set by the first event, so that endless writes do not delay the check
 	settle := func() {
@@ -114,15 +127,17 @@ func (i *Installer) wait(ctx context.Context, watcher *fsnotify.Watcher) bool {
 
 // Ensure installs the missing parts, and returns the state of the installation.
 func (i *Installer) Ensure() State {
-	if err := i.copyPlugin(); err != nil {
-		return State{Err: err}
+	s := State{Again: recheckEvery}
+	if s.Err = i.copyPlugin(); s.Err != nil {
+		return s
 	}
-	file, err := i.first()
-	if err != nil {
-		return State{Err: err}
+	if s.File, s.Err = i.first(); s.Err != nil {
+		return s
 	}
-	s := State{File: file}
-	s.After, s.Err = i.chain(file)
+	s.After, s.Err = i.chain(s.File)
+	if left := i.left(); left > 0 {
+		s.Again = left
+	}
 	return s
 }
 
@@ -132,14 +147,12 @@ func (i *Installer) copyPlugin() error {
 	if err != nil {
 		return fmt.Errorf("read plugin: %w", err)
 	}
-	path := i.pluginFile()
+	path := filepath.Join(i.o.PluginDir, conflist.Type)
 	if got, err := os.ReadFile(path); err == nil && bytes.Equal(got, want) {
 		return nil
 	}
 	return replace(path, want, 0o755)
 }
-
-func (i *Installer) pluginFile() string { return filepath.Join(i.o.PluginDir, conflist.Type) }
 
 // first returns the configuration that container runtimes use: the first file by name.
 func (i *Installer) first() (string, error) {
@@ -168,12 +181,14 @@ func (i *Installer) chain(file string) (after []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if !same {
+	switch {
+	case same && time.Since(i.wrote) >= recheckEvery:
+		i.wrote, i.pause = time.Time{}, 0
+	case !same && i.left() <= 0:
 		if err := replaceKeepingMode(file, edited); err != nil {
 			return nil, err
 		}
-		i.writes()
-		i.o.Logger.Info("added the plugin to the CNI configuration", "file", file)
+		i.noteWrite(file)
 		if text, err = readConfig(file); err != nil {
 			return nil, err
 		}
@@ -182,13 +197,29 @@ func (i *Installer) chain(file string) (after []string, err error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", file, err)
+	case i.pause > contested:
+		return nil, fmt.Errorf("%s: another program keeps removing the entry of %s, which is added again after %s at most",
+			file, conflist.Type, recheckEvery)
 	case !found:
 		return nil, fmt.Errorf("%s: another program has removed the entry of %s", file, conflist.Type)
 	}
 	return after, nil
 }
 
-// Uninstall removes Sonde's entry from all configurations, and then the plugin.
+// left returns the rest of the pause before the next write.
+func (i *Installer) left() time.Duration { return i.pause - time.Since(i.wrote) }
+
+func (i *Installer) noteWrite(file string) {
+	if !i.wrote.IsZero() {
+		i.pause = min(max(2*i.pause, firstPause), recheckEvery)
+	}
+	i.wrote = time.Now()
+	i.writes()
+	i.o.Logger.Info("added the plugin to the CNI configuration", "file", file)
+}
+
+// Uninstall removes Sonde's entry from all configurations. It leaves the plugin's file: CRI-O deletes the network of a
+// running pod with the configuration that the pod started with, which fails without the file.
 func (i *Installer) Uninstall() error {
 	files, err := libcni.ConfFiles(i.o.ConfigDir, []string{".conflist"})
 	if err != nil {
@@ -210,13 +241,7 @@ func (i *Installer) Uninstall() error {
 			errs = append(errs, replaceKeepingMode(file, edited))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err // an entry without its plugin would make every pod fail
-	}
-	if err := os.Remove(i.pluginFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove plugin: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func readConfig(file string) ([]byte, error) {

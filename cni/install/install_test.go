@@ -2,12 +2,15 @@ package install_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sonde-mesh/sonde/cni/install"
 )
@@ -130,6 +133,41 @@ func TestEnsureAgain(t *testing.T) {
 	}
 }
 
+// Another program removes the entry at once, such as Cilium with cni-exclusive, and later stops.
+func TestContested(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, map[string]string{"10-pods.conflist": network})
+		i := n.installer()
+		var texts []string
+		for began := time.Now(); time.Since(began) < 10*time.Minute; {
+			s := i.Ensure()
+			texts = append(texts, fmt.Sprint(s.Err))
+			n.write(filepath.Join(n.ConfigDir, "10-pods.conflist"), network)
+			time.Sleep(min(s.Again, time.Second)) // the write causes an event
+		}
+		if n.writes < 40 || n.writes > 50 {
+			t.Errorf("the entry was written %d times in 10 minutes, want about every 15 seconds", n.writes)
+		}
+		if texts = slices.Compact(texts); len(texts) != 2 || texts[0] != "<nil>" || !strings.Contains(texts[1], "keeps removing") {
+			t.Errorf("the condition became %q, want one change", texts)
+		}
+		for began := time.Now(); ; {
+			s := i.Ensure()
+			if s.Err == nil {
+				break
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatalf("a minute after the other program has stopped: %+v", s)
+			}
+			time.Sleep(s.Again)
+		}
+		n.write(filepath.Join(n.ConfigDir, "10-pods.conflist"), network)
+		if s := i.Ensure(); s.Err != nil {
+			t.Errorf("after one more write: %v", s.Err)
+		}
+	})
+}
+
 func TestNotInstalled(t *testing.T) {
 	tests := map[string]struct {
 		files map[string]string
@@ -174,24 +212,24 @@ func TestUninstall(t *testing.T) {
 				t.Errorf("%s has %s", name, n.config(name))
 			}
 		}
-		if names := n.names(n.PluginDir); len(names) > 0 {
-			t.Errorf("plugins are left: %q", names)
+		if names := n.names(n.PluginDir); len(names) != 1 {
+			t.Errorf("plugins %q, want ours, for the pods that started with it", names)
 		}
 	}
 }
 
-// An entry that cannot be removed needs its plugin: without it no pod would start.
+// A file that cannot be read does not keep the entry in others.
 func TestUninstallThatFails(t *testing.T) {
 	n := newNode(t, map[string]string{"10-pods.conflist": network})
 	i := n.installer()
 	if s := i.Ensure(); s.Err != nil {
 		t.Fatal(s.Err)
 	}
-	n.write(filepath.Join(n.ConfigDir, "20-large.conflist"), strings.Repeat(" ", 1<<20+1))
-	if err := i.Uninstall(); err == nil || !strings.Contains(err.Error(), "20-large.conflist") {
+	n.write(filepath.Join(n.ConfigDir, "05-large.conflist"), strings.Repeat(" ", 1<<20+1))
+	if err := i.Uninstall(); err == nil || !strings.Contains(err.Error(), "05-large.conflist") {
 		t.Errorf("Uninstall() = %v", err)
 	}
-	if names := n.names(n.PluginDir); len(names) != 1 {
-		t.Errorf("plugins %q, want ours", names)
+	if strings.Contains(n.config("10-pods.conflist"), "sonde-cni") {
+		t.Errorf("10-pods.conflist has %s", n.config("10-pods.conflist"))
 	}
 }

@@ -42,6 +42,7 @@ func TestPlugin(t *testing.T) {
 		"no socket":        {config: `{"cniVersion":"1.0.0","name":"net","type":"sonde-cni"}`, args: pod, err: "has no socket"},
 		"no JSON":          {config: `x`, err: "parse configuration"},
 		"check":            {config: withPrevious, args: pod, check: true, want: "CHECK c1 /run/netns/a shop/web-1 u1"},
+		"check, no daemon": {config: withPrevious, args: pod, askErr: wire.ErrAway, check: true, want: "CHECK c1 /run/netns/a shop/web-1 u1", note: "letting the pod start"},
 		"check that fails": {config: withPrevious, args: pod, check: true, answer: wire.Answer{Error: "3 rules differ"}, want: "CHECK c1 /run/netns/a shop/web-1 u1", err: "3 rules differ"},
 	}
 	for name, tc := range tests {

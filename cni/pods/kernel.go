@@ -49,7 +49,7 @@ func Cached(directory string) func() ([]Sandbox, error) {
 			return nil, err
 		}
 		for _, a := range attachments {
-			s := Sandbox{NetNS: a.NetNS}
+			s := Sandbox{ContainerID: a.ContainerID, NetNS: a.NetNS}
 			for _, arg := range a.CniArgs {
 				switch arg[0] {
 				case "K8S_POD_NAMESPACE":

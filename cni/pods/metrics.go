@@ -10,6 +10,13 @@ const (
 	resultFailed     = "failed"
 )
 
+// States of a running pod.
+const (
+	stateRedirected = "redirected"
+	stateBroken     = "broken"
+	stateUnknown    = "unknown"
+)
+
 // Metrics counts requests, repairs and pods.
 type Metrics struct {
 	requests *prometheus.CounterVec
@@ -27,7 +34,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "sonde_cni_repairs_total", Help: "Running pods whose missing or changed rules the daemon has written again.",
 		}),
 		pods: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sonde_cni_pods", Help: "Running pods of the node that the plugin redirects, by state: redirected, or broken if their rules cannot be written.",
+			Name: "sonde_cni_pods", Help: "Running pods of the node that the plugin redirects, by state: redirected, broken if their rules cannot be written, or unknown if the container runtime does not record their network namespaces.",
 		}, []string{"state"}),
 	}
 	r.MustRegister(m.requests, m.repairs, m.pods)
@@ -39,7 +46,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 
 func (m *Metrics) answered(result string) { m.requests.WithLabelValues(result).Inc() }
 
-func (m *Metrics) repaired(redirected, broken int) {
-	m.pods.WithLabelValues("redirected").Set(float64(redirected))
-	m.pods.WithLabelValues("broken").Set(float64(broken))
+func (m *Metrics) repaired(pods map[string]int) {
+	for _, state := range []string{stateRedirected, stateBroken, stateUnknown} {
+		m.pods.WithLabelValues(state).Set(float64(pods[state]))
+	}
 }

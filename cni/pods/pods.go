@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,20 +22,21 @@ import (
 // Record has the stored fields of a pod on the node.
 type Record struct {
 	UID string
-	// Redirection is the webhook's text; "" for a pod that the plugin does not redirect.
+	// Redirection is the webhook's text, cut above its bound; "" for a pod that the plugin does not redirect, or that has
+	// ended and no longer has a network.
 	Redirection string
-	// Ended means that the pod no longer has a network.
-	Ended bool
 	// Static means that it is the mirror pod of a static pod, which has another UID.
 	Static bool
 }
 
 // Read returns the record of a pod. Every pod gets a record, since a missing one causes a request to the API server.
 func Read(pod *corev1.Pod) (Record, bool) {
-	r := Record{UID: string(pod.UID), Ended: podspec.Ended(pod)}
+	r := Record{UID: string(pod.UID)}
 	_, r.Static = pod.Annotations[corev1.MirrorPodAnnotationKey]
-	if !r.Static && podspec.Unsupported(&pod.Spec) == "" {
-		r.Redirection, _ = podspec.RedirectionText(&pod.Spec)
+	if !r.Static && !podspec.Ended(pod) && podspec.Unsupported(&pod.Spec) == "" {
+		text, _ := podspec.RedirectionText(&pod.Spec)
+		// The author of a pod chooses the text. One byte above the bound keeps it invalid.
+		r.Redirection = strings.Clone(text[:min(len(text), mesh.MaxRedirectionBytes+1)])
 	}
 	return r, true
 }
@@ -62,8 +64,9 @@ type Kernel interface {
 // Sandbox is the network namespace of a pod, as recorded by the container runtime.
 type Sandbox struct {
 	Key
-	UID   string // "" if the runtime does not report it
-	NetNS string
+	UID         string // "" if the runtime does not report it
+	ContainerID string
+	NetNS       string // "" if the runtime does not record it
 }
 
 // Redirector maintains the rules of a node's pods.
@@ -78,10 +81,19 @@ type Redirector struct {
 	mu sync.Mutex
 	// verified has the time of the last successful check of each network namespace.
 	verified map[string]time.Time
+	// added has the time of each successful ADD, by container ID.
+	added map[string]time.Time
+	// reported has the logged error of each broken pod. Only Repair uses it.
+	reported map[Key]string
 }
 
 // recheckAfter is how long a successful check is valid: the kernel needs about a millisecond per pod for a check.
 const recheckAfter = 2 * time.Minute
+
+// maxReason bounds an error in the log, in bytes: it may quote what the author of a pod wrote.
+const maxReason = 1 << 10
+
+func reasonOf(err error) string { return mesh.Shorten(err.Error(), maxReason) }
 
 // Handle answers the plugin. It returns errors only for pods of the mesh: an error fails the sandbox, and the kubelet
 // shows it in an event.
@@ -99,7 +111,7 @@ func (r *Redirector) Handle(ctx context.Context, request wire.Request) error {
 		return nil
 	}
 	if err := r.apply(request, record); err != nil {
-		log.Error("failed to redirect a pod", "verb", request.Verb, "err", err)
+		log.Error("failed to redirect a pod", "verb", request.Verb, "err", reasonOf(err))
 		r.Metrics.answered(resultFailed)
 		return fmt.Errorf("redirect connections of the pod to its sidecar: %w", err)
 	}
@@ -117,6 +129,7 @@ func (r *Redirector) apply(request wire.Request, record Record) error {
 		err := r.Kernel.Install(request.NetNS, o)
 		if err == nil {
 			r.verify(request.NetNS)
+			r.noteAdded(request.ContainerID)
 		}
 		return err
 	case wire.Check:
@@ -145,11 +158,34 @@ func (r *Redirector) isVerified(netns string) bool {
 	return ok && time.Since(at) < recheckAfter
 }
 
-// forget drops network namespaces without a recent check, which no longer exist.
-func (r *Redirector) forget() {
+func (r *Redirector) noteAdded(container string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.verified, func(_ string, at time.Time) bool { return time.Since(at) > 2*recheckAfter })
+	if r.added == nil {
+		r.added = map[string]time.Time{}
+	}
+	r.added[container] = time.Now()
+}
+
+func (r *Redirector) isAdded(container string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.added[container]
+	return ok
+}
+
+// forget drops network namespaces without a recent check, and containers that are not in sandboxes: they no longer
+// exist. The runtime records a sandbox only after its ADD.
+func (r *Redirector) forget(sandboxes []Sandbox) {
+	recorded := map[string]bool{}
+	for _, s := range sandboxes {
+		recorded[s.ContainerID] = true
+	}
+	isOld := func(at time.Time) bool { return time.Since(at) > 2*recheckAfter }
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.verified, func(_ string, at time.Time) bool { return isOld(at) })
+	maps.DeleteFunc(r.added, func(id string, at time.Time) bool { return isOld(at) && !recorded[id] })
 }
 
 var errNotFound = errors.New("the API server does not have this pod")

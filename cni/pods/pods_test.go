@@ -1,6 +1,7 @@
 package pods_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -155,14 +156,14 @@ func TestRepair(t *testing.T) {
 		ours := func(uid string) pods.Record { return pods.Record{UID: uid, Redirection: redirection} }
 		w := &world{
 			known: map[pods.Key]pods.Record{
-				key("a"): ours("ua"), key("not-in-mesh"): {UID: "un"}, key("ended"): {UID: "ue", Redirection: redirection, Ended: true},
-				key("scheduled"): ours("us"), key("broken"): ours("ub"), key("anew"): ours("u2"),
+				key("a"): ours("ua"), key("not-in-mesh"): {UID: "un"},
+				key("scheduled"): ours("us"), key("broken"): {UID: "ub", Redirection: "{}"}, key("anew"): ours("u2"),
 			},
 			sandboxes: []pods.Sandbox{
 				{Key: key("a"), UID: "ua", NetNS: "/a"}, {Key: key("a"), UID: "ua", NetNS: "/gone"}, {Key: key("not-in-mesh"), UID: "un", NetNS: "/n"},
-				{Key: key("ended"), UID: "ue", NetNS: "/e"}, {Key: key("broken"), UID: "ub"}, {Key: key("anew"), UID: "u1", NetNS: "/u1"}, {Key: key("anew"), NetNS: "/u2"},
+				{Key: key("broken"), UID: "ub", NetNS: "/b"}, {Key: key("anew"), UID: "u1", NetNS: "/u1"}, {Key: key("anew"), NetNS: "/u2"},
 			},
-			rules: map[string]string{"/a": "", "/n": "", "/e": "", "/u1": "", "/u2": ""},
+			rules: map[string]string{"/a": "", "/b": "", "/n": "", "/u1": "", "/u2": ""},
 		}
 		r, registry := w.redirector()
 		w.missing = true
@@ -171,18 +172,54 @@ func TestRepair(t *testing.T) {
 		}
 		w.missing = false
 		broken, err := r.Repair()
-		if err != nil || len(broken) != 1 || broken[0].Key != key("broken") || !strings.Contains(broken[0].Err.Error(), "does not record network namespaces") {
+		if err != nil || len(broken) != 1 || broken[0].Key != key("broken") || !strings.Contains(broken[0].Err.Error(), "Families: must be") {
 			t.Errorf("Repair() = %v, %v", broken, err)
 		}
-		for path, want := range map[string]bool{"/a": true, "/n": false, "/e": false, "/u1": false, "/u2": true} {
+		for path, want := range map[string]bool{"/a": true, "/n": false, "/u1": false, "/u2": true} {
 			if got := w.rules[path] != ""; got != want {
 				t.Errorf("%s has rules: %t, want %t", path, got, want)
 			}
 		}
-		if n := testutil.CollectAndCount(registry, "sonde_cni_pods"); n != 2 || w.installs != 2 {
+		if n := testutil.CollectAndCount(registry, "sonde_cni_pods"); n != 3 || w.installs != 2 {
 			t.Errorf("%d series of pods, %d installations", n, w.installs)
 		}
 
+	})
+}
+
+// Runtimes such as containerd 1.7 do not record network namespaces. The daemon cannot check pods that started before it,
+// but knows the others.
+func TestRepairWithoutNetNS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := pods.Key{Namespace: "shop", Name: "before"}
+		w := &world{
+			known: map[pods.Key]pods.Record{web: {UID: "u", Redirection: redirection}, before: {UID: "ub", Redirection: redirection}},
+			rules: map[string]string{},
+		}
+		r, registry := w.redirector()
+		var log bytes.Buffer
+		r.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		if err := r.Handle(t.Context(), wire.Request{Verb: wire.Add, ContainerID: "c", NetNS: "/c", Namespace: web.Namespace, Pod: web.Name, UID: "u"}); err != nil {
+			t.Fatal(err)
+		}
+		w.sandboxes = []pods.Sandbox{{Key: web, UID: "u", ContainerID: "c"}, {Key: before, UID: "ub", ContainerID: "b"}}
+		for range 100 {
+			if broken, err := r.Repair(); err != nil || len(broken) > 0 {
+				t.Fatalf("Repair() = %v, %v", broken, err)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "shop/before") {
+			t.Errorf("the log has %d lines: %s", n, log.String())
+		}
+		const want = "# HELP sonde_cni_pods Running pods of the node that the plugin redirects, by state: redirected, broken if their rules cannot be written, or unknown if the container runtime does not record their network namespaces.\n# TYPE sonde_cni_pods gauge\n" +
+			`sonde_cni_pods{state="broken"} 0
+sonde_cni_pods{state="redirected"} 1
+sonde_cni_pods{state="unknown"} 1
+`
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "sonde_cni_pods"); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -216,6 +253,43 @@ func TestRepairAgain(t *testing.T) {
 	})
 }
 
+// A broken pod is logged when its error changes. The author of a pod can make the error long.
+func TestRepairLogs(t *testing.T) {
+	w := &world{
+		known:     map[pods.Key]pods.Record{web: {UID: "u", Redirection: `{"` + strings.Repeat("x", 60_000) + `":1}`}},
+		sandboxes: []pods.Sandbox{{Key: web, UID: "u", NetNS: "/a"}},
+		rules:     map[string]string{"/a": ""},
+	}
+	r, _ := w.redirector()
+	var log bytes.Buffer
+	r.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	repair := func(want string) {
+		t.Helper()
+		log.Reset()
+		if _, err := r.Repair(); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(log.String(), want) || (log.Len() == 0) != (want == "") || log.Len() > 2000 {
+			t.Errorf("the log has %d bytes: %.200s, want %q", log.Len(), log.String(), want)
+		}
+	}
+	repair("unknown field")
+	repair("")
+	w.known[web] = pods.Record{UID: "u", Redirection: "{}"}
+	repair("Families")
+	repair("")
+	w.known[web] = pods.Record{UID: "u"}
+	repair("")
+	w.known[web] = pods.Record{UID: "u", Redirection: "{}"}
+	repair("Families")
+
+	log.Reset()
+	w.known[web] = pods.Record{UID: "u", Redirection: `{"families":"ipv4","excludeInboundPorts":[0` + strings.Repeat(",0", 1999) + "]}"}
+	if err := r.Handle(t.Context(), wire.Request{Verb: wire.Add, Namespace: web.Namespace, Pod: web.Name}); err == nil || log.Len() > 2000 {
+		t.Errorf("Handle() = %.200v, logged %d bytes", err, log.Len())
+	}
+}
+
 func TestRead(t *testing.T) {
 	injected := func(change func(*corev1.Pod)) *corev1.Pod {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1"}, Spec: corev1.PodSpec{
@@ -230,7 +304,10 @@ func TestRead(t *testing.T) {
 		want   pods.Record
 	}{
 		"of the mesh": {func(*corev1.Pod) {}, pods.Record{UID: "u1", Redirection: redirection}},
-		"ended":       {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pods.Record{UID: "u1", Redirection: redirection, Ended: true}},
+		"ended":       {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pods.Record{UID: "u1"}},
+		"too long": {func(p *corev1.Pod) { p.Spec.InitContainers[0].Env[0].Value = redirection + strings.Repeat(" ", 1<<20) }, pods.Record{
+			UID: "u1", Redirection: redirection + strings.Repeat(" ", mesh.MaxRedirectionBytes+1-len(redirection)),
+		}},
 		"with kuma-init": {func(p *corev1.Pod) {
 			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: mesh.ContainerInit})
 		}, pods.Record{UID: "u1"}},

@@ -23,24 +23,37 @@ func (r *Redirector) Repair() (broken []Broken, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	redirected := 0
+	states, reasons := map[string]int{}, map[Key]string{}
 	for _, key := range slices.SortedFunc(maps.Keys(known), Key.compare) {
 		record := known[key]
-		if record.Redirection == "" || record.Ended {
+		if record.Redirection == "" {
 			continue
 		}
-		is, err := r.repairPod(key, record, sandboxes)
-		switch {
-		case err != nil:
-			r.Logger.Error("failed to repair the redirection of a pod", "pod", key.String(), "err", err)
+		state, err := r.repairPod(key, record, sandboxes)
+		states[state]++
+		if err != nil {
+			reasons[key] = reasonOf(err)
+			r.report(key, state, reasons[key])
+		}
+		if state == stateBroken {
 			broken = append(broken, Broken{key, err})
-		case is:
-			redirected++
 		}
 	}
-	r.forget()
-	r.Metrics.repaired(redirected, len(broken))
+	r.reported = reasons
+	r.forget(sandboxes)
+	r.Metrics.repaired(states)
 	return broken, nil
+}
+
+// report logs a pod when its error changes.
+func (r *Redirector) report(key Key, state, reason string) {
+	switch {
+	case reason == r.reported[key]:
+	case state == stateUnknown:
+		r.Logger.Warn("failed to check the redirection of a pod, leaving it", "pod", key.String(), "err", reason)
+	default:
+		r.Logger.Error("failed to repair the redirection of a pod, retrying", "pod", key.String(), "err", reason)
+	}
 }
 
 // Broken is a pod without its rules.
@@ -49,31 +62,42 @@ type Broken struct {
 	Err error
 }
 
-// repairPod reports whether the pod has a sandbox. A pod that is only scheduled has none.
-func (r *Redirector) repairPod(key Key, record Record, sandboxes []Sandbox) (is bool, err error) {
+// repairPod returns the state of a pod, "" if it has no sandbox: it is only scheduled.
+func (r *Redirector) repairPod(key Key, record Record, sandboxes []Sandbox) (state string, err error) {
 	o, err := optionsOf(record)
 	if err != nil {
-		return false, err
+		return stateBroken, err
 	}
 	var errs []error
+	unknown := false
 	for _, s := range sandboxes {
 		if s.Key != key || s.UID != "" && s.UID != record.UID {
 			continue
 		}
-		if s.NetNS == "" {
-			errs = append(errs, errNoNetNS)
-			continue
+		has := true
+		switch {
+		case s.NetNS != "":
+			has, err = r.repairSandbox(key, s, o)
+			errs = append(errs, err)
+		case !r.isAdded(s.ContainerID):
+			unknown = true
 		}
-		has, err := r.repairSandbox(key, s, o)
-		is = is || has
-		errs = append(errs, err)
+		if has {
+			state = stateRedirected
+		}
 	}
-	return is, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return stateBroken, err
+	}
+	if unknown {
+		return stateUnknown, errNoNetNS
+	}
+	return state, nil
 }
 
 // errNoNetNS is for container runtimes with a CNI library before 1.2.
-var errNoNetNS = errors.New(
-	"the container runtime does not record network namespaces (containerd 2 and CRI-O 1.31 do): restart the pod")
+var errNoNetNS = errors.New("the container runtime does not record network namespaces (containerd 2 and CRI-O 1.31 do): " +
+	"restart the pod if it does not become Ready")
 
 func (r *Redirector) repairSandbox(key Key, s Sandbox, o redirect.Options) (is bool, err error) {
 	if r.isVerified(s.NetNS) {

@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 )
 
 // Bounds of a message and of a connection.
 const (
 	maxBytes = 16 << 10
+	// maxReason bounds the text of an error, in bytes. Each may need six in JSON.
+	maxReason = 2 << 10
 	// Timeout bounds a request from its first byte to its answer. The kubelet waits for minutes.
 	Timeout = 20 * time.Second
 	// dialTimeout is short: a socket without a daemon refuses connections at once.
@@ -88,7 +91,10 @@ func Serve(ctx context.Context, conn net.Conn, handle func(context.Context, Requ
 	}
 	var a Answer
 	if err := handle(ctx, r); err != nil {
-		a.Error = err.Error()
+		// A plugin without an answer would let the pod start.
+		if a.Error = err.Error(); len(a.Error) > maxReason {
+			a.Error = strings.ToValidUTF8(a.Error[:maxReason], "") + "..."
+		}
 	}
 	if err := write(conn, a); err != nil {
 		return fmt.Errorf("answer request: %w", err)

@@ -44,7 +44,7 @@ func TestServe(t *testing.T) {
 			return nil
 		}, "answer: ", ""},
 		"a reason":       {"{}\n", refuse, "answer: no", ""},
-		"a long reason":  {"{}\n", func(context.Context, Request) error { return errors.New(strings.Repeat("x", maxBytes)) }, "", "must have less than"},
+		"a long reason":  {"{}\n", func(context.Context, Request) error { return errors.New(strings.Repeat("<", maxBytes)) }, "answer: " + strings.Repeat("<", maxReason) + "...", ""},
 		"no JSON":        {"x\n", refuse, "", "read request: invalid character"},
 		"an unknown key": {`{"command":"rm"}` + "\n", refuse, "", "unknown field"},
 		"too long":       {strings.Repeat(" ", maxBytes+1024) + "\n", refuse, "", "more than 16384 bytes"},

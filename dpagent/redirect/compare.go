@@ -11,7 +11,7 @@ import (
 
 // findTable returns Sonde's table in the kernel, or nil.
 func (k kernel) findTable() (*nftables.Table, error) {
-	c, err := k.conn()
+	c, err := k.queries(0)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,11 @@ func (k kernel) compare(want []chain) (differences []string, err error) {
 	case found == nil:
 		return []string{"table inet " + TableName + " is missing"}, nil
 	}
-	c, err := k.conn()
+	most := 0
+	for i := range want {
+		most += len(want[i].rules)
+	}
+	c, err := k.queries(most)
 	if err != nil {
 		return nil, err
 	}
@@ -69,17 +73,25 @@ func (k kernel) compare(want []chain) (differences []string, err error) {
 }
 
 // compare returns the differences between c and a chain in the kernel.
-func (c *chain) compare(got *nftables.Chain, rules []*nftables.Rule) (differences []string) {
-	if !c.hasHookOf(got) {
+func (c *chain) compare(at *nftables.Chain, got []*nftables.Rule) (differences []string) {
+	type found struct {
+		code  string // computed once: both lists may have thousands of rules
+		exprs []expr.Any
+	}
+	if !c.hasHookOf(at) {
 		differences = append(differences, "chain "+c.name+" has a wrong type, hook, priority or policy")
 	}
-	isSame := func(want rule, got *nftables.Rule) bool { return bytecode(want.exprs) == bytecode(got.Exprs) }
-	if slices.EqualFunc(c.rules, rules, isSame) {
+	rules := make([]found, 0, len(got))
+	for _, r := range got {
+		rules = append(rules, found{bytecode(r.Exprs), r.Exprs})
+	}
+	if slices.EqualFunc(c.rules, rules, func(r rule, f found) bool { return bytecode(r.exprs) == f.code }) {
 		return differences
 	}
 	before := len(differences)
 	for _, r := range c.rules {
-		index := slices.IndexFunc(rules, func(got *nftables.Rule) bool { return isSame(r, got) })
+		code := bytecode(r.exprs)
+		index := slices.IndexFunc(rules, func(f found) bool { return f.code == code })
 		if index < 0 {
 			differences = append(differences, fmt.Sprintf("chain %s: missing rule: %s", c.name, r.text))
 		} else {
@@ -87,7 +99,7 @@ func (c *chain) compare(got *nftables.Chain, rules []*nftables.Rule) (difference
 		}
 	}
 	for _, r := range rules {
-		differences = append(differences, fmt.Sprintf("chain %s: unexpected rule: %s", c.name, textOf(r.Exprs)))
+		differences = append(differences, fmt.Sprintf("chain %s: unexpected rule: %s", c.name, textOf(r.exprs)))
 	}
 	if len(differences) == before {
 		differences = append(differences, "chain "+c.name+": the rules are in the wrong order")

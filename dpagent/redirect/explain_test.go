@@ -6,7 +6,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"github.com/mdlayher/netlink/nltest"
 	"golang.org/x/sys/unix"
@@ -36,7 +35,7 @@ func TestTextOf(t *testing.T) {
 
 // lacking is a kernel that rejects all messages that contain a text.
 func lacking(text string, family byte, errno syscall.Errno) kernel {
-	return kernel{options: []nftables.ConnOption{nftables.WithTestDial(func(requests []netlink.Message) ([]netlink.Message, error) {
+	return kernel{fake: func(requests []netlink.Message) ([]netlink.Message, error) {
 		var answers []netlink.Message
 		for _, r := range requests {
 			const begin, end = unix.NFNL_MSG_BATCH_BEGIN, unix.NFNL_MSG_BATCH_END
@@ -54,7 +53,7 @@ func lacking(text string, family byte, errno syscall.Errno) kernel {
 			answers = append(answers, answer...)
 		}
 		return answers, nil
-	})}}
+	}}
 }
 
 func TestKernelLacks(t *testing.T) {
@@ -98,7 +97,7 @@ func TestUnknownRefusal(t *testing.T) {
 
 // answering is a kernel that returns an error for each message.
 func answering(err error) kernel {
-	return kernel{options: []nftables.ConnOption{nftables.WithTestDial(func([]netlink.Message) ([]netlink.Message, error) { return nil, err })}}
+	return kernel{fake: func([]netlink.Message) ([]netlink.Message, error) { return nil, err }}
 }
 
 // TestNoNetlink is a kernel, or a sandbox that simulates one, without netlink for netfilter.

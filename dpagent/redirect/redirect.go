@@ -4,12 +4,13 @@ package redirect
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
+	"github.com/mdlayher/netlink/nltest"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 const (
@@ -22,40 +23,40 @@ const (
 // Install writes Sonde's table in one transaction, replacing an older one, and reads it back. It needs CAP_NET_ADMIN.
 // The error names invalid options (*mesh.FieldError), or what the kernel lacks. Open connections are not affected.
 func Install(o Options) error {
-	return newKernel().install(o)
+	return kernel{}.install(o)
 }
 
 // Uninstall removes Sonde's table and nothing else. It reports whether the table existed.
 func Uninstall() (removed bool, err error) {
-	return newKernel().uninstall()
+	return kernel{}.uninstall()
 }
 
 // Check returns the differences between the table in the kernel and the table that Install writes, one line each.
 func Check(o Options) (differences []string, err error) {
-	return newKernel().check(o)
+	return kernel{}.check(o)
 }
 
 // InstallIn is Install in the network namespace of a file descriptor instead of the calling thread's. It also needs
 // CAP_SYS_ADMIN.
-func InstallIn(namespace int, o Options) error { return newKernel().in(namespace).install(o) }
+func InstallIn(namespace int, o Options) error { return kernel{}.in(namespace).install(o) }
 
 // CheckIn is Check in the network namespace of a file descriptor.
 func CheckIn(namespace int, o Options) (differences []string, err error) {
-	return newKernel().in(namespace).check(o)
+	return kernel{}.in(namespace).check(o)
 }
 
 // kernel is the kernel whose tables are read and written.
 type kernel struct {
-	options []nftables.ConnOption
-}
-
-func newKernel() kernel {
-	return kernel{options: []nftables.ConnOption{nftables.WithSockOptions(setLimits)}}
+	// namespace is the file descriptor of a network namespace, 0 for the calling thread's.
+	namespace int
+	// fake answers in tests, in the kernel's place.
+	fake nltest.Func
 }
 
 // in returns the kernel's tables in another network namespace.
 func (k kernel) in(namespace int) kernel {
-	return kernel{options: append(slices.Clone(k.options), nftables.WithNetNSFd(namespace))}
+	k.namespace = namespace
+	return k
 }
 
 func setLimits(c *netlink.Conn) error {
@@ -68,8 +69,13 @@ func setLimits(c *netlink.Conn) error {
 	return c.SetWriteBuffer(bufferBytes)
 }
 
-// conn returns a connection for one transaction or several queries.
-func (k kernel) conn() (*nftables.Conn, error) { return nftables.New(k.options...) }
+// conn returns a connection for one transaction.
+func (k kernel) conn() (*nftables.Conn, error) {
+	if k.fake != nil {
+		return nftables.New(nftables.WithTestDial(k.fake))
+	}
+	return nftables.New(nftables.WithSockOptions(setLimits), nftables.WithNetNSFd(k.namespace))
+}
 
 func table() *nftables.Table {
 	return &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
@@ -95,7 +101,8 @@ func (k kernel) install(o Options) error {
 		return fmt.Errorf("read table inet %s back: %w", TableName, k.explain(err, &o))
 	}
 	if len(differences) > 0 {
-		return fmt.Errorf("table inet %s in the kernel differs from what was written: %s", TableName, strings.Join(differences, "; "))
+		return fmt.Errorf("table inet %s in the kernel differs from what was written: %s", TableName,
+			mesh.Few(differences))
 	}
 	return nil
 }

@@ -4,13 +4,14 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// cniPlugin reports nodes on which the CNI plugin does not redirect connections. If no node has its condition, the
-// plugin is not installed.
+// cniPlugin reports nodes on which the CNI plugin does not redirect connections.
 var cniPlugin = check{"CNI plugin", (*facts).needsNodes, func(f *facts, l *lines) {
 	missing, lost, after, good := map[string][]string{}, map[string][]string{}, map[string][]string{}, 0
 	for _, n := range linuxNodes(f) {
@@ -29,7 +30,7 @@ var cniPlugin = check{"CNI plugin", (*facts).needsNodes, func(f *facts, l *lines
 		}
 	}
 	if good == 0 && len(lost) == 0 {
-		l.ok("not installed: kuma-init redirects connections")
+		onNoNode(f, l)
 		return
 	}
 	const effect = ": on these nodes, pods without kuma-init start no container after their sidecar"
@@ -39,3 +40,31 @@ var cniPlugin = check{"CNI plugin", (*facts).needsNodes, func(f *facts, l *lines
 		"if one redirects connections, too, keep each pod in one mesh only")
 	l.ok(printer.Plural(good, "node") + " with the plugin")
 }}
+
+// onNoNode reports pods that need the plugin, and daemons, although no node has the plugin's condition.
+func onNoNode(f *facts, l *lines) {
+	if f.pods.err != nil {
+		l.unread(f.pods.err)
+		return
+	}
+	var needing []string
+	for i := range f.pods.is {
+		pod := &f.pods.is[i]
+		_, needs := podspec.RedirectionText(&pod.Spec)
+		isDaemon := pod.Namespace == f.namespace && pod.Labels[labelName] == cniName
+		if !ended(pod) && (needs || isDaemon) {
+			needing = append(needing, workloadOf(pod))
+		}
+	}
+	if v, err := version.ParseGeneric(f.server); err == nil && v.LessThan(policies) {
+		l.warnOf(sorted(needing), "not checked: before Kubernetes 1.30, nodes have no condition "+mesh.ConditionCNIReady,
+			"look at the metric sonde_cni_ready of the pods of "+cniName)
+	} else {
+		l.failOf(sorted(needing), "no node has the plugin: pods without kuma-init start no container after their sidecar",
+			"find out why the DaemonSet "+cniName+" has not installed it, or set cni.enabled=false and recreate these pods")
+	}
+	l.ok("not installed: kuma-init redirects connections")
+}
+
+// cniName is the name of the plugin's DaemonSet, and of its pods' label.
+const cniName = "sonde-cni"

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -20,9 +21,35 @@ func TestCNIPlugin(t *testing.T) {
 		return n
 	}
 	const lost = "/etc/cni/net.d/05-x.conf: the first configuration is for a single plugin"
+	without := is([]corev1.Node{node("a", "v1.37.2", "6.8.0", "amd64")})
+	web := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.PodSpec{
+		InitContainers: []corev1.Container{{Name: mesh.ContainerSidecar, Env: []corev1.EnvVar{{Name: mesh.EnvRedirection, Value: "{}"}}}},
+	}}
+	injected(&web)
+	other := *web.DeepCopy()
+	other.Spec.InitContainers = append(other.Spec.InitContainers, corev1.Container{Name: mesh.ContainerInit})
+	past := *web.DeepCopy()
+	past.Status.Phase = corev1.PodFailed
+	daemon := corev1.Pod{ObjectMeta: named("sonde-cni-x", map[string]string{"app.kubernetes.io/name": "sonde-cni"})}
+	daemon.Namespace = "sonde-system"
 	tests{
-		"not installed": {facts{nodes: is([]corev1.Node{node("a", "v1.37.2", "6.8.0", "amd64")})}, "[ok]   CNI plugin: not installed: kuma-init redirects connections\n"},
-		"everywhere":    {facts{nodes: is([]corev1.Node{with("a", corev1.ConditionTrue, ""), with("b", corev1.ConditionTrue, "")})}, "[ok]   CNI plugin: 2 nodes with the plugin\n"},
+		"not installed": {facts{nodes: without, pods: is([]corev1.Pod{other, past})}, "[ok]   CNI plugin: not installed: kuma-init redirects connections\n"},
+		"on no node": {facts{server: "v1.30.0", nodes: without, pods: is([]corev1.Pod{web, daemon, other, past})}, `
+[fail] CNI plugin: no node has the plugin: pods without kuma-init start no container after their sidecar
+       Pod/shop/web
+       Pod/sonde-system/sonde-cni-x
+       do: find out why the DaemonSet sonde-cni has not installed it, or set cni.enabled=false and recreate these pods
+`},
+		"without conditions": {facts{server: "v1.29.3", nodes: without, pods: is([]corev1.Pod{daemon})}, `
+[warn] CNI plugin: not checked: before Kubernetes 1.30, nodes have no condition cni.sonde.dev/Ready
+       Pod/sonde-system/sonde-cni-x
+       do: look at the metric sonde_cni_ready of the pods of sonde-cni
+`},
+		"pods may not be read": {facts{nodes: without, pods: read[[]corev1.Pod]{err: errForbidden}}, `
+[warn] CNI plugin: not checked: things is forbidden: no right
+       do: get the right, or ask a user who has it to check
+`},
+		"everywhere": {facts{nodes: is([]corev1.Node{with("a", corev1.ConditionTrue, ""), with("b", corev1.ConditionTrue, "")})}, "[ok]   CNI plugin: 2 nodes with the plugin\n"},
 		"before others": {facts{nodes: is([]corev1.Node{with("a", corev1.ConditionTrue, ""), after("b", "istio-cni"), after("c", "istio-cni")})}, `
 [warn] CNI plugin: other CNI plugins run after sonde-cni, and may change the network of a pod after its redirection
        istio-cni: b, c

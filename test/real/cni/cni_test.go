@@ -130,6 +130,20 @@ func (n *node) add(name string) error {
 	return err
 }
 
+// deleteAsCRIO deletes the network of a pod with the configuration that it started with. Source: cri-o/ocicni
+// pkg/ocicni/ocicni.go, TearDownPodWithContext and forEachNetwork.
+func (n *node) deleteAsCRIO(name string) error {
+	n.t.Helper()
+	text, sandbox, err := n.runtime.GetNetworkListCachedConfig(&libcni.NetworkConfigList{Name: "pods"}, n.sandbox(name))
+	must.Do(n.t, err)
+	list, err := libcni.ConfListFromBytes(text)
+	must.Do(n.t, err)
+	if !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == "sonde-cni" }) {
+		n.t.Fatalf("%s started without the plugin: %s", name, text)
+	}
+	return n.runtime.DelNetworkList(n.t.Context(), list, sandbox)
+}
+
 func (n *node) sandbox(name string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: "sandbox-" + name, NetNS: n.names[name], IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", name}, {"K8S_POD_INFRA_CONTAINER_ID", "sandbox-" + name}, {"K8S_POD_UID", uidOf(name)},
@@ -225,8 +239,8 @@ func TestConfigurationRewritten(t *testing.T) {
 	}
 }
 
-// TestUninstalled deletes the DaemonSet. Running pods keep their rules, and other pods start
-// without the plugin.
+// TestUninstalled deletes the DaemonSet. Running pods keep their rules, other pods start without the plugin, and CRI-O
+// can delete the network of a pod that started with it.
 func TestUninstalled(t *testing.T) {
 	n := newNode(t)
 	n.start()
@@ -237,14 +251,11 @@ func TestUninstalled(t *testing.T) {
 	if strings.Contains(n.config(), "sonde-cni") {
 		t.Errorf("the configuration is %s", n.config())
 	}
-	entries, err := os.ReadDir(n.options.PluginDir)
-	if must.Do(t, err); slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "sonde-cni" }) {
-		t.Error("the plugin's file is left")
-	}
 	if err := n.isRedirected("web"); err != nil {
 		t.Errorf("a pod that runs: %v", err)
 	}
 	n.pod("next", false)
 	must.Do(t, n.add("next"))
+	must.Do(t, n.deleteAsCRIO("web"))
 	must.Do(t, n.api.waitCondition(t, "False"))
 }

@@ -2,6 +2,7 @@ package redirect_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -167,6 +168,56 @@ func TestCheckEachRule(t *testing.T) {
 						t.Errorf("Check(): -want +got:\n%s", diff)
 					}
 				}
+			}
+		})
+	}
+}
+
+// TestCheckMany has more tables, chains or rules than a check reads, as a container with NET_ADMIN can create.
+func TestCheckMany(t *testing.T) {
+	const many, expressions = 2500, 100
+	large := make([]expr.Any, expressions)
+	for i := range large {
+		large[i] = &expr.Counter{}
+	}
+	other := &nftables.Table{Name: "other", Family: nftables.TableFamilyINet}
+	output := &nftables.Chain{Name: "output", Table: table()}
+	tests := map[string]struct {
+		count int
+		add   func(c *nftables.Conn, i int)
+	}{
+		"tables": {many, func(c *nftables.Conn, i int) {
+			c.AddTable(&nftables.Table{Name: fmt.Sprintf("other-%d", i), Family: nftables.TableFamilyINet})
+		}},
+		"chains": {many, func(c *nftables.Conn, i int) {
+			c.AddTable(other)
+			c.AddChain(&nftables.Chain{Name: fmt.Sprintf("chain-%d", i), Table: other})
+		}},
+		"rules": {many, func(c *nftables.Conn, _ int) {
+			c.AddRule(&nftables.Rule{Table: table(), Chain: output, Exprs: large[:1]})
+		}},
+		"large rules": {many / 3, func(c *nftables.Conn, _ int) {
+			c.AddRule(&nftables.Rule{Table: table(), Chain: output, Exprs: large})
+		}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := newNamespace(t)
+			must.Do(t, n.Do(func() error { return redirect.Install(defaults()) }))
+			for batch := range slices.Chunk(make([]int, tc.count), 20) { // the library's socket has a small buffer
+				change(t, n, func(c *nftables.Conn) {
+					for range batch {
+						tc.count--
+						tc.add(c, tc.count)
+					}
+				})
+			}
+			err := n.Do(func() error {
+				_, err := redirect.Check(defaults())
+				return err
+			})
+			if err == nil || !strings.Contains(err.Error(), "too many tables, chains or rules") {
+				t.Errorf("Check() = %v", err)
 			}
 		})
 	}
