@@ -161,6 +161,7 @@ func (e *entry) run(ctx context.Context, l *lane, c *check, by asker) {
 	if ctx.Err() == nil {
 		e.observe(ctx, by.rules, c.result, took)
 		c.result = e.guard(by.rules, c.result)
+		e.h.o.Checked(e.probe, c.result.outcome(took))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -56,7 +58,12 @@ func TestGuarded(t *testing.T) {
 		p.Type, p.Guarded, p.FailureThreshold, p.PeriodSeconds = mesh.ProbeLiveness, true, 3, 10
 		other.Type, other.ID = mesh.ProbeReadiness, "other"
 		g, registry := &grants{}, prometheus.NewRegistry()
-		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p, other}, Guarded: g, Registerer: registry})
+		var checked []string
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p, other}, Guarded: g, Registerer: registry, Checked: func(p mesh.Probe, o probe.Outcome) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			checked = append(checked, fmt.Sprint(p.Type, " ", o.Verdict, " ", o.Class))
+		}})
 		is := func(p mesh.Probe, want string) {
 			t.Helper()
 			if verdict, text := pod.probe(address, p.VirtualPath(), p.ID); verdict != want {
@@ -81,6 +88,10 @@ func TestGuarded(t *testing.T) {
 		is(p, "success")
 		if g.passed != 2 || g.failed != 3 {
 			t.Errorf("%d checks have passed and %d failed, want 2 and 3", g.passed, g.failed)
+		}
+		want := []string{"liveness success ", "liveness errored Held", "readiness failure HTTPStatus", "liveness failure HTTPStatus", "liveness failure HTTPStatus", "liveness success "}
+		if diff := cmp.Diff(want, checked); diff != "" {
+			t.Errorf("Checked() was called with (-want +got):\n%s", diff)
 		}
 		if got := counts(t, registry); got["sonde_probe_total app liveness failure"] != 3 || got["sonde_probe_total app liveness errored"] != 0 {
 			t.Errorf("the metrics do not count the real verdicts: %v", got)
