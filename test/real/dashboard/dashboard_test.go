@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +43,7 @@ func TestDashboard(t *testing.T) {
 		b.sees(t, "failing", "not ok: 1 error", "application probe failed")
 		b.run(t, `await page.click('button.cell:has-text("failing")'); await page.waitForSelector('.detail :focus')`)
 		b.sees(t, "Readiness of b", "connection refused", "tcpSocket "+b1.AppAddress, "sondectl why dataplane/b-1 --mesh default")
+		sinceWhen(t, m, b)
 		shots(t, b, "failing")
 		b.run(t, `await page.keyboard.press('Escape'); await page.waitForSelector('.detail', {state: 'detached'})`)
 		must.Do(t, b1.StartApp(t.Context()))
@@ -126,6 +129,31 @@ func TestDashboard(t *testing.T) {
 			t.Errorf("the browser complains: %q", complaints)
 		}
 	})
+}
+
+// sinceWhen looks for the changes of b-1's probe in the open cell, and since when it fails in the table and at the terminal.
+func sinceWhen(t *testing.T, m *harness.Machine, b *browser) {
+	t.Helper()
+	var found struct {
+		Cell    string   `json:"cell"`
+		Changes []string `json:"changes"`
+		Strip   []string `json:"strip"`
+	}
+	b.do(t, `await page.waitForSelector('.detail .changes li:last-child:has-text("failing")');
+		const failing = page.locator('.detail li:has(h3:text-is("b-1"))');
+		return {cell: await page.locator('button.cell:has-text("failing")').innerText(), changes: await failing.locator('.changes li').allInnerTexts(),
+			strip: await failing.locator('.strip rect').evaluateAll((all) => all.map((r) => r.getAttribute('class')))}`, &found)
+	first, last := found.Changes[0], found.Changes[len(found.Changes)-1]
+	if !strings.HasPrefix(first, "since at least ") || !regexp.MustCompile(`^\d\d:\d\d:\d\d failing \(for \d+[sm]\)$`).MatchString(last) || !slices.Contains(found.Strip, "good") || found.Strip[len(found.Strip)-1] != "bad" {
+		t.Errorf("the changes are %q, drawn as %q", found.Changes, found.Strip)
+	}
+	if !regexp.MustCompile(`1/2 \d+[sm]`).MatchString(found.Cell) {
+		t.Errorf("the cell says %q", found.Cell)
+	}
+	why, err := m.Ctl(t.Context(), "why", "dataplane/b-1")
+	if must.Do(t, err); !regexp.MustCompile(`its probe has failed for \d+[sm]`).MatchString(why) {
+		t.Errorf("sondectl why says %q", why)
+	}
 }
 
 // seesOnlyWithToken opens the page as others would, and as a second tab.
