@@ -46,13 +46,12 @@ export function Changes({finding}: {finding: Finding}) {
       <ol>
         {changes.map((c, i) => (
           <li key={i}>
-            {i === 0 && !finding.earlierChanges ? 'since at least ' : ''}
-            <time dateTime={c.at}>{when(c.at)}</time> {c.state}
+            {c.state} since {i === 0 && !finding.earlierChanges && 'at least '}
+            <time dateTime={c.at}>{when(c.at)}</time>
             {i === changes.length - 1 && (
               <>
                 {' '}
-                (for {i === 0 && !finding.earlierChanges && 'at least '}
-                <Ago at={c.at} />)
+                (<Ago at={c.at} />)
               </>
             )}
           </li>
