@@ -3,6 +3,7 @@ package agents
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -14,7 +15,7 @@ import (
 var probeOrder = []string{string(mesh.ProbeStartup), string(mesh.ProbeLiveness), string(mesh.ProbeReadiness)}
 
 // Verdicts returns the verdicts of a proxy's probes, nil if its agent has not reported them in its current session: it
-// is disconnected, or too old.
+// is disconnected, or too old. Times are whole seconds, so that the replicas of the control plane rarely differ.
 func (s *Server) Verdicts(id mesh.ID) *adminv1.Verdicts {
 	session, open := s.sessions.Order(id)
 	if !open {
@@ -30,9 +31,8 @@ func (s *Server) Verdicts(id mesh.ID) *adminv1.Verdicts {
 			Container: p.GetContainer(), Inbound: p.GetInbound(), Probe: p.GetProbe(), Total: p.GetTotal(), Reason: p.GetReason(),
 		}
 		for _, c := range p.GetChanges() {
-			one.Changes = append(one.Changes, &adminv1.VerdictChange{
-				At: timestamppb.New(reported.Add(-c.GetAgo().AsDuration())), Verdict: c.GetVerdict().Word(),
-			})
+			at := reported.Add(-c.GetAgo().AsDuration()).Truncate(time.Second)
+			one.Changes = append(one.Changes, &adminv1.VerdictChange{At: timestamppb.New(at), Verdict: c.GetVerdict().Word()})
 		}
 		all.Probes = append(all.Probes, one)
 	}
