@@ -28,7 +28,8 @@ func (s *Server) Verdicts(id mesh.ID) *adminv1.Verdicts {
 	all := &adminv1.Verdicts{LeftOut: m.GetLeftOut()}
 	for _, p := range m.GetProbes() {
 		one := &adminv1.ProbeVerdicts{
-			Container: p.GetContainer(), Inbound: p.GetInbound(), Probe: p.GetProbe(), Total: p.GetTotal(), Reason: p.GetReason(),
+			Container: p.GetContainer(), Inbound: p.GetInbound(), Probe: p.GetProbe(), Total: p.GetTotal(),
+			Reason: p.GetReason(),
 		}
 		for _, c := range p.GetChanges() {
 			at := reported.Add(-c.GetAgo().AsDuration()).Truncate(time.Second)

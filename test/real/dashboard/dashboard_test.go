@@ -1,6 +1,8 @@
 package dashboard
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -21,8 +23,13 @@ var views = []string{"workloads", "services", "proxies", "restarts", "controlpla
 func TestDashboard(t *testing.T) {
 	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML("STRICT")})
 	checked := map[string]any{"tcpSocket": map[string]any{}, "periodSeconds": 1, "failureThreshold": 1}
+	virtual, err := m.FreeAddress()
+	must.Do(t, err)
+	_, port, err := net.SplitHostPort(virtual)
+	must.Do(t, err)
+	table := `KUMA_DATAPLANE_PROBES=[{"container":"app","type":"readiness","tcpSocket":{"port":1}},{"container":"app","type":"startup","tcpSocket":{"port":2}}]`
 	proxies := must.Add(t, m,
-		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}, AgentArgs: []string{"--virtual-probes-port=" + port}, AgentEnv: []string{"INSTANCE_IP=127.0.0.1", table}},
 		harness.ProxyOptions{Name: "b-1", Service: "b", ServiceProbe: checked}, harness.ProxyOptions{Name: "b-2", Service: "b", ServiceProbe: checked})
 	b1 := proxies[1]
 	address, dashboard, err := m.Dashboard(t.Context())
@@ -48,6 +55,22 @@ func TestDashboard(t *testing.T) {
 		b.run(t, `await page.keyboard.press('Escape'); await page.waitForSelector('.detail', {state: 'detached'})`)
 		must.Do(t, b1.StartApp(t.Context()))
 		b.sees(t, "ok: 1 mesh, 2 services, 3 of 3 proxies healthy")
+	})
+	t.Run("a probe of a container fails", func(t *testing.T) {
+		if code := asked(t, "http://127.0.0.1:"+port+"/tcp/1", "User-Agent", "kube-probe/1.37"); code != http.StatusServiceUnavailable {
+			t.Fatalf("the probe of a closed port: status %d", code)
+		}
+		must.Poll(t, "sondectl to say which probe fails, and since when", func(ctx context.Context) error {
+			text, err := m.Ctl(ctx, "get", "proxy", "a-1", "-o", "wide")
+			if err == nil && !regexp.MustCompile(`readiness probe of container app \(for at least \d+[sm]\) fails: .*connection refused`).MatchString(text) {
+				err = errors.New(text)
+			}
+			return err
+		})
+		text, err := m.Ctl(t.Context(), "get", "proxy", "a-1", "-o", "jsonpath={.verdicts.probes[*].probe} {.verdicts.probes[*].total}")
+		if must.Do(t, err); text != "startup readiness 0 1" {
+			t.Errorf("the probes are %q", text)
+		}
 	})
 	t.Run("a drained endpoint", func(t *testing.T) {
 		_, err := m.Ctl(t.Context(), "drain", "dataplane/b-2")
