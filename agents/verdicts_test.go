@@ -34,11 +34,11 @@ func (a *agent) judges(m *agentv1.Verdicts) {
 func shown(m *adminv1.Verdicts) []string {
 	var all []string
 	for _, p := range m.GetProbes() {
-		text := p.GetContainer() + " " + p.GetProbe() + " " + p.GetReason()
+		words := []string{p.GetContainer(), p.GetProbe(), p.GetReason()}
 		for _, c := range p.GetChanges() {
-			text += " " + c.GetVerdict() + " " + time.Since(c.GetAt().AsTime()).Round(time.Second).String()
+			words = append(words, c.GetVerdict(), time.Since(c.GetAt().AsTime()).Round(time.Second).String())
 		}
-		all = append(all, text)
+		all = append(all, strings.Join(words, " "))
 	}
 	return all
 }

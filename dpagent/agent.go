@@ -191,8 +191,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	proxy := a.newEnvoy()
 	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(),
 		Connections: a.places[usesProbePorts] / 2, Loop: a.loops.perPort})
-	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: reporters{a.readiness, a.verdicts}, Logger: a.logger, Registerer: a.metrics,
-		Loop: a.loops.serviceProbes})
+	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: reporters{a.readiness, a.verdicts}, Logger: a.logger,
+		Registerer: a.metrics, Loop: a.loops.serviceProbes})
 	a.plaintext = plaintext.New(plaintext.Options{Logger: a.logger, Registerer: a.metrics})
 	a.refused = refused.New(a.logger, a.metrics)
 	a.addChecks(proxy)

@@ -287,6 +287,19 @@ func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
 	case *agentv1.AgentMessage_Version:
 		s.setVersion(sess, m.Version)
 		return nil
+	case *agentv1.AgentMessage_Pong:
+		sess.rival.pong.answer()
+		return nil
+	case *agentv1.AgentMessage_Hello:
+		return status.Error(codes.InvalidArgument, "a session may have only one Hello")
+	default:
+		return s.handleReport(sess, message)
+	}
+}
+
+// handleReport handles a report about the pod, its applications or its Envoy.
+func (s *Sessions) handleReport(sess *session, message *agentv1.AgentMessage) error {
+	switch m := message.GetMessage().(type) {
 	case *agentv1.AgentMessage_ProbeFailures:
 		return s.probesFailed(sess, m.ProbeFailures)
 	case *agentv1.AgentMessage_Readiness:
@@ -297,16 +310,11 @@ func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
 		return s.plaintextCounted(sess, m.Plaintext)
 	case *agentv1.AgentMessage_Verdicts:
 		return s.verdictsChanged(sess, m.Verdicts)
-	case *agentv1.AgentMessage_Pong:
-		sess.rival.pong.answer()
-		return nil
 	case *agentv1.AgentMessage_EnvoyState:
 		s.envoyChanged(sess, m.EnvoyState)
 		return nil
 	case *agentv1.AgentMessage_Refusals:
 		return s.callsRefused(sess, m.Refusals)
-	case *agentv1.AgentMessage_Hello:
-		return status.Error(codes.InvalidArgument, "a session may have only one Hello")
 	default:
 		s.metrics.unknown.Inc()
 		return nil

@@ -33,14 +33,11 @@ func fails(reason string) probe.Outcome {
 func lines(m *agentv1.Verdicts) []string {
 	var all []string
 	for _, p := range m.GetProbes() {
-		text := fmt.Sprintf("%s%s %s %d:", p.GetContainer(), p.GetInbound(), p.GetProbe(), p.GetTotal())
+		words := []string{p.GetContainer() + p.GetInbound(), p.GetProbe(), fmt.Sprintf("%d:", p.GetTotal())}
 		for _, c := range p.GetChanges() {
-			text += fmt.Sprintf(" %s %s", c.GetVerdict().Word(), c.GetAgo().AsDuration())
+			words = append(words, c.GetVerdict().Word(), c.GetAgo().AsDuration().String())
 		}
-		if p.GetReason() != "" {
-			text += " " + p.GetReason()
-		}
-		all = append(all, text)
+		all = append(all, strings.TrimSpace(strings.Join(append(words, p.GetReason()), " ")))
 	}
 	return all
 }

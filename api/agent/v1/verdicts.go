@@ -78,30 +78,48 @@ func checkVerdictsOf(p *ProbeVerdicts) error {
 	default:
 		return fmt.Errorf("probes.probe: %.50q, must be startup, liveness or readiness", p.GetProbe())
 	}
-	at, err := netip.ParseAddrPort(p.GetInbound())
-	switch inbound := p.GetInbound() != ""; {
-	case inbound && p.GetContainer() != "":
-		return fmt.Errorf("probes.inbound: %.50q, must be empty for the probe of a container", p.GetInbound())
-	case inbound && (err != nil || at.Addr().Zone() != ""):
-		return fmt.Errorf("probes.inbound: %.50q, must be ip:port", p.GetInbound())
-	case !inbound && !IsContainerName(p.GetContainer()):
-		return fmt.Errorf("probes.container: %.50q, must be the name of a container", p.GetContainer())
+	if err := checkOwner(p); err != nil {
+		return err
 	}
 	n := len(p.GetChanges())
 	if n > MaxChanges || uint64(p.GetTotal()) < uint64(n) || n == 0 && p.GetTotal() > 0 {
 		return fmt.Errorf("probes.changes: %d of %d, must be at most %d, and 0 of 0 without a verdict", n, p.GetTotal(),
 			MaxChanges)
 	}
-	before := time.Duration(MaxAgo)
-	for _, c := range p.GetChanges() {
-		if c.GetAgo() == nil {
-			return fmt.Errorf("probes.changes.ago: missing, must be a duration from 0s to %s", before)
+	return checkAges(p.GetChanges())
+}
+
+// checkOwner checks that a probe is of a container or of an inbound.
+func checkOwner(p *ProbeVerdicts) error {
+	if p.GetInbound() == "" {
+		if !IsContainerName(p.GetContainer()) {
+			return fmt.Errorf("probes.container: %.50q, must be the name of a container", p.GetContainer())
 		}
-		if err := checkAgo("probes.changes.ago", c.GetAgo()); err != nil {
+		return nil
+	}
+	at, err := netip.ParseAddrPort(p.GetInbound())
+	switch {
+	case p.GetContainer() != "":
+		return fmt.Errorf("probes.inbound: %.50q, must be empty for the probe of a container", p.GetInbound())
+	case err != nil || at.Addr().Zone() != "":
+		return fmt.Errorf("probes.inbound: %.50q, must be ip:port", p.GetInbound())
+	}
+	return nil
+}
+
+// checkAges checks that the oldest change comes first.
+func checkAges(changes []*VerdictChange) error {
+	const field = "probes.changes.ago"
+	before := MaxAgo
+	for _, c := range changes {
+		if c.GetAgo() == nil {
+			return fmt.Errorf("%s: missing, must be a duration from 0s to %s", field, before)
+		}
+		if err := checkAgo(field, c.GetAgo()); err != nil {
 			return err
 		}
 		if c.GetAgo().AsDuration() > before {
-			return fmt.Errorf("probes.changes.ago: %s, must be at most %s of the change before", c.GetAgo().AsDuration(), before)
+			return fmt.Errorf("%s: %s, must be at most %s of the change before", field, c.GetAgo().AsDuration(), before)
 		}
 		before = c.GetAgo().AsDuration()
 	}
