@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestGuardStandsOnLittle forbids imports that would make dpagent/guard initialise late, because they need most of the
-// program.
+// TestGuardStandsOnLittle forbids imports that depend on most of the program, because dpagent/guard would initialise
+// late.
 func TestGuardStandsOnLittle(t *testing.T) {
 	packages, seen := list(t), map[string]bool{}
 	var visit func(importPath string)
@@ -18,10 +18,10 @@ func TestGuardStandsOnLittle(t *testing.T) {
 		own, isOurs := directoryOf(importPath)
 		switch {
 		case importPath == "net" || importPath == "fmt" || importPath == "encoding/json":
-			t.Errorf("it stands on %s", importPath)
+			t.Errorf("it imports %s", importPath)
 		case isOurs && (own == "internal/shutdown" || under(own, []string{"dpagent/guard"})): // have no variables to initialise
 		case strings.Contains(importPath, "."):
-			t.Errorf("it stands on %s", importPath)
+			t.Errorf("it imports %s", importPath)
 		}
 		for _, i := range packages[importPath].Imports {
 			visit(i)
@@ -29,6 +29,6 @@ func TestGuardStandsOnLittle(t *testing.T) {
 	}
 	visit(module + "/dpagent/guard")
 	if len(seen) < 10 {
-		t.Errorf("it stands on %d packages alone: go list does not know it", len(seen))
+		t.Errorf("it imports only %d packages: go list does not know it", len(seen))
 	}
 }

@@ -22,14 +22,14 @@ const module = "github.com/sonde-mesh/sonde"
 // Libraries that some stages must not import, directly or indirectly.
 var (
 	kubernetes = []string{"k8s.io"}
-	// kubernetesClients talk to an API server, unlike Kubernetes' types. controllerRuntime is for those alone that have
-	// reconciles, as it has a cost (docs/decisions/079-controller-runtime.md).
+	// kubernetesClients talk to an API server, unlike Kubernetes' types. controllerRuntime is only for directories
+	// with reconciles, because of its cost (docs/decisions/079-controller-runtime.md).
 	kubernetesClients = []string{"k8s.io/client-go"}
 	controllerRuntime = []string{"sigs.k8s.io/controller-runtime"}
 	envoyProtos       = []string{"github.com/envoyproxy", "github.com/cncf/xds"}
 	grpc              = []string{"google.golang.org/grpc"}
 	protobuf          = []string{"google.golang.org/protobuf"}
-	// controlPlane is what makes the mesh: the watchdog is to go on without it.
+	// controlPlane has the directories of the mesh, which the watchdog must not depend on.
 	controlPlane = []string{module + "/xds", module + "/generator", module + "/meshview", module + "/agents", module + "/pipeline", module + "/controlplane"}
 	// effects must not be imported by a pure stage. Only its direct imports are checked, since its dependencies are not
 	// pure.
@@ -217,7 +217,7 @@ func list(t *testing.T) map[string]listed {
 		case errors.Is(err, io.EOF):
 			return packages
 		case err != nil:
-			t.Fatalf("decode what go list says: %v", err)
+			t.Fatalf("decode the output of go list: %v", err)
 		}
 		packages[p.ImportPath] = p
 	}
@@ -262,12 +262,12 @@ func under(importPath string, prefixes []string) bool {
 	})
 }
 
-// isProgram says whether nothing may import a directory.
+// isProgram reports whether nothing may import a directory.
 func isProgram(directory string) bool {
 	return under(directory, []string{"cmd", "deploy", "test", "tools"})
 }
 
-// isForTests says whether tests alone may import a directory.
+// isForTests reports whether only tests may import a directory.
 func isForTests(directory string) bool {
 	return under(directory, []string{"internal/testing"})
 }
@@ -287,7 +287,7 @@ func TestImports(t *testing.T) {
 		}
 		if directory == "." {
 			if len(p.Imports) > 0 {
-				t.Error("the root directory holds code: it is for tests of the whole tree alone")
+				t.Error("the root directory contains code, but is only for tests of the whole tree")
 			}
 			continue
 		}
@@ -403,7 +403,7 @@ func TestCheck(t *testing.T) {
 				t.Errorf("check() = %q, want none", got)
 			}
 			if tc.want != "" && (len(got) != 1 || !strings.Contains(got[0], tc.want)) {
-				t.Errorf("check() = %q, want one with %q", got, tc.want)
+				t.Errorf("check() = %q, want an error with %q", got, tc.want)
 			}
 		})
 	}

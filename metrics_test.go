@@ -143,7 +143,7 @@ func metricOf(t *testing.T, call *ast.CallExpr, files []*ast.File) (m metric, ok
 	}
 	options, isLiteral := call.Args[0].(*ast.CompositeLit)
 	if !isLiteral {
-		t.Fatalf("a metric of type %s is made from options that are no literal", m.kind)
+		t.Fatalf("a metric of type %s is created from options that are not a literal", m.kind)
 	}
 	for _, e := range options.Elts {
 		field := e.(*ast.KeyValueExpr) //nolint:forcetypeassert // options have names
@@ -197,7 +197,7 @@ func kindOfDesc(t *testing.T, name string, desc *ast.CallExpr, files []*ast.File
 		})
 	}
 	if kind == "" {
-		t.Errorf("%s: no metric is made with it", name)
+		t.Errorf("%s: no metric is created with it", name)
 	}
 	return kind
 }

@@ -58,12 +58,12 @@ func readModel(t *testing.T) model {
 // field is a row of the reference.
 type field struct{ path, kind, meaning string }
 
-// fields returns the fields of a struct and of those in it. path ends with a dot, or is empty.
+// fields returns the fields of a struct and of its nested structs. path ends with a dot, or is empty.
 func (m model) fields(t *testing.T, of, path string) []field {
 	t.Helper()
 	structure, ok := m[of].Type.(*ast.StructType)
 	if !ok {
-		t.Fatalf("%s is no struct", of)
+		t.Fatalf("%s is not a struct", of)
 	}
 	names := jsonNames(structure)
 	var all []field
@@ -99,7 +99,7 @@ func (m model) fields(t *testing.T, of, path string) []field {
 	return all
 }
 
-// kindOf returns for people what a field takes, and the struct that is in it, if there is one.
+// kindOf describes the values of a field for readers, and returns its struct type, if it has one.
 func (m model) kindOf(t *testing.T, e ast.Expr) (kind, inner string) {
 	t.Helper()
 	switch e := e.(type) {
@@ -130,7 +130,7 @@ func (m model) kindOf(t *testing.T, e ast.Expr) (kind, inner string) {
 		}
 		return m.kindOf(t, m[e.Name].Type)
 	}
-	t.Fatalf("a field has a type that the reference does not know: %s", reflect.TypeOf(e))
+	t.Fatalf("a field has a type without a description: %s", reflect.TypeOf(e))
 	return "", ""
 }
 
@@ -155,7 +155,7 @@ var (
 	}
 )
 
-// sentence returns a comment in one line, with the names of files in the place of those in Go.
+// sentence returns a comment in one line, with the names of fields in files in place of their Go names.
 func sentence(comment string, names map[string]string) string {
 	text := strings.Join(strings.Fields(marker.ReplaceAllString(comment, "")), " ")
 	text = goName.ReplaceAllStringFunc(text, func(name string) string {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestOnlyShortRunsLeaveOut checks that a short run is asked for by `make test-short` alone, and that only
-// internal/testing/slowtest asks for it: no test decides by itself what is left out.
+// TestOnlyShortRunsLeaveOut checks that only `make test-short` sets -short, and only internal/testing/slowtest reads
+// it: no test decides by itself what to skip.
 func TestOnlyShortRunsLeaveOut(t *testing.T) {
 	read := func(path string) string {
 		t.Helper()
@@ -33,7 +33,7 @@ func TestOnlyShortRunsLeaveOut(t *testing.T) {
 	_, recipe, _ := strings.Cut(read("Makefile"), "\ntest-short:")
 	recipe, _, _ = strings.Cut(recipe, "\n\n")
 	if len(short) != 1 || !strings.Contains(recipe, strings.TrimPrefix(short[0], "Makefile: ")) {
-		t.Errorf("-short is in\n%s\nwant it in the recipe of make test-short alone", strings.Join(short, "\n"))
+		t.Errorf("-short is in\n%s\nwant it only in the recipe of make test-short", strings.Join(short, "\n"))
 	}
 	call := "testing." + "Short("
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -74,8 +74,7 @@ func testNames(t *testing.T, top string) map[string]map[string]bool {
 	return names
 }
 
-// TestRealTestsExist checks that `make test-real` runs each test that its list names: go test says nothing of a name
-// that matches none.
+// TestRealTestsExist checks that `make test-real` runs each test of its list: go test ignores a name without a match.
 func TestRealTestsExist(t *testing.T) {
 	data, err := os.ReadFile("test/real.txt")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// TestFiles asks a control plane without Kubernetes.
+// TestFiles queries a control plane without Kubernetes.
 func TestFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, ctx := start(t, newFakes(t))

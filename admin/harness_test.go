@@ -39,7 +39,7 @@ const (
 	other    = "10.0.0.3"
 )
 
-// fakes are the stages that Options joins.
+// fakes has the stages that Options joins.
 type fakes struct {
 	Options
 	roots *x509.CertPool

@@ -44,7 +44,7 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
 			f := newFakes(t)
-			// The API has no stream yet. A future one must not be open to everybody.
+			// The API has no stream yet. A future one must not be open to unauthenticated callers.
 			n := serve(t, f.Options, func(s *Server) { healthv1.RegisterHealthServer(s.grpc, health.NewServer()) })
 			conn := dial(t, n, f.roots)
 			api, watcher := adminv1.NewAdminServiceClient(conn), healthv1.NewHealthClient(conn)
@@ -64,7 +64,7 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 				t.Errorf("stream: %v, want %s", err, tc.want)
 			}
 			if log := f.log.String(); strings.Contains(log, "admin token refused") != (tc.want != codes.OK) || strings.Contains(log, testToken) {
-				t.Errorf("the log must tell of refused tokens, and hold none: %s", log)
+				t.Errorf("the log must have rejected calls, without tokens: %s", log)
 			}
 		})
 	}
@@ -77,7 +77,7 @@ func (refusing) Authorize(context.Context, string, adminv1.Right) (string, error
 	return "", status.Error(codes.PermissionDenied, "no right")
 }
 
-// Callers that are refused all the time neither fill the log nor have the right token refused.
+// Callers that are rejected all the time do not fill the log, and do not affect a caller with the right token.
 func TestRefusedCallersAreLimitedInTheLog(t *testing.T) {
 	for message, token := range map[string]string{"admin token refused": "wrong", "admin call refused": "a.b.c"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -92,17 +92,17 @@ func TestRefusedCallersAreLimitedInTheLog(t *testing.T) {
 			for n := range 100 {
 				for _, address := range []string{"10.0.0.1:1", fmt.Sprintf("[2001:db8::%x]:1", n)} { // a host may have a whole /64
 					if err := call(address, token); status.Code(err) != codes.Unauthenticated && status.Code(err) != codes.PermissionDenied {
-						t.Errorf("%q is not refused for what it is: %v", token, err)
+						t.Errorf("%q is rejected for another reason: %v", token, err)
 					}
 				}
 			}
 			if n := strings.Count(log.String(), message); n == 0 || n > 40 {
-				t.Errorf("%d lines say %q, want at most 20 for each address", n, message)
+				t.Errorf("%d lines with %q, want at most 20 for each address", n, message)
 			}
 			if err := call("10.0.0.1:2", testToken); err != nil {
 				t.Errorf("the right token: %v", err)
 			}
-			time.Sleep(time.Minute) // the log counts what it has left out
+			time.Sleep(time.Minute) // the log counts the omitted lines
 		})
 	}
 }
@@ -129,13 +129,13 @@ func TestPlainTextIsRefused(t *testing.T) {
 		}
 		begun := time.Now()
 		answer, err := io.ReadAll(conn)
-		if took := time.Since(begun); err != nil || took > 0 || len(answer) > 0 && answer[0] != 0x15 { // only a TLS alert is allowed
+		if took := time.Since(begun); err != nil || took > 0 || len(answer) > 0 && answer[0] != 0x15 { // a TLS alert is the only valid answer
 			t.Errorf("answer %q, %v after %s: want the connection closed at once", answer, err, took)
 		}
 	})
 }
 
-// TestServeAnswersWhileConnectionsAreHeld has a caller that opens more connections than there may be, and asks nothing.
+// TestServeAnswersWhileConnectionsAreHeld has a caller that opens more connections than allowed, and sends nothing.
 func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t)
@@ -145,9 +145,9 @@ func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.Close() //nolint:errcheck,gocritic // all are held until the end
+			defer c.Close() //nolint:errcheck,gocritic // all stay open until the end
 		}
-		ctx, cancel := context.WithTimeout(withToken(t.Context(), testToken), handshakeTimeout/2) // those are held for longer
+		ctx, cancel := context.WithTimeout(withToken(t.Context(), testToken), handshakeTimeout/2) // the others stay open for longer
 		defer cancel()
 		if _, err := adminv1.NewAdminServiceClient(dial(t, n, f.roots)).GetHealth(ctx, &adminv1.GetHealthRequest{}); err != nil {
 			t.Error(err)
@@ -179,12 +179,12 @@ func TestServeSaysWhyItEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := server.Serve(t.Context(), lis); err == nil || !strings.Contains(err.Error(), "serve the admin API at 10.0.0.1:5681") {
-			t.Errorf("Serve() at a closed listener = %v", err)
+			t.Errorf("Serve() with a closed listener = %v", err)
 		}
 	})
 }
 
-// lacking is a listener that lacks file descriptors in the first calls of Accept.
+// lacking is a listener whose first calls of Accept lack file descriptors.
 type lacking struct {
 	net.Listener
 	left int
@@ -198,7 +198,7 @@ func (l *lacking) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// TestServeWaitsForDescriptors has none for a while: the server tries again, later each time, and does not end.
+// TestServeWaitsForDescriptors checks that a server without file descriptors retries with back-off, and does not end.
 func TestServeWaitsForDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, err := NewServer(newFakes(t).Options)
@@ -216,7 +216,7 @@ func TestServeWaitsForDescriptors(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if l.left == 0 || l.left == 10 {
-			t.Errorf("after a second %d of ten failures are left, want some", l.left)
+			t.Errorf("after a second %d of ten failures remain, want some", l.left)
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -245,7 +245,7 @@ func TestOptionsThatAreMissing(t *testing.T) {
 			o := newFakes(t).Options
 			remove(&o)
 			if _, err := NewServer(o); err == nil || !strings.Contains(err.Error(), "option "+name) {
-				t.Errorf("NewServer() = %v, want one that names %s", err, name)
+				t.Errorf("NewServer() = %v, want an error that names %s", err, name)
 			}
 		})
 	}

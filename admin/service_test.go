@@ -99,14 +99,14 @@ func TestGenerateDataplaneToken(t *testing.T) {
 				t.Errorf("GenerateDataplaneToken() = %q, %v, want %q, %s", response.GetToken(), err, tc.want, tc.code)
 			}
 			if got := response.GetExpires(); err == nil && !got.AsTime().Equal(time.Unix(0, 0).Add(tc.validity)) {
-				t.Errorf("it expires at %s, want what the signer says", got.AsTime())
+				t.Errorf("it expires at %s, want the signer's time", got.AsTime())
 			}
 			log := f.log.String()
 			if logged := strings.Contains(log, "dataplane token issued"); logged != (err == nil) {
-				t.Errorf("the log has a line about a token: %t, want one for each that was signed:\n%s", logged, log)
+				t.Errorf("the log has a line about a token: %t, want one for each signed token:\n%s", logged, log)
 			}
 			if strings.Contains(log, "signed:") {
-				t.Errorf("the log holds a token:\n%s", log)
+				t.Errorf("the log contains a token:\n%s", log)
 			}
 		})
 	}

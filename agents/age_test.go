@@ -80,7 +80,7 @@ func TestAgentMoves(t *testing.T) {
 			}
 			connected, disconnected := h.log.Lines(`msg="agent connected"`), h.log.Lines(`msg="agent disconnected"`)
 			if len(connected) != 1 || len(disconnected) != 0 {
-				t.Errorf("the log says that it is not new: %q, %q", connected, disconnected)
+				t.Errorf("the log has lines about a moved connection: %q, %q", connected, disconnected)
 			}
 			other := h.agent("web-1") // another process is logged
 			other.key, other.leaf, other.bundle, other.instance = a.key, a.leaf, a.bundle, "process-2"
@@ -88,7 +88,7 @@ func TestAgentMoves(t *testing.T) {
 			h.eventually("the session has ended", func() bool { return h.phase() != adminv1.AgentState_CONNECTED })
 			other.connect(false)
 			if connected := h.log.Lines(`msg="agent connected"`); len(connected) != 2 {
-				t.Errorf("the log does not say that another process has come: %q", connected)
+				t.Errorf("the log has no line about another process: %q", connected)
 			}
 		})
 	}
@@ -99,7 +99,7 @@ func TestQueryGoesOnWhileTheAgentMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := aging(t, moving)
 		q := h.query(t.Context(), "web-1")
-		id := a.asked()
+		id := a.nextQuery()
 		a.move()
 		if err := a.answer(limited(t), &agentv1.AnswerPart{Query: id, Data: []byte("a: 1\n")}); err != nil {
 			t.Errorf("Answer() = %v", err)
@@ -118,7 +118,7 @@ func TestQueryOfAnAgentThatMovesAway(t *testing.T) {
 		go func() {
 			done <- h.server.Query(wait.Context(t), mesh.MakeID("default", "web-1"), mesh.ViewStats, func([]byte) error { return nil })
 		}()
-		a.asked()
+		a.nextQuery()
 		a.move()
 		if err := <-done; err == nil || err.Error() != "rpc error: code = FailedPrecondition desc = the session with the agent has ended" {
 			t.Errorf("Query() = %v", err)

@@ -48,7 +48,7 @@ type agent struct {
 	inbox  chan *agentv1.ControlMessage
 	end    chan error
 	cancel context.CancelFunc
-	// inbounds, outbounds, probes, serviceProbes and drains have the received messages of these types; inbox has all
+	// inbounds, outbounds, probes, serviceProbes and drains have the received messages of these types; inbox has the
 	// others.
 	inbounds      chan *agentv1.Inbounds
 	outbounds     chan *agentv1.Outbounds
@@ -257,8 +257,8 @@ func (a *agent) receive() *agentv1.ControlMessage {
 	return m
 }
 
-// hearsNothing checks that the agent receives no message for a minute.
-func (a *agent) hearsNothing(why string) {
+// wantNothing checks that the agent receives no message for a minute.
+func (a *agent) wantNothing(why string) {
 	a.h.t.Helper()
 	time.Sleep(time.Minute)
 	if len(a.inbox) > 0 {

@@ -36,15 +36,15 @@ func TestFullDiskKeepsNoDeadEndpoint(t *testing.T) {
 		full := false
 		h, a := joinedWithProbe(t, func(o *agents.Options) { o.Storage = fullDisk{o.Storage, &full} })
 		a.connect(false)
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		full = true
-		a.says(web + " refused")
+		a.reportApplications(web + " refused")
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		if lines := h.log.Lines("failed to store the state of applications", "no space left on device"); len(lines) != 1 {
-			t.Errorf("logged is %q", lines)
+			t.Errorf("logged %q", lines)
 		}
 	})
 }
@@ -87,9 +87,9 @@ func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
 		}
 		a.connect(false)
 		b.connect(false)
-		a.says(web)
+		a.reportApplications(web)
 		is("web-1", meshview.Ready, meshview.NoReason)
-		b.says("10.0.0.2:8080")
+		b.reportApplications("10.0.0.2:8080")
 		is("web-2", meshview.Ready, meshview.NoReason)
 		a.heard() // its record must be written before the disk hangs
 		b.heard()
@@ -97,10 +97,10 @@ func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
 		hangs.Store(true)
 		goOnce := sync.OnceFunc(func() { close(goOn) })
 		t.Cleanup(goOnce)
-		a.says(web + " refused")
+		a.reportApplications(web + " refused")
 		<-waiting
 		is("web-1", meshview.NotReady, meshview.ApplicationNotReady)
-		b.says("10.0.0.2:8080 refused")
+		b.reportApplications("10.0.0.2:8080 refused")
 		is("web-2", meshview.NotReady, meshview.ApplicationNotReady)
 		goOnce()
 		b.heard()
@@ -124,7 +124,7 @@ func TestBrokenRecordIsForgotten(t *testing.T) {
 		h.synced()
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		if lines := h.log.Lines("failed to read the stored state of a proxy's applications", "mesh=default proxy=web-1"); len(lines) != 1 {
-			t.Errorf("logged is %q", lines)
+			t.Errorf("logged %q", lines)
 		}
 	})
 }
@@ -141,7 +141,7 @@ func TestRecordsOfProxiesThatAreGone(t *testing.T) {
 			t.Errorf("records %v, error %v", names, err)
 		}
 		if at := netip.MustParseAddrPort(web); h.server.NotServing("default/web-1")[at] != "" {
-			t.Error("it is still known")
+			t.Error("the state is still known")
 		}
 	})
 }
@@ -166,7 +166,7 @@ func TestInboundThatDidNotServe(t *testing.T) {
 			h.put(withProbe(same))
 			h.why(map[string]string{web: notReported})
 			h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-			a.says(web)
+			a.reportApplications(web)
 			h.becomes("web", meshview.Ready, meshview.NoReason)
 		})
 	}
@@ -186,16 +186,16 @@ func TestProbeWithoutAVerdict(t *testing.T) {
 		h.why(map[string]string{web: "application probe without a verdict: unexpected EOF"})
 		none("too many open files")
 		h.why(map[string]string{web: "application probe without a verdict: too many open files"})
-		a.says(web + " refused")
+		a.reportApplications(web + " refused")
 		a.heard()
 		h.why(map[string]string{web: failed + "refused"})
 		if lines := h.log.Lines("level=WARN", "application not ready", "reason=refused"); len(lines) != 1 {
-			t.Errorf("logged is %q", lines)
+			t.Errorf("logged %q", lines)
 		}
 		none("unexpected EOF")
 		a.heard()
 		h.why(map[string]string{web: failed + "refused"})
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		none("unexpected EOF")
 		a.heard()

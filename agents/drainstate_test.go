@@ -15,8 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// toDrain waits for a DrainState, and checks it.
-func (a *agent) toDrain(want *agentv1.DrainState) {
+// wantDrainState waits for a DrainState, and checks it.
+func (a *agent) wantDrainState(want *agentv1.DrainState) {
 	a.h.t.Helper()
 	got := next(a, "a drain state", a.drains)
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
@@ -36,22 +36,22 @@ func TestDrainState(t *testing.T) {
 		a := h.pod("1")
 		a.mustJoin()
 		a.connect(false)
-		a.toDrain(&agentv1.DrainState{})
+		a.wantDrainState(&agentv1.DrainState{})
 		put(&mesh.Drain{Node: "node a goes"})
-		a.toDrain(&agentv1.DrainState{Node: "node a goes"})
+		a.wantDrainState(&agentv1.DrainState{Node: "node a goes"})
 		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"})
-		a.toDrain(&agentv1.DrainState{Node: "node a goes", ServesOn: "there is no other"})
+		a.wantDrainState(&agentv1.DrainState{Node: "node a goes", ServesOn: "there is no other"})
 		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"}) // unchanged, so nothing is sent
 		put(&mesh.Drain{Terminating: true, Administrator: "pod is drained"})
-		a.toDrain(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
+		a.wantDrainState(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
 
 		a.leave()
 		a.connect(false) // another replica may have sent another state
-		a.toDrain(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
+		a.wantDrainState(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
 		put(nil)
-		a.toDrain(&agentv1.DrainState{})
+		a.wantDrainState(&agentv1.DrainState{})
 		if len(a.drains) > 0 {
-			t.Errorf("told twice: %v", <-a.drains)
+			t.Errorf("sent twice: %v", <-a.drains)
 		}
 	})
 }
@@ -63,7 +63,7 @@ func TestAdministratorDrains(t *testing.T) {
 		h := newHarness(t, nil)
 		h.fill("web-1")
 		a := h.joined("web-1")
-		a.toDrain(&agentv1.DrainState{})
+		a.wantDrainState(&agentv1.DrainState{})
 		set := func(reason *string, before string) {
 			t.Helper()
 			_, p := h.builder.View().Proxy("default/web-1")
@@ -74,24 +74,24 @@ func TestAdministratorDrains(t *testing.T) {
 		long := "new disk " + strings.Repeat("x", 300)
 		text := "dataplane is drained: " + long[:256]
 		set(&long, "")
-		a.toDrain(&agentv1.DrainState{Administrator: text})
+		a.wantDrainState(&agentv1.DrainState{Administrator: text})
 		h.becomes("web", meshview.Draining, meshview.NoReason)
 		a.leave()
 		h.restart()
 		h.fill("web-1")
 		a.connect(false) // ends only the agent's own drain
-		a.toDrain(&agentv1.DrainState{Administrator: text})
+		a.wantDrainState(&agentv1.DrainState{Administrator: text})
 		set(new(""), text)
-		a.toDrain(&agentv1.DrainState{Administrator: "dataplane is drained"})
+		a.wantDrainState(&agentv1.DrainState{Administrator: "dataplane is drained"})
 		set(nil, "dataplane is drained")
-		a.toDrain(&agentv1.DrainState{})
+		a.wantDrainState(&agentv1.DrainState{})
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		set(nil, "")
 	})
 }
 
-// TestRecordOfADrainIsBad begins with records that a disk failure may leave: the proxy is drained, and its agent gets
-// the DrainState.
+// TestRecordOfADrainIsBad starts with records as a disk failure may leave them: the proxy is drained, and its agent
+// gets the DrainState.
 func TestRecordOfADrainIsBad(t *testing.T) {
 	tests := map[string]struct{ record, text string }{
 		"not UTF-8": {"new \xff disk\n", "dataplane is drained: new ? disk"},
@@ -110,7 +110,7 @@ func TestRecordOfADrainIsBad(t *testing.T) {
 			h.restart()
 			h.fill("web-1")
 			a.connect(false)
-			a.toDrain(&agentv1.DrainState{Administrator: tc.text})
+			a.wantDrainState(&agentv1.DrainState{Administrator: tc.text})
 		})
 	}
 }

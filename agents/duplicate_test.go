@@ -44,18 +44,18 @@ func TestWhoGetsTheSession(t *testing.T) {
 			second := *first
 			first.hello(tc.first, tc.draining)
 			if first.receive().GetWelcome() == nil {
-				t.Fatal("the first agent is not welcomed")
+				t.Fatal("the first agent gets no Welcome")
 			}
 			h.eventually("the session is known", func() bool { return len(h.server.Agents()) == 1 })
 			second.hello(tc.second, false)
 			if tc.stays || tc.dead {
 				if first.receive().GetPing() == nil {
-					t.Fatal("the first agent is not asked whether it lives")
+					t.Fatal("the first agent gets no ping")
 				}
 			}
 			if !tc.stays {
 				if second.receive().GetWelcome() == nil {
-					t.Error("the second agent is not welcomed")
+					t.Error("the second agent gets no Welcome")
 				}
 				wantStatus(t, first.ending(), codes.Aborted, "has taken over")
 				return
@@ -63,17 +63,17 @@ func TestWhoGetsTheSession(t *testing.T) {
 			first.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
 			wantStatus(t, second.ending(), codes.AlreadyExists, "duplicate: another agent with this name")
 			if d := first.receive().GetDuplicate(); d.GetAddress() != "127.0.0.1" {
-				t.Errorf("the first agent hears of %v", d)
+				t.Errorf("the first agent gets %v", d)
 			}
 			if text := h.server.States()["default/web-1"].GetRefusal(); text == "" {
-				t.Error("people do not hear of it")
+				t.Error("the admin API does not show it")
 			}
 			// A third process joins with its token, and is rejected before it has a certificate.
 			third := h.agent("web-1")
 			joins := make(chan error, 1)
 			go func() { joins <- third.joinAs("c") }()
 			if first.receive().GetPing() == nil {
-				t.Fatal("the first agent is not asked again")
+				t.Fatal("the first agent gets no second ping")
 			}
 			first.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
 			wantStatus(t, <-joins, codes.AlreadyExists, "duplicate")
@@ -81,8 +81,8 @@ func TestWhoGetsTheSession(t *testing.T) {
 	}
 }
 
-// TestRefusalGoesWithTheSession has a second agent be rejected and exit, and then the first one be killed: only the
-// loss of the first one is shown.
+// TestRefusalGoesWithTheSession rejects a second agent, which exits, and then kills the first one: only the loss of
+// the first one is shown.
 func TestRefusalGoesWithTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, first := joined(t, nil)
@@ -96,7 +96,7 @@ func TestRefusalGoesWithTheSession(t *testing.T) {
 		first.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
 		wantStatus(t, second.ending(), codes.AlreadyExists, "duplicate")
 		if s := h.server.States()["default/web-1"]; s.GetPhase() != adminv1.AgentState_CONNECTED || s.GetRefusal() == "" {
-			t.Errorf("with two agents the state is %v, want CONNECTED, and why the other one is refused", s)
+			t.Errorf("with two agents the state is %v, want CONNECTED, with the reason of the rejection", s)
 		}
 		second.leave()
 		first.leave()
@@ -128,7 +128,7 @@ func TestRefusedAgentGetsTheSession(t *testing.T) {
 		third := *first // the second one again, while the first one drains
 		third.hello("b", false)
 		if third.receive().GetWelcome() == nil {
-			t.Fatal("it is not welcomed")
+			t.Fatal("it gets no Welcome")
 		}
 		synctest.Wait()
 		if s := h.server.States()["default/web-1"]; s.GetPhase() != adminv1.AgentState_CONNECTED || s.GetRefusal() != "" {

@@ -10,12 +10,12 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// knows waits until the agent receives Endpoints that are ready for want "", otherwise with the reason want.
-func (a *agent) knows(want string) {
+// wantEndpoints waits until the agent receives Endpoints that are ready for want "", otherwise with the reason want.
+func (a *agent) wantEndpoints(want string) {
 	a.h.t.Helper()
 	for {
 		e := a.receive().GetEndpoints()
-		a.h.t.Logf("told %v of its endpoints, want %q", e, want)
+		a.h.t.Logf("its endpoints are %v, want %q", e, want)
 		if e != nil && e.GetReady() == (want == "") && strings.Contains(e.GetReason(), want) {
 			return
 		}
@@ -28,19 +28,19 @@ func TestEndpointsUntilTheyAreReady(t *testing.T) {
 		a.features = append(a.features, "endpoints")
 		h.server.ObserveListeners("default/web-1", observed.Listeners{})
 		a.connect(false)
-		a.knows("envoy has not accepted the listener at 10.0.0.1:8080 yet")
+		a.wantEndpoints("envoy has not accepted the listener at 10.0.0.1:8080 yet")
 		h.server.ObserveListeners("default/web-1", accepted(web))
-		a.knows("10.0.0.1:8080 is not ready: " + notReported)
-		a.says(web + " connection refused")
-		a.knows("10.0.0.1:8080 is not ready: " + failed + "connection refused")
-		a.says(web)
-		a.knows("")
+		a.wantEndpoints("10.0.0.1:8080 is not ready: " + notReported)
+		a.reportApplications(web + " connection refused")
+		a.wantEndpoints("10.0.0.1:8080 is not ready: " + failed + "connection refused")
+		a.reportApplications(web)
+		a.wantEndpoints("")
 
 		// Endpoints that the Dataplane declares not ready do not count.
 		h.put(withProbe(func(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].Health = &mesh.Health{Ready: new(bool)} }))
 		h.becomes("web", meshview.NotReady, meshview.DeclaredNotReady)
 		a.heard()
-		a.hearsNothing("nothing is waited for")
+		a.wantNothing("nothing is waited for")
 	})
 }
 
@@ -61,15 +61,15 @@ func TestEndpointsAreOnTheirWay(t *testing.T) {
 		a.features = append(a.features, "endpoints")
 		a.mustJoin()
 		a.connect(false)
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
-		a.knows("on its way to other proxies")
+		a.wantEndpoints("on its way to other proxies")
 		a.heard()
-		a.hearsNothing("the change is on its way")
+		a.wantNothing("the change is on its way")
 		for len(taken) > 0 {
 			(<-taken)()
 		}
-		a.knows("")
+		a.wantEndpoints("")
 	})
 }
 
@@ -78,6 +78,6 @@ func TestEndpointsAreForAgentsThatReadThem(t *testing.T) {
 		_, a := joined(t, nil)
 		a.connect(false)
 		a.heard()
-		a.hearsNothing("the agent lacks the feature")
+		a.wantNothing("the agent lacks the feature")
 	})
 }

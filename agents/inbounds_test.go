@@ -12,12 +12,12 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// told waits for an Inbounds message, and checks it: "" means that all are accepted.
-func (a *agent) told(want string) {
+// wantInbounds waits for an Inbounds message, and checks it: "" means that all are accepted.
+func (a *agent) wantInbounds(want string) {
 	a.h.t.Helper()
 	m := next(a, "the state of its inbounds", a.inbounds)
 	if m.GetAccepted() != (want == "") || !strings.Contains(m.GetReason(), want) {
-		a.h.t.Fatalf("told %v, want %q", m, want)
+		a.h.t.Fatalf("sent %v, want %q", m, want)
 	}
 }
 
@@ -35,26 +35,26 @@ func TestInboundsFollowWhatEnvoyAccepts(t *testing.T) {
 		h, a := joined(t, nil)
 		h.server.ObserveListeners(id, observed.Listeners{})
 		a.connect(false)
-		a.told("has not accepted the listener at 10.0.0.1:8080 yet")
+		a.wantInbounds("has not accepted the listener at 10.0.0.1:8080 yet")
 		h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
 
 		h.server.ObserveListeners(id, observed.Listeners{
 			Refused: map[netip.AddrPort]string{netip.MustParseAddrPort("10.0.0.1:8080"): "cannot bind", netip.MustParseAddrPort("[::]:15006"): "no IPv6"},
 		})
-		a.told("envoy refuses the listener at 10.0.0.1:8080: cannot bind")
+		a.wantInbounds("envoy refuses the listener at 10.0.0.1:8080: cannot bind")
 
 		h.server.ObserveListeners(id, accepted("10.0.0.1:8080"))
-		a.told("")
+		a.wantInbounds("")
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 
 		two := dataplane("default", "web-1", "web")
 		two.Spec.Networking.Inbound = append(two.Spec.Networking.Inbound, mesh.Inbound{Port: 9090, Tags: mesh.Tags{mesh.TagService: "more"}})
 		h.put(two)
-		a.told("10.0.0.1:9090")
+		a.wantInbounds("10.0.0.1:9090")
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		h.becomes("more", meshview.NotReady, meshview.ListenerNotAccepted)
 		h.put(dataplane("default", "web-1", "web"))
-		a.told("")
+		a.wantInbounds("")
 	})
 }
 
@@ -121,7 +121,7 @@ func TestInboundsAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
 		a.connect(false)
-		a.told("")
+		a.wantInbounds("")
 		a.leave()
 		h.restart()
 		h.put(dataplane("default", "web-1", "web"))
@@ -132,7 +132,7 @@ func TestInboundsAfterARestart(t *testing.T) {
 			t.Fatalf("got %v, want DrainRecorded", m)
 		}
 		if len(a.inbounds) > 0 {
-			t.Errorf("told %v, and nothing is known", <-a.inbounds)
+			t.Errorf("sent %v, although nothing is known", <-a.inbounds)
 		}
 	})
 }

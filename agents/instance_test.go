@@ -93,7 +93,7 @@ func TestDeletedPodIsNotItsSuccessor(t *testing.T) {
 		}
 		old.connect(true)
 		if err := old.renew(); err != nil {
-			t.Errorf("Renew of a pod that is there: %v", err)
+			t.Errorf("Renew of an existing pod: %v", err)
 		}
 
 		h.has("2")
@@ -121,7 +121,7 @@ func TestDeletedPodIsNotItsSuccessor(t *testing.T) {
 			t.Error(err)
 		}
 		if names, _ := h.state.List("."); len(names) != 5 { // serving CA with copies, token key, CAs
-			t.Errorf("the state has %v, want nothing of a pod", names)
+			t.Errorf("the state has %v, want nothing about a pod", names)
 		}
 	})
 }
@@ -138,7 +138,7 @@ func TestWhatReplicasAreToldOfAPod(t *testing.T) {
 		old.connect(true)
 		old.report()
 		if m := h.server.Proxy(id); m.GetInstance() != "1" || !m.GetSession().GetOpen() || m.GetCertificate().GetSerial() == "" {
-			t.Errorf("told is %v", m)
+			t.Errorf("reported %v", m)
 		}
 		old.leave()
 		h.eventually("the session is told as ended", func() bool { return !h.server.Proxy(id).GetSession().GetOpen() })
@@ -148,7 +148,7 @@ func TestWhatReplicasAreToldOfAPod(t *testing.T) {
 		h.server.ObserveListeners(id, observed.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, Since: time.Now()})
 		h.server.Heard(id) // another replica has sent a report
 		if m := h.server.Proxy(id); m.GetInstance() != "2" || len(m.GetListeners().GetAccepted()) != 1 {
-			t.Errorf("told is %v", m)
+			t.Errorf("reported %v", m)
 		}
 	})
 }
@@ -227,12 +227,12 @@ func TestRefusalsAreTold(t *testing.T) {
 			code          string
 		}{{false, "", false, "Unauthenticated"}, {false, "", true, "FailedPrecondition"}, {true, "1", true, "FailedPrecondition"}, {true, "1", false, "PermissionDenied"}}
 		if len(h.refused) != len(want) {
-			t.Fatalf("told of %+v, want %d refusals", h.refused, len(want))
+			t.Fatalf("got %+v, want %d rejections", h.refused, len(want))
 		}
 		for i, r := range h.refused {
 			if r.Mesh != "default" || r.Dataplane != "db-0.shop" || r.Authenticated != want[i].authenticated || r.Instance != want[i].instance || r.Waiting != want[i].waiting ||
 				r.Code != want[i].code || net.ParseIP(r.Peer) == nil || r.Reason == "" {
-				t.Errorf("refusal %d = %+v, want %+v", i, r, want[i])
+				t.Errorf("rejection %d = %+v, want %+v", i, r, want[i])
 			}
 		}
 	})

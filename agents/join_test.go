@@ -22,7 +22,7 @@ import (
 func wantStatus(t *testing.T, err error, code codes.Code, text string) {
 	t.Helper()
 	if got := status.Convert(err); got.Code() != code || !strings.Contains(got.Message(), text) {
-		t.Errorf("status = %s %q, want %s that says %q", got.Code(), got.Message(), code, text)
+		t.Errorf("status = %s %q, want %s with %q", got.Code(), got.Message(), code, text)
 	}
 }
 
@@ -72,14 +72,14 @@ func TestJoinRefuses(t *testing.T) {
 			}
 			_, err := agentv1.NewAgentServiceClient(conn).Join(wait.Context(t), tc.request)
 			if got := status.Convert(err); got.Code() != tc.code || !strings.Contains(got.Message(), tc.text) {
-				t.Errorf("%s: Join() = %v, want %s that says %q", name, err, tc.code, tc.text)
+				t.Errorf("%s: Join() = %v, want %s with %q", name, err, tc.code, tc.text)
 			}
 			if token := tc.request.GetToken(); token != "" && strings.Contains(status.Convert(err).Message(), token) {
-				t.Errorf("%s: the error has the token in it", name)
+				t.Errorf("%s: the error contains the token", name)
 			}
 		}
 		if got := h.metric("sonde_agents_joins_total", "PermissionDenied"); got != 3 {
-			t.Errorf("joins refused with PermissionDenied = %v, want 3", got)
+			t.Errorf("joins rejected with PermissionDenied = %v, want 3", got)
 		}
 	})
 }

@@ -62,14 +62,14 @@ func (r *restarts) takeHeld(t testing.TB) int {
 	r.held = nil
 	for _, id := range told {
 		if id != db0ID {
-			t.Errorf("it was told of %s", id)
+			t.Errorf("Held(%s) was called", id)
 		}
 	}
 	return len(told)
 }
 
-// wasTold waits until Held was called this number of times, and not more often.
-func (r *restarts) wasTold(h *podHarness, times int) {
+// wantHeldCalls waits until Held was called this number of times, and not more often.
+func (r *restarts) wantHeldCalls(h *podHarness, times int) {
 	h.t.Helper()
 	told := 0
 	h.eventually(fmt.Sprintf("it is told %d times", times), func() bool {
@@ -77,7 +77,7 @@ func (r *restarts) wasTold(h *podHarness, times int) {
 		return told >= times
 	})
 	if told > times {
-		h.t.Errorf("it was told %d times, want %d", told, times)
+		h.t.Errorf("Held was called %d times, want %d", told, times)
 	}
 }
 
@@ -144,15 +144,15 @@ func TestHeldLivenessOfAPod(t *testing.T) {
 		a.holds(heldFor("app", time.Minute), heldFor("cache", 0))
 		h.known(h.heldSince("app", time.Minute), h.heldSince("cache", 0))
 		h.is(meshview.Draining, meshview.LivenessHeld)
-		r.wasTold(h, 1)
+		r.wantHeldCalls(h, 1)
 		if told := h.server.Proxy(db0ID).GetLiveness().GetSaid().GetHeld(); len(told) != 2 || told[0].GetFailing().AsDuration() < time.Minute || told[1].GetContainer() != "cache" {
-			t.Errorf("other replicas are told %v", told)
+			t.Errorf("other replicas get %v", told)
 		}
 
 		a.holds(heldFor("app", time.Minute), heldFor("cache", 0))
 		a.heard()
 		if n := r.takeHeld(t); n != 0 {
-			t.Errorf("it was told of what it knows %d times", n)
+			t.Errorf("Held was called %d times without a change", n)
 		}
 		granted := heldFor("app", time.Minute)
 		granted.Grant = "g-2"
@@ -161,7 +161,7 @@ func TestHeldLivenessOfAPod(t *testing.T) {
 		want.grant = "g-2"
 		h.known(want)
 		h.is(meshview.Draining, meshview.LivenessHeld)
-		r.wasTold(h, 1)
+		r.wantHeldCalls(h, 1)
 
 		a.holds()
 		h.known()
@@ -189,12 +189,12 @@ func TestHeldLivenessOutlivesASession(t *testing.T) {
 		a.holds(heldFor("cache", 0))
 		h.known(h.heldSince("cache", 0))
 
-		r.wasTold(h, 2)
+		r.wantHeldCalls(h, 2)
 		h.has("2")
 		h.known()
-		r.wasTold(h, 1)
+		r.wantHeldCalls(h, 1)
 		if m := h.server.Proxy(db0ID); m.GetLiveness() != nil {
-			t.Errorf("other replicas are told %v of its successor", m)
+			t.Errorf("other replicas get %v about its successor", m)
 		}
 		h.eventually("its successor is not held", func() bool {
 			_, p := h.builder.View().Proxy(db0ID)
@@ -209,10 +209,10 @@ func TestHeldLivenessOfAPodThatIsGone(t *testing.T) {
 		a.connect(false)
 		a.holds(heldFor("app", 0))
 		h.known(h.heldSince("app", 0))
-		r.wasTold(h, 1)
+		r.wantHeldCalls(h, 1)
 		h.builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: "default", Name: "db-0.shop"})
 		h.known()
-		r.wasTold(h, 1)
+		r.wantHeldCalls(h, 1)
 	})
 }
 
@@ -244,7 +244,7 @@ func TestLivenessRefuses(t *testing.T) {
 			a.connect(false)
 			a.holds(tc.held...)
 			if got := status.Convert(a.ending()); got.Code() != codes.InvalidArgument || !strings.Contains(got.Message(), tc.want) {
-				t.Errorf("%s: the session ends with %v, want InvalidArgument that says %q", name, got, tc.want)
+				t.Errorf("%s: the session ends with %v, want InvalidArgument with %q", name, got, tc.want)
 			}
 			a.leave()
 		}
@@ -292,7 +292,7 @@ func TestLivenessIsHeardOnceASecond(t *testing.T) {
 		}
 		h.eventually("the last message is heard", heard("last"))
 		if told, took := r.takeHeld(t), time.Since(began); told != int(took/time.Second)+1 || took < 2*time.Second {
-			t.Errorf("the decision is told %d times in %s of 41 messages, want one at once and one a second", told, took)
+			t.Errorf("Held was called %d times in %s for 41 messages, want one at once and one a second", told, took)
 		}
 		a.holds(heldFor("end", time.Minute))
 		if err := a.stream.CloseSend(); err != nil { // before it is processed
@@ -309,7 +309,7 @@ func TestAgentsAreToldOfRestarts(t *testing.T) {
 		r.set(db0ID, first)
 		a.connect(false)
 		if m := a.receive(); !proto.Equal(m.GetRestarts(), first) {
-			t.Fatalf("got %v, want what holds", m)
+			t.Fatalf("got %v, want the current decisions", m)
 		}
 		h.server.WakeRestarts("default/other")
 		h.server.WakeRestarts(db0ID)
@@ -325,12 +325,12 @@ func TestAgentsAreToldOfRestarts(t *testing.T) {
 		a.features = slices.DeleteFunc(a.features, func(f string) bool { return f == agentv1.FeatureRestartGrants })
 		a.connect(false)
 		a.heard()
-		a.hearsNothing("it lacks the feature")
+		a.wantNothing("it lacks the feature")
 	})
 }
 
-// welcomed opens a session, and returns the features of the control plane.
-func (a *agent) welcomed() []string {
+// welcomeFeatures opens a session, and returns the features of the control plane.
+func (a *agent) welcomeFeatures() []string {
 	a.h.t.Helper()
 	a.open()
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{Features: a.features, InUse: a.inUse()}}})
@@ -340,8 +340,8 @@ func (a *agent) welcomed() []string {
 func TestRestartGrantsAreOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, a := guardedPod(t)
-		if features := a.welcomed(); !slices.Contains(features, agentv1.FeatureRestartGrants) {
-			t.Errorf("features are %v", features)
+		if features := a.welcomeFeatures(); !slices.Contains(features, agentv1.FeatureRestartGrants) {
+			t.Errorf("features %v", features)
 		}
 	})
 }
@@ -355,8 +355,8 @@ func TestLivenessIsIgnored(t *testing.T) {
 			h.has("1")
 			a := h.pod("1")
 			a.mustJoin()
-			if features := a.welcomed(); slices.Contains(features, agentv1.FeatureRestartGrants) {
-				t.Errorf("features are %v", features)
+			if features := a.welcomeFeatures(); slices.Contains(features, agentv1.FeatureRestartGrants) {
+				t.Errorf("features %v", features)
 			}
 			return h.harness, a
 		},
@@ -373,7 +373,7 @@ func TestLivenessIsIgnored(t *testing.T) {
 			a.holds(heldFor("app", 0))
 			h.eventually("it is counted", func() bool { return h.metric("sonde_agents_unknown_messages_total", "") == before+1 })
 			if all := h.server.PodLiveness(); len(all) > 0 {
-				t.Errorf("held are %v", all)
+				t.Errorf("held containers %v", all)
 			}
 		})
 	}

@@ -13,12 +13,12 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// toldOutbounds waits for an Outbounds message, and checks it: "" means that all are accepted.
-func (a *agent) toldOutbounds(want string) {
+// wantOutbounds waits for an Outbounds message, and checks it: "" means that all are accepted.
+func (a *agent) wantOutbounds(want string) {
 	a.h.t.Helper()
 	m := next(a, "the state of its outbounds", a.outbounds)
 	if m.GetAccepted() != (want == "") || !strings.Contains(m.GetReason(), want) {
-		a.h.t.Fatalf("told %v, want %q", m, want)
+		a.h.t.Fatalf("sent %v, want %q", m, want)
 	}
 }
 
@@ -51,18 +51,18 @@ func TestOutboundsFollowWhatEnvoyAccepts(t *testing.T) {
 		inbound := mesh.Inbound{Port: 8080, Tags: mesh.Tags{mesh.TagService: "web"}}
 		h, a := joinedCaller(t, caller(inbound))
 		a.connect(false)
-		a.toldOutbounds("envoy has not accepted the listener at 127.0.0.1:10001 yet")
+		a.wantOutbounds("envoy has not accepted the listener at 127.0.0.1:10001 yet")
 		l := accepted("10.0.0.1:8080")
 		l.Refused = map[netip.AddrPort]string{at: "cannot bind"}
 		h.server.ObserveListeners(id, l)
-		a.toldOutbounds("envoy refuses the listener at 127.0.0.1:10001: cannot bind")
-		a.told("has not accepted")
-		a.told("")
+		a.wantOutbounds("envoy refuses the listener at 127.0.0.1:10001: cannot bind")
+		a.wantInbounds("has not accepted")
+		a.wantInbounds("")
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		l = accepted("10.0.0.1:8080")
 		l.Outbounds = []netip.AddrPort{at}
 		h.server.ObserveListeners(id, l)
-		a.toldOutbounds("")
+		a.wantOutbounds("")
 	})
 }
 
@@ -87,12 +87,12 @@ func TestOutboundsAfterARestart(t *testing.T) {
 			h.synced()
 			a.connect(false)
 			if tc.want != "" {
-				a.toldOutbounds(tc.want)
+				a.wantOutbounds(tc.want)
 				return
 			}
 			synctest.Wait()
 			if len(a.outbounds) > 0 {
-				t.Errorf("told %v, and nothing is known", <-a.outbounds)
+				t.Errorf("sent %v, although nothing is known", <-a.outbounds)
 			}
 		})
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// askedFor waits for a Probes message, and checks the probes that the agent takes part in.
-func (a *agent) askedFor(want *agentv1.Probes) {
+// wantProbes waits for a Probes message, and checks the probes that the agent takes part in.
+func (a *agent) wantProbes(want *agentv1.Probes) {
 	a.h.t.Helper()
 	got := next(a, "the probes", a.probes)
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
@@ -80,7 +80,7 @@ func TestProbesOfAWrittenDataplane(t *testing.T) {
 			h.put(probed(tc.change))
 			h.synced()
 			a := h.joined("web-1")
-			a.askedFor(tc.want)
+			a.wantProbes(tc.want)
 		})
 	}
 }
@@ -89,28 +89,28 @@ func TestProbesFollowTheDataplane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
 		a.connect(false)
-		a.askedFor(&agentv1.Probes{})
+		a.wantProbes(&agentv1.Probes{})
 		h.put(probed(same))
-		a.askedFor(allProbes)
+		a.wantProbes(allProbes)
 		h.put(probed(func(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].ServicePort = 28080 }))
 		moved := proto.CloneOf(allProbes)
 		moved.Paths[0].Application, moved.Ports[1].Application = "127.0.0.1:28080", "127.0.0.1:28080"
-		a.askedFor(moved)
+		a.wantProbes(moved)
 		h.put(probed(func(d *mesh.Dataplane) { d.Labels = nil }))
-		a.askedFor(&agentv1.Probes{})
+		a.wantProbes(&agentv1.Probes{})
 		h.put(probed(same))
-		a.askedFor(allProbes)
+		a.wantProbes(allProbes)
 		h.put(dataplane("default", "web-1", "web"))
-		a.askedFor(&agentv1.Probes{})
+		a.wantProbes(&agentv1.Probes{})
 
 		a.leave()
 		a.connect(true) // the agent's earlier state may be outdated
-		a.askedFor(&agentv1.Probes{})
+		a.wantProbes(&agentv1.Probes{})
 		if m := a.receive(); m.GetDrainRecorded() == nil {
 			t.Fatalf("got %v, want DrainRecorded", m)
 		}
 		if len(a.probes) > 0 {
-			t.Errorf("told twice: %v", <-a.probes)
+			t.Errorf("sent twice: %v", <-a.probes)
 		}
 	})
 }
@@ -125,14 +125,14 @@ func TestAgentTooOldForPerPortProbes(t *testing.T) {
 				a.features = append(a.features, "probe-ports")
 			}
 			a.connect(false)
-			a.askedFor(&agentv1.Probes{})
+			a.wantProbes(&agentv1.Probes{})
 			h.put(probed(same))
-			a.askedFor(allProbes)
+			a.wantProbes(allProbes)
 			h.put(probed(func(d *mesh.Dataplane) { d.Spec.TCPProbes = nil }))
-			a.askedFor(&agentv1.Probes{Http: allProbes.GetHttp(), Paths: allProbes.GetPaths()})
+			a.wantProbes(&agentv1.Probes{Http: allProbes.GetHttp(), Paths: allProbes.GetPaths()})
 			lines := h.log.Lines("level=WARN", warning)
 			if old && len(lines) != 1 || !old && len(lines) > 0 {
-				t.Errorf("an old agent: %t, logged %q", old, lines)
+				t.Errorf("old agent: %t, logged %q", old, lines)
 			}
 		}
 	})
@@ -152,7 +152,7 @@ func TestProbesOfAPodAreInItsTable(t *testing.T) {
 		}
 		a.report()
 		if len(a.probes) > 0 {
-			t.Errorf("told %v", <-a.probes)
+			t.Errorf("sent %v", <-a.probes)
 		}
 	})
 }

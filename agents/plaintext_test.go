@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// hasCounted returns an agent's report of so many requests.
+// hasCounted returns an agent's report of that many requests.
 func hasCounted(n uint64, asked bool) *agentv1.AgentMessage {
 	said := &agentv1.Plaintext{Asked: asked, Inbounds: []*agentv1.PlaintextInbound{{
 		Port: 8080, Requests: true, Sources: []*agentv1.PlaintextSource{{
@@ -31,7 +31,7 @@ func TestAgentsAreAskedForPlaintext(t *testing.T) {
 	tests := map[string]struct {
 		features []string
 		asked    bool
-		answer   *agentv1.AgentMessage // nil for none
+		answer   *agentv1.AgentMessage // nil for no answer
 		want     uint64
 		fresh    bool
 		after    time.Duration
@@ -54,21 +54,21 @@ func TestAgentsAreAskedForPlaintext(t *testing.T) {
 				result := make(chan map[mesh.ID]bool, 1)
 				go func() { result <- h.server.RefreshPlaintext(context.Background(), []string{"default", "other"}) }()
 				if tc.asked && a.receive().GetAskPlaintext() == nil {
-					t.Fatal("the agent is not asked")
+					t.Fatal("the agent gets no query")
 				}
 				if tc.answer != nil {
 					a.send(tc.answer)
 				}
 				fresh := slices.Collect(maps.Keys(<-result))
 				if got := time.Since(began); got != tc.after {
-					t.Errorf("it takes %s, want %s", got, tc.after)
+					t.Errorf("it took %s, want %s", got, tc.after)
 				}
 				if diff := cmp.Diff(map[bool][]mesh.ID{true: {"default/web-1"}}[tc.fresh], fresh); diff != "" {
-					t.Errorf("who has answered (-want +got):\n%s", diff)
+					t.Errorf("agents with an answer (-want +got):\n%s", diff)
 				}
 				proxies, _, _ := h.server.Plaintext("default")
 				if got := proxies["default/web-1"].Ports[0].Sources[netip.MustParseAddr("10.0.0.9")].Count; got != tc.want {
-					t.Errorf("%d requests are known, want %d", got, tc.want)
+					t.Errorf("%d requests counted, want %d", got, tc.want)
 				}
 			})
 		})
@@ -91,11 +91,11 @@ func TestAgentsOfOtherMeshesAreNotAsked(t *testing.T) {
 			}
 		}()
 		if a.receive().GetAskPlaintext() == nil {
-			t.Fatal("the agent is not asked")
+			t.Fatal("the agent gets no query")
 		}
 		a.send(hasCounted(7, true))
 		if got := <-said; got != 7 {
-			t.Errorf("other replicas are told of %d requests, want 7", got)
+			t.Errorf("other replicas get %d requests, want 7", got)
 		}
 	})
 }

@@ -34,7 +34,7 @@ func TestProbeFailuresAreThoseOfTheCaller(t *testing.T) {
 		}))
 		proxy, f := <-from, <-told
 		if proxy.Mesh != "default" || proxy.Dataplane != "web-1" || f.GetContainer() != "app" || f.GetProbe() != "liveness" || f.GetCount() != 3 {
-			t.Errorf("told is %v of %+v", f, proxy)
+			t.Errorf("reported %v of %+v", f, proxy)
 		}
 		if len(f.GetClass()) != 64 || len(f.GetReason()) != 512 {
 			t.Errorf("class and reason have %d and %d bytes", len(f.GetClass()), len(f.GetReason()))

@@ -68,13 +68,13 @@ func (a *agent) answer(ctx context.Context, parts ...*agentv1.AnswerPart) error 
 	return err
 }
 
-// asked returns the query that the agent receives.
-func (a *agent) asked() string {
+// nextQuery returns the query that the agent receives.
+func (a *agent) nextQuery() string {
 	a.h.t.Helper()
 	for {
 		if q := a.receive().GetQuery(); q != nil {
 			if q.GetView() != string(mesh.ViewStats) {
-				a.h.t.Errorf("asked for %q", q.GetView())
+				a.h.t.Errorf("queried for %q", q.GetView())
 			}
 			return q.GetId()
 		}
@@ -88,7 +88,7 @@ func TestQuery(t *testing.T) {
 		a := h.joined("web-1")
 		for range 2 { // the second is independent of the first
 			q := h.query(t.Context(), "web-1")
-			err := a.answer(limited(t), &agentv1.AnswerPart{Query: a.asked(), Data: []byte("a: 1\n")}, &agentv1.AnswerPart{Data: []byte("b: 2\n")})
+			err := a.answer(limited(t), &agentv1.AnswerPart{Query: a.nextQuery(), Data: []byte("a: 1\n")}, &agentv1.AnswerPart{Data: []byte("b: 2\n")})
 			if err != nil {
 				t.Errorf("Answer() = %v", err)
 			}
@@ -147,7 +147,7 @@ func TestQueryFails(t *testing.T) {
 			}, "the agent of default/web-1 aborted its answer: context canceled", codes.Canceled},
 		} {
 			q := h.query(t.Context(), "web-1")
-			if err := tc.answer(a.asked(), q.begun); status.Code(err) != tc.code {
+			if err := tc.answer(a.nextQuery(), q.begun); status.Code(err) != tc.code {
 				t.Errorf("%s: Answer() = %v, want %v", name, err, tc.code)
 			}
 			if err := q.end(t); status.Code(err) == codes.Unknown || status.Convert(err).Message() != tc.want {
@@ -164,7 +164,7 @@ func TestAnswersThatAreRefused(t *testing.T) {
 		a, other := h.joined("web-1"), h.joined("web-2")
 		limited := limited(t)
 		q := h.query(t.Context(), "web-1")
-		id := a.asked()
+		id := a.nextQuery()
 		for name, answer := range map[string]func() error{
 			"of another proxy":      func() error { return other.answer(limited, part(id)...) },
 			"to an unknown query":   func() error { return a.answer(limited, part("0")...) },
@@ -173,7 +173,7 @@ func TestAnswersThatAreRefused(t *testing.T) {
 			"without a certificate": func() error { return (&agent{h: h}).answer(limited, part(id)...) },
 		} {
 			if err := answer(); err == nil {
-				t.Errorf("an answer %s is taken", name)
+				t.Errorf("an answer %s is accepted", name)
 			}
 		}
 		if err := a.answer(limited, part(id)...); err != nil {
@@ -195,7 +195,7 @@ func TestQueryThatNobodyAnswers(t *testing.T) {
 		a := h.joined("web-1")
 		ctx, cancel := context.WithCancel(t.Context())
 		q := h.query(ctx, "web-1")
-		id := a.asked()
+		id := a.nextQuery()
 		cancel()
 		if err := q.end(t); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "has not answered in time") {
 			t.Errorf("Query() = %v", err)
@@ -212,7 +212,7 @@ func TestQueryThatNobodyAnswers(t *testing.T) {
 		old.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{Version: &agentv1.Version{Sonde: "0.0.1"}, InUse: old.inUse()}}})
 		old.receive()
 		if err := h.query(t.Context(), "web-2").end(t); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), `has version "0.0.1", which does not support queries`) {
-			t.Errorf("of an old agent: %v", err)
+			t.Errorf("with an old agent: %v", err)
 		}
 	})
 }
@@ -224,7 +224,7 @@ func TestQueriesAtOnce(t *testing.T) {
 		h.fill("web-1")
 		a := h.joined("web-1")
 		first := h.query(t.Context(), "web-1")
-		a.asked()
+		a.nextQuery()
 		if err := h.query(t.Context(), "web-1").end(t); status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("the second = %v, want ResourceExhausted", err)
 		}

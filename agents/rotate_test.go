@@ -99,11 +99,11 @@ func (h *harness) trust(all ...*agent) {
 	h.t.Helper()
 	for _, from := range all {
 		if _, err := h.authority.Verify([]*x509.Certificate{from.leaf}); err != nil {
-			h.t.Errorf("control plane refuses %s: %v", from.name, err)
+			h.t.Errorf("the control plane rejects %s: %v", from.name, err)
 		}
 		for _, to := range all {
 			if err := accepts(to, from); err != nil {
-				h.t.Errorf("%s refuses %s: %v", to.name, from.name, err)
+				h.t.Errorf("%s rejects %s: %v", to.name, from.name, err)
 			}
 		}
 	}
@@ -163,10 +163,10 @@ func TestRotation(t *testing.T) {
 			h.trust(all...)
 			after := all[0].bundle
 			if len(after.GetRoots()) != 1 || bytes.Equal(after.GetRoots()[0], before.GetRoots()[0]) || after.GetId() == before.GetId() {
-				t.Errorf("bundle after the rotation has %d roots, or it is the old one", len(after.GetRoots()))
+				t.Errorf("the bundle after the rotation has %d roots, or is the old one", len(after.GetRoots()))
 			}
 			if _, err := h.authority.Verify([]*x509.Certificate{old}); err == nil {
-				t.Error("the control plane takes a leaf of the old CA after the rotation")
+				t.Error("the control plane accepts a leaf of the old CA after the rotation")
 			}
 		})
 	}
@@ -240,7 +240,7 @@ func TestForcedRotationPassesOverSilentProxies(t *testing.T) {
 
 		wantStatus(t, all[2].renew(), codes.Unavailable, "") // in the handshake
 		if err := all[2].join(); err != nil {
-			t.Fatalf("the proxy that was passed over joins again: %v", err)
+			t.Fatalf("the skipped proxy joins again: %v", err)
 		}
 		h.trust(all...)
 	})

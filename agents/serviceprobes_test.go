@@ -25,8 +25,8 @@ func (a *agent) askedApplications() *agentv1.ServiceProbes {
 	return next(a, "how to ask the applications", a.serviceProbes)
 }
 
-// says reports the state of inbounds, as "<ip:port> <reason>", or "<ip:port>" for a ready one.
-func (a *agent) says(inbounds ...string) {
+// reportApplications reports the state of inbounds, as "<ip:port> <reason>", or "<ip:port>" for a ready one.
+func (a *agent) reportApplications(inbounds ...string) {
 	a.h.t.Helper()
 	m := &agentv1.Readiness{}
 	for _, text := range inbounds {
@@ -130,7 +130,7 @@ func TestServiceProbesOfADataplane(t *testing.T) {
 			h, a := joined(t, nil)
 			a.connect(false)
 			if m := a.askedApplications(); len(m.GetProbes()) != 0 {
-				t.Fatalf("told %v, and there is no probe", m)
+				t.Fatalf("sent %v without a probe", m)
 			}
 			if tc.want == nil {
 				return
@@ -150,15 +150,15 @@ func TestApplicationOfAProxyThatHasJustJoined(t *testing.T) {
 		h.why(map[string]string{web: notReported})
 		a.connect(false)
 		a.askedApplications()
-		a.says(web + " HTTP probe failed with statuscode: 500")
+		a.reportApplications(web + " HTTP probe failed with statuscode: 500")
 		h.why(map[string]string{web: failed + "HTTP probe failed with statuscode: 500"})
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		h.why(map[string]string{})
 		h.eventually("the line of the log", func() bool { return len(h.log.Lines("application ready", "inbound="+web)) > 0 }) // after the change
 		if lines := h.log.Lines("application ready", "inbound="+web); len(lines) != 1 {
-			t.Errorf("logged is %q", lines)
+			t.Errorf("logged %q", lines)
 		}
 	})
 }
@@ -177,14 +177,14 @@ func TestLastReportHolds(t *testing.T) {
 		h.why(map[string]string{web: notReported})
 
 		a.connect(false)
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		a.leave()
 		restart()
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 
 		a.connect(false)
-		a.says(web + " refused")
+		a.reportApplications(web + " refused")
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 		a.leave()
 		h.why(map[string]string{web: failed + "refused"})
@@ -195,7 +195,7 @@ func TestLastReportHolds(t *testing.T) {
 		a.connect(false) // it has not reported yet
 		a.askedApplications()
 		h.why(map[string]string{web: failed + "refused"})
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 	})
 }
@@ -205,7 +205,7 @@ func TestAgentThatHasDrainedStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joinedWithProbe(t, nil)
 		a.connect(false)
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}})
 		h.becomes("web", meshview.Draining, meshview.NoReason)
@@ -216,7 +216,7 @@ func TestAgentThatHasDrainedStartsAgain(t *testing.T) {
 		a.connect(false)
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 		h.why(map[string]string{web: notReported})
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 	})
 }
@@ -227,26 +227,26 @@ func TestReportBeforeTheFirstView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joinedWithProbe(t, nil)
 		a.connect(false)
-		a.says(web)
+		a.reportApplications(web)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 		a.leave()
 		h.restart()
 		a.connect(false)
-		a.says(web + " refused")
+		a.reportApplications(web + " refused")
 		a.heard()
 		h.put(withProbe(same))
 		h.synced()
 		h.becomes("web", meshview.Ready, meshview.NoReason) // from the report before the restart
 		a.askedApplications()
-		a.says(web + " refused")
+		a.reportApplications(web + " refused")
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 
 		h.delete("web-1")
-		a.says(web)
+		a.reportApplications(web)
 		a.heard()
 		h.put(withProbe(same))
 		if m := a.askedApplications(); len(m.GetProbes()) != 1 {
-			t.Errorf("told %v", m)
+			t.Errorf("sent %v", m)
 		}
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 	})
@@ -267,7 +267,7 @@ func TestProbeOfAnInboundThatServes(t *testing.T) {
 		h.why(map[string]string{"10.0.0.1:9090": notReported})
 		h.becomes("more", meshview.NotReady, meshview.ApplicationNotReady)
 		h.becomes("web", meshview.Ready, meshview.NoReason)
-		a.says(web+" refused", "10.0.0.1:9090")
+		a.reportApplications(web+" refused", "10.0.0.1:9090")
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 		h.becomes("more", meshview.Ready, meshview.NoReason)
 
@@ -295,16 +295,16 @@ func TestAgentThatIsTooOld(t *testing.T) {
 		h.server.ObserveListeners("default/web-1", accepted(web, "10.0.0.1:9090"))
 		h.becomes("more", meshview.Ready, meshview.NoReason)
 		if len(a.serviceProbes) > 0 {
-			t.Errorf("told %v", <-a.serviceProbes)
+			t.Errorf("sent %v", <-a.serviceProbes)
 		}
 		if lines := h.log.Lines("level=WARN", "agent is too old for serviceProbe", "health.ready alone decides"); len(lines) != 1 {
-			t.Errorf("logged is %q", lines)
+			t.Errorf("logged %q", lines)
 		}
 		a.leave() // it is upgraded
 		a.features = []string{"service-probes"}
 		a.connect(false)
 		a.askedApplications()
-		a.says(web + " refused")
+		a.reportApplications(web + " refused")
 		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 	})
 }
@@ -327,7 +327,7 @@ func TestReadinessThatIsWrong(t *testing.T) {
 		virtual.Run(t, name, func(t *testing.T) {
 			_, a := joinedWithProbe(t, nil)
 			a.connect(false)
-			a.says(tc.inbounds...)
+			a.reportApplications(tc.inbounds...)
 			wantStatus(t, a.ending(), codes.InvalidArgument, tc.want)
 		})
 	}
@@ -339,11 +339,11 @@ func TestReadinessOfOthersIsIgnored(t *testing.T) {
 		h, a := joinedWithProbe(t, nil)
 		h.put(dataplane("default", "web-2", "web"))
 		a.connect(false)
-		a.says("10.0.0.1:9090 refused", "10.0.0.2:8080 refused")
-		a.says(web + " " + strings.Repeat("x", 1000))
+		a.reportApplications("10.0.0.1:9090 refused", "10.0.0.2:8080 refused")
+		a.reportApplications(web + " " + strings.Repeat("x", 1000))
 		h.why(map[string]string{web: failed + strings.Repeat("x", 512)})
 		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{}}) // without inbounds
-		a.says(web)
+		a.reportApplications(web)
 		h.why(map[string]string{})
 	})
 }

@@ -86,7 +86,7 @@ func (h *harness) reachable(all ...*agent) {
 	h.t.Helper()
 	for _, a := range all {
 		if err := a.renew(); err != nil {
-			h.t.Errorf("%s does not reach the control plane: %v", a.name, err)
+			h.t.Errorf("%s cannot reach the control plane: %v", a.name, err)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestServingCARotation(t *testing.T) {
 			}
 			before := all[0].servingCA
 			if len(before.GetRoots()) != 1 || before.GetEpoch() <= 0 {
-				t.Fatalf("told %v before any rotation, want the one CA", before)
+				t.Fatalf("sent %v before any rotation, want one CA", before)
 			}
 			h.servingIs(adminv1.Rotation_IDLE)
 			again()
@@ -118,11 +118,11 @@ func TestServingCARotation(t *testing.T) {
 			all[1].obey()
 			all[2].obey()
 			if len(all[0].servingCA.GetRoots()) != 2 || all[0].servingCA.GetEpoch() <= before.GetEpoch() {
-				t.Errorf("told %v in the first step, want both CAs with a higher epoch", all[0].servingCA)
+				t.Errorf("sent %v in the first step, want both CAs with a higher epoch", all[0].servingCA)
 			}
 			got := h.servingIs(adminv1.Rotation_TRUST_BOTH)
 			if !got.GetPaused() {
-				t.Errorf("rotation = %v, want that it waits for its operator", got)
+				t.Errorf("rotation = %v, want it to wait for the operator", got)
 			}
 			h.rotateServing(false, false)
 			again()
@@ -144,7 +144,7 @@ func TestServingCARotation(t *testing.T) {
 			again()
 			after := all[0].servingCA
 			if len(after.GetRoots()) != 1 || slices.Equal(after.GetRoots()[0], before.GetRoots()[0]) {
-				t.Errorf("told %v after the rotation, want the new CA alone", after)
+				t.Errorf("sent %v after the rotation, want only the new CA", after)
 			}
 		})
 	}
@@ -171,7 +171,7 @@ func TestAgentAwayButForOneStep(t *testing.T) {
 		all[2].connect(false)
 		all[2].obey()
 		if len(all[2].servingCA.GetRoots()) != 1 {
-			t.Errorf("told %v, want the new CA alone", all[2].servingCA)
+			t.Errorf("sent %v, want only the new CA", all[2].servingCA)
 		}
 	})
 }
@@ -256,7 +256,7 @@ func TestOutdatedAgentIsWaitedFor(t *testing.T) {
 		h.rotateServing(true, true)
 		got := h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1")
 		if w := got.GetWaiting()[0]; w.GetSilent() || !w.GetOutdated() {
-			t.Errorf("waiting = %v, want an outdated agent that is connected", w)
+			t.Errorf("waiting = %v, want a connected, outdated agent", w)
 		}
 		h.reachable(a)
 		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
@@ -337,7 +337,7 @@ func TestServingCARotationGoesOnAfterAFullDisk(t *testing.T) {
 		full.Store(false)
 		time.Sleep(time.Minute)
 		if got := h.servingIs(adminv1.Rotation_TRUST_BOTH); !got.GetPaused() || len(got.GetOthers()) > 0 {
-			t.Errorf("others = %q, paused %v, want paused alone", got.GetOthers(), got.GetPaused())
+			t.Errorf("others = %q, paused %v, want only paused", got.GetOthers(), got.GetPaused())
 		}
 		full.Store(true)
 		h.rotateServing(false, true)
@@ -357,7 +357,7 @@ func TestAgentAheadIsToldNothing(t *testing.T) {
 		a.connect(false)
 		h.rotate(false)
 		if m := a.receive(); m.GetBundle() == nil {
-			t.Errorf("told %v, want that the next message is about the mesh's CA", m)
+			t.Errorf("sent %v, want the mesh's CA next", m)
 		}
 	})
 }

@@ -145,7 +145,7 @@ func TestEnvoyThatDoesNotRun(t *testing.T) {
 		b.connect(false)
 		shown("")
 		if n := len(h.log.Lines("level=WARN", "envoy of a proxy is not running", "web-1")); n != 2 {
-			t.Errorf("it is logged %d times, want twice", n)
+			t.Errorf("logged %d times, want twice", n)
 		}
 	})
 }
@@ -309,9 +309,9 @@ func TestDrainIsConfirmedWhenTheViewHasIt(t *testing.T) {
 		a.send(draining())
 		h.eventually("the builder has the drain", func() bool { return isDraining(h) })
 		if _, err := h.state.Read("draining/default/web-1"); err != nil {
-			t.Errorf("the builder was told before the drain was written down: %v", err)
+			t.Errorf("the builder got the drain before it was recorded: %v", err)
 		}
-		a.hearsNothing("the view in effect does not have the drain")
+		a.wantNothing("the view in effect does not have the drain")
 		old.Store(nil)
 		if m := a.receive(); m.GetDrainRecorded() == nil {
 			t.Fatalf("got %v, want DrainRecorded", m)
@@ -364,7 +364,7 @@ func TestDrainOfAProxyThatIsGoneIsForgotten(t *testing.T) {
 		a.leave()
 		h.delete("web-1")
 		if names, err := h.state.List("draining/default"); err != nil || len(names) != 1 {
-			t.Fatalf("draining = %v, %v; the certificate is good still", names, err)
+			t.Fatalf("draining = %v, %v, want a drain while the certificate is valid", names, err)
 		}
 		h.ahead.Store(int64(25 * time.Hour))
 		h.eventually("the file is gone", func() bool {

@@ -53,7 +53,7 @@ func TestFrozenForgetsNone(t *testing.T) {
 		h.ahead.Store(int64(25 * time.Hour)) // its certificate has expired
 		time.Sleep(time.Minute)              // rechecks
 		if _, joined := h.server.LastSeen("default/web-3"); !joined {
-			t.Error("it is forgotten")
+			t.Error("its record is removed")
 		}
 		why.Store(new(""))
 		h.eventually("it is forgotten", func() bool {

@@ -21,8 +21,8 @@ func extended[M proto.Message](m M) M {
 	return m
 }
 
-// TestWhatIsOfALaterVersionIsCounted checks that messages of later versions are processed as far as they are known, and
-// that the rest is counted.
+// TestWhatIsOfALaterVersionIsCounted checks that messages of later versions are processed as far as their fields are
+// known, and that unknown fields are counted.
 func TestWhatIsOfALaterVersionIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
@@ -70,7 +70,7 @@ func TestVersionOutsideOfTheSkew(t *testing.T) {
 			a.mustJoin()
 			warnings := log.Lines("agent version is not supported", "level=WARN")
 			if want := tc.want != ""; (len(warnings) == 1) != want || want && len(log.Lines(tc.want)) != 1 {
-				t.Errorf("the log warns %q, want %q", warnings, tc.want)
+				t.Errorf("warnings %q, want %q", warnings, tc.want)
 			}
 			if tc.kind != "" && h.metric("sonde_agents_joins_unsupported_total", tc.kind) != 1 {
 				t.Error("it is not counted")
@@ -81,7 +81,7 @@ func TestVersionOutsideOfTheSkew(t *testing.T) {
 				t.Fatal("no Welcome")
 			}
 			if got := h.server.Agents()[mesh.MakeID("default", "web-1")].GetVersionSkew(); got != tc.want {
-				t.Errorf("the session says %q, want %q", got, tc.want)
+				t.Errorf("the session has %q, want %q", got, tc.want)
 			}
 		})
 	}

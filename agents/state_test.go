@@ -130,7 +130,7 @@ func TestAgentLearnsWhyItHasNoDataplane(t *testing.T) {
 		h.fill("other")
 		wantStatus(t, h.agent("web-1").join(), codes.FailedPrecondition, why)
 		if got := h.server.States()["default/web-1"]; got.GetRefusal() != why {
-			t.Errorf("state is %v, want it refused because %s", got, why)
+			t.Errorf("state is %v, want it rejected because %s", got, why)
 		}
 		wantStatus(t, h.agent("web-2").join(), codes.FailedPrecondition, `dataplane "web-2" of mesh "default" is not known (yet)`)
 	})
@@ -152,20 +152,20 @@ func TestAgentWithoutADataplaneIsShown(t *testing.T) {
 		}
 		waits := []string{"level=WARN", `msg="proxy waits for its Dataplane"`, "mesh=default", "proxy=web-1", "peer=127.0.0.1"}
 		if lines := h.log.Lines(waits...); len(lines) != 1 {
-			t.Errorf("the log says %d times that it waits, want once: %s", len(lines), lines)
+			t.Errorf("%d lines about waiting, want one: %s", len(lines), lines)
 		}
 
 		h.fill("web-1")
 		a.mustJoin()
 		if got := h.phase(); got == adminv1.AgentState_WAITING {
-			t.Error("it has joined, and waits still")
+			t.Error("it has joined, and still waits")
 		}
 		h.delete("web-1")
 		if err := a.join(); err == nil {
 			t.Fatal("it has joined without a Dataplane")
 		}
 		if lines := h.log.Lines(waits...); len(lines) != 2 {
-			t.Errorf("the log says %d times that it waits, want twice", len(lines))
+			t.Errorf("%d lines about waiting, want two", len(lines))
 		}
 		h.ahead.Store(int64(2 * time.Minute))
 		h.eventually("the agent that has stopped trying is forgotten", func() bool {
@@ -182,12 +182,12 @@ func TestRefusalNamesWhatWasAskedFor(t *testing.T) {
 		stranger.name = "web-2"
 		for range 30 {
 			if err := stranger.join(); err == nil {
-				t.Fatal("it has joined with the token of another")
+				t.Fatal("it has joined with another proxy's token")
 			}
 		}
 		lines := h.log.Lines("level=WARN", `msg="join refused"`, "mesh=default", "proxy=web-2", "peer=127.0.0.1", `not \"web-2\"`)
 		if len(lines) != 30 {
-			t.Errorf("%d lines for 30 refusals; the handler of the log limits them", len(lines))
+			t.Errorf("%d lines for 30 rejections, want fewer by the limit of the log handler", len(lines))
 		}
 		old := h.agent("web-1")
 		old.token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/api"}, time.Hour)
@@ -200,7 +200,7 @@ func TestRefusalNamesWhatWasAskedFor(t *testing.T) {
 			t.Errorf("%d lines about the workload, want one: %s", len(lines), lines)
 		}
 		if got := h.server.States()["default/web-1"]; got.GetRefusal() == "" {
-			t.Errorf("state is %v, want why it cannot join", got)
+			t.Errorf("state is %v, want the reason why it cannot join", got)
 		}
 	})
 }

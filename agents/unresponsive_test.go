@@ -45,16 +45,16 @@ func TestUnresponsive(t *testing.T) {
 					result <- slices.Collect(maps.Keys(silent))
 				}()
 				if tc.asked && a.receive().GetPing() == nil {
-					t.Fatal("the agent is not asked")
+					t.Fatal("the agent gets no ping")
 				}
 				if tc.answers {
 					a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
 				}
 				if diff := cmp.Diff(tc.want, <-result); diff != "" {
-					t.Errorf("who does not answer (-want +got):\n%s", diff)
+					t.Errorf("agents without an answer (-want +got):\n%s", diff)
 				}
 				if got := time.Since(began); got != tc.after {
-					t.Errorf("it takes %s, want %s", got, tc.after)
+					t.Errorf("it took %s, want %s", got, tc.after)
 				}
 			})
 		})

@@ -15,7 +15,7 @@ func TestWorkloadChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
 		a.connect(false)
-		a.told("")
+		a.wantInbounds("")
 		h.becomes("web", meshview.Ready, meshview.NoReason)
 
 		h.put(dataplane("default", "web-1", "api"))
@@ -23,7 +23,7 @@ func TestWorkloadChanges(t *testing.T) {
 			t.Fatalf("got %v, want RenewNow", m)
 		}
 		h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
-		a.told(`the certificate is for workload "web", the Dataplane has workload "api"`)
+		a.wantInbounds(`the certificate is for workload "web", the Dataplane has workload "api"`)
 		wantStatus(t, a.renew(), codes.PermissionDenied, "join again")
 		wantStatus(t, a.join(), codes.PermissionDenied, "sondectl generate dataplane-token")
 		a.report() // as after a reconnect: nothing new is due
@@ -37,9 +37,9 @@ func TestWorkloadChanges(t *testing.T) {
 			t.Errorf("the certificate is not in use yet, the endpoint is %+v", e)
 		}
 		a.report()
-		a.told("")
+		a.wantInbounds("")
 		h.becomes("api", meshview.Ready, meshview.NoReason)
-		a.hearsNothing("it uses its new certificate")
+		a.wantNothing("it uses its new certificate")
 	})
 }
 

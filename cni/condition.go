@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,20 +23,20 @@ const maxConditionMessage = 1024
 
 // publish writes the node's condition whenever it changes.
 func (d *Daemon) publish(ctx context.Context) error {
-	written := ""
+	var written corev1.NodeCondition
 	for range run.EveryOr(ctx, conditionRetry, d.changed) {
 		why := d.notReady()
-		text := fmt.Sprint(why)
-		if errors.Is(why, errNotYet) || text == written {
+		c := condition(why, d.installed.Load().After)
+		if errors.Is(why, errNotYet) || c == written {
 			continue
 		}
-		if err := d.writeCondition(ctx, why); err != nil {
+		if err := d.writeCondition(ctx, c); err != nil {
 			if ctx.Err() == nil {
 				d.o.Logger.Warn("failed to write the node's condition, retrying", "err", err)
 			}
 			continue
 		}
-		written = text
+		written = c
 		if why != nil {
 			d.o.Logger.Error("the plugin is not installed yet, until then pods of the mesh do not start on this node", "err", why)
 		}
@@ -43,19 +44,27 @@ func (d *Daemon) publish(ctx context.Context) error {
 	return nil
 }
 
-// writeCondition writes whether pods of this node get redirection; why is nil if they do.
-func (d *Daemon) writeCondition(ctx context.Context, why error) error {
+// condition says whether pods of this node get redirection, without its times. why is nil if they do; after are the
+// types of the plugins that run after Sonde's.
+func condition(why error, after []string) corev1.NodeCondition {
+	c := corev1.NodeCondition{Type: mesh.ConditionCNIReady, Status: corev1.ConditionTrue,
+		Reason: "Installed", Message: "the CNI configuration calls the plugin"}
+	switch {
+	case why != nil:
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "NotInstalled", why.Error()
+	case len(after) > 0:
+		c.Reason, c.Message = mesh.ReasonPluginsAfter, strings.Join(after, ", ")
+	}
+	c.Message = mesh.Shorten(c.Message, maxConditionMessage)
+	return c
+}
+
+// writeCondition writes the node's condition with the time of now.
+func (d *Daemon) writeCondition(ctx context.Context, c corev1.NodeCondition) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	now := metav1.Now()
-	c := corev1.NodeCondition{
-		Type: mesh.ConditionCNIReady, Status: corev1.ConditionTrue,
-		Reason: "Installed", Message: "the CNI configuration calls the plugin",
-		LastHeartbeatTime: now, LastTransitionTime: now,
-	}
-	if why != nil {
-		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "NotInstalled", mesh.Shorten(why.Error(), maxConditionMessage)
-	}
+	c.LastHeartbeatTime = metav1.Now()
+	c.LastTransitionTime = c.LastHeartbeatTime
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{c}}})
 	if err != nil {
 		return fmt.Errorf("encode condition: %w", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// Events say what is beyond the bounds, of some objects of each namespace.
+// Events report objects beyond the bounds, for a bounded number of objects of each namespace.
 func TestBoundsEvents(t *testing.T) {
 	var problems []source.Problem
 	for i := range maxTold + 5 {

@@ -20,6 +20,7 @@ import (
 // adminOptions returns Options that connect the admin API with the other stages.
 func (cp *ControlPlane) adminOptions() admin.Options {
 	view := lookup.View(cp.pipeline.Builder.View)
+	cp.registry.MustRegister(lists.ServiceMetrics{View: view, Agents: cp.agents})
 	return admin.Options{
 		TLS:         cp.serving.TLS(),
 		BearerToken: cp.adminToken,

@@ -102,15 +102,19 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 // baseBootstrap returns the bootstrap that all Envoys of the mesh share, with dynamic or static configuration. memory
 // is in bytes, see BootstrapOptions.
 func baseBootstrap(node, cluster string, memory uint64) *bootstrapv3.Bootstrap {
+	memory = cmp.Or(memory, mesh.DefaultSidecarMemory)
 	return &bootstrapv3.Bootstrap{
 		Node: &corev3.Node{Id: node, Cluster: cluster},
 		// The agent must be able to check and drain Envoy, whatever other clients do.
 		Admin: &bootstrapv3.Admin{Address: pipeAddress(mesh.SocketAdmin, pipeModePrivate),
 			IgnoreGlobalConnLimit: true},
-		OverloadManager: overloadManager(cmp.Or(memory, mesh.DefaultSidecarMemory)),
+		OverloadManager: overloadManager(memory),
 		MemoryAllocatorManager: &bootstrapv3.MemoryAllocatorManager{
 			BytesToRelease:        memoryToRelease,
 			MemoryReleaseInterval: durationpb.New(time.Second),
+			// The overload manager does not count freed memory that the allocator keeps. Without this limit, an attack
+			// could use the whole heap beside what the attack before it had freed.
+			SoftMemoryLimitBytes: wrapperspb.UInt64(heapOf(memory)),
 		},
 		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{ // the agent sets mesh.RuntimeEnding
 			Name: "agent", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{

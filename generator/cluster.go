@@ -124,7 +124,7 @@ func InboundClusters(m *meshview.Mesh, p *meshview.Proxy) []*clusterv3.Cluster {
 		}
 	}
 	for _, c := range clusters {
-		c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(inboundBuffer)
+		c.PerConnectionBufferLimitBytes = wrapperspb.UInt32(applicationBuffer)
 	}
 	return clusters
 }

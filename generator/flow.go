@@ -34,9 +34,13 @@ func outbound() flow { return flow{streams: 10000, stream: 1 << 20, connection: 
 // 100 streams; more could exceed the limit of a server whose SETTINGS have not arrived yet.
 func toServices() flow { return flow{streams: 100, stream: 1 << 20, connection: 16 << 20} }
 
-// inboundBuffer is how many bytes Envoy buffers for each direction of a connection from another proxy. Envoy's default
-// is 1 MiB, which outbound connections keep.
-const inboundBuffer = 64 << 10
+// How many bytes Envoy buffers for each direction of a connection. Envoy's default is 1 MiB, which outbound connections
+// keep. Envoy decodes a whole buffer of each connection before it checks its heap, and headers may need a hundred times
+// their bytes, so clientBuffer is as small as a TLS record.
+const (
+	clientBuffer      = 16 << 10
+	applicationBuffer = 64 << 10
+)
 
 // maxIdleStream ends no stream. It exists for reducedTimeouts, which has no effect on streams without a timeout.
 const maxIdleStream = 365 * 24 * time.Hour

@@ -65,7 +65,7 @@ func (b *inbound) listeners() []*listenerv3.Listener {
 	}
 	listeners = append(listeners, readinessListener())
 	for _, l := range listeners {
-		l.PerConnectionBufferLimitBytes = wrapperspb.UInt32(inboundBuffer)
+		l.PerConnectionBufferLimitBytes = wrapperspb.UInt32(clientBuffer)
 	}
 	return listeners
 }

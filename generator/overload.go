@@ -19,7 +19,7 @@ const (
 	kernelShare = 8
 	// connectionMemory is more than a connection without HTTP/2 uses in Envoy's heap: 150 KB, when a side does not read.
 	// No other limit applies to TCP connections: no overload action resets them.
-	connectionMemory = 3 * inboundBuffer
+	connectionMemory = 3 * applicationBuffer
 	// maxConnections is the maximum number of downstream connections of all listeners together, even with more memory.
 	maxConnections = 50000
 	// overloadIdle is how long an HTTP stream or connection may be idle while the heap is almost full.

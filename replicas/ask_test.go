@@ -19,7 +19,7 @@ func TestCalls(t *testing.T) {
 		c := newCluster(t)
 		a, b := c.start("a"), c.start("b")
 		connect(a, b)
-		b.knows(proxyOf("default/web", "one"), "default/web")
+		b.setProxy(proxyOf("default/web", "one"), "default/web")
 		var got []byte
 		take := func(part []byte) error {
 			got = append(got, part...)
@@ -38,7 +38,7 @@ func TestCalls(t *testing.T) {
 			t.Errorf("CheckDuplicate() = %q", got)
 		}
 		if got := a.Peers.CheckDuplicate(t.Context(), "c", "default/web", "two", "10.0.0.1"); got != "" {
-			t.Errorf("an unknown replica refuses: %q", got)
+			t.Errorf("an unknown replica rejects: %q", got)
 		}
 		streams, missing := a.Peers.Streams(t.Context())
 		if len(streams) != 1 || streams["default/b"][0].GetReplica() != "b" || len(missing) > 0 {
@@ -46,13 +46,12 @@ func TestCalls(t *testing.T) {
 		}
 		b.stop()
 		if _, missing := a.Peers.Streams(t.Context()); !slices.Equal(missing, []string{"b"}) {
-			t.Errorf("missing are %q", missing)
+			t.Errorf("missing %q", missing)
 		}
 	})
 }
 
-// TestAskPlaintext asks for what agents have counted that are with another replica, of which one says what no agent can
-// have said.
+// TestAskPlaintext asks for the counts of agents at another replica, one of which reports impossible values.
 func TestAskPlaintext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -62,7 +61,7 @@ func TestAskPlaintext(t *testing.T) {
 			p := proxyOf(id, "one")
 			p.Plaintext = &peerv1.Plaintext{Said: &agentv1.Plaintext{Inbounds: []*agentv1.PlaintextInbound{{Port: 80, Sources: []*agentv1.PlaintextSource{{Address: from, Tally: &agentv1.PlaintextTally{Count: 1}}}}}}}
 			b.mu.Lock()
-			b.proxies[id] = p // b does not tell it by itself
+			b.proxies[id] = p // b does not send it unasked
 			b.mu.Unlock()
 		}
 		got := a.Peers.AskPlaintext(t.Context(), []string{"default"})
@@ -71,12 +70,12 @@ func TestAskPlaintext(t *testing.T) {
 		}
 		b.stop()
 		if got := a.Peers.AskPlaintext(t.Context(), []string{"default"}); len(got) > 0 {
-			t.Errorf("a replica that is gone has answered %v", got)
+			t.Errorf("a stopped replica has answered %v", got)
 		}
 	})
 }
 
-// TestDecisions asks for what the leader has decided, which is more than one part has.
+// TestDecisions asks for the leader's decisions, which do not fit into one part.
 func TestDecisions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -89,16 +88,16 @@ func TestDecisions(t *testing.T) {
 			t.Errorf("the last decision is %v", last)
 		}
 		if decided, missing := b.Peers.Decisions(t.Context(), &peerv1.ListDecisionsRequest{}); len(decided) > 0 || len(missing) > 0 {
-			t.Errorf("a replica that follows has decided: %v, %q", decided, missing)
+			t.Errorf("a replica that does not lead has decisions: %v, %q", decided, missing)
 		}
 		b.stop()
 		if decided, missing := a.Peers.Decisions(t.Context(), &peerv1.ListDecisionsRequest{}); len(decided) > 0 || !slices.Equal(missing, []string{"b"}) {
-			t.Errorf("Decisions() = %v, missing are %q", decided, missing)
+			t.Errorf("Decisions() = %v, missing %q", decided, missing)
 		}
 	})
 }
 
-// TestListUnresponsive asks another replica whose agents hang, and names it once it is gone.
+// TestListUnresponsive asks another replica whose agents hang; the answer names the replica once it is gone.
 func TestListUnresponsive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -90,7 +90,7 @@ func helloOf(name string) *peerv1.ReportMessage {
 	return &peerv1.ReportMessage{Message: &peerv1.ReportMessage_Hello{Hello: &peerv1.Hello{Replica: name, Process: "p", Started: timestamppb.Now()}}}
 }
 
-// replica is a running replica, and what it knows.
+// replica is a running replica and its data.
 type replica struct {
 	*replicas.Peers
 	name, address string
@@ -99,7 +99,7 @@ type replica struct {
 
 	mu      sync.Mutex
 	proxies map[mesh.ID]*peerv1.Proxy
-	taken   bool // whether what is heard is taken at once
+	taken   bool // whether reports count as taken at once
 	told    map[mesh.ID]string
 }
 
@@ -168,9 +168,9 @@ func (r *replica) Merged(id mesh.ID) {
 
 func (*replica) HeardReplica() {}
 
-// Heard keeps what was heard when it was last told of a proxy.
+// Heard records the reports of the others when a proxy last changed.
 func (r *replica) Heard(id mesh.ID) {
-	said := r.says(id)
+	said := r.reportsOf(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.told[id] = said
@@ -197,7 +197,7 @@ func (r *replica) ListUnresponsive(_ context.Context, meshName string) (all []me
 	return all
 }
 
-// AskPlaintext returns what the replica knows of proxies of these meshes.
+// AskPlaintext returns the replica's counts of proxies of these meshes.
 func (r *replica) AskPlaintext(_ context.Context, meshes []string) (all []*peerv1.Proxy) {
 	for _, id := range r.Proxies() {
 		if meshName, _ := mesh.SplitID(id); slices.Contains(meshes, meshName) {
@@ -211,7 +211,7 @@ func (r *replica) Streams() map[mesh.ID][]*adminv1.Stream {
 	return map[mesh.ID][]*adminv1.Stream{"default/" + r.name: {{Replica: r.name}}}
 }
 
-// Decisions are 1200 if the replica is named b, which leads.
+// Decisions returns 1200 decisions if the replica is b, which leads.
 func (r *replica) Decisions(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart {
 	if r.name != "b" {
 		return nil
@@ -223,8 +223,8 @@ func (r *replica) Decisions(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisio
 	return d
 }
 
-// knows replaces what the replica knows of a proxy, nil for nothing.
-func (r *replica) knows(p *peerv1.Proxy, id mesh.ID) {
+// setProxy replaces the replica's state of a proxy; nil removes it.
+func (r *replica) setProxy(p *peerv1.Proxy, id mesh.ID) {
 	r.mu.Lock()
 	if p == nil {
 		delete(r.proxies, id)
@@ -235,8 +235,8 @@ func (r *replica) knows(p *peerv1.Proxy, id mesh.ID) {
 	r.Changed(id)
 }
 
-// says returns what the others have said of a proxy, as REPLICA PROCESS, with LOST for one that is not heard.
-func (r *replica) says(id mesh.ID) string {
+// reportsOf returns the others' reports of a proxy, as REPLICA PROCESS, with LOST for a disconnected replica.
+func (r *replica) reportsOf(id mesh.ID) string {
 	var all []string
 	for _, ok := range r.Peers.Heard(id) {
 		text := ok.Replica + " " + ok.Proxy.GetSession().GetProcess()
@@ -248,16 +248,16 @@ func (r *replica) says(id mesh.ID) string {
 	return strings.Join(all, ", ")
 }
 
-// hears checks what the replica knows at once that the others have said of a proxy.
-func (r *replica) hears(t *testing.T, id mesh.ID, want string) {
+// wantReports checks the others' reports of a proxy at this replica, without waiting.
+func (r *replica) wantReports(t *testing.T, id mesh.ID, want string) {
 	t.Helper()
 	synctest.Wait()
-	if got := r.says(id); got != want {
-		t.Errorf("%s has heard %q of %s, want %q", r.name, got, id, want)
+	if got := r.reportsOf(id); got != want {
+		t.Errorf("%s has reports %q of %s, want %q", r.name, got, id, want)
 	}
 }
 
-// connect has all replicas follow each other, and waits until they do.
+// connect connects all replicas with each other, and waits until they are connected.
 func connect(all ...*replica) {
 	addresses := map[string]string{}
 	for _, r := range all {
@@ -273,7 +273,7 @@ func proxyOf(id mesh.ID, process string) *peerv1.Proxy {
 	return &peerv1.Proxy{Id: id, Session: &peerv1.Session{Open: true, Process: process, Order: &peerv1.Order{Time: 1}}}
 }
 
-// refused returns how much a replica has counted as refused.
+// refused returns a replica's count of rejected messages.
 func (r *replica) refused(t *testing.T) float64 {
 	t.Helper()
 	all, err := r.registry.Gather()
@@ -285,6 +285,6 @@ func (r *replica) refused(t *testing.T) float64 {
 			return m.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	t.Fatal("refusals are not counted")
+	t.Fatal("rejections are not counted")
 	return 0
 }

@@ -56,7 +56,7 @@ func (v *verdicts) Order(r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneRespo
 	return &adminv1.FreezeZoneResponse{KeptPercent: 100}, nil
 }
 
-// has checks which verdict a replica knows at once.
+// has checks a replica's verdict, without waiting.
 func (v *verdicts) has(t *testing.T, epoch int64) {
 	t.Helper()
 	synctest.Wait()
@@ -65,7 +65,7 @@ func (v *verdicts) has(t *testing.T, epoch int64) {
 	}
 }
 
-// What one replica has judged reaches all, also one that starts when the one that has judged is gone.
+// A verdict of one replica reaches all others, also a replica that starts after the first one is gone.
 func TestFreezeIsToldOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -108,11 +108,11 @@ func TestOrderFreeze(t *testing.T) {
 			t.Errorf("OrderFreeze() of an unknown zone = %v, %v", done, err)
 		}
 		if done, missing, err := b.OrderFreeze(t.Context(), &adminv1.FreezeZoneRequest{Zone: "a"}); done != nil || len(missing) > 0 || err != nil {
-			t.Errorf("OrderFreeze() of those that do not lead = %v, %q, %v", done, missing, err)
+			t.Errorf("OrderFreeze() at replicas that do not lead = %v, %q, %v", done, missing, err)
 		}
 		b.stop()
 		if done, missing, err := a.OrderFreeze(t.Context(), &adminv1.FreezeZoneRequest{Zone: "a"}); done != nil || !slices.Equal(missing, []string{"b"}) || err != nil {
-			t.Errorf("OrderFreeze() without the one that leads = %v, %q, %v", done, missing, err)
+			t.Errorf("OrderFreeze() without the leader = %v, %q, %v", done, missing, err)
 		}
 	})
 }
@@ -134,12 +134,12 @@ func TestStreaming(t *testing.T) {
 		}
 		b.stop()
 		if all, missing := a.Streaming(t.Context()); len(all) > 0 || !slices.Equal(missing, []string{"b"}) {
-			t.Errorf("Streaming() = %v, missing are %q", all, missing)
+			t.Errorf("Streaming() = %v, missing %q", all, missing)
 		}
 	})
 }
 
-// What no replica would say of a verdict ends the stream on which it is said.
+// An invalid verdict ends its stream.
 func TestBadFreezes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -158,13 +158,13 @@ func TestBadFreezes(t *testing.T) {
 		} {
 			stream := c.report(b)
 			_ = stream.Send(helloOf("a"))
-			_ = stream.Send(&peerv1.ReportMessage{Message: &peerv1.ReportMessage_Freeze{Freeze: m}}) // the error is with Recv
+			_ = stream.Send(&peerv1.ReportMessage{Message: &peerv1.ReportMessage_Freeze{Freeze: m}}) // Recv returns the error
 			if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), want) {
-				t.Errorf("the stream ends with %v, want one with %q", err, want)
+				t.Errorf("the stream ends with %v, want an error with %q", err, want)
 			}
 		}
 		if v.Tell() != nil {
-			t.Error("one was heard")
+			t.Error("a verdict was accepted")
 		}
 	})
 }

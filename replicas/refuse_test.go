@@ -19,34 +19,34 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// TestNamesAreOfOneReplica has two processes with one name: the one that started later counts.
+// TestNamesAreOfOneReplica has two processes with one name: the later one counts.
 func TestNamesAreOfOneReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		a, b := c.start("a"), c.start("b")
 		time.Sleep(time.Second)
 		second := c.start("a")
-		a.knows(proxyOf("default/web", "one"), "default/web")
-		second.knows(proxyOf("default/web", "two"), "default/web")
+		a.setProxy(proxyOf("default/web", "one"), "default/web")
+		second.setProxy(proxyOf("default/web", "two"), "default/web")
 		connect(second, b)
-		b.hears(t, "default/web", "a two")
+		b.wantReports(t, "default/web", "a two")
 		a.Follow(map[string]string{"b": b.address})
 		synctest.Wait()
 		if err := a.Check(); err == nil || !strings.Contains(err.Error(), "another process with this name started later") {
-			t.Errorf("the first one is told %v", err)
+			t.Errorf("the first replica gets %v", err)
 		}
-		b.hears(t, "default/web", "a two")
-		// Its own name, under another one in the list.
+		b.wantReports(t, "default/web", "a two")
+		// The replica that is listed as x has this replica's own name.
 		second.Follow(map[string]string{"x": a.address})
 		synctest.Wait()
 		if err := second.Check(); err == nil || !strings.Contains(err.Error(), "is the name of this replica, too") {
-			t.Errorf("the second one is told %v", err)
+			t.Errorf("the second replica gets %v", err)
 		}
 	})
 }
 
-// TestOthersAreRefused has callers with certificates of an agent, of the control plane for agents, of a replica of
-// another trust domain and of another control plane, and without any.
+// TestOthersAreRefused has callers with the certificate of an agent, of the control plane for agents, and of a
+// replica of another trust domain and of another control plane, and a caller without a certificate.
 func TestOthersAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -88,12 +88,12 @@ func TestOthersAreRefused(t *testing.T) {
 		}
 		synctest.Wait()
 		if got := b.refused(t); got != float64(len(tests)) {
-			t.Errorf("%v are counted, want %d", got, len(tests))
+			t.Errorf("%v rejections are counted, want %d", got, len(tests))
 		}
 	})
 }
 
-// TestBadMessages has a replica say what none would.
+// TestBadMessages has a replica send invalid messages.
 func TestBadMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -116,20 +116,20 @@ func TestBadMessages(t *testing.T) {
 		for name, tc := range tests {
 			stream := c.report(b)
 			for _, m := range tc.messages {
-				_ = stream.Send(m) // the error is with Recv
+				_ = stream.Send(m) // Recv returns the error
 			}
 			if _, err := stream.Recv(); status.Code(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%s: the stream ends with %v, want %s with %q", name, err, tc.code, tc.want)
 			}
 		}
-		if got := b.says("default/web"); got != "" {
-			t.Errorf("heard is %q", got)
+		if got := b.reportsOf("default/web"); got != "" {
+			t.Errorf("reports %q", got)
 		}
 	})
 }
 
-// TestBadProxies has a replica say of proxies what none would: that is counted and left out, and what it says of others
-// is heard.
+// TestBadProxies has a replica send invalid reports of proxies: they are counted and ignored, and its reports of
+// other proxies count.
 func TestBadProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -152,14 +152,14 @@ func TestBadProxies(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b.hears(t, "default/good", "a one")
-		if got := b.refused(t); got != float64(len(bad)) || b.says("default/web") != "" {
-			t.Errorf("%v are counted, want %d; heard is %q", got, len(bad), b.says("default/web"))
+		b.wantReports(t, "default/good", "a one")
+		if got := b.refused(t); got != float64(len(bad)) || b.reportsOf("default/web") != "" {
+			t.Errorf("%v rejections are counted, want %d; reports %q", got, len(bad), b.reportsOf("default/web"))
 		}
 	})
 }
 
-// TestManyProxies has a replica report more proxies than it may: what it keeps is limited.
+// TestManyProxies has a replica report more proxies than allowed: the number kept is limited.
 func TestManyProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// comparison is one call of Compare: up to where all was seen here, and what others say.
+// comparison is one call of Compare: the version up to which everything was seen here, and the reports of others.
 type comparison struct {
 	seen   uint64
 	others map[string]uint64
@@ -19,15 +19,15 @@ func repeat(n int, c comparison) (all []comparison) {
 	return all
 }
 
-// then copies, since several cases begin alike.
+// then copies the sequence, since several cases begin alike.
 func then(first []comparison, more ...comparison) []comparison {
 	return slices.Concat(first, more)
 }
 
-// TestBehind has the API server know of nothing that is not there.
+// TestBehind has an API server that confirms each version that replicas report.
 func TestBehind(t *testing.T) {
 	late := repeat(9, comparison{99, map[string]uint64{"b": 100}})
-	// lagging sees each number that many comparisons later than b.
+	// lagging sees each version that many comparisons later than b.
 	lagging := func(lag, n int) (all []comparison) {
 		for i := range n {
 			all = append(all, comparison{uint64(1000 + i - lag), map[string]uint64{"b": uint64(1000 + i)}})
@@ -36,8 +36,8 @@ func TestBehind(t *testing.T) {
 	}
 	tests := map[string]struct {
 		comparisons []comparison
-		stale       string // the replica that is ahead, "" for none
-		verdicts    int    // how often it has become another one
+		stale       string // the replica that is ahead, "" without one
+		verdicts    int    // how often the verdict has changed
 	}{
 		"no other":                  {repeat(10, comparison{5, nil}), "", 0},
 		"all have seen the same":    {repeat(10, comparison{100, map[string]uint64{"b": 100, "c": 99}}), "", 0},
@@ -74,17 +74,17 @@ func TestBehind(t *testing.T) {
 				}
 			}
 			if err := b.err(); (err != nil) != (tc.stale != "") || err != nil && !strings.HasPrefix(err.Error(), "replica "+tc.stale+" has seen changes of pods for ") {
-				t.Errorf("at the end: %v, want one that names %q", err, tc.stale)
+				t.Errorf("at the end: %v, want an error that names %q", err, tc.stale)
 			}
 			if verdicts != tc.verdicts {
-				t.Errorf("%d other verdicts, want %d", verdicts, tc.verdicts)
+				t.Errorf("%d changes of the verdict, want %d", verdicts, tc.verdicts)
 			}
 		})
 	}
 }
 
-// TestBehindADeadState has a replica that was not restarted after etcd was restored from an older state, and still has
-// a number of the state before.
+// TestBehindADeadState has a replica that was not restarted after etcd was restored from an older state, and still
+// has a version of the newer state.
 func TestBehindADeadState(t *testing.T) {
 	var b behind
 	for seen := uint64(500); seen < 1600; seen += 10 {
@@ -100,6 +100,6 @@ func TestBehindADeadState(t *testing.T) {
 		b.compare(1600, map[string]uint64{"old": 1700})
 	}
 	if !b.due() {
-		t.Error("what comes after the dead state counts for nothing")
+		t.Error("versions after the dead state are ignored")
 	}
 }

@@ -15,39 +15,39 @@ func TestReplicasTellEachOther(t *testing.T) {
 		c := newCluster(t)
 		a, b := c.start("a"), c.start("b")
 		if loaded := b.Loaded(); len(loaded) != 1 || !loaded[0].Unknown {
-			t.Errorf("loaded is %v before it is known which replicas there are", loaded)
+			t.Errorf("loaded = %v before the replicas are known", loaded)
 		}
-		a.knows(proxyOf("default/web", "one"), "default/web")
-		a.knows(proxyOf("default/gone", "one"), "default/gone")
+		a.setProxy(proxyOf("default/web", "one"), "default/web")
+		a.setProxy(proxyOf("default/gone", "one"), "default/gone")
 		connect(a, b)
-		b.hears(t, "default/web", "a one")
-		b.hears(t, "default/gone", "a one")
-		b.knows(proxyOf("default/web", "two"), "default/web")
-		a.hears(t, "default/web", "b two")
-		a.knows(proxyOf("default/web", "three"), "default/web")
-		b.hears(t, "default/web", "a three")
-		a.knows(nil, "default/gone")
-		b.hears(t, "default/gone", "")
+		b.wantReports(t, "default/web", "a one")
+		b.wantReports(t, "default/gone", "a one")
+		b.setProxy(proxyOf("default/web", "two"), "default/web")
+		a.wantReports(t, "default/web", "b two")
+		a.setProxy(proxyOf("default/web", "three"), "default/web")
+		b.wantReports(t, "default/web", "a three")
+		a.setProxy(nil, "default/gone")
+		b.wantReports(t, "default/gone", "")
 		if missing := b.Missing(); len(missing) > 0 || b.Check() != nil {
-			t.Errorf("missing are %q, %v", missing, b.Check())
+			t.Errorf("missing %q, %v", missing, b.Check())
 		}
 		loaded := b.Loaded()
 		if len(loaded) != 1 || loaded[0].Unknown || loaded[0].State.GetAuthorities()[0].GetSigningCa() != "a" {
-			t.Errorf("loaded is %v", loaded)
+			t.Errorf("loaded = %v", loaded)
 		}
 
-		// What a lost replica has said holds, until a new process says otherwise.
+		// Reports of a lost replica stay in effect until a new process reports something else.
 		a.stop()
-		b.hears(t, "default/web", "a three LOST")
+		b.wantReports(t, "default/web", "a three LOST")
 		if !slices.Equal(b.Missing(), []string{"a"}) || b.Check() == nil {
-			t.Errorf("missing are %q, %v", b.Missing(), b.Check())
+			t.Errorf("missing %q, %v", b.Missing(), b.Check())
 		}
 		third, again := c.start("c"), c.start("a")
-		again.knows(proxyOf("default/other", "four"), "default/other")
+		again.setProxy(proxyOf("default/other", "four"), "default/other")
 		connect(again, b, third)
-		b.hears(t, "default/other", "a four")
-		b.hears(t, "default/web", "")
-		third.hears(t, "default/web", "b two")
+		b.wantReports(t, "default/other", "a four")
+		b.wantReports(t, "default/web", "")
+		third.wantReports(t, "default/web", "b two")
 	})
 }
 
@@ -55,23 +55,23 @@ func TestLostReplicasAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		a, b := c.start("a"), c.start("b")
-		a.knows(proxyOf("default/web", "one"), "default/web")
-		a.knows(proxyOf("default/db", "one"), "default/db")
+		a.setProxy(proxyOf("default/web", "one"), "default/web")
+		a.setProxy(proxyOf("default/db", "one"), "default/db")
 		connect(a, b)
-		b.hears(t, "default/web", "a one")
-		b.hears(t, "default/db", "a one")
+		b.wantReports(t, "default/web", "a one")
+		b.wantReports(t, "default/db", "a one")
 		keep := func(said facts.Said) bool { return said.Proxy.GetId() == "default/db" }
 		b.Sweep(keep)
-		b.hears(t, "default/web", "a one")
+		b.wantReports(t, "default/web", "a one")
 		a.stop()
-		b.hears(t, "default/web", "a one LOST")
+		b.wantReports(t, "default/web", "a one LOST")
 		b.Sweep(keep)
-		b.hears(t, "default/web", "")
-		b.hears(t, "default/db", "a one LOST")
+		b.wantReports(t, "default/web", "")
+		b.wantReports(t, "default/db", "a one LOST")
 	})
 }
 
-// TestTaken has a replica wait until what it has said is on its way to the Envoys of the other.
+// TestTaken has a replica wait until the other has passed its report on to Envoys.
 func TestTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -79,34 +79,33 @@ func TestTaken(t *testing.T) {
 		b.taken = false
 		connect(a, b)
 		if a.Behind("default/web") {
-			t.Error("a replica is behind that has been told nothing")
+			t.Error("a replica is behind without any report")
 		}
 		p := proxyOf("default/web", "one")
 		p.Awaited = true
-		a.knows(p, "default/web")
-		b.hears(t, "default/web", "a one")
+		a.setProxy(p, "default/web")
+		b.wantReports(t, "default/web", "a one")
 		if !a.Behind("default/web") {
 			t.Error("no replica is behind")
 		}
 		b.Taken("default/web")
 		synctest.Wait()
 		if a.Behind("default/web") {
-			t.Error("a replica is behind that has taken it")
+			t.Error("a replica is behind after it has taken the report")
 		}
-		a.knows(p, "default/web")
+		a.setProxy(p, "default/web")
 		if !a.Behind("default/web") {
 			t.Error("no replica is behind after another change")
 		}
 		b.stop()
 		synctest.Wait()
 		if a.Behind("default/web") {
-			t.Error("a lost replica is waited for")
+			t.Error("Behind() waits for a lost replica")
 		}
 	})
 }
 
-// TestReplicasThatAreKept has many replicas come and go: those that are lost make room, and what they have said is
-// taken back.
+// TestReplicasThatAreKept starts and stops many replicas: lost replicas make room, and their reports are withdrawn.
 func TestReplicasThatAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -115,23 +114,23 @@ func TestReplicasThatAreKept(t *testing.T) {
 			name := fmt.Sprint("a", i)
 			a := c.start(name)
 			id := "default/" + name
-			a.knows(proxyOf(id, "one"), id)
+			a.setProxy(proxyOf(id, "one"), id)
 			a.Follow(map[string]string{"b": b.address})
-			b.hears(t, id, name+" one")
+			b.wantReports(t, id, name+" one")
 			a.stop()
-			b.hears(t, id, name+" one LOST")
-			time.Sleep(time.Second) // the one that was lost first is forgotten
+			b.wantReports(t, id, name+" one LOST")
+			time.Sleep(time.Second) // the replica that was lost first is forgotten
 		}
-		b.hears(t, "default/a0", "")
+		b.wantReports(t, "default/a0", "")
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.told["default/a0"] != "" {
-			t.Errorf("of a proxy that is forgotten it was told %q last", b.told["default/a0"])
+			t.Errorf("the last report of a removed proxy is %q", b.told["default/a0"])
 		}
 	})
 }
 
-// TestPeerThatReadsNothing has a replica that accepts connections and never answers: the others are told as before.
+// TestPeerThatReadsNothing has a replica that accepts connections and never answers: the others still get reports.
 func TestPeerThatReadsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -140,16 +139,16 @@ func TestPeerThatReadsNothing(t *testing.T) {
 		defer func() { _ = stuck.Close() }()
 		a.Follow(map[string]string{"b": b.address, "stuck": stuck.Addr().String()})
 		b.Follow(map[string]string{"a": a.address})
-		a.knows(proxyOf("default/web", "one"), "default/web")
-		b.hears(t, "default/web", "a one")
+		a.setProxy(proxyOf("default/web", "one"), "default/web")
+		b.wantReports(t, "default/web", "a one")
 		if a.Behind("default/web") {
-			t.Error("a replica that was never reached is waited for")
+			t.Error("Behind() waits for a replica that was never connected")
 		}
 		if got := a.Missing(); !slices.Equal(got, []string{"stuck"}) {
-			t.Errorf("missing are %q", got)
+			t.Errorf("missing %q", got)
 		}
 		time.Sleep(time.Minute)
-		a.knows(proxyOf("default/web", "two"), "default/web")
-		b.hears(t, "default/web", "a two")
+		a.setProxy(proxyOf("default/web", "two"), "default/web")
+		b.wantReports(t, "default/web", "a two")
 	})
 }

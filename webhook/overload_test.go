@@ -192,10 +192,10 @@ func TestBombs(t *testing.T) {
 		"inbounds":          {webhook.PathValidate, dataplane(`{"networking":{"inbound":` + list("{}", 20_000) + `}}`), http.StatusOK, "must have at most 10000 items"},
 		"bad inbounds":      {webhook.PathValidate, dataplane(`{"networking":{"inbound":` + list("{}", 9000) + `}}`), http.StatusOK, "spec.networking.inbound[0].port: is missing"},
 		"backends":          {webhook.PathValidate, objectReview("Mesh", "CREATE", `{"metadata":{"name":"blue"},"spec":{"mtls":{"backends":`+list("{}", 20_000)+`}}}`, "null"), http.StatusOK, "must have at most 10000 items"},
-		"wrong inbounds":    {webhook.PathValidate, dataplane(`{"networking":{"inbound":` + list(`{"port":""}`, 50_000) + `}}`), http.StatusOK, "spec.networking.inbound[0].port"},
+		"wrong inbounds":    {webhook.PathValidate, dataplane(`{"networking":{"inbound":` + list(`{"port":""}`, 20_000) + `}}`), http.StatusOK, "spec.networking.inbound[0].port"},
 		"a long number":     {webhook.PathInject, pod(`{"spec":{"containers":[{"name":` + strings.Repeat("1", many) + `}]}}`), http.StatusBadRequest, "containers[0].name"},
 		"a long namespace":  {webhook.PathInject, podReview(strings.Repeat("n", many), []byte(`{}`)), http.StatusBadRequest, "request.namespace"},
-		"containers' names": {webhook.PathInject, pod(`{"spec":{"containers":` + list(`{"name":"a"}`, 50_000) + `}}`), http.StatusOK, "two containers have this name"},
+		"containers' names": {webhook.PathInject, pod(`{"spec":{"containers":` + list(`{"name":"a"}`, 20_000) + `}}`), http.StatusOK, "two containers have this name"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview/since"
 )
 
-// fakes are the stages that Answers shows.
+// fakes has the stages that Answers shows.
 type fakes struct {
 	Answers
 	of fakeAgents
@@ -34,7 +34,7 @@ func newFakes(t *testing.T) *fakes {
 	return f
 }
 
-// fakeAgents are Agents that have not reported anything, unless a test says so.
+// fakeAgents are Agents without reports, unless a test sets them.
 type fakeAgents struct {
 	agents              map[mesh.ID]*adminv1.Agent
 	states              map[mesh.ID]*adminv1.AgentState

@@ -29,16 +29,25 @@ func healthOf(h meshview.Health) adminv1.Endpoint_Health {
 func (a *Answers) shown(
 	p *meshview.Proxy, at netip.AddrPort, h meshview.InboundHealth, agent *adminv1.AgentState,
 ) (adminv1.Endpoint_Health, string) {
+	health := shownHealth(h, agent)
+	if health == adminv1.Endpoint_STOPPED {
+		return health, ""
+	}
+	return health, a.reasonOf(p, at, h.Reason)
+}
+
+// shownHealth returns the health part of shown.
+func shownHealth(h meshview.InboundHealth, agent *adminv1.AgentState) adminv1.Endpoint_Health {
 	switch h.Reason {
 	case meshview.DeclaredNotReady, meshview.StateNotReady, meshview.StateIgnored, meshview.UnknownDataplane,
 		meshview.Restarting,
 		meshview.Frozen:
 	default:
 		if stopped(agent) {
-			return adminv1.Endpoint_STOPPED, ""
+			return adminv1.Endpoint_STOPPED
 		}
 	}
-	return healthOf(h.Health), a.reasonOf(p, at, h.Reason)
+	return healthOf(h.Health)
 }
 
 // stopped reports whether an agent has drained and exited.
@@ -165,15 +174,22 @@ func (a *Answers) endpointOf(
 ) *adminv1.Endpoint {
 	entry := &adminv1.Endpoint{Address: e.Address.String(), Sidecar: e.Sidecar, Dataplane: e.Proxy, Declared: e.Declared,
 		Node: e.Node}
-	p := m.Proxies.Get(e.Proxy)
-	var agent *adminv1.AgentState
-	if p != nil {
-		agent = agents[p.ID()]
-	}
+	p, agent := agentOf(m, e, agents)
 	entry.Health, entry.Reason = a.shown(p, e.Address, meshview.InboundHealth{Health: e.Health, Reason: e.Reason}, agent)
 	entry.Unchecked = v.Unchecked(m, e)
 	if agent.GetPhase() == adminv1.AgentState_LOST {
 		entry.AgentLostSince = agent.GetSince()
 	}
 	return entry
+}
+
+// agentOf returns the proxy of an endpoint and the state of its agent, both nil for an endpoint without a sidecar.
+func agentOf(
+	m *meshview.Mesh, e meshview.Endpoint, agents map[mesh.ID]*adminv1.AgentState,
+) (*meshview.Proxy, *adminv1.AgentState) {
+	p := m.Proxies.Get(e.Proxy)
+	if p == nil {
+		return nil, nil
+	}
+	return p, agents[p.ID()]
 }

@@ -18,9 +18,8 @@ import (
 var lostSince = timestamppb.New(time.Unix(1e9, 0))
 
 // newHealthFakes serves a view in which api-1 is ready and lost, api-2 has another workload, api-3 has never joined,
-// and the application of api-5 does not serve, a liveness probe of api-6 fails, and api-7 and
-// api-8 have stopped, the latter after its application.
-// default/early waits for its Dataplane.
+// the application of api-5 does not serve, a liveness probe of api-6 fails, and api-7 and api-8 have stopped, api-8
+// after its application. default/early waits for its Dataplane.
 func newHealthFakes(t *testing.T) *fakes {
 	t.Helper()
 	b := meshview.NewBuilder(meshview.Options{RequireJoin: true})
@@ -89,7 +88,7 @@ func TestListServicesSaysWhyEndpointsAreNotReady(t *testing.T) {
 	}
 }
 
-// A state is one of the inbound, and health.ready another field: the reason says which it is.
+// The state of an inbound and health.ready are two fields: the reason says which one decides.
 func TestReasonNamesTheStateOfAnInbound(t *testing.T) {
 	b := meshview.NewBuilder(meshview.Options{})
 	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "api-1"}}
@@ -116,7 +115,7 @@ func TestReasonNamesTheStateOfAnInbound(t *testing.T) {
 	}
 }
 
-// Of two inbounds whose listeners Envoy does not have, it has refused one.
+// Envoy lacks the listeners of two inbounds, and has rejected one of them.
 func TestReasonHasTheRefusalOfAListener(t *testing.T) {
 	b := meshview.NewBuilder(meshview.Options{})
 	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "api-1"}}
@@ -190,8 +189,8 @@ func TestListProxiesTellsOfAgents(t *testing.T) {
 	}
 }
 
-// TestOutboundsSayWhyEnvoyDoesNotListen has another program at one of two outbounds of a caller, and a caller that has
-// never joined.
+// TestOutboundsSayWhyEnvoyDoesNotListen has a caller with another program at one of its two outbounds, and a caller
+// that has never joined.
 func TestOutboundsSayWhyEnvoyDoesNotListen(t *testing.T) {
 	b := meshview.NewBuilder(meshview.Options{RequireJoin: true})
 	put := func(name string, outbounds ...mesh.Outbound) {

@@ -130,6 +130,6 @@ func TestALongListSaysWhatItLeavesOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(got.GetServices()) != adminv1.MaxListed || got.GetTail().GetLeftOut() != 6 {
-		t.Errorf("ListServices(): %d services, %d left out, want %d and 6", len(got.GetServices()), got.GetTail().GetLeftOut(), adminv1.MaxListed)
+		t.Errorf("ListServices(): %d services, %d omitted, want %d and 6", len(got.GetServices()), got.GetTail().GetLeftOut(), adminv1.MaxListed)
 	}
 }

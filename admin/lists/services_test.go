@@ -21,7 +21,7 @@ func meshServiceOf(name string, target mesh.TargetPort, ports ...uint32) *mesh.M
 	return s
 }
 
-// reaching gives a Dataplane an outbound.
+// reaching adds an outbound to a Dataplane.
 func reaching(d *mesh.Dataplane, ref mesh.BackendRef) *mesh.Dataplane {
 	ref.Kind = string(mesh.KindMeshService)
 	d.Spec.Networking.Outbound = append(d.Spec.Networking.Outbound, mesh.Outbound{Port: 10001, BackendRef: &ref})
@@ -128,11 +128,11 @@ func TestListMeshServices(t *testing.T) {
 	}
 }
 
-// TestAllAreHeld checks what is said of endpoints that drain where all do, and where one is ready.
+// TestAllAreHeld checks the answer about draining endpoints, if all drain and if one is ready.
 func TestAllAreHeld(t *testing.T) {
 	for name, tc := range map[string]struct {
 		held    []string
-		stopped string // its agent has drained, and ended
+		stopped string // its agent has drained and exited
 		traffic []bool
 		serves  []string // of web-1
 		serving uint32
@@ -165,7 +165,7 @@ func TestAllAreHeld(t *testing.T) {
 				traffic = append(traffic, e.GetGetsTraffic())
 			}
 			if diff := cmp.Diff(tc.traffic, traffic); diff != "" {
-				t.Errorf("which endpoints get traffic (-want +got):\n%s", diff)
+				t.Errorf("endpoints that get traffic (-want +got):\n%s", diff)
 			}
 			meshServices, err := f.ListMeshServices(t.Context(), &adminv1.ListMeshServicesRequest{})
 			if err != nil || meshServices.GetMeshServices()[0].GetPorts()[0].GetServing() != tc.serving {
@@ -176,7 +176,7 @@ func TestAllAreHeld(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.serves, dataplanes.GetDataplanes()[0].GetInbounds()[0].GetServes()); diff != "" {
-				t.Errorf("which services web-1 serves (-want +got):\n%s", diff)
+				t.Errorf("services that web-1 serves (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -196,7 +196,7 @@ func TestAListSaysWhatMayHaveBeenMeant(t *testing.T) {
 			f := newFakes(t)
 			got, err := f.ListDataplanes(t.Context(), &adminv1.ListDataplanesRequest{Filter: tc.filter})
 			if err != nil || got.GetTail().GetNear() != tc.want {
-				t.Errorf("ListDataplanes() says %q, %v, want %q", got.GetTail().GetNear(), err, tc.want)
+				t.Errorf("ListDataplanes() suggests %q, %v, want %q", got.GetTail().GetNear(), err, tc.want)
 			}
 		})
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestAgentsAreAskedWhetherTheyLive asks them only for a caller that wants it, and passes on who has not answered.
+// TestAgentsAreAskedWhetherTheyLive checks that agents are pinged only if the caller asks for it, and that the answer
+// names the silent ones.
 func TestAgentsAreAskedWhetherTheyLive(t *testing.T) {
 	tests := map[string]struct {
 		ask     bool
@@ -28,7 +29,7 @@ func TestAgentsAreAskedWhetherTheyLive(t *testing.T) {
 			f.Missing = func() []string { return []string{"a"} }
 			f.of.unresponsive = func(meshName string) (map[mesh.ID]bool, []string) {
 				if !tc.ask || meshName != "default" {
-					t.Errorf("agents of mesh %q are asked", meshName)
+					t.Errorf("agents of mesh %q are pinged", meshName)
 				}
 				return map[mesh.ID]bool{"default/web-1": true, "default/gone": true}, []string{"b"}
 			}
@@ -43,7 +44,7 @@ func TestAgentsAreAskedWhetherTheyLive(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(tc.want, is); diff != "" {
-				t.Errorf("who does not answer (-want +got):\n%s", diff)
+				t.Errorf("agents without an answer (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tc.missing, got.GetTail().GetMissingReplicas()); diff != "" {
 				t.Errorf("missing replicas (-want +got):\n%s", diff)
@@ -52,7 +53,7 @@ func TestAgentsAreAskedWhetherTheyLive(t *testing.T) {
 	}
 }
 
-// sinceThen knows of the service api, and of inbounds and outbounds of api-1.
+// sinceThen knows the times of the service api, and of inbounds and outbounds of api-1.
 type sinceThen time.Time
 
 func (s sinceThen) Inbound(proxy mesh.ID, _ netip.AddrPort) time.Time {
@@ -70,7 +71,7 @@ func (s sinceThen) of(known bool) time.Time {
 	return time.Time(s)
 }
 
-// TestListsSaySince shows that what is not known is absent.
+// TestListsSaySince checks that unknown times are absent.
 func TestListsSaySince(t *testing.T) {
 	f := newHealthFakes(t)
 	then := time.Now().Add(-time.Hour)
@@ -85,13 +86,13 @@ func TestListsSaySince(t *testing.T) {
 			if in.GetSince() != nil {
 				seen++
 				if !in.GetSince().AsTime().Equal(then) {
-					t.Errorf("an inbound is so since %s, want %s", in.GetSince().AsTime(), then)
+					t.Errorf("an inbound is in its state since %s, want %s", in.GetSince().AsTime(), then)
 				}
 			}
 		}
 	}
 	if seen != 1 {
-		t.Errorf("since when is known of %d inbounds, want 1", seen)
+		t.Errorf("%d inbounds have a time, want 1", seen)
 	}
 	services, err := f.ListServices(t.Context(), &adminv1.ListServicesRequest{})
 	if err != nil {
@@ -99,7 +100,7 @@ func TestListsSaySince(t *testing.T) {
 	}
 	for _, s := range services.GetServices() {
 		if got := s.GetWithoutSince() != nil; got != (s.GetName() == "api") {
-			t.Errorf("service %s: known since when: %t", s.GetName(), got)
+			t.Errorf("service %s has a time: %t", s.GetName(), got)
 		}
 	}
 }

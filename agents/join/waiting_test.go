@@ -24,7 +24,7 @@ func TestWaiting(t *testing.T) {
 	add("default/a", "other workload", 55*time.Second, true, true, true)
 	h.forget(start.Add(100 * time.Second))
 	if got := h.all()["default/a"]; !got.Since.Equal(start) || got.Reason != "other workload" {
-		t.Errorf("it waits since %s for %q, want since the first try, and the last reason", got.Since, got.Reason)
+		t.Errorf("it waits since %s for %q, want the time of the first try, and the last reason", got.Since, got.Reason)
 	}
 	for i := range maxWaiting {
 		h.add(fmt.Sprintf("default/%d", i), refused{}, "", start)
@@ -33,7 +33,7 @@ func TestWaiting(t *testing.T) {
 	add("default/a", "other workload", 110*time.Second, false, false, true)
 	h.forget(start.Add(55*time.Second + waitsFor))
 	if n := len(h.all()); n != 1 {
-		t.Errorf("%d wait, want the one that has tried within %s", n, waitsFor)
+		t.Errorf("%d wait, want only the proxy that has tried within %s", n, waitsFor)
 	}
 	add("default/b", "", 0, true, false, true)
 	h.remove("default/b", "")

@@ -126,8 +126,8 @@ func (*replica) Query(context.Context, mesh.ID, mesh.EnvoyView, func([]byte) err
 	return nil
 }
 
-// hears reports in db-0's session of that number which containers are held, for a minute each.
-func (r *replica) hears(session int64, containers ...string) {
+// reportHeld reports in db-0's session of that number which containers are held, for a minute each.
+func (r *replica) reportHeld(session int64, containers ...string) {
 	m := &agentv1.Liveness{}
 	for _, c := range containers {
 		m.Held = append(m.Held, failing(c))
@@ -139,14 +139,14 @@ func failing(container string) *agentv1.HeldLiveness {
 	return &agentv1.HeldLiveness{Container: container, Failing: durationpb.New(time.Minute), Reason: "refused", Grant: container + "-1"}
 }
 
-// hearsTold reports in db-0's session of that number that the kubelet receives the failure of a container.
-func (r *replica) hearsTold(session int64, container string) {
+// reportTold reports in db-0's session of that number that the kubelet receives the failure of a container.
+func (r *replica) reportTold(session int64, container string) {
 	m := &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: container, Told: true}}}
 	r.Liveness(r.t.Context(), db0, facts.Order{Time: session}, agentv1.ReportedLiveness{Report: m, At: r.now()})
 }
 
-// tells checks that the replica has one failing container, whose failure the kubelet receives, so that nothing is held.
-func (r *replica) tells(what, container string) {
+// wantFailing checks that the replica has one failing container, whose failure the kubelet receives, and holds none.
+func (r *replica) wantFailing(what, container string) {
 	r.t.Helper()
 	synctest.Wait()
 	failing, held := r.PodLiveness()[db0.ID()].Report.GetHeld(), r.Of(db0.ID()).Held
@@ -167,7 +167,7 @@ func (r *replica) holds(what string, containers ...string) {
 		r.t.Errorf("%s: PodLiveness() (-want +got):\n%s", what, diff)
 	}
 	if held := r.Of(db0.ID()).Held; held != (len(containers) > 0) {
-		r.t.Errorf("%s: its Observation says that it is held: %v", what, held)
+		r.t.Errorf("%s: held in its Observation: %v", what, held)
 	}
 }
 
@@ -175,28 +175,28 @@ func (r *replica) holds(what string, containers ...string) {
 func TestReplicasTellWhatIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := startReplicas(t, planeWith(t))
-		a.hears(1, "app")
+		a.reportHeld(1, "app")
 		a.holds("its agent says it", "app")
 		b.holds("the other replica says it", "app")
 		if n := b.heldChanges.Load(); n != 1 {
-			t.Errorf("it was told of %d changes, want one", n)
+			t.Errorf("%d changes reported, want one", n)
 		}
-		b.hears(2, "cache", "db")
+		b.reportHeld(2, "cache", "db")
 		b.holds("the session has moved", "cache", "db")
 		a.holds("the newest session counts", "cache", "db")
-		a.hears(1)
+		a.reportHeld(1)
 		a.holds("what an earlier session says late does not count", "cache", "db")
-		a.hears(3)
+		a.reportHeld(3)
 		a.holds("all pass")
 		b.holds("all pass, as the newest session says")
 		if n := b.heldChanges.Load(); n != 3 {
-			t.Errorf("it was told of %d changes, want 3", n)
+			t.Errorf("%d changes reported, want 3", n)
 		}
 
-		a.hearsTold(3, "app")
-		a.tells("the kubelet is told", "app")
-		b.tells("the kubelet is told, as the other replica says", "app")
-		a.hears(3, "app")
+		a.reportTold(3, "app")
+		a.wantFailing("the kubelet is told", "app")
+		b.wantFailing("the kubelet is told, as the other replica says", "app")
+		a.reportHeld(3, "app")
 		b.holds("one is held again", "app")
 		a.stop()
 		synctest.Wait()
@@ -204,7 +204,7 @@ func TestReplicasTellWhatIsHeld(t *testing.T) {
 			t.Error("the replica is not lost")
 		}
 		if held := b.PodLiveness()[db0.ID()].Report.GetHeld(); len(held) != 1 {
-			t.Errorf("of a lost replica is left %v", held)
+			t.Errorf("%v remains of a lost replica", held)
 		}
 	})
 }

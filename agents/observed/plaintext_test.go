@@ -21,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/agentstest"
 )
 
-// counted returns a report with so many requests from each of these sources, the last one a minute ago.
+// counted returns a report with that many requests from each of these sources, the last one a minute ago.
 func counted(count uint64, sources ...string) *agentv1.Plaintext {
 	in := &agentv1.PlaintextInbound{Port: 8080, Requests: true}
 	for _, from := range sources {
@@ -32,8 +32,8 @@ func counted(count uint64, sources ...string) *agentv1.Plaintext {
 	return &agentv1.Plaintext{Inbounds: []*agentv1.PlaintextInbound{in}}
 }
 
-// says reports m in the proxy's session of that number.
-func says(s *observed.State, who identity.Subject, session int64, process string, m *agentv1.Plaintext) {
+// report reports m in the proxy's session of that number.
+func report(s *observed.State, who identity.Subject, session int64, process string, m *agentv1.Plaintext) {
 	s.Plaintext(who, facts.Order{Time: session}, process, m)
 }
 
@@ -83,7 +83,7 @@ func TestPlaintextOfReplicas(t *testing.T) {
 				t.Errorf("%s: PlaintextOf() (-want +got):\n%s", what, diff)
 			}
 		}
-		says(a.State, db0, 1, "p1", counted(3, "10.0.0.7"))
+		report(a.State, db0, 1, "p1", counted(3, "10.0.0.7"))
 		knows(a, "its agent says it", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 3+1")
 		knows(b, "the other replica says it", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 3+1")
 		for _, r := range []*replica{a, b} {
@@ -91,10 +91,10 @@ func TestPlaintextOfReplicas(t *testing.T) {
 			is := func(at time.Time, ago time.Duration) bool { return at.Equal(r.now().Add(-ago)) }
 			tally := proxies[db0.ID()].Ports[0].Sources[netip.MustParseAddr("10.0.0.7")]
 			if !is(tally.First, time.Hour) || !is(tally.Last, time.Minute) || !is(since, 0) {
-				t.Errorf("by its clock it is seen first %s and last %s, and kept since %s", tally.First, tally.Last, since)
+				t.Errorf("by this replica's clock first %s, last %s, and kept since %s", tally.First, tally.Last, since)
 			}
 		}
-		says(b.State, db0, 2, "p1", counted(4, "10.0.0.7"))
+		report(b.State, db0, 2, "p1", counted(4, "10.0.0.7"))
 		knows(a, "the session has moved", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 4+1")
 		b.stop()
 		synctest.Wait()
@@ -102,7 +102,7 @@ func TestPlaintextOfReplicas(t *testing.T) {
 			t.Error("the replica is not lost")
 		}
 		knows(a, "what a lost replica has said", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 4+1")
-		says(a.State, db0, 3, "p1", counted(5, "10.0.0.7"))
+		report(a.State, db0, 3, "p1", counted(5, "10.0.0.7"))
 		knows(a, "the same process counts on", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 5+1")
 	})
 }
@@ -126,7 +126,7 @@ func TestPlaintextThatIsAskedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := lone(t, planeWith(t))
-				says(s, db0, 1, "p1", counted(3, "10.0.0.7"))
+				report(s, db0, 1, "p1", counted(3, "10.0.0.7"))
 				want := []string{fmt.Sprintf("default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 %d+1", map[bool]int{true: 4, false: 3}[tc.taken])}
 				if got := s.HearPlaintext(tc.answer); got != tc.taken {
 					t.Errorf("HearPlaintext() = %t, want %t", got, tc.taken)
@@ -164,27 +164,27 @@ func TestPlaintextOfPodsThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := planeWith(t)
 		s := lone(t, plane)
-		says(s, db0, 1, "p1", counted(3, "10.0.0.7"))
-		says(s, db0, 2, "p2", counted(1, "10.0.0.8")) // another process of the agent
+		report(s, db0, 1, "p1", counted(3, "10.0.0.7"))
+		report(s, db0, 2, "p2", counted(1, "10.0.0.8")) // another process of the agent
 		wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0")
 
 		successor := db0
 		successor.Instance = "2"
 		plane.Builder.Set("test", dataplaneOf(successor))
 		synctest.Wait()
-		says(s, db0, 3, "p2", counted(9, "10.0.0.9"))
+		report(s, db0, 3, "p2", counted(9, "10.0.0.9"))
 		wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0") // from an earlier pod
-		says(s, successor, 4, "p3", counted(2, "10.0.0.7"))
+		report(s, successor, 4, "p3", counted(2, "10.0.0.7"))
 		plane.Builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: db0.Mesh, Name: db0.Dataplane})
 		synctest.Wait()
 		s.Gone(db0.ID())
 		s.Gone(db0.ID())
 		if _, past, _ := s.PlaintextOf("default"); len(past) != 1 || past[0].Sources[netip.MustParseAddr("10.0.0.7")].Count != 5 || past[0].Sources[netip.MustParseAddr("10.0.0.8")].Count != 1 {
-			t.Errorf("of pods that are gone it knows %+v", past)
+			t.Errorf("counts of deleted pods: %+v", past)
 		}
 		time.Sleep(observed.PlaintextKept - 2*time.Minute)
 		if len(summary(s)) != 2 {
-			t.Errorf("after less than a day it knows %q", summary(s))
+			t.Errorf("after less than a day: %q", summary(s))
 		}
 		time.Sleep(2 * time.Minute)
 		wantSummary(t, s)
@@ -199,8 +199,8 @@ func TestPlaintextThatGoesOnAsItsAgentEnds(t *testing.T) {
 			s := lone(t, planeWith(t))
 			said := counted(3, "10.0.0.7")
 			said.Inbounds[0].Requests = requests
-			says(s, db0, 1, "p1", said)
-			says(s, db0, 2, "p2", counted(1, "10.0.0.8"))
+			report(s, db0, 1, "p1", said)
+			report(s, db0, 2, "p2", counted(1, "10.0.0.8"))
 			wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 "+want)
 		}
 	})
@@ -211,7 +211,7 @@ func TestPlaintextBeforeTheView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := agentstest.New(t)
 		s := lone(t, plane)
-		says(s, db0, 1, "p1", counted(3, "10.0.0.7"))
+		report(s, db0, 1, "p1", counted(3, "10.0.0.7"))
 		wantSummary(t, s)
 		successor := db0
 		successor.Instance = "2"
@@ -257,13 +257,13 @@ func TestPlaintextLimits(t *testing.T) {
 				sum += p.Others.Count
 			}
 			if want := uint64(agentv1.MaxReported) * (20*100 - 190); sources > agentv1.MaxReported*agentv1.MaxReported/2 || sum != want {
-				t.Errorf("%d sources are kept, whose sum is %d, want %d", sources, sum, want)
+				t.Errorf("%d sources with the sum %d are kept, want %d", sources, sum, want)
 			}
 		}
-		says(s, db0, 1, "p1", m)
+		report(s, db0, 1, "p1", m)
 		proxies, _, _ := s.PlaintextOf("default")
 		check(proxies[db0.ID()].Ports)
-		says(s, db0, 2, "p2", &agentv1.Plaintext{})
+		report(s, db0, 2, "p2", &agentv1.Plaintext{})
 		_, past, _ := s.PlaintextOf("default")
 		var of []observed.Plaintext
 		for _, p := range past {
@@ -287,7 +287,7 @@ func TestPlaintextOfMorePortsThanAreKept(t *testing.T) {
 					in.Port = uint32(i*agentv1.MaxReported + port)
 					m.Inbounds = append(m.Inbounds, in)
 				}
-				says(s, db0, int64(i+1), fmt.Sprint("p", i), m)
+				report(s, db0, int64(i+1), fmt.Sprint("p", i), m)
 			}
 			_, past, since := s.PlaintextOf("default")
 			return len(past), since
@@ -298,7 +298,7 @@ func TestPlaintextOfMorePortsThanAreKept(t *testing.T) {
 			t.Errorf("%d ports are kept since %s, want %d since %s", ports, since, kept, began)
 		}
 		if ports, since := count(kept/agentv1.MaxReported + 2); ports != kept || since.Before(began.Add(time.Hour)) {
-			t.Errorf("%d ports are kept since %s, want %d, and that others were counted before is to be seen", ports, since, kept)
+			t.Errorf("%d ports are kept since %s, want %d, and a time that shows dropped counts", ports, since, kept)
 		}
 	})
 }
@@ -324,14 +324,14 @@ func TestPlaintextAtTheLimitIsTold(t *testing.T) {
 		if err := agentv1.CheckPlaintext(m); err != nil {
 			t.Fatal(err)
 		}
-		says(s, db0, 1, "p1", m)
+		report(s, db0, 1, "p1", m)
 		time.Sleep(time.Hour)
 		var told peerv1.Proxy
 		if !s.Tell(db0.ID(), &told) || len(told.GetPlaintext().GetSaid().GetInbounds()) != agentv1.MaxReported {
-			t.Fatalf("other replicas are told %v", told.GetPlaintext())
+			t.Fatalf("other replicas get %v", told.GetPlaintext())
 		}
 		if err := agentv1.CheckPlaintext(told.GetPlaintext().GetSaid()); err != nil {
-			t.Errorf("other replicas refuse what they are told: %v", err)
+			t.Errorf("other replicas reject the report: %v", err)
 		}
 	})
 }

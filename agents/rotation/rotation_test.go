@@ -141,7 +141,7 @@ func TestAdvance(t *testing.T) {
 				advanced, tc.want = 1, &adminv1.Rotation{Step: adminv1.Rotation_IDLE}
 			}
 			if told != advanced || len(sessions.woken) != advanced {
-				t.Errorf("told replicas %d times, woke %q, want %d times", told, sessions.woken, advanced)
+				t.Errorf("informed replicas %d times, woke %q, want %d times", told, sessions.woken, advanced)
 			}
 			if (f.failures > 0) != (f.err != nil) {
 				t.Errorf("%d errors are logged", f.failures)

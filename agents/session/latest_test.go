@@ -50,7 +50,7 @@ func TestLatest(t *testing.T) {
 			}
 			handle(time.Minute)
 			if !slices.Equal(got, tc.want) {
-				t.Errorf("taken were %v, want %v", got, tc.want)
+				t.Errorf("handled %v, want %v", got, tc.want)
 			}
 		})
 	}

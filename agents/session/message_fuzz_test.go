@@ -110,7 +110,7 @@ func FuzzSession(f *testing.F) {
 				t.Fatalf("the session ends with %v", err)
 			}
 			if len(s.sessions) > 0 {
-				t.Fatal("a session is left")
+				t.Fatal("a session remains")
 			}
 		})
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// TestUnsentQueryIsAskedAgain has a session end by its age before a query is sent: the next session sends it once.
+// TestUnsentQueryIsAskedAgain ends a session by its age before a query is sent: the next session sends it once.
 func TestUnsentQueryIsAskedAgain(t *testing.T) {
 	s, subject := fuzzSessions(t)
 	open := func() *session {

@@ -41,11 +41,13 @@ const (
 	ViewClusters EnvoyView = "clusters"
 	// ViewListeners are the listeners that are active, and their addresses, JSON.
 	ViewListeners EnvoyView = "active-listeners"
+	// ViewCertificates are the certificates that Envoy presents and trusts, JSON without keys.
+	ViewCertificates EnvoyView = "certificates"
 	// ViewLogging are the levels of the loggers.
 	ViewLogging EnvoyView = "logging"
 )
 
 // EnvoyViews lists the views.
 func EnvoyViews() []EnvoyView {
-	return []EnvoyView{ViewConfigDump, ViewStats, ViewClusters, ViewListeners, ViewLogging}
+	return []EnvoyView{ViewConfigDump, ViewStats, ViewClusters, ViewListeners, ViewCertificates, ViewLogging}
 }

@@ -149,6 +149,9 @@ const (
 	LabelCNI = OwnPrefix + "cni"
 	// ConditionCNIReady is a node condition: the CNI plugin redirects the connections of pods that start there.
 	ConditionCNIReady = "cni." + OwnPrefix + "Ready"
+	// ReasonPluginsAfter is the reason of a true ConditionCNIReady on a node where other plugins run after Sonde's, and
+	// may change what it has set. The message names them.
+	ReasonPluginsAfter = "PluginsAfter"
 	// AnnotationDrainTime is how long a drain may wait for open requests and connections.
 	AnnotationDrainTime = Prefix + "sidecar-drain-time"
 	// AnnotationLBHealthPort is the port at which the agent answers load balancers; disabled by default.

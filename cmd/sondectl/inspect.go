@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -20,14 +22,20 @@ import (
 const inspectHelp = `Show the configuration and state of a dataplane's Envoy, or the configuration that it should have.
 
 From Envoy itself, through its agent and without secrets:
-  config-dump  its complete configuration, JSON
-  stats        all its statistics
-  clusters     its clusters and their endpoints, with health and statistics
-  logging      the levels of its loggers
+  config-dump       its complete configuration, JSON
+  stats             all its statistics
+  clusters          its clusters and their endpoints, with health and statistics
+  active-listeners  its listeners and their addresses
+  certificates      the certificates that it presents and trusts
+  logging           the levels of its loggers
 
 From the control plane, the resources that Envoy should have, even if it is disconnected; "sondectl get proxies" shows
 whether Envoy has accepted them:
   listeners, endpoints, routes, bootstrap, and with --desired clusters
+
+Listeners, endpoints, clusters and certificates are tables. -o json and -o yaml write everything that Envoy or the
+control plane says, -o text writes Envoy's own text about its clusters. Routes and bootstrap are YAML, or JSON with
+-o json. The other types are always Envoy's own text.
 
 NAME is searched in all meshes; set --mesh if several meshes have it.`
 
@@ -46,6 +54,34 @@ type inspection struct {
 	view       *settings.Choice[adminv1.Kind]
 	desired    bool
 	output     *settings.Choice[printer.Format]
+	own        bool // Envoy answers, not the control plane
+}
+
+// formats returns the formats of a type, the default first.
+func (i *inspection) formats() []printer.Format {
+	switch {
+	case i.own && i.view.Value == adminv1.KindClusters:
+		return []printer.Format{printer.Table, printer.Text, printer.YAML, printer.JSON}
+	case i.own && envoyTables[mesh.EnvoyView(i.view.Value)] == nil:
+		return []printer.Format{printer.Text}
+	case !i.own && desiredTables[i.view.Value] == nil:
+		return []printer.Format{printer.YAML, printer.JSON}
+	default:
+		return []printer.Format{printer.Table, printer.YAML, printer.JSON}
+	}
+}
+
+// chooseFormat checks the value of -o, and sets it if the user has not.
+func (i *inspection) chooseFormat(set bool) error {
+	among := &settings.Choice[printer.Format]{Among: i.formats()}
+	if !set {
+		i.output.Value = among.Among[0]
+		return nil
+	}
+	if err := among.Set(string(i.output.Value)); err != nil {
+		return settings.Usagef("-o %s: %w with --type %s", i.output.Value, err, i.view.Value)
+	}
+	return nil
 }
 
 func (c *cli) inspectDataplane() *cobra.Command {
@@ -55,11 +91,12 @@ func (c *cli) inspectDataplane() *cobra.Command {
 		Short:   "Show the actual or desired configuration of a dataplane's Envoy",
 		Long:    inspectHelp,
 		Example: `  sondectl inspect dataplane web-1 --type config-dump
-  sondectl inspect dataplane web-1 --type listeners
+  sondectl inspect dataplane web-1 --type certificates
+  sondectl inspect dataplane web-1 --type listeners -o yaml
   sondectl inspect dataplane web-1 --mesh default --type clusters --desired -o json`,
 		Args: cobra.ExactArgs(1),
 	}
-	i := &inspection{output: printer.AddFormat(cmd, printer.YAML, printer.JSON), view: &settings.Choice[adminv1.Kind]{Among: inspectTypes()}}
+	i := &inspection{output: printer.AddFormat(cmd, printer.Table, printer.Text, printer.YAML, printer.JSON), view: &settings.Choice[adminv1.Kind]{Among: inspectTypes()}}
 	i.view.Add(cmd, "type", "", "`TYPE` of information")
 	c.addMesh(cmd, &i.mesh, "`MESH` of the dataplane")
 	cmd.Flags().BoolVar(&i.desired, "desired", false, "show the clusters that Envoy should have instead of its actual ones")
@@ -71,16 +108,17 @@ func (c *cli) inspectDataplane() *cobra.Command {
 			return err
 		}
 		i.name = name
-		own := slices.Contains(mesh.EnvoyViews(), mesh.EnvoyView(i.view.Value))
-		switch {
-		case i.desired && !slices.Contains(adminv1.Kinds(), i.view.Value):
+		if i.desired && !slices.Contains(adminv1.Kinds(), i.view.Value) {
 			return settings.Usagef("--desired: must not be set with --type %s, which only Envoy has", i.view.Value)
-		case !own || i.desired:
-			return c.inspectDesired(cmd.Context(), i)
-		case cmd.Flags().Changed("output"):
-			return settings.Usagef("-o: must not be set with --type %s, which is Envoy's own text", i.view.Value)
 		}
-		return c.inspectEnvoy(cmd.Context(), i)
+		i.own = slices.Contains(mesh.EnvoyViews(), mesh.EnvoyView(i.view.Value)) && !i.desired
+		if err := i.chooseFormat(cmd.Flags().Changed("output")); err != nil {
+			return err
+		}
+		if i.own {
+			return c.inspectEnvoy(cmd.Context(), i)
+		}
+		return c.inspectDesired(cmd.Context(), i)
 	}
 	return cmd
 }
@@ -106,17 +144,41 @@ func (c *cli) inspectDesired(ctx context.Context, i *inspection) error {
 	if err != nil {
 		return err
 	}
-	return writeKind(&c.out, i.output.Value, i.view.Value, response.GetResources())
+	if i.output.Value != printer.Table {
+		return writeKind(&c.out, i.output.Value, i.view.Value, response.GetResources())
+	}
+	table, err := desiredTables[i.view.Value](response.GetResources())
+	if err != nil {
+		return fmt.Errorf("read the %s of the control plane's answer: %w", i.view.Value, err)
+	}
+	printer.WriteTable(&c.out, table.header, table.rows)
+	return nil
 }
 
 // inspectEnvoy writes Envoy's response.
 func (c *cli) inspectEnvoy(ctx context.Context, i *inspection) error {
+	if i.output.Value == printer.Text {
+		return c.readEnvoy(ctx, i, &c.out)
+	}
+	var text bytes.Buffer
+	if err := c.readEnvoy(ctx, i, &text); err != nil {
+		return err
+	}
+	document, table, err := envoyTables[mesh.EnvoyView(i.view.Value)](text.Bytes())
+	if err != nil {
+		return fmt.Errorf("read Envoy's %s: %w", i.view.Value, err)
+	}
+	return printer.Write(&c.out, i.output.Value, document, func() { printer.WriteTable(&c.out, table.header, table.rows) })
+}
+
+// readEnvoy passes Envoy's response to w.
+func (c *cli) readEnvoy(ctx context.Context, i *inspection, w io.Writer) error {
 	return c.callWithin(ctx, inspectTimeout, func(ctx context.Context, api adminv1.AdminServiceClient) error {
 		stream, err := api.InspectEnvoy(ctx, &adminv1.InspectEnvoyRequest{Mesh: i.mesh, Name: i.name, View: string(i.view.Value)})
 		for err == nil {
 			var part *adminv1.InspectEnvoyPart
 			if part, err = stream.Recv(); err == nil {
-				c.out.Write(part.GetData())
+				_, err = w.Write(part.GetData())
 			}
 		}
 		if errors.Is(err, io.EOF) {

@@ -174,6 +174,9 @@ func options(ctx context.Context, dir string, state *store.State) (admin.Options
 			if view == mesh.ViewLogging {
 				return take([]byte("\x1b[31mred\ttab\u009b1m\xff\u202e\n"))
 			}
+			if text, err := os.ReadFile(filepath.Join(dir, "envoy", string(view))); err == nil {
+				return take(text)
+			}
 			return errors.Join(take([]byte("the first of ")), take([]byte(view+"\n")))
 		},
 		Token:    tokens.Issue,

@@ -86,6 +86,15 @@ func TestTablesFit(t *testing.T) {
 			Namespace: "sonde-system", Pod: printertest.Pod, Container: "application", State: adminv1.Restart_RESTARTING, Since: minutes,
 			Why: "2 restarts in a row did not help: waiting for another pod template, or for sondectl restarts release",
 		}),
+		"inspect clusters": func(t *testing.T, out *printer.Output) {
+			t.Helper()
+			at := printertest.Service + "::10.244.101.117:8080::"
+			_, table, err := activeClusters([]byte(at + "health_flags::/failed_outlier_check\n" + at + "rq_total::12345678\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			printer.WriteTable(out, table.header, table.rows)
+		},
 		"restarts explain": func(_ *testing.T, out *printer.Output) { writeGrants(out, grants, false) },
 		"probes explain": func(_ *testing.T, out *printer.Output) {
 			writeDecisions(out, []webhook.Decision{{Container: "application", Type: mesh.ProbeLiveness, Written: "httpGet HTTPS :8443 /healthz/ready"}}, 9000)

@@ -24,13 +24,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// server is an API server to which all tokens are good. test/real/kube has a real one; this one takes its time, and
-// counts.
+// server is an API server that accepts all tokens, delays its answers, and counts requests. test/real/kube has a real
+// one.
 type server struct {
-	// takes is how long it takes for each answer; hangs says that it never answers.
+	// takes is the delay of each answer; if hangs is set, it never answers.
 	takes time.Duration
 	hangs bool
-	// denies says that callers have no rights, allows that they have all, and deleted that all tokens are invalid.
+	// denies denies all rights, allows allows all, and deleted makes all tokens invalid.
 	denies, allows, deleted atomic.Bool
 
 	tokens, rights atomic.Int32
@@ -93,7 +93,7 @@ func newAuthorizer(t *testing.T, s *server) *Authorizer {
 	return a
 }
 
-// token returns one that the API server has to be asked about.
+// token returns a token that only the API server can check.
 func token(n int, audience string) string {
 	encode := base64.RawURLEncoding.EncodeToString
 	return strings.Join([]string{encode([]byte(`{"alg":"ES256"}`)), encode(fmt.Appendf(nil, `{"aud":[%q],"jti":"%d"}`, audience, n)), encode(make([]byte, 64))}, ".")
@@ -118,7 +118,7 @@ func TestAnswersAreRemembered(t *testing.T) {
 				t.Errorf("Authorize() = %q, %v, want %s", caller, err, want)
 			}
 			if is := [2]int32{s.tokens.Load(), s.rights.Load()}; is != [2]int32{wantTokens, wantRights} {
-				t.Errorf("the API server was asked %v times, want %d and %d", is, wantTokens, wantRights)
+				t.Errorf("%v requests to the API server, want %d and %d", is, wantTokens, wantRights)
 			}
 		}
 		call(1, 1, codes.OK)
@@ -130,12 +130,12 @@ func TestAnswersAreRemembered(t *testing.T) {
 		call(2, 2, codes.PermissionDenied)
 		call(3, 3, codes.PermissionDenied)
 		s.denies.Store(false)
-		call(4, 4, codes.OK) // a right that is given takes effect at once
+		call(4, 4, codes.OK) // a new right takes effect at once
 	})
 }
 
-// A caller whose service account is deleted may do nothing after validity, whatever they call meanwhile, and however
-// long the API server takes.
+// A caller whose service account is deleted has no rights after validity, whatever it calls meanwhile, and however
+// slow the API server is.
 func TestNoAnswerOutlivesItsValidity(t *testing.T) {
 	for _, takes := range []time.Duration{2 * time.Second, 0} {
 		synctest.Test(t, func(t *testing.T) {
@@ -150,10 +150,10 @@ func TestNoAnswerOutlivesItsValidity(t *testing.T) {
 			deleted := time.Now().Add(reviewed)
 			time.AfterFunc(reviewed, func() { s.deleted.Store(true) })
 			if !may("proxies") {
-				t.Fatal("the first call is refused")
+				t.Fatal("the first call is rejected")
 			}
 			advance(validity - 2*takes - time.Second)
-			may("health") // while the first answer is remembered
+			may("health") // while the first answer is cached
 			advance(time.Until(deleted.Add(validity + time.Millisecond)))
 			for _, resource := range []string{"proxies", "health"} {
 				if may(resource) {
@@ -173,7 +173,7 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 		}
 	}
 	if n := len(a.allowed.Keys()); n != remembered {
-		t.Errorf("%d permissions are remembered, want %d", n, remembered)
+		t.Errorf("%d permissions are cached, want %d", n, remembered)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestWhatIsRefused(t *testing.T) {
 				t.Errorf("%s: Authorize() = %s %q, want %s %q", name, got.Code(), got.Message(), tc.code, tc.text)
 			}
 			if n := tc.server.tokens.Load(); n != tc.asked {
-				t.Errorf("%s: the API server was asked %d times, want %d", name, n, tc.asked)
+				t.Errorf("%s: %d requests to the API server, want %d", name, n, tc.asked)
 			}
 			if took := time.Since(begin); took > 5*time.Second {
 				t.Errorf("%s: the call took %s", name, took)
@@ -212,7 +212,7 @@ func TestWhatIsRefused(t *testing.T) {
 	})
 }
 
-// A source that sends tokens all the time has few of them checked, and another one does not wait for it.
+// Few tokens of a source that sends them all the time are checked, and other sources do not wait for it.
 func TestSourcesShareTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{takes: 50 * time.Millisecond}
@@ -227,11 +227,11 @@ func TestSourcesShareTheAPIServer(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(begin); took > 300*time.Millisecond {
-			t.Errorf("another source waits for %s", took)
+			t.Errorf("another source waited for %s", took)
 		}
 		callers.Wait()
 		if n := s.tokens.Load(); n > checksBurst+2 {
-			t.Errorf("the API server was asked about %d tokens", n)
+			t.Errorf("the API server checked %d tokens", n)
 		}
 	})
 }

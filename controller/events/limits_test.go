@@ -22,7 +22,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// counting returns limits that write to a log, and how many of n events pass.
+// counting returns limits with a log, and a function that counts how many of n events pass.
 func counting() (passed func(n int, e func(i int) Event) int, log *bytes.Buffer) {
 	log = &bytes.Buffer{}
 	l := newLimits(slog.New(slog.NewTextHandler(log, nil)))
@@ -41,7 +41,7 @@ func ofPod(uid, reason, action string) Event {
 	return Event{Kind: "Pod", Namespace: "shop", Name: "web", UID: types.UID(uid), FieldPath: "spec.containers{app}", Reason: reason, Action: action}
 }
 
-// More events than the API server should get are dropped, and the log says so, once a minute.
+// Events beyond the limit of the API server are dropped, and logged once a minute.
 func TestEventsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		passed, log := counting()
@@ -58,8 +58,7 @@ func TestEventsAreLimited(t *testing.T) {
 	})
 }
 
-// However many events one namespace has, other namespaces' events come through, and a namespace alone gets all of its
-// own.
+// Events of one namespace do not displace events of others, and a namespace that is alone gets all of its events.
 func TestNamespacesShareEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		passed, _ := counting()
@@ -85,13 +84,13 @@ func TestNamespacesShareEvents(t *testing.T) {
 			t.Errorf("%d events in two minutes, want %d a second", all, eventsPerSecond)
 		}
 		if late := passed(namespaceBurst, of("late")); late != namespaceBurst {
-			t.Errorf("%d events of one that comes later, want %d", late, namespaceBurst)
+			t.Errorf("%d events of a later namespace, want %d", late, namespaceBurst)
 		}
 	})
 }
 
-// An application that flaps for an hour costs one event a minute, and takes no other event of its pod away. That is no
-// line of the log.
+// An application that flaps for an hour costs one event a minute, and displaces no other event of its pod. This is
+// not logged.
 func TestRepeatedEventsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		passed, log := counting()
@@ -115,8 +114,7 @@ func TestRepeatedEventsAreLimited(t *testing.T) {
 	})
 }
 
-// A pod whose agent makes up words has few events. It neither takes other pods' events away nor displaces their
-// limiters.
+// A pod whose agent invents texts gets few events. It displaces neither events nor limiters of other pods.
 func TestEventsOfOneObjectAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		passed, log := counting()
@@ -129,17 +127,17 @@ func TestEventsOfOneObjectAreLimited(t *testing.T) {
 			t.Errorf("%d events of one pod at once, want %d", n, objectBurst)
 		}
 		if n := strings.Count(log.String(), "dropping events, too many about one object"); n != 1 {
-			t.Errorf("the log says it %d times, want once", n)
+			t.Errorf("logged %d times, want once", n)
 		}
 		if n := passed(1, flaps); n != 0 {
-			t.Error("what the other pod repeats is an event again")
+			t.Error("a repeated event of the other pod is a new event")
 		}
 		<-time.After(time.Minute)
 		if n := passed(100, func(int) Event { madeUp++; return ofPod("bad", "ProbeFailed", strconv.Itoa(madeUp)) }); n != int(time.Minute/objectEvery) {
 			t.Errorf("%d events of the pod in a minute, want %d", n, time.Minute/objectEvery)
 		}
 		if n := passed(1, flaps); n != 1 {
-			t.Error("that the other pod goes on is no event")
+			t.Error("a later event of the other pod is dropped")
 		}
 	})
 }
@@ -149,8 +147,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// As many events as there may be, each of another pod, take little memory: until client-go forgets the first, and while
-// the API server is away, until it gives up the first.
+// The maximum number of events, each of another pod, takes little memory: until client-go forgets the first one, or
+// gives it up while the API server is unreachable.
 func TestMemoryOfEvents(t *testing.T) {
 	const limit = 40 << 20
 	tests := map[string]struct {
@@ -199,7 +197,7 @@ func TestMemoryOfEvents(t *testing.T) {
 	}
 }
 
-// heap returns how much memory is in use, in bytes.
+// heap returns the memory in use, in bytes.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -11,7 +11,7 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// reading makes one of a text: words are zones, each letter a member that is heard (h), silent (s) or unheard (u). The
+// reading parses a text: words are zones, each letter a member that is seen (h), silent (s) or not yet seen (u). The
 // word after a colon is the zone: "hhs:a h". A text that begins with ! is a failed reading, and "-" is nil.
 func reading(text string, at time.Time, silence time.Duration) *partition.Reading {
 	r := &partition.Reading{At: at}
@@ -38,7 +38,7 @@ func reading(text string, at time.Time, silence time.Duration) *partition.Readin
 	return r
 }
 
-// text says what a verdict has: "a:nodes:10" for a zone, "lost nodes/a one-zone" for a group.
+// text formats a verdict: "a:nodes:10" for a zone, "lost nodes/a one-zone" for a group.
 func (v *Verdict) text() string {
 	var all []string
 	for _, z := range v.Zones {
@@ -57,7 +57,7 @@ func TestNext(t *testing.T) {
 	type look struct{ nodes, proxies string }
 	tests := map[string]struct {
 		before Verdict
-		looks  []look // one each second
+		looks  []look // one per second
 		want   string
 	}{
 		"all is well":                   {looks: []look{{"hhh:a hhh:b", "hhhh:a hhhh:b"}}},
@@ -144,7 +144,7 @@ func TestNext(t *testing.T) {
 				t.Errorf("%q, want %q", got, tc.want)
 			}
 			if err := v.Validate(); err != nil {
-				t.Errorf("what a leader makes is not valid: %v", err)
+				t.Errorf("a leader's verdict is invalid: %v", err)
 			}
 		})
 	}

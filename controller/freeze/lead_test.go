@@ -32,21 +32,21 @@ func TestLoss(t *testing.T) {
 		defer stop()
 		w.lose("a")
 		<-time.After(warmUp - time.Millisecond)
-		r.is(t, "") // it has just started
+		r.wantVerdict(t, "") // it has just started
 		<-time.After(time.Second)
-		r.is(t, lostA)
-		r.keeps(t, map[string]int{"a": All})
+		r.wantVerdict(t, lostA)
+		r.wantKept(t, map[string]int{"a": All})
 		if held := r.Held(); held != "most nodes of zone a are not seen (one-zone); most proxies of zone a are not seen (one-zone)" {
 			t.Errorf("Held() = %q", held)
 		}
 		w.find()
 		<-time.After(10 * time.Second)
 		if z, is := r.Verdict().zone("a"); !is || z.Kept >= All || r.Held() != "" {
-			t.Errorf("10 s after it is seen zone a is %v, and held is %q", z, r.Held())
+			t.Errorf("10 s after zone a is seen, it is %v, and Held() = %q", z, r.Held())
 		}
 		<-time.After(thawStep * All)
-		r.is(t, "")
-		r.keeps(t, map[string]int{})
+		r.wantVerdict(t, "")
+		r.wantKept(t, map[string]int{})
 		want := []string{"Frozen zones{a}", "NodesLost zones{a}", "ProxiesLost zones{a}", "Thawing zones{a}", "NodesSeen zones{a}", "ProxiesSeen zones{a}", "Thawed zones{a}"}
 		if diff := cmp.Diff(want, r.reasons); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
@@ -54,7 +54,7 @@ func TestLoss(t *testing.T) {
 	})
 }
 
-// The next leader goes on at once: it has heard the verdict.
+// The next leader continues at once, since it has received the verdict.
 func TestNextLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -63,17 +63,17 @@ func TestNextLeader(t *testing.T) {
 		w.lose("a")
 		<-time.After(warmUp + time.Second)
 		b.hear(a.Verdict())
-		stop() // without a leader the last verdict holds
+		stop() // without a leader the last verdict stays in effect
 		<-time.After(time.Hour)
-		b.is(t, lostA)
-		b.keeps(t, map[string]int{"a": All})
+		b.wantVerdict(t, lostA)
+		b.wantKept(t, map[string]int{"a": All})
 		defer b.lead(t, 8)()
 		<-time.After(time.Second)
-		b.is(t, lostA)
+		b.wantVerdict(t, lostA)
 		if v := b.Verdict(); v.Epoch != 8 || v.Zones[0].Since != a.Verdict().Zones[0].Since {
 			t.Errorf("the next leader has epoch %d, and frozen since %s, not since %s", v.Epoch, v.Zones[0].Since, a.Verdict().Zones[0].Since)
 		}
-		// The one before does not know it yet.
+		// The previous leader does not know it yet.
 		stale := a.Verdict()
 		b.hear(stale)
 		if b.Verdict().Epoch != 8 {
@@ -87,13 +87,13 @@ func TestNextLeader(t *testing.T) {
 			t.Errorf("a leader of an earlier epoch judges: %+v", v)
 		}
 		if done, err := a.Order(orderTo("b", true)); done != nil || err != nil {
-			t.Errorf("a leader of an earlier epoch takes an order: %v, %v", done, err)
+			t.Errorf("a leader of an earlier epoch accepts an order: %v, %v", done, err)
 		}
 		stopOld()
 	})
 }
 
-// A leader that has heard no verdict may follow one that knew of a loss.
+// A leader without a verdict may follow a leader that had seen a loss.
 func TestLeaderThatHasHeardNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -102,12 +102,12 @@ func TestLeaderThatHasHeardNothing(t *testing.T) {
 		defer r.lead(t, 7)()
 		w.lose("a")
 		<-time.After(warmUp - time.Second)
-		r.is(t, "")
+		r.wantVerdict(t, "")
 		r.hear(&Verdict{Epoch: 6, Count: 3, Zones: []Zone{{"b", Nodes, epoch, All}}, Lost: []Loss{{Nodes, "b", partition.OneZone, epoch}}})
-		r.is(t, "b:nodes:10, lost nodes/b one-zone")
+		r.wantVerdict(t, "b:nodes:10, lost nodes/b one-zone")
 		<-time.After(2 * time.Second)
 		if v := r.Verdict(); v.Epoch != 7 || len(v.Zones) != 2 {
-			t.Errorf("it does not go on with what it has heard meanwhile: %+v", v)
+			t.Errorf("it does not continue with the verdict received meanwhile: %+v", v)
 		}
 	})
 }
@@ -135,18 +135,18 @@ func TestProxiesAlone(t *testing.T) {
 			defer r.lead(t, 7)()
 			<-time.After(warmUp + time.Second)
 			if w.asked > 0 {
-				t.Errorf("streams are asked for %d times while all sessions are open", w.asked)
+				t.Errorf("streams are requested %d times while all sessions are open", w.asked)
 			}
 			w.lose("a")
 			w.set(func() { clear(w.unknown); tc.change(w) })
 			<-time.After(tc.wait)
-			r.is(t, tc.want)
-			r.keeps(t, map[string]int{}) // endpoints go by nodes
+			r.wantVerdict(t, tc.want)
+			r.wantKept(t, map[string]int{}) // endpoints depend on nodes
 		})
 	}
 }
 
-// A replica that is lost does not keep nodes from being judged: it may have been on one of them.
+// Nodes are judged without a lost replica, which may have been on one of them.
 func TestNodesWithoutPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -156,7 +156,7 @@ func TestNodesWithoutPeer(t *testing.T) {
 		w.set(func() { w.lacking = []string{"b"} })
 		w.lose("a")
 		<-time.After(time.Second)
-		r.is(t, "a:nodes:10, lost nodes/a one-zone")
+		r.wantVerdict(t, "a:nodes:10, lost nodes/a one-zone")
 	})
 }
 
@@ -165,7 +165,7 @@ func TestOrders(t *testing.T) {
 		w := newWorld()
 		r := w.replica(t, false)
 		if done, err := r.Order(orderTo("a", true)); done != nil || err != nil {
-			t.Errorf("Order() of one that does not lead: %v, %v", done, err)
+			t.Errorf("Order() at a replica that does not lead: %v, %v", done, err)
 		}
 		stop := r.lead(t, 7)
 		<-time.After(warmUp + time.Second)
@@ -183,44 +183,44 @@ func TestOrders(t *testing.T) {
 			}
 		}
 		order("a", true, All)
-		r.keeps(t, map[string]int{"a": All})
+		r.wantKept(t, map[string]int{"a": All})
 		if held := r.Held(); held != "an operator has frozen zone a" {
 			t.Errorf("Held() = %q", held)
 		}
 		order("a", true, All) // a second time
 		<-time.After(time.Hour)
-		r.is(t, "a:operator:10, order a true")
+		r.wantVerdict(t, "a:operator:10, order a true")
 		stop()
 		next := w.replica(t, false)
 		next.hear(r.Verdict())
 		stop = next.lead(t, 8)
 		<-time.After(2 * warmUp)
-		next.is(t, "a:operator:10, order a true")
+		next.wantVerdict(t, "a:operator:10, order a true")
 		r = next
-		order("b", false, 0) // is not frozen
+		order("b", false, 0) // zone b is not frozen
 		order("a", false, All-1)
 		<-time.After(thawStep * All)
-		next.is(t, "")
+		next.wantVerdict(t, "")
 
 		w.lose("a")
 		<-time.After(time.Minute)
-		next.is(t, lostA)
+		next.wantVerdict(t, lostA)
 		order("a", false, All-1)
 		if held := r.Held(); held != "" {
 			t.Errorf("Held() of a mesh whose only loss is thawed = %q", held)
 		}
 		<-time.After(time.Hour)
-		next.is(t, "order a false") // the same loss does not freeze it again
-		order("a", true, All)       // the operator may
+		next.wantVerdict(t, "order a false") // the same loss does not freeze it again
+		order("a", true, All)                // the operator may freeze it
 		<-time.After(time.Second)
-		next.is(t, "a:operator:10, lost nodes/a one-zone, lost proxies/a one-zone, order a true")
+		next.wantVerdict(t, "a:operator:10, lost nodes/a one-zone, lost proxies/a one-zone, order a true")
 		order("a", false, All-1)
 		w.find()
 		<-time.After(time.Minute)
-		next.is(t, "")
+		next.wantVerdict(t, "")
 		w.lose("a")
 		<-time.After(time.Minute)
-		next.is(t, lostA) // another one does
+		next.wantVerdict(t, lostA) // another loss does
 		stop()
 	})
 }
@@ -229,8 +229,8 @@ func orderTo(zone string, frozen bool) *adminv1.FreezeZoneRequest {
 	return &adminv1.FreezeZoneRequest{Zone: zone, Thaw: !frozen}
 }
 
-// Most of the mesh is lost, with half of zone c: what an operator thaws there stays so until the mesh is seen, also by
-// the next leader.
+// While most of the mesh is lost, with half of zone c, an operator's thaw stays in effect until the mesh is seen,
+// also at the next leader.
 func TestOrdersOfALostMesh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -247,7 +247,7 @@ func TestOrdersOfALostMesh(t *testing.T) {
 		w.lose("b")
 		<-time.After(time.Minute)
 		if done, err := r.Order(orderTo("c", false)); err != nil || done.GetKeptPercent() != 0 {
-			t.Errorf("Order() of a zone that is well = %v, %v", done, err)
+			t.Errorf("Order() for a zone without loss = %v, %v", done, err)
 		}
 		for _, frozen := range []bool{true, false} { // as after maintenance
 			if _, err := r.Order(orderTo("c", frozen)); err != nil {
@@ -255,23 +255,23 @@ func TestOrdersOfALostMesh(t *testing.T) {
 			}
 		}
 		<-time.After(time.Minute)
-		r.is(t, "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all, lost nodes/b all, lost proxies/ all, lost proxies/a all, lost proxies/b all")
+		r.wantVerdict(t, "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all, lost nodes/b all, lost proxies/ all, lost proxies/a all, lost proxies/b all")
 		half(true)
 		if done, err := r.Order(orderTo("c", false)); err != nil || done.GetKeptPercent() != 90 {
 			t.Errorf("Order() = %v, %v", done, err)
 		}
 		const thawed = "a:nodes:10, b:nodes:10, " + lost + ", order c false"
 		half(false)
-		r.is(t, thawed)
+		r.wantVerdict(t, thawed)
 		stop()
 		next := w.replica(t, false)
 		next.hear(r.Verdict())
 		stop = next.lead(t, 8)
 		half(true)
-		next.is(t, thawed)
+		next.wantVerdict(t, thawed)
 		w.find()
 		<-time.After(time.Minute)
-		next.is(t, "")
+		next.wantVerdict(t, "")
 		stop()
 	})
 }
@@ -283,11 +283,11 @@ func TestModes(t *testing.T) {
 		defer r.lead(t, 7)()
 		w.lose("a")
 		<-time.After(warmUp + time.Second)
-		r.keeps(t, map[string]int{"a": All})
+		r.wantKept(t, map[string]int{"a": All})
 		r.Configure(DryRun)
 		<-time.After(time.Second)
-		r.is(t, lostA)
-		r.keeps(t, nil)
+		r.wantVerdict(t, lostA)
+		r.wantKept(t, nil)
 		if done, err := r.Order(orderTo("b", false)); err != nil || !done.GetDryRun() {
 			t.Errorf("Order() of a dry run = %v, %v", done, err)
 		}
@@ -296,15 +296,15 @@ func TestModes(t *testing.T) {
 		}
 		r.Configure(Off)
 		<-time.After(time.Second)
-		r.is(t, "")
-		r.keeps(t, nil)
+		r.wantVerdict(t, "")
+		r.wantKept(t, nil)
 		if _, err := r.Order(orderTo("a", true)); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("Order() while it is off: %v", err)
 		}
 		r.Configure(Enforce)
 		<-time.After(time.Second)
-		r.is(t, lostA)
-		r.keeps(t, map[string]int{"a": All})
+		r.wantVerdict(t, lostA)
+		r.wantKept(t, map[string]int{"a": All})
 	})
 }
 
@@ -316,19 +316,19 @@ func TestAPIServerAway(t *testing.T) {
 		<-time.After(warmUp + time.Second)
 		w.set(func() { w.away = errors.New("connection refused") })
 		<-time.After(time.Hour)
-		r.is(t, "")
+		r.wantVerdict(t, "")
 		w.set(func() { w.away = nil })
 		w.lose("a")
 		<-time.After(time.Minute)
-		r.is(t, lostA)
+		r.wantVerdict(t, lostA)
 		w.find()
 		w.set(func() { w.away = errors.New("connection refused") })
 		<-time.After(time.Hour)
-		r.is(t, "a:nodes:10, lost nodes/a one-zone")
+		r.wantVerdict(t, "a:nodes:10, lost nodes/a one-zone")
 	})
 }
 
-// The verdict is the same for a replica that starts when no other one runs.
+// A replica that starts alone continues with the stored verdict.
 func TestSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -340,8 +340,8 @@ func TestSecret(t *testing.T) {
 		writes := w.secrets.version(secretName)
 		next := w.replica(t, true)
 		next.Load(t.Context())
-		next.is(t, lostA)
-		next.keeps(t, map[string]int{"a": All})
+		next.wantVerdict(t, lostA)
+		next.wantKept(t, map[string]int{"a": All})
 		stop = next.lead(t, 8)
 		<-time.After(time.Hour)
 		if n := w.secrets.version(secretName) - writes; n != 1 {
@@ -354,12 +354,12 @@ func TestSecret(t *testing.T) {
 			w.secrets[secretName] = memorySecret{data: []byte(data), version: 100}
 			broken := w.replica(t, true)
 			broken.Load(t.Context())
-			broken.is(t, "")
+			broken.wantVerdict(t, "")
 			stop := broken.lead(t, 10)
 			<-time.After(warmUp + 2*time.Second)
 			stop()
 			if got := string(w.secrets[secretName].data); !strings.Contains(got, `"epoch":10`) {
-				t.Errorf("the secret %s stays: %s", data, got)
+				t.Errorf("the invalid Secret %s was kept: %s", data, got)
 			}
 		}
 	})
@@ -381,7 +381,7 @@ sonde_frozen{cause="proxies",zone="a"} 1
 		t.Error(err)
 	}
 	if r.told != 1 {
-		t.Errorf("what was heard is told on %d times", r.told)
+		t.Errorf("a received verdict is forwarded %d times", r.told)
 	}
 }
 
@@ -403,7 +403,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// What one replica tells, another one hears.
+// A replica receives what another one sends.
 func TestVerdictIsToldAsMessage(t *testing.T) {
 	w := newWorld()
 	a, b := w.replica(t, false), w.replica(t, false)
@@ -419,10 +419,10 @@ func TestVerdictIsToldAsMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(v, b.Verdict()); diff != "" {
-		t.Errorf("what was told (-want +got):\n%s", diff)
+		t.Errorf("sent (-want +got):\n%s", diff)
 	}
 	bad := &peerv1.Freeze{Epoch: 8, Count: 1, Zones: []*peerv1.FreezeZone{{Name: "a", By: "unknown", Kept: 10}}}
 	if err := b.Hear(bad); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), `freeze.zones: "a", by "unknown"`) {
-		t.Errorf("Hear() of what no leader judges: %v", err)
+		t.Errorf("Hear() of an invalid verdict: %v", err)
 	}
 }

@@ -21,12 +21,12 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// world is what replicas see: zone a has the nodes a0 to a3 with 4 proxies each, and so has zone b.
+// world has what replicas see: zone a has the nodes a0 to a3 with 4 proxies each, and so has zone b.
 type world struct {
 	zones    []string
 	mu       sync.Mutex
 	unknown  map[string]bool
-	away     error // why the API server does not answer
+	away     error // error of the API server, if it does not answer
 	silent   map[string]time.Time
 	streams  map[string]bool
 	complete bool
@@ -45,7 +45,7 @@ func (w *world) set(change func()) {
 	change()
 }
 
-// lose has the kubelets of a zone not be heard, and its proxies not be since now.
+// lose makes the kubelets and the proxies of a zone silent from now on.
 func (w *world) lose(zone string) {
 	w.set(func() {
 		for i := range 4 {
@@ -90,7 +90,7 @@ func (w *world) proxies(now time.Time) []partition.Member {
 	return all
 }
 
-// replica is one of the control plane.
+// replica is a replica of the control plane.
 type replica struct {
 	*Freeze
 	mu      sync.Mutex
@@ -130,7 +130,7 @@ func (w *world) replica(t *testing.T, secrets bool) *replica {
 	return r
 }
 
-// lead has the replica lead until stop.
+// lead makes the replica lead until stop is called.
 func (r *replica) lead(t *testing.T, epoch int64) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -144,7 +144,7 @@ func (r *replica) lead(t *testing.T, epoch int64) (stop func()) {
 	}
 }
 
-func (r *replica) is(t *testing.T, want string) {
+func (r *replica) wantVerdict(t *testing.T, want string) {
 	t.Helper()
 	synctest.Wait()
 	if got := r.Verdict().text(); got != want {
@@ -152,7 +152,7 @@ func (r *replica) is(t *testing.T, want string) {
 	}
 }
 
-func (r *replica) keeps(t *testing.T, want map[string]int) {
+func (r *replica) wantKept(t *testing.T, want map[string]int) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,7 +167,7 @@ func (w *world) stream(zone string, n int) {
 	}
 }
 
-// memorySecrets are Secrets.
+// memorySecrets keeps Secrets in memory.
 type memorySecrets map[string]memorySecret
 
 type memorySecret struct {

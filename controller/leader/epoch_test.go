@@ -20,10 +20,10 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// now is the Unix time at which the clock of a bubble begins.
+// now is the Unix time at which a bubble's clock starts.
 const now = 946684800
 
-// take has a replica take the Lease of client, as LeaseLock does, and returns its epoch.
+// take acquires the Lease of client, as LeaseLock does, and returns the epoch.
 func take(t *testing.T, client *leases, last int64) (int64, error) {
 	t.Helper()
 	var refused error
@@ -40,7 +40,7 @@ func take(t *testing.T, client *leases, last int64) (int64, error) {
 		_, err = e.Create(t.Context(), lease, metav1.CreateOptions{})
 	}
 	if refused != nil && !errors.Is(err, refused) {
-		t.Errorf("error %v, refused for %v", err, refused)
+		t.Errorf("error %v, rejected for %v", err, refused)
 	}
 	return e.epoch, err
 }
@@ -51,8 +51,8 @@ func TestTakeEpoch(t *testing.T) {
 	secret := func(text string) func() ([]byte, error) { return func() ([]byte, error) { return []byte(text), nil } }
 	broken := func(err error) func() ([]byte, error) { return func() ([]byte, error) { return nil, err } }
 	tests := map[string]struct {
-		kept  string                 // annotation of the Lease, "" for no Lease
-		old   func() ([]byte, error) // nil for no secret
+		kept  string                 // annotation of the Lease; "" without a Lease
+		old   func() ([]byte, error) // nil without a secret
 		least int64
 		want  int64
 		err   string
@@ -100,7 +100,7 @@ func TestTakeEpoch(t *testing.T) {
 	}
 }
 
-// The Lease and its epoch are one write: who loses the Lease to another replica has taken no epoch.
+// The Lease and its epoch are one write: a replica that loses the Lease has taken no epoch.
 func TestTakeEpochWithOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &leases{}
@@ -121,7 +121,7 @@ func TestTakeEpochWithOthers(t *testing.T) {
 	})
 }
 
-// TestWithoutEpoch checks that a replica that cannot take an epoch does not lead, says so, lets others try, and leads
+// TestWithoutEpoch checks that a replica that cannot take an epoch does not lead, logs it, lets others try, and leads
 // once it can.
 func TestWithoutEpoch(t *testing.T) {
 	tests := map[string]struct{ spoil, repair func(*leases) }{
@@ -154,16 +154,16 @@ func TestWithoutEpoch(t *testing.T) {
 			time.Sleep(5 * time.Minute)
 			synctest.Wait()
 			if holder := client.holder(); len(epochs) != 0 || holder != "" {
-				t.Errorf("%d tasks run, %q has the Lease, want none: there is no epoch", len(epochs), holder)
+				t.Errorf("%d tasks run, %q has the Lease, want none without an epoch", len(epochs), holder)
 			}
 			if n := strings.Count(log.String(), "level=ERROR msg=\"not leading: no valid epoch"); n < 10 || n > 35 {
-				t.Errorf("it tried %d times in 5 minutes, and says so:\n%s", n, &log)
+				t.Errorf("it tried %d times in 5 minutes, and logs:\n%s", n, &log)
 			}
 			tc.repair(client)
 			time.Sleep(restPeriod + 2*usual.Retry)
 			synctest.Wait()
 			if len(epochs) != 1 {
-				t.Fatal("it does not lead, though it can")
+				t.Fatal("it does not lead, although it can")
 			}
 			epoch := <-epochs
 			if want := fmt.Sprintf("msg=leading replica=a epoch=%d", epoch); !strings.Contains(log.String(), want) || client.epoch() != strconv.FormatInt(epoch, 10) {
@@ -177,8 +177,8 @@ func TestWithoutEpoch(t *testing.T) {
 	}
 }
 
-// TestEpochsOfTerms has a replica lead three times: each term has a greater epoch, which the Lease has as long as it
-// lasts, also if it was deleted.
+// TestEpochsOfTerms has a replica lead three times: each term has a greater epoch, which stays in the Lease for the
+// whole term, even if the Lease is deleted.
 func TestEpochsOfTerms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &leases{}
@@ -189,7 +189,7 @@ func TestEpochsOfTerms(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		}}
-		client.annotate(strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)) // of a clock that is ahead
+		client.annotate(strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)) // written by a clock that is ahead
 		ctx, end := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- Run(ctx, o) }()
@@ -230,8 +230,8 @@ func TestEpochsOfTerms(t *testing.T) {
 	})
 }
 
-// The annotation is changed while a replica leads: it puts back what the next leader could not follow, and makes way
-// for a greater epoch.
+// If the annotation changes while a replica leads, the leader restores a lower or invalid epoch, and steps down for a
+// greater one.
 func TestEpochIsChanged(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kept  string

@@ -23,10 +23,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// usual are the times of an election without Options.Times.
+// usual has the times of an election without Options.Times.
 var usual = Times{}.withDefaults()
 
-// leases is an API server with one Lease. It has the secret with the epoch of an earlier release, too.
+// leases is an API server with one Lease, and with the Secret of an earlier release's epoch.
 type leases struct {
 	coordinationv1.LeaseInterface
 	away atomic.Bool
@@ -35,7 +35,7 @@ type leases struct {
 	lease   *coordination.Lease
 	version int
 	before  func()                 // is called before each write
-	old     func() ([]byte, error) // nil for no secret
+	old     func() ([]byte, error) // nil without a secret
 }
 
 var errAway = errors.New("connection refused")
@@ -91,14 +91,14 @@ func (l *leases) write(lease *coordination.Lease, check func() error) (*coordina
 	return l.lease.DeepCopy(), nil
 }
 
-// put has a Lease be as it is given; the caller holds mu.
+// put stores the Lease; the caller holds mu.
 func (l *leases) put(lease *coordination.Lease) {
 	l.version++
 	l.lease = lease.DeepCopy()
 	l.lease.ResourceVersion = strconv.Itoa(l.version)
 }
 
-// annotate sets the epoch of the Lease, which need not exist. "" removes it.
+// annotate sets the epoch of the Lease, which need not exist; "" removes it.
 func (l *leases) annotate(value string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +141,7 @@ func (l *leases) Read(context.Context, string) ([]byte, string, error) {
 	return data, "1", err
 }
 
-// holder returns who has the Lease.
+// holder returns the holder of the Lease.
 func (l *leases) holder() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,11 +159,11 @@ func options(client *leases, identity string, tasks ...func(context.Context) err
 	return o
 }
 
-// The Lease is released when the tasks have ended, not before: the next leader is alone.
+// The Lease is released only after the tasks have ended, so that two leaders never overlap.
 func TestOneLeadsAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &leases{}
-		var who atomic.Value // the name of the one that leads
+		var who atomic.Value // name of the leader
 		who.Store("")
 		task := func(name string) func(context.Context) error {
 			return func(ctx context.Context) error {
@@ -201,7 +201,7 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 	})
 }
 
-// The API server is away for minutes: the tasks stop, and start again when it is back.
+// While the API server is unreachable for minutes, the tasks stop; they start again once it answers.
 func TestAPIServerAway(t *testing.T) {
 	for name, times := range map[string]Times{"usual times": {}, "shorter times": {Lease: 3 * time.Second, Renew: 2 * time.Second, Retry: 400 * time.Millisecond}} {
 		virtual.Run(t, name, func(t *testing.T) {
@@ -227,13 +227,13 @@ func TestAPIServerAway(t *testing.T) {
 			client.away.Store(true)
 			time.Sleep(times.Renew + 2*times.Retry)
 			if leading.Load() {
-				t.Error("a leads, though its Lease may be another's")
+				t.Error("a leads, although another replica may have its Lease")
 			}
 			time.Sleep(3 * time.Minute)
 			client.away.Store(false)
 			time.Sleep(times.Lease + 2*times.Retry)
 			if !leading.Load() || terms.Load() != 2 {
-				t.Errorf("leads: %t, for the time number %d; want true, 2", leading.Load(), terms.Load())
+				t.Errorf("leads: %t, in term %d; want true, 2", leading.Load(), terms.Load())
 			}
 			end()
 			if err := <-done; err != nil || leading.Load() {
@@ -261,7 +261,8 @@ func TestTaskFails(t *testing.T) {
 	})
 }
 
-// One that is not fit ends its tasks and releases the Lease at once, and does not take it again before it is fit.
+// A replica that is not fit ends its tasks and releases the Lease at once, and does not take it again before it is
+// fit.
 func TestNotFitToLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &leases{}
@@ -313,8 +314,7 @@ func TestNotFitToLead(t *testing.T) {
 	})
 }
 
-// One whose process was stopped for so long that another one may lead ends its tasks as it wakes, and not when its
-// elector knows.
+// A leader whose process was stopped for too long ends its tasks as it wakes, before its elector notices.
 func TestStoppedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for stop, again := range map[time.Duration]bool{usual.Renew - 2*fitPeriod: false, usual.Renew + 2*fitPeriod: true} {
@@ -344,7 +344,7 @@ func TestStoppedLeader(t *testing.T) {
 			}
 			time.Sleep(restPeriod + usual.Lease)
 			if want := map[bool]int32{false: 1, true: 2}[again]; !leads.Load() || terms.Load() != want {
-				t.Errorf("after %s and a rest: it leads: %t, for the time number %d, want %d", stop, leads.Load(), terms.Load(), want)
+				t.Errorf("after %s and a pause: it leads: %t, in term %d, want %d", stop, leads.Load(), terms.Load(), want)
 			}
 			end()
 			if err := <-done; err != nil {

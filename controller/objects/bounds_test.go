@@ -21,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// dataplaneWith returns a Dataplane with so many outbounds, which is made so many seconds after the first.
+// dataplaneWith returns a Dataplane with that many outbounds, created that many seconds after the first.
 func dataplaneWith(name string, second, outbounds int) *v1alpha1.Dataplane {
 	d := aDataplane("web", nil)
 	d.Name, d.CreationTimestamp = name, metav1.NewTime(time.Unix(int64(second), 0))
@@ -31,7 +31,7 @@ func dataplaneWith(name string, second, outbounds int) *v1alpha1.Dataplane {
 	return d
 }
 
-// What was written before there were bounds is used as it is, and is Invalid.
+// An object from before the bounds is used unchanged, and is Invalid.
 func TestObjectsOfAnEarlierRelease(t *testing.T) {
 	tags := map[string]string{}
 	for i := range mesh.MaxTags {
@@ -69,7 +69,7 @@ func TestObjectsOfAnEarlierRelease(t *testing.T) {
 			c.take()
 			must(t, tc.add(s))
 			if calls := c.take(); len(calls) != 1 || !strings.HasPrefix(calls[0], "set ") {
-				t.Errorf("calls %q, want that it is used", calls)
+				t.Errorf("calls %q, want the Dataplane used", calls)
 			}
 			reason := map[bool]string{true: "Accepted", false: "Invalid"}[tc.want == ""]
 			if is := s.conditionOf(tc.ref, s.get(tc.ref)); is.Reason != reason || is.Message != tc.want {
@@ -82,14 +82,14 @@ func TestObjectsOfAnEarlierRelease(t *testing.T) {
 	}
 }
 
-// The oldest Dataplanes of a namespace count; one that does not is Invalid, is not served, and costs nothing.
+// The oldest Dataplanes of a namespace count. The others are Invalid, are not served, and cost nothing.
 func TestDataplanesBeyondTheShare(t *testing.T) {
 	meshOf := "default"
 	s, c := newObjects(t, &meshOf)
 	must(t, s.meshes.Add(aMesh("default", "ca-1")))
 	n := 0
 	for s.dataplanes.Beyond()["shop"] == 0 {
-		must(t, s.dataplanes.Add(dataplaneWith(fmt.Sprint("vm-", n), 1000-n, 5000))) // each is older than those before
+		must(t, s.dataplanes.Add(dataplaneWith(fmt.Sprint("vm-", n), 1000-n, 5000))) // each is older than the previous ones
 		n++
 	}
 	elsewhere := dataplaneWith("vm", 2000, 10)
@@ -108,32 +108,32 @@ func TestDataplanesBeyondTheShare(t *testing.T) {
 		t.Errorf("condition %s %q", condition.Reason, condition.Message)
 	}
 	if got := watch.Size(s.get(ref)); got > 200 {
-		t.Errorf("%d bytes are kept of it", got)
+		t.Errorf("%d bytes of it are kept", got)
 	}
 	written := dataplaneWith("vm-0", 1000, 5000)
 	written.Status.Conditions = []metav1.Condition{condition}
 	must(t, s.dataplanes.Update(written))
 	if is := s.get(ref).accepted; is == nil || is.Message != text {
-		t.Errorf("that it is written already is not known: %+v", is)
+		t.Errorf("the written status is not recognized: %+v", is)
 	}
 	if calls := c.take(); len(calls) != 0 {
 		t.Errorf("calls %q, want none", calls)
 	}
 }
 
-// What the control plane writes into the status of an object changes nothing of what it takes: it would come and go by
-// its own messages.
+// The status that the control plane writes does not change the size of an object, or its own messages would add and
+// remove it.
 func TestStatusTakesNoShare(t *testing.T) {
 	share := shareOf(0)
 	r := newRecord(&mesh.Mesh{Name: "default"}, aMesh("default", "ca-1"), v1alpha1.Status{})
 	before := share.Takes(&r)
 	r.accepted = &metav1.Condition{Message: strings.Repeat("x", maxMessage)}
 	if after := share.Takes(&r); after != before {
-		t.Errorf("it takes %d bytes with a status, and %d without", after, before)
+		t.Errorf("size %d with a status, and %d without", after, before)
 	}
 }
 
-// With all Dataplanes that one namespace can have, what is kept is bounded.
+// Memory is bounded, with all Dataplanes that one namespace can have.
 func TestMemoryOfDataplanes(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for name, change := range map[string]func(*v1alpha1.Dataplane){
@@ -173,7 +173,7 @@ func TestMemoryOfDataplanes(t *testing.T) {
 	}
 }
 
-// However many statuses of one namespace wait, other namespaces' are written among the first.
+// A namespace with many waiting statuses does not delay the statuses of other namespaces.
 func TestStatusesTakeTurns(t *testing.T) {
 	meshOf := "default"
 	s, _ := newObjects(t, &meshOf)
@@ -194,16 +194,16 @@ func TestStatusesTakeTurns(t *testing.T) {
 		}
 	}
 	if len(first) != writtenAtOnce || modest != 3 || len(s.unwritten) != 9*writtenAtOnce+3 {
-		t.Errorf("%d are written first, %d of them of the other namespace, and %d are left", len(first), modest, len(s.unwritten))
+		t.Errorf("%d statuses are written first, %d of the other namespace, and %d remain", len(first), modest, len(s.unwritten))
 	}
 	select {
 	case <-s.wake:
 	default:
-		t.Error("the others are not looked at")
+		t.Error("the others are not retried")
 	}
 }
 
-// refuses is an API server that takes no status.
+// refuses is an API server that rejects every status.
 type refuses struct{ asked atomic.Int32 }
 
 func (r *refuses) RoundTrip(*http.Request) (*http.Response, error) {
@@ -211,7 +211,7 @@ func (r *refuses) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("refused")
 }
 
-// Statuses that cannot be written are tried again now and then, however many there are.
+// Failed writes of statuses are retried at a bounded rate, however many there are.
 func TestFailedStatusesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var api refuses
@@ -231,10 +231,10 @@ func TestFailedStatusesWait(t *testing.T) {
 		cancel()
 		must(t, <-ended)
 		if got := api.asked.Load(); got != 2*all {
-			t.Errorf("%d were tried at once and once more, want %d", got, 2*all)
+			t.Errorf("%d attempts at once and in one retry, want %d", got, 2*all)
 		}
 		if len(s.unwritten) != all {
-			t.Errorf("the next leader looks at %d, want %d", len(s.unwritten), all)
+			t.Errorf("the next leader has %d unwritten statuses, want %d", len(s.unwritten), all)
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// calls of a Builder.
+// calls records the calls of a Builder.
 type calls []string
 
 func (c *calls) Set(_ string, o mesh.Object) { *c = append(*c, "set "+text(o.Key())) }
@@ -35,13 +35,13 @@ func text(k mesh.Key) string {
 	return fmt.Sprintf("%s %s/%s", k.Kind, k.Mesh, k.Name)
 }
 
-// newObjects returns Objects whose watches are the test, where the mesh of namespace shop is *meshOf.
+// newObjects returns Objects that the test feeds in place of watches; *meshOf is the mesh of namespace shop.
 func newObjects(t *testing.T, meshOf *string) (*Objects, *calls) {
 	t.Helper()
 	return newRecordedObjects(t, meshOf, func() map[string]*mesh.Mesh { return nil })
 }
 
-// newRecordedObjects has meshes that are recorded.
+// newRecordedObjects is newObjects with recorded meshes.
 func newRecordedObjects(t *testing.T, meshOf *string, recorded func() map[string]*mesh.Mesh) (*Objects, *calls) {
 	t.Helper()
 	var c calls
@@ -71,7 +71,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// What is not valid keeps its last good content, until it is gone; what moves to another mesh leaves the first.
+// An invalid object keeps its last valid content until it is deleted. An object that moves to another mesh leaves the
+// first.
 func TestWhatTheBuilderGets(t *testing.T) {
 	meshOf := "default"
 	s, c := newObjects(t, &meshOf)
@@ -100,7 +101,7 @@ func TestWhatTheBuilderGets(t *testing.T) {
 	must(t, s.meshes.Delete(aMesh("default", "ca-2")))
 	c.want(t, "delete Dataplane prod/vm.shop", "delete Mesh default")
 	if p := s.Problems(); len(p) > 0 {
-		t.Errorf("problems of what is gone: %v", p)
+		t.Errorf("problems of deleted objects: %v", p)
 	}
 	must(t, s.meshes.Replace(nil, ""))
 	c.want(t)
@@ -150,7 +151,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// A mesh that is recorded goes on without its Mesh, which is a problem until there is one again.
+// A recorded mesh continues without its Mesh, which is a problem until a Mesh exists again.
 func TestLostMesh(t *testing.T) {
 	meshOf := "default"
 	recorded := map[string]*mesh.Mesh{}

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// Events are about the pod that a caller has proved to be, and about no other one.
+// Events are about the pod that the caller has authenticated as, and no other one.
 func TestEvents(t *testing.T) {
 	const pod = "web-1.shop"
 	fails := &agentv1.ProbeFailure{Container: "app", Probe: "liveness", Class: "Timeout", Verdict: "Failure", Reason: "refused"}
@@ -81,7 +81,7 @@ func TestEvents(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
-			tc.happens(nil) // as on files
+			tc.happens(nil) // as with a store of files
 		})
 	}
 }
@@ -97,7 +97,7 @@ func TestAbsent(t *testing.T) {
 	}
 	kept := &podevents.Events{Pod: podNamed}
 	if got := kept.Absent(identity.Subject{Dataplane: "web-1.shop", Instance: "uid"}); got != "" {
-		t.Errorf("Absent() of a pod that has a place = %q", got)
+		t.Errorf("Absent() of a known pod = %q", got)
 	}
 }
 

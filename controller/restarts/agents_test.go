@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// podAgents are agents of pods of the mesh default. A nil function does nothing.
+// podAgents has agents of pods of the mesh default. A nil function does nothing.
 type podAgents struct {
 	said func() map[watch.Key]agentv1.ReportedLiveness
 	tell func(pod watch.Key)
@@ -52,15 +52,15 @@ func proxyOf(pod watch.Key) mesh.ID {
 	return mesh.MakeID(mesh.DefaultMesh, mesh.ObjectDataplane(pod.Namespace, pod.Name))
 }
 
-// A written Dataplane has no pod, so that its agent is told nothing and its report counts for nothing.
+// The agent of a written Dataplane has no pod: it gets no decisions, and its report is ignored.
 func TestWrittenDataplane(t *testing.T) {
 	r := newTestRestarts(t, Options{Agents: func() Agents { return podAgents{} }, Proxy: proxyOf})
 	r.policies = map[watch.Key]*agentv1.Restarts{}
 	if r.Of("default/web-1.shop") == nil {
-		t.Error("Of() a pod = nil")
+		t.Error("Of() of a pod = nil")
 	}
 	if got := r.Of("default/written"); got != nil {
-		t.Errorf("Of() a written Dataplane = %v, want nil", got)
+		t.Errorf("Of() of a written Dataplane = %v, want nil", got)
 	}
 	if diff := cmp.Diff(map[watch.Key]agentv1.ReportedLiveness{}, r.liveness()); diff != "" {
 		t.Errorf("liveness (-want +got):\n%s", diff)

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// newTestRestarts returns a Restarts that has read nothing, and does not run.
+// newTestRestarts returns a Restarts that has read nothing and does not run.
 func newTestRestarts(t *testing.T, o Options) *Restarts {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{})
@@ -46,7 +46,7 @@ const (
 	modeSuspended = agentv1.Restarts_SUSPENDED
 )
 
-// A running pod has one annotation after the other.
+// The annotation of a running pod changes several times.
 func TestAnnotationsOfARunningPod(t *testing.T) {
 	const in, on = `metadata.annotations["sonde.dev/liveness"]: "suspend": must be suspended or native; `, "enabled"
 	type step struct {
@@ -78,14 +78,14 @@ func TestAnnotationsOfARunningPod(t *testing.T) {
 				var wrong wrongAnnotations
 				fresh := wrong.fresh(c)
 				if s.wrong == "" && len(fresh) > 0 || s.wrong != "" && (len(fresh) != 1 || !strings.HasPrefix(fresh[0].err().Error(), s.wrong)) {
-					t.Errorf("step %d: wrong are %v, want %s", i, fresh, s.wrong)
+					t.Errorf("step %d: invalid annotations %v, want %s", i, fresh, s.wrong)
 				}
 			}
 		})
 	}
 }
 
-// Another pod of the same name says nothing of this one.
+// The annotation of an earlier pod with the same name has no effect.
 func TestAnnotationOfAnEarlierPod(t *testing.T) {
 	c := newTestRestarts(t, Options{}).cluster
 	next := annotated("suspend", "enabled")
@@ -96,11 +96,11 @@ func TestAnnotationOfAnEarlierPod(t *testing.T) {
 		}
 	}
 	if p := c.pods.Get(watch.Key{Namespace: "shop", Name: "web-5d4f-1"}); p.Suspended {
-		t.Error("the pod is suspended as an earlier one of its name was")
+		t.Error("the pod is suspended by the annotation of its predecessor")
 	}
 }
 
-// Each annotation that is wrong is told once.
+// Each invalid annotation is reported once.
 func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 	c := newTestRestarts(t, Options{}).cluster
 	var wrong wrongAnnotations
@@ -119,12 +119,11 @@ func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 	}
 	long := strings.Repeat("c", 1000)
 	if diff := cmp.Diff([]string{"a:", "a", "a:", "b:", "b", "suspended:", "b:", "b", long + ":", long[:maxShown] + "..."}, told); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("reported (-want +got):\n%s", diff)
 	}
 }
 
-// The settings come before the annotation, and a native pod is neither held nor one of those by which the breaker
-// counts.
+// The settings take precedence over the annotation. A native pod is not held, and the breaker does not count it.
 func TestModeOfAPod(t *testing.T) {
 	liveness := map[watch.Key]agentv1.ReportedLiveness{{Namespace: "shop", Name: "web-5d4f-1"}: {Report: asking("app"), At: time.Now()}}
 	for name, tc := range map[string]struct {
@@ -152,16 +151,16 @@ func TestModeOfAPod(t *testing.T) {
 			in.Settings = restartbudget.Settings{Mode: tc.settings}
 			d := restartbudget.New().Decide(time.Now(), in).Decisions[0]
 			if d.Verdict != tc.verdict || d.Reason != tc.reason || d.DryRun != (tc.settings == restartbudget.DryRun) || in.Guarded != tc.guarded {
-				t.Errorf("decided %+v of %d guarded containers, want %s for %s of %d", d, in.Guarded, tc.verdict, tc.reason, tc.guarded)
+				t.Errorf("decision %+v with %d guarded containers, want %s for %s of %d", d, in.Guarded, tc.verdict, tc.reason, tc.guarded)
 			}
 			if got := c.policies(in.Settings)[watch.Key{Namespace: "shop", Name: "web-5d4f-1"}].GetMode(); got != tc.mode {
-				t.Errorf("the agent is told mode %d, want %d", got, tc.mode)
+				t.Errorf("the agent gets mode %d, want %d", got, tc.mode)
 			}
 		})
 	}
 }
 
-// New settings are followed at once: agents are told, and the leader decides by them.
+// New settings take effect at once, at agents and in the leader's decisions.
 func TestConfigure(t *testing.T) {
 	told := 0
 	r := newTestRestarts(t, Options{Agents: func() Agents { return podAgents{tell: func(watch.Key) { told++ }} }, Proxy: proxyOf, Settings: restartbudget.Settings{Mode: restartbudget.DryRun}})
@@ -171,7 +170,7 @@ func TestConfigure(t *testing.T) {
 	plan := func() { r.setPolicies(r.cluster.policies(*r.settings.Load())) }
 	plan()
 	if told != 1 || r.policies[watch.Key{Namespace: "shop", Name: "web-5d4f-1"}].GetMode() != modeNative {
-		t.Fatalf("told %d times, policies %+v", told, r.policies)
+		t.Fatalf("agents woken %d times, policies %+v", told, r.policies)
 	}
 	<-r.wake
 	<-r.plan
@@ -180,6 +179,6 @@ func TestConfigure(t *testing.T) {
 	<-r.plan
 	plan()
 	if told != 2 || len(r.policies) != 0 {
-		t.Errorf("told %d times, policies %+v", told, r.policies)
+		t.Errorf("agents woken %d times, policies %+v", told, r.policies)
 	}
 }

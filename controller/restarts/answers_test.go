@@ -33,18 +33,18 @@ var (
 	at = time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
 )
 
-// answering is what the Answers of a test are made from.
+// answering has the inputs of a test's Answers.
 type answering struct {
 	*Answers
 	t *testing.T
-	// api gets what is released, and unguarded are the pods that it finds.
+	// api receives releases; unguarded has the pods that it finds.
 	api       *patched
 	unguarded []corev1.Pod
 	liveness  map[watch.Key]agentv1.ReportedLiveness
 	agents    podAgents
 }
 
-// readAll has all been read, which is nothing yet.
+// readAll marks everything as read, without any object yet.
 func (r *Restarts) readAll(t *testing.T) {
 	t.Helper()
 	for _, replace := range []func([]any, string) error{
@@ -57,7 +57,7 @@ func (r *Restarts) readAll(t *testing.T) {
 	}
 }
 
-// pod adds a guarded pod with a container, of which its agent says that.
+// pod adds a guarded pod with a container in this state, as its agent reports it.
 func (a *answering) pod(id restartbudget.WorkloadID, name, template string, ready bool, said *agentv1.Liveness) {
 	a.t.Helper()
 	p := guardedPod()
@@ -93,7 +93,7 @@ func failing(grant string) *agentv1.Liveness {
 
 func passing() *agentv1.Liveness { return &agentv1.Liveness{Passing: []string{"app"}} }
 
-// newAnswers returns Answers about pods with one container each, which is in another state each.
+// newAnswers returns Answers about pods with one container each, all in different states.
 func newAnswers(t *testing.T) *answering {
 	t.Helper()
 	a := &answering{t: t, api: &patched{codes: map[string][]int{}}, liveness: map[watch.Key]agentv1.ReportedLiveness{}}
@@ -126,7 +126,7 @@ func newAnswers(t *testing.T) *answering {
 	return a
 }
 
-// findPods answers as the API server.
+// findPods finds pods in place of the API server.
 func (a *answering) findPods(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: a.unguarded}
@@ -150,7 +150,7 @@ func heldBy(pod string, c restartbudget.Cause) restartbudget.Decision {
 	return restartbudget.Decision{Request: restartbudget.Request{Workload: web, ContainerKey: key}, Verdict: restartbudget.Held, Cause: c}
 }
 
-// others are replica b, which leads, and an earlier leader that does not know it. Replica c does not answer, c and d
+// others has replica b, which leads, and an earlier leader that does not know it. Replica c does not answer; c and d
 // are disconnected.
 type others struct{ round *Round }
 
@@ -161,7 +161,7 @@ func (o others) Decisions(_ context.Context, of *peerv1.ListDecisionsRequest) ([
 
 func (others) Missing() []string { return []string{"c", "d"} }
 
-// alone has no other replica.
+// alone has no other replicas.
 type alone struct{}
 
 func (alone) Decisions(context.Context, *peerv1.ListDecisionsRequest) ([]*peerv1.ListDecisionsPart, []string) {
@@ -182,7 +182,7 @@ func (a *answering) release(namespace, workload string) (*adminv1.ReleaseRestart
 	return a.ReleaseRestarts(a.t.Context(), &adminv1.ReleaseRestartsRequest{Namespace: namespace, Workload: workload})
 }
 
-// The breaker of a namespace alone is told.
+// Answers show the breaker of a single namespace.
 func TestBreakerOfANamespaceIsListed(t *testing.T) {
 	round := &Round{At: at, Result: restartbudget.Result{Breaker: restartbudget.Breaker{Held: 5, Workloads: 3, Guarded: 9, Alone: restartbudget.NamespaceHeld{Name: "shop", Held: 4, Workloads: 3}}}}
 	if r := round.message("b", nil).GetRound(); r.GetBreakerOpen() || r.GetBreakerNamespace() != "shop" || r.GetBreakerNamespaceFailed() != 4 || r.GetFailed() != 5 {
@@ -239,7 +239,7 @@ func TestRestartsOfAllAndOfNone(t *testing.T) {
 	}
 }
 
-// Answers have a limit, and say how many entries they leave out.
+// Answers are bounded, and say how many entries they omit.
 func TestAnswersAreBounded(t *testing.T) {
 	a := newAnswers(t)
 	a.Others = alone{}
@@ -249,11 +249,11 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 	got, err := a.list("shop")
 	if err != nil || len(got.GetRestarts()) != adminv1.MaxListed || got.GetTail().GetLeftOut() != 7 || got.GetTail().GetMissingReplicas() != nil {
-		t.Errorf("ListRestarts() has %d, and leaves out %d: %v", len(got.GetRestarts()), got.GetTail().GetLeftOut(), err)
+		t.Errorf("ListRestarts() has %d, and omits %d: %v", len(got.GetRestarts()), got.GetTail().GetLeftOut(), err)
 	}
 	explained, err := a.explain("shop", "web-1")
 	if w := explained.GetWorkload(); err != nil || len(w.GetGrants()) != maxGrants || w.GetLeftOut() != adminv1.MaxListed+7-maxGrants || !w.GetGrants()[0].GetInProgress() {
-		t.Errorf("ExplainRestart() has %d grants, and leaves out %d: %v", len(w.GetGrants()), w.GetLeftOut(), err)
+		t.Errorf("ExplainRestart() has %d grants, and omits %d: %v", len(w.GetGrants()), w.GetLeftOut(), err)
 	}
 }
 
@@ -287,7 +287,7 @@ func TestRestartsAreExplained(t *testing.T) {
 	wantGrants(t, got.GetWorkload().GetGrants())
 	a.agents.agent = &adminv1.Agent{}
 	if got, err = a.explain("data", "web-0"); err != nil || !got.GetAgentOutdated() || got.GetContainers()[0].GetCheck() != adminv1.GuardedContainer_PASSES || got.GetContainers()[0].GetRestart() != nil {
-		t.Errorf("Explain() of one that passes, with an old agent = %v, %v", got, err)
+		t.Errorf("Explain() of a passing container with an old agent = %v, %v", got, err)
 	}
 }
 
@@ -307,7 +307,7 @@ func wantGrants(t *testing.T, all []*adminv1.RestartGrant) {
 	}
 }
 
-// A pod that is not guarded is an error that says why.
+// For a pod that is not guarded, the error gives the reason.
 func TestOtherPodsAreExplained(t *testing.T) {
 	a := newAnswers(t)
 	for name, tc := range map[string]struct {
@@ -330,7 +330,7 @@ func TestOtherPodsAreExplained(t *testing.T) {
 	}
 	unread := &Answers{Restarts: newPatching(t, &patched{})}
 	if _, err := unread.ExplainRestart(t.Context(), &adminv1.ExplainRestartRequest{Namespace: "shop", Pod: "web-0"}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "not read yet") {
-		t.Errorf("Explain() before all is read: %v", err)
+		t.Errorf("Explain() before everything is read: %v", err)
 	}
 }
 
@@ -374,6 +374,6 @@ func TestRestartsAreReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := a.release("", "Deployment/shop/none"); !strings.HasSuffix(err.Error(), "; no workload waits for a release") {
-		t.Errorf("Release() where none waits: %v", err)
+		t.Errorf("Release() without a waiting workload: %v", err)
 	}
 }

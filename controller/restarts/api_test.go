@@ -32,7 +32,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// api is an API server with pods and grants, as an http.RoundTripper: what is written is watched at once.
+// api is an API server with pods and grants, as an http.RoundTripper. Watches get each write at once.
 type api struct {
 	t testing.TB
 	r *Restarts
@@ -43,23 +43,23 @@ type api struct {
 	liveness map[watch.Key]agentv1.ReportedLiveness
 	events   []events.Event
 	requests []request
-	// answer may answer in the place of the API server, with a status code; 0 is no answer at all, and -1 that it does
-	// not.
+	// answer may answer in place of the API server, with a status code; 0 never answers, and -1 leaves the request to
+	// the API server.
 	answer  func(*http.Request) int
 	latency time.Duration
 	told    []watch.Key
-	// late has no watch bring grants.
+	// late delays watches of grants until it is unset.
 	late bool
-	// killing are the kubelet's events.
+	// killing has the kubelet's events.
 	killing []corev1.Event
-	// namespaces are those where pods without a sidecar are looked for.
+	// namespaces to search for pods without a sidecar.
 	namespaces map[string]bool
 }
 
-// request is one that the API server has got.
+// request is a request that the API server received.
 type request struct {
 	at     time.Time
-	what   string // its method and resource
+	what   string // method and resource
 	object string
 	body   string
 }
@@ -117,7 +117,7 @@ func (a *api) eventsOf(reason string) []string {
 	return all
 }
 
-// deploy makes a Deployment in the namespace shop, whose pods are name-0, name-1, … with a guarded container app.
+// deploy creates a Deployment in the namespace shop, with pods name-0, name-1, … that have a guarded container app.
 func (a *api) deploy(name string, replicas int) {
 	a.t.Helper()
 	if err := a.r.cluster.deployments.Add(&appsv1.Deployment{
@@ -149,7 +149,7 @@ func keyOf(o metav1.Object) watch.Key {
 	return watch.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// pod returns a pod of the namespace shop, which the caller may change and give to setPod.
+// pod returns a pod of the namespace shop, which the caller may change and pass to setPod.
 func (a *api) pod(name string) *corev1.Pod {
 	a.t.Helper()
 	a.mu.Lock()
@@ -161,7 +161,7 @@ func (a *api) pod(name string) *corev1.Pod {
 	return p.DeepCopy()
 }
 
-// say has the agent of a pod in the namespace shop say something.
+// say sends a report of the agent of a pod in the namespace shop.
 func (a *api) say(pod string, m *agentv1.Liveness) {
 	a.mu.Lock()
 	a.liveness[watch.Key{Namespace: "shop", Name: pod}] = agentv1.ReportedLiveness{Report: m, At: time.Now()}
@@ -169,7 +169,7 @@ func (a *api) say(pod string, m *agentv1.Liveness) {
 	a.r.Held("")
 }
 
-// asking is what an agent says whose containers begin to ask.
+// asking is the report of an agent whose containers begin to ask for a restart.
 func asking(containers ...string) *agentv1.Liveness {
 	m := &agentv1.Liveness{}
 	for _, c := range containers {
@@ -178,27 +178,27 @@ func asking(containers ...string) *agentv1.Liveness {
 	return m
 }
 
-// fail has the containers app of pods ask from now on.
+// fail makes the containers app of pods ask from now on.
 func (a *api) fail(pods ...string) {
 	for _, name := range pods {
 		a.say(name, asking("app"))
 	}
 }
 
-// pass ends that.
+// pass ends the failure.
 func (a *api) pass(pods ...string) {
 	for _, name := range pods {
 		a.say(name, &agentv1.Liveness{Passing: []string{"app"}})
 	}
 }
 
-// put has a grant in the API.
+// put adds a grant to the API.
 func (a *api) put(g restartbudget.Grant, pod string, epoch int64) watch.Key {
 	a.t.Helper()
 	return a.putAt(time.Now(), g, pod, epoch)
 }
 
-// putAt has a grant in the API that was created then.
+// putAt adds a grant to the API that was created at that time.
 func (a *api) putAt(created time.Time, g restartbudget.Grant, pod string, epoch int64) watch.Key {
 	a.t.Helper()
 	o := objectOf(g, watch.Key{Namespace: "shop", Name: pod}, epoch)
@@ -210,7 +210,7 @@ func (a *api) putAt(created time.Time, g restartbudget.Grant, pod string, epoch 
 	return keyOf(o)
 }
 
-// store needs mu.
+// store stores a grant; the caller holds mu.
 func (a *api) store(o *v1alpha1.RestartGrant) {
 	if a.grants[keyOf(o)] = o; a.late {
 		return
@@ -220,7 +220,7 @@ func (a *api) store(o *v1alpha1.RestartGrant) {
 	}
 }
 
-// all returns the grants, as pod, container, restarts, try, epoch that holds and outcome.
+// all returns the grants, as pod, container, restarts, try, epoch in effect and outcome.
 func (a *api) all() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -298,7 +298,7 @@ func respond(r *http.Request, code int, o any) (*http.Response, error) {
 	}, err
 }
 
-// serve needs mu.
+// serve answers a request; the caller holds mu.
 func (a *api) serve(method, resource, name, rest, namespace string, body []byte) (int, any) {
 	failed := func(code int) (int, any) {
 		return code, &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reasons[code]}
@@ -353,7 +353,7 @@ func (a *api) serve(method, resource, name, rest, namespace string, body []byte)
 	return http.StatusOK, patched
 }
 
-// patchPod needs mu.
+// patchPod patches a pod; the caller holds mu.
 func (a *api) patchPod(key watch.Key, body []byte) (int, any) {
 	p := a.pods[key]
 	if p == nil {

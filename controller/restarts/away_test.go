@@ -34,7 +34,7 @@ func native(after string) func(*budgetSpec) {
 	return func(s *budgetSpec) { s.WhenAway, s.NativeAfter = "native", after }
 }
 
-// away returns what pods of namespace shop do while the control plane is away, by name; those that hold are not in it.
+// away returns what pods of namespace shop do while the control plane is away, by name, without the pods that hold.
 func (w *world) away() map[string]*agentv1.WhenAway {
 	all := map[string]*agentv1.WhenAway{}
 	for key, policy := range w.policies(restartbudget.Settings{}) {
@@ -43,7 +43,7 @@ func (w *world) away() map[string]*agentv1.WhenAway {
 	return all
 }
 
-// pods adds so many guarded pods.
+// pods adds that many guarded pods.
 func (w *world) addPods(n int) {
 	for i := range n {
 		w.add(podNamed(fmt.Sprintf("pod-%d", i), nil))
@@ -84,14 +84,14 @@ func TestStrictestPolicy(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			if policy, is := w.away()["plain"]; is {
-				t.Errorf("a pod that is not guarded is told %+v", policy)
+				t.Errorf("a pod that is not guarded gets %+v", policy)
 			}
 		})
 	}
 }
 
-// Of the pods of a workload never more restart in one turn than may be unavailable, each has one, and none has the turn
-// after another's.
+// Each pod of a workload has a turn. In a turn no more pods restart than may be unavailable, and no two used turns
+// are adjacent.
 func TestTurns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pods           int
@@ -128,7 +128,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// All replicas come to the same turns, whatever they have heard first, and whichever release they are of.
+// All replicas compute the same turns, in any order of events and in each release.
 func TestTurnsAreTheSameEverywhere(t *testing.T) {
 	var first map[string]*agentv1.WhenAway
 	for range 5 {
@@ -150,7 +150,7 @@ func TestTurnsAreTheSameEverywhere(t *testing.T) {
 	}
 	want := map[string]uint32{"pod-0": 2, "pod-1": 0, "pod-2": 2, "pod-3": 4, "pod-4": 0, "pod-5": 4, "pod-6": 6, "pod-7": 6}
 	if diff := cmp.Diff(want, turns); diff != "" {
-		t.Errorf("an earlier release gives other turns (-want +got):\n%s", diff)
+		t.Errorf("an earlier release computes other turns (-want +got):\n%s", diff)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestWhoHasATurn(t *testing.T) {
 	}
 }
 
-// Without a rank, or where nothing may be unavailable, pods hold.
+// Pods hold without a rank, or if no pod may be unavailable.
 func TestNoTurns(t *testing.T) {
 	for name, build := range map[string]func(*world){
 		"none may be unavailable": func(w *world) { w.add(newDeployment(2), budgetOf("a", slots("0"))) },
@@ -201,7 +201,7 @@ func TestNoTurns(t *testing.T) {
 	}
 }
 
-// A pod without an owner is one of its own, and so are its turns.
+// A pod without an owner is a workload of its own, with its own turns.
 func TestTurnOfAPodWithoutOwner(t *testing.T) {
 	w := newWorld(t)
 	w.add(budgetOf("a", slots("1")), podNamed("a", func(p *corev1.Pod) { p.OwnerReferences = nil }), podNamed("b", func(p *corev1.Pod) { p.OwnerReferences = nil }))
@@ -212,7 +212,7 @@ func TestTurnOfAPodWithoutOwner(t *testing.T) {
 	}
 }
 
-// A turn lasts as long as the slowest probe of the workload may take to restart its container.
+// A turn lasts as long as the slowest probe of the workload needs to restart its container.
 func TestTurnTime(t *testing.T) {
 	const fastest = `[{"container":"app","type":"liveness","guarded":true,"failureThreshold":1,"periodSeconds":1,"httpGet":{"port":80}}]`
 	for table, want := range map[string]time.Duration{
@@ -251,11 +251,11 @@ func TestTurnsAreTold(t *testing.T) {
 		r.setPolicies(w.policies(restartbudget.Settings{}))
 	}
 	if diff := cmp.Diff(map[string]int{"pod-0": 1, "pod-1": 1, "pod-2": 1}, told); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("woken (-want +got):\n%s", diff)
 	}
 	w.addPods(4)
 	r.setPolicies(w.policies(restartbudget.Settings{}))
 	if diff := cmp.Diff(map[string]int{"pod-0": 2, "pod-1": 2, "pod-2": 2, "pod-3": 1}, told); diff != "" {
-		t.Errorf("told of one more pod (-want +got):\n%s", diff)
+		t.Errorf("woken after one more pod (-want +got):\n%s", diff)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// The size of a bad day: 5,000 pods of 500 Deployments.
+// 5,000 pods of 500 Deployments fail.
 const (
 	benchWorkloads = 500
 	benchReplicas  = 10
@@ -37,7 +37,7 @@ func newBench(b *testing.B) (a *api, pods []string) {
 	return a, pods
 }
 
-// BenchmarkRestarts has the liveness of all pods fail within a second, and looks at the leader for ten more.
+// BenchmarkRestarts has the liveness probes of all pods fail within a second, and measures the leader for ten more.
 func BenchmarkRestarts(b *testing.B) {
 	var decided, first, heap, most float64
 	for b.Loop() {
@@ -74,13 +74,13 @@ func BenchmarkRestarts(b *testing.B) {
 
 func heapBytes() float64 {
 	runtime.GC()
-	runtime.GC() // the first one may have begun before the last garbage was made, and frees it in part
+	runtime.GC() // the first collection may have begun before the last garbage was created
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return float64(m.HeapAlloc)
 }
 
-// mostInASecond returns how many requests there were within any second.
+// mostInASecond returns the largest number of requests within any second.
 func mostInASecond(all []request) (most int) {
 	for i, j := 0, 0; j < len(all); j++ {
 		for all[j].at.Sub(all[i].at) >= time.Second {
@@ -91,7 +91,7 @@ func mostInASecond(all []request) (most int) {
 	return most
 }
 
-// BenchmarkRound is one round of decisions of the leader while all pods ask, and all but a few wait to be written.
+// BenchmarkRound measures one round of decisions while all pods ask, and all but a few wait to be written.
 func BenchmarkRound(b *testing.B) {
 	a, pods := newBench(b)
 	a.fail(pods...)
@@ -105,8 +105,8 @@ func BenchmarkRound(b *testing.B) {
 }
 
 // BenchmarkRoundWithBudgets is BenchmarkRound with 1,000 RestartBudgets in four namespaces: one for each workload and
-// as many that are for several, or what a tenant may do to slow it down: no pod has the labels of another, and no
-// budget a label that it requires.
+// as many for several workloads, or the slowest budgets that a tenant can write: no two pods share labels, and no
+// budget requires a label.
 func BenchmarkRoundWithBudgets(b *testing.B) {
 	for name, tc := range map[string]struct {
 		selector func(workload int) *v1alpha1.PodSelector
@@ -160,7 +160,7 @@ func BenchmarkRoundWithBudgets(b *testing.B) {
 	}
 }
 
-// spread has the pods in four namespaces in place of one, with more labels, and all of them fail.
+// spread moves the pods into four namespaces, adds labels, and makes all of them fail.
 func spread(a *api, labels func(pod string) map[string]string) {
 	for key, p := range a.pods {
 		moved := p.DeepCopy()

@@ -24,8 +24,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// selects returns a selector with so many labels, and expressions with so many values, with keys and values of some
-// length.
+// selects returns a selector with that many labels and expressions, and with keys and values of that length.
 func selects(matching, expressions, values, length int) *v1alpha1.PodSelector {
 	text := func(i int) string { return fmt.Sprintf("%s%04d", strings.Repeat("v", length-4), i) }
 	s := &v1alpha1.PodSelector{MatchLabels: map[string]v1alpha1.LabelValue{}}
@@ -42,7 +41,7 @@ func selects(matching, expressions, values, length int) *v1alpha1.PodSelector {
 	return s
 }
 
-// A selector that is too large is not kept, and its budget holds the namespace.
+// A selector that is too large is not kept, and its budget holds all restarts of the namespace.
 func TestSelectorsAreBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		selector *v1alpha1.PodSelector
@@ -75,10 +74,10 @@ func TestSelectorsAreBounded(t *testing.T) {
 	}
 }
 
-// keptBytes is what a replica keeps of a RestartBudget at most, as docs/guarded-liveness.md says.
+// keptBytes is the maximum memory of a RestartBudget, as documented in docs/guarded-liveness.md.
 const keptBytes = 12 << 10
 
-// What a replica keeps of a budget has a bound, whatever it says.
+// The memory of a budget is bounded, whatever its content.
 func TestMemoryOfBudgets(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for name, change := range map[string]func(*v1alpha1.RestartBudget){
@@ -106,16 +105,16 @@ func TestMemoryOfBudgets(t *testing.T) {
 				w.add(b)
 			}
 			kept := (heapBytes() - before) / n
-			t.Logf("%.0f bytes for each", kept)
+			t.Logf("%.0f bytes per budget", kept)
 			if kept > keptBytes {
-				t.Errorf("%.0f bytes are kept of each budget, want at most %d", kept, keptBytes)
+				t.Errorf("%.0f bytes of each budget are kept, want at most %d", kept, keptBytes)
 			}
 			runtime.KeepAlive(w)
 		})
 	}
 }
 
-// agedBudgets adds budgets of one pod of app <number>, each a second older than the one before.
+// agedBudgets adds budgets for one pod of app <number>, each a second older than the previous one.
 func (w *world) agedBudgets(n int) {
 	w.t.Helper()
 	for i := range n {
@@ -125,8 +124,8 @@ func (w *world) agedBudgets(n int) {
 	}
 }
 
-// Of the budgets of a namespace the oldest count, and as long as there are others nothing in the namespace restarts:
-// those in other namespaces go on.
+// The oldest budgets of a namespace count. While there are others, nothing in the namespace restarts; other
+// namespaces continue.
 func TestBudgetsBeyondTheMost(t *testing.T) {
 	w := newWorld(t)
 	w.agedBudgets(maxBudgets + 2)
@@ -160,7 +159,7 @@ func TestBudgetsBeyondTheMost(t *testing.T) {
 		}
 	}
 	if got := w.unusedBudgets(); got[notUsedTooMany] != 2 || got[notUsedInvalid]+got[notUsedTooLarge] != 0 {
-		t.Errorf("not used are %v, want 2 of too many", got)
+		t.Errorf("invalid budgets %v, want 2 too_many", got)
 	}
 	for _, gone := range []string{"b0100", "b0101"} {
 		if err := w.budgets.Delete(budgetOf(gone, one("web"))); err != nil {
@@ -168,11 +167,11 @@ func TestBudgetsBeyondTheMost(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(map[string][]string{"other": {"other/a 1"}}, budgets()); diff != "" {
-		t.Errorf("budgets once there are not too many (-want +got):\n%s", diff)
+		t.Errorf("budgets after a deletion (-want +got):\n%s", diff)
 	}
 }
 
-// Of budgets of one second the first by name count, in whichever order they have come.
+// Of budgets with the same creation time the first by name count, in any order of arrival.
 func TestBudgetsOfOneAge(t *testing.T) {
 	var want []string
 	for range 3 {
@@ -185,13 +184,12 @@ func TestBudgetsOfOneAge(t *testing.T) {
 			got = append(got, b.name)
 		}
 		if want = []string{fmt.Sprintf("b%04d", maxBudgets)}; !slices.Equal(got, want) {
-			t.Errorf("beyond are %q, want %q", got, want)
+			t.Errorf("beyond the bound are %q, want %q", got, want)
 		}
 	}
 }
 
-// Of PodDisruptionBudgets the oldest count, and as long as there are others no workload restarts that has no
-// RestartBudget.
+// The oldest PodDisruptionBudgets count. While there are others, workloads without a RestartBudget do not restart.
 func TestDisruptionBudgetsBeyondTheMost(t *testing.T) {
 	w := newWorld(t)
 	w.add(podOfApp("web-1", "web"))
@@ -216,7 +214,7 @@ func TestDisruptionBudgetsBeyondTheMost(t *testing.T) {
 	}
 }
 
-// A PodDisruptionBudget that is too large counts for all pods of its namespace.
+// A PodDisruptionBudget that is too large applies to all pods of its namespace.
 func TestLargeDisruptionBudgets(t *testing.T) {
 	w := newWorld(t)
 	w.add(podOfApp("web-1", "web"))
@@ -237,7 +235,7 @@ func TestLargeDisruptionBudgets(t *testing.T) {
 	}
 }
 
-// What an index finds is what each selector says by itself.
+// The index finds the same selectors as matching each of them.
 func TestSelectionIsThatOfTheSelectors(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 74))
 	name := func(of string) string { return fmt.Sprint(of, random.IntN(4)) }
@@ -284,8 +282,7 @@ func TestSelectionIsThatOfTheSelectors(t *testing.T) {
 	}
 }
 
-// What is invalid is told by an event when its status begins to say so, of some at a time, and delays no status of the
-// others.
+// An invalid budget gets an event with its new status, at a bounded rate, and delays no other status.
 func TestInvalidBudgetsAreTold(t *testing.T) {
 	w, a := newWorld(t), &statusAPI{answer: http.StatusOK}
 	for i := range maxInvalid + 5 {

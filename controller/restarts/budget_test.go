@@ -23,7 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// world is a cluster that is told what there is.
+// world is a cluster whose objects the test adds.
 type world struct {
 	*cluster
 	t       *testing.T
@@ -42,7 +42,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// add says that there are objects, in place of earlier ones of the same names.
+// add adds objects, and replaces earlier ones with the same names.
 func (w *world) add(objects ...any) {
 	w.t.Helper()
 	for _, o := range objects {
@@ -124,7 +124,7 @@ func TestReadBudget(t *testing.T) {
 	}
 }
 
-// What the CustomResourceDefinition should have refused allows nothing, whatever else it says.
+// A budget that the CustomResourceDefinition should have rejected allows nothing, whatever else it contains.
 func TestBudgetsThatAreNotValid(t *testing.T) {
 	type spec = v1alpha1.RestartBudgetSpec
 	for want, change := range map[string]func(*spec){
@@ -156,7 +156,7 @@ func TestBudgetsThatAreNotValid(t *testing.T) {
 	}
 }
 
-// Changes of a status alone are not told, and what is not valid is logged once.
+// A change of the status alone triggers nothing, and an invalid budget is logged once.
 func TestChangesOfBudgets(t *testing.T) {
 	w := newWorld(t)
 	b := budgetOf("a", func(s *v1alpha1.RestartBudgetSpec) { s.MaxUnavailable = new(intstr.FromInt32(1)) })
@@ -174,7 +174,7 @@ func TestChangesOfBudgets(t *testing.T) {
 	b.Status.Held = 4
 	w.add(b)
 	if n := strings.Count(w.log.String(), "RestartBudget is invalid"); w.changes != 2 || n != 1 {
-		t.Errorf("%d changes, want 2, and it is logged %d times, want once:\n%s", w.changes, n, w.log.String())
+		t.Errorf("%d changes, want 2, and logged %d times, want once:\n%s", w.changes, n, w.log.String())
 	}
 }
 
@@ -211,7 +211,7 @@ func TestBudgetsOfWorkloads(t *testing.T) {
 	}
 }
 
-// Each answer is for the pod's own labels, whichever pods were asked about before.
+// Each result is for the pod's own labels, whichever pods were looked up before.
 func TestSelection(t *testing.T) {
 	w := newWorld(t)
 	w.add(budgetOf("web", func(s *v1alpha1.RestartBudgetSpec) { s.Selector, s.WhenAway = selecting("web"), "hold" }))
@@ -230,6 +230,6 @@ func TestSelection(t *testing.T) {
 		}
 	}
 	if b := w.budgets.Get(watch.Key{Namespace: "shop", Name: "web"}); b == nil || s.ofWorkload(id)[0] != b {
-		t.Error("what is selected is not what the store has")
+		t.Error("the selection differs from the store")
 	}
 }

@@ -25,12 +25,12 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// one is a budget of one pod, of pods with one of these labels app.
+// one returns a budget of one pod, for pods with one of these values of the label app.
 func one(apps ...v1alpha1.LabelValue) func(*budgetSpec) {
 	return func(s *budgetSpec) { s.MaxUnavailable, s.Selector = new(intstr.FromInt32(1)), selecting(apps...) }
 }
 
-// podOfApp returns a guarded pod of a Deployment with that name, and with that label.
+// podOfApp returns a guarded pod of the Deployment, with the label app.
 func podOfApp(name, app string) *corev1.Pod {
 	return podNamed(name, func(p *corev1.Pod) { p.Labels["app"], p.OwnerReferences[0].Name = app, app+"-5d4f" })
 }
@@ -64,7 +64,7 @@ func TestBudgetStatuses(t *testing.T) {
 	}
 }
 
-// The time of a condition is when its status has changed, not its text.
+// The time of a condition changes with its status, not with its text.
 func TestTransitionOfAccepted(t *testing.T) {
 	b := readBudget(budgetOf("a", one("web")))
 	first := time.Unix(1e9, 0)
@@ -78,7 +78,7 @@ func TestTransitionOfAccepted(t *testing.T) {
 	}
 }
 
-// With very many budgets a message stays short, and the same.
+// With very many budgets a message stays short and stable.
 func TestManyOverlappingBudgets(t *testing.T) {
 	w := newWorld(t)
 	for i := range 3 {
@@ -95,7 +95,7 @@ func TestManyOverlappingBudgets(t *testing.T) {
 	}
 }
 
-// statusAPI is an API server that takes patches.
+// statusAPI is an API server that accepts patches.
 type statusAPI struct {
 	patches []string // path and body
 	answer  int
@@ -112,7 +112,7 @@ func (a *statusAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, `{"apiVersion":"sonde.dev/v1alpha1","kind":"RestartBudget","metadata":{"name":"a"}}`)
 }
 
-// newStatus returns what writes the statuses of a world to an API server, and its log.
+// newStatus returns a writer of a world's statuses to an API server, and its log.
 func newStatus(t *testing.T, w *world, a *statusAPI) (*budgetStatus, *bytes.Buffer) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: handled{a}, QPS: -1})
@@ -142,7 +142,7 @@ func TestStatusIsWrittenOnChange(t *testing.T) {
 	}
 	b = b.DeepCopy()
 	b.Status = patch.Status
-	w.add(b) // as the watch says
+	w.add(b) // as by the watch
 	s.write(t.Context(), &progress{held: map[string]int{"web-1": 1}}, now.Add(time.Minute))
 	if len(a.patches) != 1 {
 		t.Errorf("written again without a change: %q", a.patches)
@@ -156,7 +156,7 @@ func TestStatusIsWrittenOnChange(t *testing.T) {
 	}
 }
 
-// What cannot be written is tried again, each time, and logged now and then.
+// A failed write is retried in each pass, and logged at a bounded rate.
 func TestStatusIsTriedAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer        int
@@ -164,7 +164,7 @@ func TestStatusIsTriedAgain(t *testing.T) {
 	}{
 		"refused":            {http.StatusForbidden, 6, 2},
 		"gone":               {http.StatusNotFound, 6, 0},
-		"an unknown trouble": {http.StatusTeapot, 3, 2}, // which one budget meets in a pass
+		"an unknown trouble": {http.StatusTeapot, 3, 2}, // for one budget in a pass
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, a := newWorld(t), &statusAPI{answer: tc.answer}
@@ -181,7 +181,7 @@ func TestStatusIsTriedAgain(t *testing.T) {
 	}
 }
 
-// The leader counts restarts in progress and what is held by pod.
+// The leader counts restarts in progress and held containers by pod.
 func TestProgress(t *testing.T) {
 	w := newWorld(t)
 	w.add(newDeployment(2), podOfApp("web-1", "web"), podOfApp("web-2", "web"), budgetOf("a", one("web")))

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// condition returns sonde.dev/LivenessHeld of a pod, without its time.
+// condition returns the condition sonde.dev/LivenessHeld of a pod, without its time.
 func (a *api) condition(pod string) string {
 	for _, c := range a.pod(pod).Status.Conditions {
 		if c.Type == mesh.ConditionLivenessHeld {
@@ -34,14 +34,14 @@ func TestCondition(t *testing.T) {
 		wait(2 * time.Second)
 		const held = "True InProgress app: 1 of 1 restarts are in progress (the default, 25 %)"
 		if got := a.condition("web-1"); got != held || a.condition("web-0") != "" {
-			t.Errorf("conditions %q of the pod that is held, %q of that with a grant", got, a.condition("web-0"))
+			t.Errorf("conditions %q of the held pod, %q of the pod with a grant", got, a.condition("web-0"))
 		}
 		p := a.pod("web-1")
 		p.Annotations[mesh.AnnotationLiveness] = "suspended"
 		a.setPod(p)
 		wait(time.Second)
 		if got := a.condition("web-1"); got != held {
-			t.Errorf("condition %q, which is written again too early", got)
+			t.Errorf("condition %q is written again too early", got)
 		}
 		wait(conditionEvery)
 		if got := a.condition("web-1"); got != "True Suspended app: the pod is annotated sonde.dev/liveness: suspended" {
@@ -54,7 +54,7 @@ func TestCondition(t *testing.T) {
 		defer a.lead(2)()
 		wait(conditionGrace / 2)
 		if got := a.condition("web-1"); !strings.HasPrefix(got, "True ") {
-			t.Errorf("condition %q, before the agent has said something to the next leader", got)
+			t.Errorf("condition %q, before the agent has reported to the next leader", got)
 		}
 		a.pass("web-1")
 		wait(time.Second)
@@ -74,7 +74,7 @@ func TestCondition(t *testing.T) {
 	})
 }
 
-// Without the right to it, as before Kubernetes 1.30, no condition is written, and everything else is.
+// Without the right, as before Kubernetes 1.30, everything is written except the condition.
 func TestConditionsWithoutRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -90,7 +90,7 @@ func TestConditionsWithoutRight(t *testing.T) {
 		wait(time.Hour)
 		tried := slices.DeleteFunc(a.sent(), func(r request) bool { return r.what != "PATCH pods" })
 		if n := len(tried); n == 0 || n > 3 {
-			t.Errorf("%d conditions tried, want one of each pod at most", n)
+			t.Errorf("%d attempts to write conditions, want at most one for each pod", n)
 		}
 	})
 }

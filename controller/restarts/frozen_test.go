@@ -21,16 +21,16 @@ func TestNothingIsGrantedWhileFrozen(t *testing.T) {
 		defer a.lead(5)()
 		wait(10 * time.Second)
 		if all := a.all(); len(all) > 0 {
-			t.Errorf("granted is %v", all)
+			t.Errorf("granted %v", all)
 		}
 		decisions := a.r.Round().Decisions
 		if len(decisions) != 1 || decisions[0].Reason != restartbudget.ReasonFrozen || decisions[0].String() != "the mesh is frozen: most nodes of zone a are not seen (one-zone)" {
-			t.Errorf("decisions are %v", decisions)
+			t.Errorf("decisions %v", decisions)
 		}
 		why.Store(new(""))
 		wait(10 * time.Second)
 		if all := a.all(); len(all) != 1 {
-			t.Errorf("granted is %v once it is seen", all)
+			t.Errorf("granted %v once the nodes are seen", all)
 		}
 	})
 }

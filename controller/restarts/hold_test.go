@@ -29,17 +29,17 @@ func TestHoldIsTold(t *testing.T) {
 	r.setPolicies(r.cluster.policies(restartbudget.Settings{}))
 	plain := watch.Key{Namespace: "shop", Name: "plain"}
 	if hold := r.Of(proxyOf(plain)).GetHold(); hold != agentv1.Restarts_ERRORED {
-		t.Errorf("by default an agent is told %s", hold)
+		t.Errorf("by default an agent gets %s", hold)
 	}
 	told = nil
 	r.Configure(restartbudget.Settings{}, mesh.HoldErrored)
 	r.Configure(restartbudget.Settings{}, mesh.HoldWarning)
 	if len(told) != 2 || !slices.Contains(told, plain) || r.Of(proxyOf(plain)).GetHold() != agentv1.Restarts_WARNING {
-		t.Errorf("told %v %s, want each of two pods once, and a warning", told, r.Of(proxyOf(plain)).GetHold())
+		t.Errorf("woken %v with %s, want each of two pods once, and a warning", told, r.Of(proxyOf(plain)).GetHold())
 	}
 }
 
-// The condition of a pod says how its failure is held, also if that changes meanwhile.
+// The condition of a pod says how its failure is held, also after a change of the setting.
 func TestConditionSaysHow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, nothingRestarts)
@@ -71,7 +71,7 @@ func TestConditionSaysHow(t *testing.T) {
 	})
 }
 
-// Nodes are named as long as failures are held back as when they were noticed.
+// Nodes are named as long as the setting under which they were noticed is in effect.
 func TestUnheldNodesAreOfOneWayToHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, nothingRestarts)
@@ -102,7 +102,7 @@ func TestHoldOf(t *testing.T) {
 	r := newTestRestarts(t, Options{Agents: func() Agents { return podAgents{} }, Proxy: proxyOf, Hold: mesh.HoldWarning})
 	for feature, want := range map[string]mesh.LivenessHold{agentv1.FeatureLivenessHold: mesh.HoldWarning, agentv1.FeatureRestartGrants: mesh.HoldErrored} {
 		if got := r.holdOf(&adminv1.Agent{Features: []string{feature}}); got != want {
-			t.Errorf("holdOf() an agent with %s = %s, want %s", feature, got, want)
+			t.Errorf("holdOf() of an agent with %s = %s, want %s", feature, got, want)
 		}
 	}
 }

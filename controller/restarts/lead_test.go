@@ -21,16 +21,16 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// neverOpen is for tests in which much fails at once.
+// neverOpen disables the breaker, for tests in which many containers fail at once.
 var neverOpen = restartbudget.Settings{Breaker: restartbudget.BreakerLimits{Workloads: 1 << 20}}
 
-// lead has a replica lead until the function that it returns is called.
+// lead makes a replica lead until the returned function is called.
 func (a *api) lead(epoch int64) (stop func()) {
 	a.t.Helper()
 	return a.run(func(ctx context.Context) error { return a.r.Lead(ctx, epoch) })
 }
 
-// run has a task run until stop is called.
+// run runs a task until stop is called.
 func (a *api) run(task func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(a.t.Context())
 	ended := make(chan error)
@@ -65,7 +65,7 @@ func grantOfPod(name string) restartbudget.Grant {
 	}
 }
 
-// told returns what the agent of a pod in the namespace shop is told, as container and epoch.
+// told returns the decisions that the agent of a pod in the namespace shop receives, as container and epoch.
 func (a *api) toldTo(pod string) []string {
 	a.t.Helper()
 	a.r.mu.Lock()
@@ -73,7 +73,7 @@ func (a *api) toldTo(pod string) []string {
 	a.r.mu.Unlock()
 	orders := a.r.Of(proxyOf(watch.Key{Namespace: "shop", Name: pod}))
 	if orders == nil {
-		a.t.Fatal("it is not known what an agent is told")
+		a.t.Fatal("the decisions for agents are missing")
 	}
 	var all []string
 	for _, o := range orders.GetGrants() {
@@ -82,7 +82,7 @@ func (a *api) toldTo(pod string) []string {
 	return all
 }
 
-// A grant of an earlier leader is a reservation for the next one, which has the agent take it.
+// A grant of an earlier leader is a reservation for the next leader, which confirms it to the agent.
 func TestGrantOfAnEarlierLeaderIsAdopted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -93,7 +93,7 @@ func TestGrantOfAnEarlierLeaderIsAdopted(t *testing.T) {
 		wait(time.Second)
 		a.want("web-0 app 3.0 epoch 8")
 		if diff := cmp.Diff([]string{"app.3.0 app 8"}, a.toldTo("web-0")); diff != "" {
-			t.Errorf("the agent is told (-want +got):\n%s", diff)
+			t.Errorf("the agent gets (-want +got):\n%s", diff)
 		}
 		wait(time.Minute)
 		if n := len(statusPatches(a)); n != 1 {
@@ -112,13 +112,13 @@ func statusPatches(a *api) []request {
 	return slices.DeleteFunc(a.sent(), func(r request) bool { return r.what != "PATCH restartgrants" })
 }
 
-// The watch of the new leader may not have the last grant of the one before: it asks the API server.
+// The new leader's watch may lack the last grant of the previous leader, so it asks the API server.
 func TestLeaderReadsGrantsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
 		a.deploy("web", 4)
 		key := a.put(grantOfPod("web-0"), "web-0", 7)
-		if err := a.r.grants.Delete(a.grants[key]); err != nil { // which the watch brings later
+		if err := a.r.grants.Delete(a.grants[key]); err != nil { // the watch delivers it later
 			t.Fatal(err)
 		}
 		defer a.lead(8)()
@@ -133,7 +133,7 @@ func TestLeaderReadsGrantsItself(t *testing.T) {
 	})
 }
 
-// A grant that has become invalid while it was written takes a place, since its agent may have used it at once, and is
+// A grant that became invalid while it was written still counts, since its agent may have used it at once, and is
 // taken back.
 func TestLateGrantIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestLateGrantIsTakenBack(t *testing.T) {
 		a.put(grantOfPod("web-0"), "web-0", 7)
 		wait(time.Second)
 		if got := a.toldTo("web-0"); len(got) > 0 {
-			t.Errorf("the agent is told %q", got)
+			t.Errorf("the agent gets %q", got)
 		}
 		a.fail("web-1")
 		wait(time.Minute)
@@ -158,8 +158,8 @@ func TestLateGrantIsTakenBack(t *testing.T) {
 	})
 }
 
-// Of two grants of one container that an earlier leader has left open, since it could not write that one is over, the
-// first one ends: an agent never gets two.
+// If an earlier leader left two grants of one container open, because a write failed, the first one ends: an agent
+// never gets two.
 func TestEarlierTryEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -169,7 +169,7 @@ func TestEarlierTryEnds(t *testing.T) {
 		a.put(grantOfPod("web-0"), "web-0", 7)
 		a.put(second, "web-0", 7)
 		if diff := cmp.Diff([]string{"app.3.1 app 7"}, a.toldTo("web-0")); diff != "" {
-			t.Errorf("before a leader has ended the first one the agent is told (-want +got):\n%s", diff)
+			t.Errorf("before a leader has ended the first grant, the agent gets (-want +got):\n%s", diff)
 		}
 		defer a.lead(8)()
 		wait(time.Second)
@@ -177,7 +177,7 @@ func TestEarlierTryEnds(t *testing.T) {
 	})
 }
 
-// A pod of a StatefulSet has the name of the one before, and not its grants.
+// A pod of a StatefulSet has the name of its predecessor, but not its grants.
 func TestGrantIsOfOnePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -188,13 +188,13 @@ func TestGrantIsOfOnePod(t *testing.T) {
 		a.told = nil
 		a.setPod(p)
 		if got := a.toldTo("web-0"); got != nil || len(a.told) == 0 {
-			t.Errorf("the agent of the next pod is told %q, after %d wakes", got, len(a.told))
+			t.Errorf("the agent of the next pod gets %q, after %d wakes", got, len(a.told))
 		}
 	})
 }
 
-// 500 pods that fail at once get their first grants within a second, while everything else waits, and no more requests
-// than allowed are sent.
+// When 500 pods fail at once, the first grants are written within a second, other writes wait, and the request rate
+// stays within its limit.
 func TestWritesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, neverOpen)
@@ -246,7 +246,8 @@ func within(t *testing.T, all []request) {
 	}
 }
 
-// While the API server does not answer, grants stay reservations, the queue does not grow, and no loop counts as stuck.
+// While the API server does not answer, grants stay reservations, the queue does not grow, and no loop is reported as
+// stuck.
 func TestStuckAPIServer(t *testing.T) {
 	for name, answer := range map[string]func(*http.Request) int{
 		"no answer": func(*http.Request) int { return 0 },
@@ -276,7 +277,7 @@ func TestStuckAPIServer(t *testing.T) {
 				}
 			}
 			if n := len(a.sent()) - before; n > 300*writesAtOnce+writesBurst {
-				t.Errorf("%d requests in five minutes to an API server that does not serve", n)
+				t.Errorf("%d requests in five minutes to an API server that does not answer", n)
 			}
 			if n := len(a.r.Round().Decisions); n != 20 {
 				t.Errorf("%d decisions, want 20", n)
@@ -298,7 +299,7 @@ func (a *api) setAnswer(answer func(*http.Request) int) {
 	a.answer = answer
 }
 
-// A loop of writes that hangs is noticed, as a request is that does not end with its timeout.
+// A hung loop of writes is detected, such as a request that ignores its timeout.
 func TestHangIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		loop := heartbeat.New("writes", time.Minute)
@@ -311,19 +312,19 @@ func TestHangIsNoticed(t *testing.T) {
 		}
 		wait(2 * time.Minute)
 		if loop.Check() == nil {
-			t.Error("nothing is noticed")
+			t.Error("the hung loop is not detected")
 		}
 		close(release)
 		wait(time.Second)
 		if err := loop.Check(); err != nil {
-			t.Errorf("it goes on: %v", err)
+			t.Errorf("the loop continues: %v", err)
 		}
 		cancel()
 		<-ended
 	})
 }
 
-// A grant that the API server refuses is given back, and its container asks again later; others go on.
+// A grant that the API server rejects is given back, and its container asks again later. Other grants continue.
 func TestRefusedGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -388,8 +389,8 @@ func TestWaitingGrantIsWithdrawn(t *testing.T) {
 	})
 }
 
-// What has become of a grant is written although its container is granted another restart in the same round, also if
-// the first try fails.
+// The outcome of a grant is written even if its container gets another grant in the same round, also if the first
+// write fails.
 func TestOutcomeBeforeTheNextGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})

@@ -31,6 +31,6 @@ func TestWhyUnguarded(t *testing.T) {
 		}
 	}
 	if got := whyUnguarded(guardedPod()); got != "it has no sidecar" {
-		t.Errorf("of a pod that is not in the mesh: %q", got)
+		t.Errorf("for a pod outside the mesh: %q", got)
 	}
 }

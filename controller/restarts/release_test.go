@@ -28,8 +28,8 @@ import (
 
 var web = restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: "web"}
 
-// patched is an API server that keeps the patches that it has got, as NAME BODY. It answers with the codes that are
-// left for a name, and then with 200.
+// patched is an API server that records patches, as NAME BODY. It answers with the remaining codes of a name, and
+// then with 200.
 type patched struct {
 	mu      sync.Mutex
 	patches []string
@@ -71,7 +71,7 @@ func (a *patched) take() []string {
 	return taken
 }
 
-// newPatching returns a Restarts that writes to a, and whose watch is what the test puts into grants.
+// newPatching returns a Restarts that writes to a, and whose grants the test sets in place of a watch.
 func newPatching(t *testing.T, a *patched) *Restarts {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -91,7 +91,7 @@ func newPatching(t *testing.T, a *patched) *Restarts {
 	})
 }
 
-// madeGrant returns the object of a grant of a container app, of a pod whose UID is its name.
+// madeGrant returns the grant object of a container app, in a pod whose UID is its name.
 func madeGrant(workload restartbudget.WorkloadID, pod string, outcome restartbudget.Outcome) *v1alpha1.RestartGrant {
 	at := time.Now().Add(-time.Minute)
 	g := restartbudget.Grant{
@@ -138,7 +138,7 @@ func TestRelease(t *testing.T) {
 		a.codes[fmt.Sprint("web-", name)] = []int{http.StatusForbidden}
 	}
 	if n, err := r.Release(t.Context(), web); n != 0 || err == nil || !strings.Contains(err.Error(), "write the status of RestartGrant shop/web-") {
-		t.Errorf("Release() that is forbidden = %d, %v", n, err)
+		t.Errorf("forbidden Release() = %d, %v", n, err)
 	}
 	if n, err := r.Release(t.Context(), restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: "none"}); n != 0 || err != nil {
 		t.Errorf("Release() of a workload without grants = %d, %v", n, err)
@@ -153,29 +153,29 @@ func (r *Restarts) leads() *leader {
 	return l
 }
 
-// TestLeaderTakesReleases has another replica write that restarts are released, one grant after the other.
+// TestLeaderTakesReleases has another replica release restarts, one grant after the other.
 func TestLeaderTakesReleases(t *testing.T) {
 	r := newPatching(t, &patched{})
 	r.put(t, madeGrant(web, "web-0", restartbudget.Unhelpful), madeGrant(web, "web-1", restartbudget.Unhelpful), madeGrant(web, "web-2", restartbudget.Released))
 	l := r.leads()
 	l.takeReleases(t.Context())
 	if !l.state.Waits(web, "t") {
-		t.Fatal("a release from before it led releases what came after")
+		t.Fatal("a release from before its term releases later restarts")
 	}
 	r.put(t, madeGrant(web, "web-0", restartbudget.Released))
 	l.takeReleases(t.Context())
 	if l.state.Waits(web, "t") || l.state.Unhelpful(web, "t") {
-		t.Error("it waits after the release")
+		t.Error("the workload waits after the release")
 	}
 	l.state = restartbudget.Restore(time.Now(), []restartbudget.Grant{{Workload: web, Template: "t", Outcome: restartbudget.Unhelpful}})
 	l.takeReleases(t.Context())
 	if !l.state.Unhelpful(web, "t") {
-		t.Error("a release counts twice: what did not help since is forgotten")
+		t.Error("a release counts twice, and covers later restarts that did not help")
 	}
 }
 
-// TestStatusPatch shows that the leader does not write over a release: what it may not know of makes the patch fail, or
-// is not in the patch.
+// TestStatusPatch checks that the leader does not overwrite a release: an unknown release makes the patch fail, or is
+// not part of the patch.
 func TestStatusPatch(t *testing.T) {
 	ended := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, tc := range map[string]struct {

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// restart has the container app of a pod in the namespace shop restart, and fail again.
+// restart restarts the container app of a pod in the namespace shop, which then fails again.
 func (a *api) restart(pod string) {
 	p := a.pod(pod)
 	p.Status.ContainerStatuses[0].RestartCount++
@@ -36,7 +36,7 @@ func TestEvents(t *testing.T) {
 		wait(time.Second)
 		a.fail("web-1")
 		wait(time.Minute)
-		for range 2 { // which does not help
+		for range 2 { // neither restart helps
 			a.restart("web-0")
 			wait(time.Second)
 			a.fail("web-0")
@@ -130,11 +130,11 @@ func (a *api) wantMetric(registry *prometheus.Registry, name, reason string, wan
 		}
 	}
 	if found != 1 {
-		a.t.Errorf("there are %d series %s{%s}", found, name, reason)
+		a.t.Errorf("%d series %s{%s}", found, name, reason)
 	}
 }
 
-// The breaker of a namespace alone is told in that namespace.
+// The breaker of a single namespace is reported in that namespace.
 func TestBreakerOfANamespaceIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -164,7 +164,7 @@ func TestBreakerOfANamespaceIsTold(t *testing.T) {
 	})
 }
 
-// All series are there from the start, also of a replica that does not lead, and each decision and reason has one.
+// All series exist from the start, also at a replica that does not lead: one for each decision and reason.
 func TestMetricsFromTheStart(t *testing.T) {
 	a := newAPI(t, restartbudget.Settings{})
 	registry := prometheus.NewRegistry()
@@ -190,7 +190,7 @@ func TestUnguarded(t *testing.T) {
 		table       string
 		annotations map[string]string
 		change      func(*corev1.Pod)
-		want        string // "" for none
+		want        string // "" if it is guarded
 	}{
 		"guarded":                {probe: get("", intstr.FromInt32(9000)), table: sidecar},
 		"exec":                   {probe: exec, want: "exec"},
@@ -233,7 +233,7 @@ func TestUnguarded(t *testing.T) {
 	}
 }
 
-// excludes is what the webhook makes of mesh.AnnotationExcludeInboundPorts and of the agent's ports.
+// excludes changes a pod as the webhook does for mesh.AnnotationExcludeInboundPorts and the agent's ports.
 func excludes(ports string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: mesh.ContainerInit, Args: []string{mesh.ArgExcludeInbound, ports}})
@@ -259,7 +259,7 @@ func TestOldAgentsAreCounted(t *testing.T) {
 	})
 }
 
-// Pods that the webhook has missed are counted, where it injects or guards.
+// Pods that the webhook has missed are counted in namespaces that are injected or guarded.
 func TestMissedPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})

@@ -48,7 +48,7 @@ func TestNamesOfGrants(t *testing.T) {
 	other := id
 	other.PodUID = "b" // of the same name, as in a StatefulSet
 	if nameOf("web-1", id) == nameOf("web-1", other) {
-		t.Error("two containers have one name")
+		t.Error("the grants of two containers have the same name")
 	}
 }
 
@@ -93,7 +93,7 @@ func guardedPod() *corev1.Pod {
 	}
 }
 
-// unguard makes a pod one whose probes the kubelet was left with.
+// unguard leaves the probes of a pod to the kubelet.
 func unguard(p *corev1.Pod) { p.Spec.Containers[0].Env = nil }
 
 func TestReadPod(t *testing.T) {
@@ -157,7 +157,7 @@ func TestReadDisruption(t *testing.T) {
 	}
 }
 
-// What an agent says becomes requests, and what is known of restarts that helped.
+// Reports of agents become requests, and show which restarts helped.
 func TestLiveness(t *testing.T) {
 	p, _ := readPod(guardedPod())
 	at := time.Now()

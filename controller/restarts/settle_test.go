@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// A restart that has not helped is written although the next one is granted in the same round: the next leader counts
-// both.
+// A restart that has not helped is written even if the next one is granted in the same round, so the next leader
+// counts both.
 func TestOutcomeOfReplacedGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -36,8 +36,8 @@ func TestOutcomeOfReplacedGrant(t *testing.T) {
 	})
 }
 
-// A status that the API server has taken is not written again while a watch is late, and one that it has not taken is,
-// as is what follows.
+// While a watch is late, a status that the API server has accepted is not written again. A rejected one is, as are
+// later ones.
 func TestStatusIsWrittenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -56,7 +56,7 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 		wait(time.Minute)
 		a.want("web-0 app 3.0 epoch 8")
 		if n := len(statusPatches(a)); n != 3 {
-			t.Errorf("%d writes of the epoch, want two that fail and one that does not", n)
+			t.Errorf("%d writes of the epoch, want two failures and one success", n)
 		}
 		p := a.pod("web-0")
 		p.Status.ContainerStatuses[0].RestartCount++
@@ -69,7 +69,7 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	})
 }
 
-// The clock of this leader is two hours ahead of the clock of the leader that has granted a restart in progress.
+// This leader's clock is two hours ahead of the clock of the leader that granted the restart in progress.
 func TestGrantInProgressIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -90,8 +90,7 @@ func TestGrantInProgressIsKept(t *testing.T) {
 	})
 }
 
-// A grant by which its container has restarted is kept until it is known whether that has helped, whatever the clock of
-// the leader says.
+// A used grant is kept until the leader knows whether the restart has helped, whatever its clock says.
 func TestGrantIsKeptUntilJudged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -109,8 +108,8 @@ func TestGrantIsKeptUntilJudged(t *testing.T) {
 	})
 }
 
-// A leader that was stopped writes a grant as it wakes, and leads again before another one has seen that: it takes it
-// back as a leader between would.
+// A leader that was stopped writes a grant as it wakes, and leads again before another leader has seen the grant. It
+// takes the grant back, as that leader would.
 func TestOwnLateGrantIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -130,8 +129,7 @@ func TestOwnLateGrantIsTakenBack(t *testing.T) {
 	})
 }
 
-// A sidecar that has restarted does not know that its container has restarted by a grant. Neither does a leader that
-// has just begun.
+// Neither a restarted sidecar nor a new leader knows that the container has already restarted by a grant.
 func TestGrantOfAnEarlierLeaderIsGivenBackLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})

@@ -39,7 +39,7 @@ func TestSpent(t *testing.T) {
 			a.fail("web-0")
 			wait(time.Second)
 			a.want("web-0 app 3.0 epoch 1")
-			a.say("web-0", &agentv1.Liveness{}) // it uses the grant, and asks for no other
+			a.say("web-0", &agentv1.Liveness{}) // it uses the grant, and asks for no other one
 			tc.change(p)
 			a.setPod(p)
 			wait(time.Second)
@@ -48,7 +48,7 @@ func TestSpent(t *testing.T) {
 	}
 }
 
-// A container that has ended for good asks in vain, as its agent does until the pod is gone.
+// A container that has terminated for good gets no grant, although its agent asks until the pod is deleted.
 func TestEndedContainerAsksInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -66,21 +66,21 @@ func TestEndedContainerAsksInVain(t *testing.T) {
 	})
 }
 
-// A grant is told while the container has the restart count that it is for.
+// The agent receives a grant only while the container has the grant's restart count.
 func TestGrantIsForOneRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
 		a.deploy("web", 1)
 		a.put(grantOfPod("web-0"), "web-0", 7)
 		if got := a.toldTo("web-0"); len(got) != 1 {
-			t.Errorf("before the restart the agent is told %q", got)
+			t.Errorf("before the restart the agent gets %q", got)
 		}
 		p := a.pod("web-0")
 		p.Status.ContainerStatuses[0].RestartCount++
 		a.told = nil
 		a.setPod(p)
 		if got := a.toldTo("web-0"); got != nil || len(a.told) == 0 {
-			t.Errorf("after the restart the agent is told %q, after %d wakes", got, len(a.told))
+			t.Errorf("after the restart the agent gets %q, after %d wakes", got, len(a.told))
 		}
 	})
 }

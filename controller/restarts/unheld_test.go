@@ -24,16 +24,16 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// nothingRestarts has the leader hold all.
+// nothingRestarts makes the leader hold all containers.
 var nothingRestarts = restartbudget.Settings{Blacklist: restartbudget.Blacklist{Namespaces: []string{"shop"}}}
 
-// running has the containers of a pod run, and its sidecar.
+// running sets the containers of a pod and its sidecar to running.
 func running(p *corev1.Pod) {
 	p.Status.ContainerStatuses[0].Started = new(true)
 	p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: mesh.ContainerSidecar, Started: new(true)})
 }
 
-// restarts has the container app of a pod start again, after it has run for a minute and ended so.
+// restarts restarts the container app of a pod, after it has run for a minute and ended in that way.
 func restarts(code int32, reason string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		s := &p.Status.ContainerStatuses[0]
@@ -42,7 +42,7 @@ func restarts(code int32, reason string) func(*corev1.Pod) {
 	}
 }
 
-// kills has the kubelet say that it ends a container of web-0.
+// kills adds the kubelet's event that it kills a container of web-0.
 func (a *api) kills(container, message string, ago time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,15 +52,15 @@ func (a *api) kills(container, message string, ago time.Duration) {
 	})
 }
 
-// unheldEvents are the events about restarts that were not held.
+// unheldEvents returns the events about restarts without a grant.
 func (a *api) unheldEvents() int { return len(a.eventsOf(podcause.RestartUnheld)) }
 
 func TestUnheldRestart(t *testing.T) {
 	const forLiveness = "Container app failed liveness probe, will be restarted"
 	killed := func(a *api) { a.kills("app", forLiveness, time.Second) }
 	for name, tc := range map[string]struct {
-		before func(*api)          // what was before the container restarts
-		pod    func(*corev1.Pod)   // how the pod is before
+		before func(*api)          // before the container restarts
+		pod    func(*corev1.Pod)   // changes the pod before
 		change func(p *corev1.Pod) // how it restarts
 		want   int
 	}{
@@ -167,8 +167,8 @@ func forbidEvents(r *http.Request) int {
 	return -1
 }
 
-// TestUnheldRestartInTheNextRound has the API server answer late about a restart: a round follows at once that names
-// it.
+// TestUnheldRestartInTheNextRound delays the API server's answer about a restart: the next round, which follows at
+// once, counts it.
 func TestUnheldRestartInTheNextRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const late = decideAnyway / 2
@@ -195,7 +195,7 @@ func TestUnheldRestartInTheNextRound(t *testing.T) {
 	})
 }
 
-// What has happened while no replica led, or before this one did, is not known.
+// Restarts while no replica led, or before this replica led, are unknown.
 func TestUnheldRestartWhileAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, nothingRestarts)
@@ -223,7 +223,7 @@ func TestUnheldRestartWhileAway(t *testing.T) {
 	})
 }
 
-// An agent whose pod has whenAway: slots tells the kubelet the truth while it has no session.
+// An agent of a pod with whenAway: slots reports failures to the kubelet in its turn while it has no session.
 func TestUnheldRestartOfAnAgentThatWasAway(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policy agentv1.WhenAway_Policy
@@ -262,7 +262,7 @@ func TestUnheldRestartOfAnAgentThatWasAway(t *testing.T) {
 	}
 }
 
-// Nodes are named up to a bound, in metrics and answers.
+// Metrics and answers name a bounded number of nodes.
 func TestUnheldNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, nothingRestarts)

@@ -12,10 +12,10 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// After an outage writes may succeed before a watch is open again: what the leader knows may be old, so nothing is
-// granted until it is.
+// After an outage writes may succeed before a watch is open again. The leader's data may be old until then, so it
+// grants nothing.
 func TestNothingIsGrantedWhileAWatchIsLost(t *testing.T) {
-	utilruntime.ErrorHandlers = nil // one of them waits by a time that is not this test's
+	utilruntime.ErrorHandlers = nil // one of them waits by the real clock
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, neverOpen)
 		var away atomic.Bool
@@ -27,7 +27,7 @@ func TestNothingIsGrantedWhileAWatchIsLost(t *testing.T) {
 			case away.Load():
 				return http.StatusServiceUnavailable
 			case query.Get("sendInitialEvents") != "":
-				return http.StatusUnprocessableEntity // an API server that lists
+				return http.StatusUnprocessableEntity // an API server without streaming lists
 			case query.Get("watch") != "":
 				return 0
 			}
@@ -40,16 +40,16 @@ func TestNothingIsGrantedWhileAWatchIsLost(t *testing.T) {
 		defer a.lead(5)()
 		wait(10 * time.Second)
 		if all := a.all(); len(all) > 0 {
-			t.Errorf("granted is %v", all)
+			t.Errorf("granted %v", all)
 		}
 		decisions := a.r.Round().Decisions
 		if len(decisions) != 1 || decisions[0].Reason != restartbudget.ReasonUnread || decisions[0].String() != "the cluster cannot be read: restartgrants: no" {
-			t.Errorf("decisions are %v", decisions)
+			t.Errorf("decisions %v", decisions)
 		}
 		away.Store(false)
 		wait(10 * time.Second)
 		if all := a.all(); len(all) != 1 {
-			t.Errorf("granted is %v once it is read", all)
+			t.Errorf("granted %v after the read", all)
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// journal is what a writer has sent.
+// journal records what a writer has sent.
 type journal struct {
 	mu  sync.Mutex
 	all []string
@@ -37,7 +37,7 @@ func (j *journal) String() string {
 	return strings.Join(j.all, " ")
 }
 
-// write returns one that is noted.
+// write returns a write that journal records.
 func (j *journal) write(text string, err error) func(context.Context) error {
 	return func(context.Context) error { j.note(text); return err }
 }
@@ -54,7 +54,7 @@ func runWriter(t *testing.T) (w *writer, stop func()) {
 
 func idOf(c class, name string) writeID { return writeID{c, watch.Key{Name: name}} }
 
-// Of one class namespaces take turns: none waits for all that another one has.
+// Within a class namespaces take turns, so none waits for all writes of another.
 func TestWriterTakesTurns(t *testing.T) {
 	w := newWriter(slog.New(slog.DiscardHandler), nil, func() {})
 	for i := range 100 {
@@ -68,11 +68,11 @@ func TestWriterTakesTurns(t *testing.T) {
 		got = append(got, w.take().object.String())
 	}
 	if want := []string{"greedy/0", "modest/0", "greedy/1", "modest/1", "greedy/2"}; !slices.Equal(got, want) {
-		t.Errorf("sent are %q, want %q", got, want)
+		t.Errorf("sent %q, want %q", got, want)
 	}
 }
 
-// What is more important goes first, what is older before that, and of what has one ID only the newest.
+// Writes are ordered by importance, then by age; of the writes with one ID only the newest is sent.
 func TestWriterOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var j journal
@@ -91,18 +91,18 @@ func TestWriterOrder(t *testing.T) {
 		w.put(idOf(classGrant, "c"), j.write("grant-c", nil))
 		w.put(idOf(classCondition, "a"), j.write("condition-a-2", nil))
 		if !w.withdraw(idOf(classGrant, "c"), false) || w.withdraw(idOf(classGrant, "none"), true) || w.withdraw(idOf(classDelete, "busy0"), true) {
-			t.Error("what does not wait is withdrawn, or what waits is not")
+			t.Error("a write that does not wait is withdrawn, or a waiting one is not")
 		}
 		close(first)
 		wait(time.Minute)
-		// Two that are sent at once may come in any order, but not at this rate.
+		// Two concurrent writes could arrive in any order, but not at this rate.
 		if got := j.String(); got != "grant-a status-b status-a condition-a-2 delete-a" {
 			t.Errorf("sent: %s", got)
 		}
 	})
 }
 
-// What is in flight is not sent a second time beside it.
+// A write in flight is not sent a second time.
 func TestWriterSendsOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var j journal
@@ -115,7 +115,7 @@ func TestWriterSendsOneAtATime(t *testing.T) {
 		w.put(id, j.write("2", nil))
 		wait(time.Second)
 		if !w.flies(id) || !w.waits(id) || j.String() != "" {
-			t.Errorf("sent beside the one before: %s", &j)
+			t.Errorf("sent beside the previous write: %s", &j)
 		}
 		close(release)
 		wait(time.Second)
@@ -125,8 +125,8 @@ func TestWriterSendsOneAtATime(t *testing.T) {
 	})
 }
 
-// A grant of which it is not known whether it was made is sent again, and cannot be withdrawn unless it is over; others
-// are left to who finds them again.
+// A grant whose creation is unconfirmed is sent again, and cannot be withdrawn unless it is over. Other unconfirmed
+// writes are left to the next round.
 func TestWriterTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var j journal
@@ -137,7 +137,7 @@ func TestWriterTriesAgain(t *testing.T) {
 		w.put(idOf(classStatus, "a"), j.write("status", lost))
 		wait(100 * time.Millisecond)
 		if w.withdraw(idOf(classGrant, "a"), false) {
-			t.Error("a grant that may be there is withdrawn")
+			t.Error("a grant that may exist is withdrawn")
 		}
 		wait(10 * time.Second)
 		if n := strings.Count(j.String(), "grant"); n < 9 || n > 12 || strings.Count(j.String(), "status") != 1 {
@@ -156,7 +156,7 @@ func TestWriterTriesAgain(t *testing.T) {
 	})
 }
 
-// A writer that ends leaves nothing running, whatever waits.
+// A writer that ends leaves no goroutine running, even with waiting writes.
 func TestWriterEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, stop := runWriter(t)

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// apiServer serves Secrets of one namespace as the API server does, as far as a Store uses it.
+// apiServer serves Secrets of one namespace, as far as a Store uses the API.
 type apiServer struct {
 	t *testing.T
 
@@ -107,23 +107,23 @@ func (s *apiServer) collection(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, all)
 }
 
-// put needs mu.
+// put stores a Secret; the caller holds mu.
 func (s *apiServer) put(event string, one *corev1.Secret) *corev1.Secret {
 	s.version++
 	one.APIVersion, one.Kind, one.Namespace, one.ResourceVersion = "v1", "Secret", "sonde-system", strconv.Itoa(s.version)
 	s.secrets[one.Name] = one
-	s.tell(event, one)
+	s.notify(event, one)
 	return one
 }
 
-func (s *apiServer) tell(event string, one *corev1.Secret) {
+func (s *apiServer) notify(event string, one *corev1.Secret) {
 	for w := range s.watchers {
 		w <- metav1.WatchEvent{Type: event, Object: runtime.RawExtension{Object: one.DeepCopy()}}
 	}
 }
 
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Query().Get("sendInitialEvents") != "" { // as an API server without WatchList
+	if r.URL.Query().Get("sendInitialEvents") != "" { // like an API server without WatchList
 		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 		return
 	}
@@ -131,7 +131,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request) {
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	s.mu.Lock()
 	for _, one := range s.secrets {
-		if version, _ := strconv.Atoi(one.ResourceVersion); version > from { // what has changed since the client's list
+		if version, _ := strconv.Atoi(one.ResourceVersion); version > from { // changes since the client's list
 			events <- metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Object: one.DeepCopy()}}
 		}
 	}
@@ -183,7 +183,7 @@ func TestStore(t *testing.T) {
 		}
 		data, version, err := b.Read(ctx, name)
 		if err != nil || string(data) != "of a" || version != first {
-			t.Errorf("Read() = %q, %q, %v, want what the first replica has created, version %q", data, version, err, first)
+			t.Errorf("Read() = %q, %q, %v, want the first replica's data, version %q", data, version, err, first)
 		}
 		if _, err := b.Update(ctx, name, []byte("by b"), version); err != nil {
 			t.Fatal(err)
@@ -211,10 +211,10 @@ func TestNothingIsThere(t *testing.T) {
 		_, open := newAPIServer(t)
 		s := open()
 		if _, _, err := s.Read(t.Context(), "admin-token"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("Read() of nothing = %v, want fs.ErrNotExist", err)
+			t.Errorf("Read() of a missing Secret = %v, want fs.ErrNotExist", err)
 		}
 		if _, err := s.Update(t.Context(), "admin-token", nil, "1"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("Update() of nothing = %v, want fs.ErrNotExist", err)
+			t.Errorf("Update() of a missing Secret = %v, want fs.ErrNotExist", err)
 		}
 	})
 }
@@ -230,7 +230,7 @@ func TestBadSecretsAreRefused(t *testing.T) {
 			}
 		}
 		if _, err := s.Create(ctx, "admin-token", make([]byte, maxSize+1)); err == nil || !strings.Contains(err.Error(), "at most") {
-			t.Errorf("Create() of too much = %v", err)
+			t.Errorf("Create() of too much data = %v", err)
 		}
 		server.mu.Lock()
 		server.put("ADDED", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sonde-admin-token"}, Data: map[string][]byte{"token": []byte("hidden")}})

@@ -35,7 +35,7 @@ func benchSlice(service int, first discoveryv1.EndpointConditions) *discoveryv1.
 func benchName(i int) string    { return fmt.Sprintf("web-%d-7d9c5b6f4-%05d", i/podsOfService, i) }
 func benchAddress(i int) string { return fmt.Sprintf("10.1.%d.%d", i/250, i%250+1) }
 
-// fill puts the cluster into a new Source and Builder. With pods alone there are no Services.
+// fill puts the cluster into a new Source and Builder; without Services if services is false.
 func fill(b *testing.B, services bool, options ...func(*corev1.Pod)) (*Source, *meshview.Builder) {
 	builder := meshview.NewBuilder(meshview.Options{Sources: []string{"cluster"}})
 	s := newSource(b, builder)
@@ -59,7 +59,8 @@ func fill(b *testing.B, services bool, options ...func(*corev1.Pod)) (*Source, *
 	return s, builder
 }
 
-// BenchmarkPod measures what a pod takes before its Envoy attaches: its record, its Dataplane, and its place in the view.
+// BenchmarkPod measures the memory of a pod before its Envoy connects: its record, its Dataplane, and its entry in
+// the view.
 func BenchmarkPod(b *testing.B) {
 	for range b.N {
 		before := heap()
@@ -78,7 +79,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkReadinessFlip measures one endpoint that changes, from the EndpointSlice to the next view.
+// BenchmarkReadinessFlip measures a change of one endpoint, from the EndpointSlice to the next view.
 func BenchmarkReadinessFlip(b *testing.B) {
 	s, builder := fill(b, true)
 	slices := []*discoveryv1.EndpointSlice{benchSlice(7, isNotReady), benchSlice(7, isReady)}

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// listing returns so many numbers in a list, from 1 on.
+// listing returns a list of the numbers from 1 to n.
 func listing(n int) string {
 	var all []string
 	for i := range n {
@@ -28,7 +28,7 @@ func listing(n int) string {
 	return strings.Join(all, ",")
 }
 
-// declares has a pod declare so many ports.
+// declares adds that many ports to a pod.
 func declares(n int) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		for i := range n {
@@ -37,7 +37,7 @@ func declares(n int) func(*corev1.Pod) {
 	}
 }
 
-// hasPorts returns a Service, or a slice of it, with so many ports.
+// hasPorts returns a Service, or a slice of it, with that many ports.
 func hasPorts(name string, n int) *corev1.Service {
 	var all []corev1.ServicePort
 	for i := range n {
@@ -62,7 +62,7 @@ func largeSlice(name, service string, ports, endpoints int, change func(*discove
 
 func asItIs(*discoveryv1.Endpoint) {}
 
-// Part of an object that is too large has no effect, and its record says so.
+// The part of an object beyond its bound has no effect, as its record says.
 func TestBoundsOfOneObject(t *testing.T) {
 	const most = maxPodPorts
 	tests := map[string]struct {
@@ -109,7 +109,7 @@ func TestBoundsOfOneObject(t *testing.T) {
 	}
 }
 
-// A pod has its declared inbounds and a few more, however many ports of Services it is behind: those are in no share.
+// A pod has its declared inbounds and a bounded number of others, which count in no share.
 func TestInboundsAreBounded(t *testing.T) {
 	r := newRecorder()
 	s := newSynced(t, r, pod("a", "u", "10.0.0.1", declares(300)))
@@ -126,12 +126,13 @@ func TestInboundsAreBounded(t *testing.T) {
 	}
 }
 
-// aged says when an object was made.
+// aged sets the creation time of an object.
 func aged(second int) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(time.Unix(int64(second), 0)) }
 }
 
-// The oldest pods of a namespace count. No plain text goes to another one, other namespaces lose nothing, and one counts once there is room.
+// The oldest pods of a namespace count. The others get no plain text, other namespaces lose nothing, and a pod counts
+// once it has room.
 func TestPodsBeyondTheShare(t *testing.T) {
 	r := newRecorder()
 	s := newSource(t, r)
@@ -159,7 +160,7 @@ func TestPodsBeyondTheShare(t *testing.T) {
 		beyond = append(beyond, p.Name)
 	}
 	if len(beyond) < 2 || beyond[0] != "p-000" || len(beyond) > 4 {
-		t.Fatalf("beyond are %q, want the youngest", beyond)
+		t.Fatalf("%q are beyond the bound, want the youngest", beyond)
 	}
 	if got := len(r.service("web_shop_svc_80").Spec.Endpoints); got != n+2-len(beyond) {
 		t.Errorf("%d endpoints, want %d", got, n+2-len(beyond))
@@ -172,11 +173,12 @@ func TestPodsBeyondTheShare(t *testing.T) {
 	s.remove(t, of(n+1))
 	s.change(t, of(len(beyond)-1)) // as fill reads it
 	if r.dataplane(fmt.Sprintf("p-%03d.shop", len(beyond)-1)) == nil {
-		t.Error("there is room for another pod, and it has no Dataplane")
+		t.Error("another pod has room, but no Dataplane")
 	}
 }
 
-// With all that one namespace can have, a replica takes no more than half of its memory, and other namespaces are served.
+// With all objects that one namespace can have, a replica uses at most half of its memory and serves other
+// namespaces.
 func TestMemoryOfANamespace(t *testing.T) {
 	const memory = 256 << 20
 	tests := map[string]func(i int) []metav1.Object{
@@ -214,7 +216,7 @@ func TestMemoryOfANamespace(t *testing.T) {
 			kept := heap() - before
 			t.Logf("%d KiB", kept>>10)
 			if kept > memory/2 {
-				t.Errorf("one namespace takes %d KiB, want at most half of %d MiB", kept>>10, memory>>20)
+				t.Errorf("one namespace uses %d KiB, want at most half of %d MiB", kept>>10, memory>>20)
 			}
 			if !slices.ContainsFunc(s.Problems(), func(p Problem) bool { return p.TooMany }) {
 				t.Error("all counts: the test shows little")

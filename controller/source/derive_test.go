@@ -20,7 +20,7 @@ var (
 
 const webName = "web_shop_svc_80"
 
-// proxied returns an endpoint that is the proxy of a pod of namespace shop; health is nil, notReady or draining.
+// proxied returns the endpoint of a pod with a sidecar in namespace shop; health is nil, notReady or draining.
 func proxied(address string, port uint32, pod string, health *mesh.EndpointHealth) mesh.ServiceEndpoint {
 	return mesh.ServiceEndpoint{Address: address, Port: port, Dataplane: pod + ".shop", Health: health}
 }
@@ -39,7 +39,7 @@ func checkValid(t *testing.T, r *recorder) {
 	for key, o := range r.objects {
 		err := o.Validate()
 		if d, ok := o.(*mesh.Dataplane); ok && err != nil {
-			// Inbounds of pods are for no service, which files cannot say.
+			// Inbounds of pods have no service, unlike inbounds in files.
 			c := *d
 			c.Spec.Networking.Inbound = nil
 			err = c.Validate()
@@ -123,7 +123,8 @@ func TestDataplanes(t *testing.T) {
 	}
 }
 
-// TestGateway: what was injected counts, and the annotation alone, of a pod that an earlier release has injected, opens nothing.
+// TestGateway checks that only injection makes a gateway: the annotation of a pod injected by an earlier release
+// opens nothing.
 func TestGateway(t *testing.T) {
 	asked := annotated(mesh.AnnotationGateway, "enabled")
 	r := newRecorder()
@@ -142,7 +143,8 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// TestExcludedLater: of a pod that runs, the annotation opens and closes nothing, since its redirection does not change.
+// TestExcludedLater checks that the annotation of a running pod opens and closes nothing, since its redirection does
+// not change.
 func TestExcludedLater(t *testing.T) {
 	later := annotated(mesh.AnnotationExcludeInboundPorts, "8080")
 	r := newRecorder()
@@ -167,7 +169,7 @@ func TestIdentityOfAPod(t *testing.T) {
 	if got := d.Spec.Networking.TransparentProxying.ReachableServices; !cmp.Equal(got, []string{webName}) {
 		t.Errorf("reachable %v", got)
 	}
-	s.change(t, pod("web", "u-2", "10.0.0.1")) // a StatefulSet's pod, made again between two looks
+	s.change(t, pod("web", "u-2", "10.0.0.1")) // a StatefulSet's pod, recreated between two reads
 	if got := r.dataplane("web.shop").Identity.Instance; got != "u-2" {
 		t.Errorf("instance %s, want u-2", got)
 	}
@@ -294,7 +296,7 @@ func TestPolicies(t *testing.T) {
 	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
 	here, host := endpoint("10.0.0.1", "web", "u-1", isReady), endpoint("192.168.0.2", "", "", isReady)
-	here.NodeName, host.NodeName = new("node-1"), new("node-2") // host is on the network of its node
+	here.NodeName, host.NodeName = new("node-1"), new("node-2") // host has hostNetwork
 	r := newRecorder()
 	newSynced(t, r, s, pod("web", "u-1", "10.0.0.1", onNode("node-1")), pod("caller", "u-2", "10.0.0.2"),
 		sliceOf("web-1", "web", []discoveryv1.EndpointPort{at("http", 8080), at("", 5432)}, here, host))
@@ -324,7 +326,7 @@ func ofIPv6(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// A slice names a pod of another namespace, as anybody can write it: the pod's identity is not lent to the address.
+// Users can write a slice that names a pod of another namespace: its address does not get that pod's identity.
 func TestSliceOfAnotherNamespace(t *testing.T) {
 	r := newRecorder()
 	stolen, svc := sliceOf("evil-1", "web", webPorts, endpoint("10.0.0.66", "web", "u-1", isReady)), serviceOf("web", "10.96.0.2", port("http", 80))
@@ -399,7 +401,7 @@ func TestServicesThatAreNone(t *testing.T) {
 	if len(r.objects) != 1 || r.service(webName) == nil {
 		t.Errorf("objects %v, want %s alone", r.objects, webName)
 	}
-	// A Service becomes one of a name alone.
+	// A Service becomes an ExternalName.
 	web := serviceOf("web", "", port("http", 80))
 	web.Spec.Type = corev1.ServiceTypeExternalName
 	s.change(t, web)

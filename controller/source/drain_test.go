@@ -118,7 +118,7 @@ func TestNodeDrainsItsPods(t *testing.T) {
 	s.derive()
 	check("node a is gone", "10.0.0.1 serving, 10.0.0.2 ready")
 	if got := r.dataplane("one.shop").Drain; got == nil || got.Node != "node a is no more" {
-		t.Errorf("the pod of a node that is gone: %+v", got)
+		t.Errorf("the pod of a deleted node: %+v", got)
 	}
 	s.change(t, node("a"))
 	check("node a is back", "10.0.0.1 ready, 10.0.0.2 ready")
@@ -126,7 +126,7 @@ func TestNodeDrainsItsPods(t *testing.T) {
 	check("pod drained", "10.0.0.1 serving, 10.0.0.2 ready")
 }
 
-// held is a cluster of three pods on two nodes, two of which are for load balancers.
+// held is a cluster of three pods on two nodes; two of the pods are for load balancers.
 func held(t *testing.T, minServing int) (*Source, *recorder, *[]string) {
 	t.Helper()
 	r := newRecorder()
@@ -208,7 +208,7 @@ func TestDrainIsHeld(t *testing.T) {
 				t.Errorf("%v get no new traffic, want %v", got, test.want)
 			}
 			if !slices.Equal(*told, test.told) {
-				t.Errorf("told %q, want %q", *told, test.told)
+				t.Errorf("reported %q, want %q", *told, test.told)
 			}
 			s.change(t, node("c"), pod("new", "u-9", "10.0.0.9", onNode("c"), forLoadBalancers),
 				sliceOf("web-2", "web", []discoveryv1.EndpointPort{at("http", 8080)}, endpoint("10.0.0.9", "new", "u-9", isReady)))
@@ -217,21 +217,21 @@ func TestDrainIsHeld(t *testing.T) {
 			}
 			for key := range maps.Keys(s.drains) {
 				if d := r.dataplane(key.Name + ".shop").Drain; test.minServing == 1 && !d.Applies() {
-					t.Errorf("with a new proxy %s serves on: %+v", key.Name, d)
+					t.Errorf("with a new proxy %s keeps serving: %+v", key.Name, d)
 				}
 			}
 		})
 	}
 }
 
-// TestEndedPodsDoNotDrain checks that pods that were evicted from a node that goes, which stay as objects, are neither counted nor take part in
-// the limit.
+// TestEndedPodsDoNotDrain checks that evicted pods that still exist as objects are not counted, and do not count
+// against the limit.
 func TestEndedPodsDoNotDrain(t *testing.T) {
 	t.Parallel()
 	s, r, told := held(t, 1)
 	s.change(t, node("a", "karpenter.sh/disrupted"), pod("two", "u-2", "10.0.0.2", onNode("b"), forLoadBalancers, inPhase(corev1.PodFailed)))
 	if want := []string{"s-1 shop/web one"}; !slices.Equal(*told, want) || r.dataplane("one.shop").Drain.Applies() {
-		t.Errorf("told %q, want %q: the other pod has ended", *told, want)
+		t.Errorf("reported %q, want %q: the other pod has ended", *told, want)
 	}
 	s.change(t, pod("one", "u-1", "10.0.0.1", onNode("a"), forLoadBalancers, inPhase(corev1.PodFailed)))
 	if len(s.drains) != 0 || len(s.held) != 0 {
@@ -239,7 +239,7 @@ func TestEndedPodsDoNotDrain(t *testing.T) {
 	}
 }
 
-// TestHeldIsToldAgain checks that a replica that begins to lead can tell what was held before.
+// TestHeldIsToldAgain checks that a new leader can report what was held before.
 func TestHeldIsToldAgain(t *testing.T) {
 	t.Parallel()
 	s, _, told := held(t, 1)
@@ -249,7 +249,7 @@ func TestHeldIsToldAgain(t *testing.T) {
 		s.TellDrains()
 		s.derive()
 		if !slices.Equal(*told, want) {
-			t.Errorf("told %q, want %q", *told, want)
+			t.Errorf("reported %q, want %q", *told, want)
 		}
 	}
 	again()

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// It is told once that a pod gets no new traffic, for each reason, and not of a pod that serves on or is deleted.
+// A drain is reported once for each reason, and not for a pod that keeps serving or is deleted.
 func TestDrainedIsTold(t *testing.T) {
 	t.Parallel()
 	s, _, _ := held(t, 1)
@@ -22,7 +22,7 @@ func TestDrainedIsTold(t *testing.T) {
 		t.Helper()
 		slices.Sort(told)
 		if !slices.Equal(told, want) {
-			t.Errorf("%s: told %q, want %q", when, told, want)
+			t.Errorf("%s: reported %q, want %q", when, told, want)
 		}
 		told = nil
 	}
@@ -45,6 +45,6 @@ func TestDrainedIsTold(t *testing.T) {
 	s.remove(t, pod("one", "u-9", "10.0.0.1"))
 	s.derive()
 	if len(s.drained) != 0 {
-		t.Errorf("%v is remembered", s.drained)
+		t.Errorf("%v remains", s.drained)
 	}
 }

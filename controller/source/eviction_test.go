@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// evictionRequest wants a pod of namespace shop to be evicted.
+// evictionRequest requests the eviction of a pod of namespace shop.
 func evictionRequest(name, pod, uid, requester string, options ...func(*lifecyclev1alpha1.EvictionRequest)) *lifecyclev1alpha1.EvictionRequest {
 	r := &lifecyclev1alpha1.EvictionRequest{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
@@ -83,13 +83,13 @@ func TestEvictionRequestDrains(t *testing.T) {
 			}
 			s.derive()
 			if d := r.dataplane("web.shop").Drain; d != nil || len(s.evicting) > 0 {
-				t.Errorf("without the requests the drain is %q, and %v is remembered", d, s.evicting)
+				t.Errorf("without the requests the drain is %q, and %v remains", d, s.evicting)
 			}
 		})
 	}
 }
 
-// An endpoint whose pod is to be evicted gets no new traffic, unless nodes are to be no reason.
+// An endpoint whose pod is to be evicted gets no new traffic, unless drains of nodes are ignored.
 func TestEvictionRequestTakesNewTraffic(t *testing.T) {
 	t.Parallel()
 	r := newRecorder()
@@ -109,7 +109,7 @@ func TestEvictionRequestTakesNewTraffic(t *testing.T) {
 	check("nodes are no reason", true)
 }
 
-// A namespace's EvictionRequests have a share of the memory, and what is beyond it is told.
+// EvictionRequests of a namespace have a share of the memory, and requests beyond it are reported.
 func TestEvictionRequestsHaveAShare(t *testing.T) {
 	t.Parallel()
 	r := newRecorder()
@@ -119,7 +119,7 @@ func TestEvictionRequestsHaveAShare(t *testing.T) {
 		s.change(t, evictionRequest(name, "web-"+name, "u-"+name, "acme.io/drainer"))
 	}
 	if beyond := s.Problems(); len(s.evicting) == 0 || len(beyond) == 0 || len(s.evicting)+len(beyond) != 5 || beyond[0].Kind != evictionKind {
-		t.Errorf("%d requests count, beyond are %v", len(s.evicting), beyond)
+		t.Errorf("%d requests count, %v are beyond the bound", len(s.evicting), beyond)
 	}
 }
 
@@ -160,7 +160,7 @@ func (a *lifecycleAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 		all := request.DeepCopy()
 		all.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 		encoder := json.NewEncoder(events)
-		_ = encoder.Encode(map[string]any{"type": "ADDED", "object": request}) // an error means that the caller is gone
+		_ = encoder.Encode(map[string]any{"type": "ADDED", "object": request}) // an error means that the caller has closed the connection
 		_ = encoder.Encode(map[string]any{"type": "BOOKMARK", "object": all})
 		<-r.Context().Done()
 		_ = events.CloseWithError(r.Context().Err())
@@ -168,7 +168,8 @@ func (a *lifecycleAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer(http.StatusOK, body)
 }
 
-// EvictionRequests are read while they are served: nothing waits for them, and none is left when the API server is started without them.
+// EvictionRequests are read while the API server serves them. Nothing waits for them, and all are dropped when it no
+// longer does.
 func TestEvictionRequestsAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &lifecycleAPI{}
@@ -180,7 +181,7 @@ func TestEvictionRequestsAreFollowed(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.followEvictions(ctx) }()
-		var got []int // that are kept, after each turn
+		var got []int // how many are kept, after each turn
 		turn := func() {
 			synctest.Wait()
 			got = append(got, s.evictions.Len())
@@ -197,7 +198,7 @@ func TestEvictionRequestsAreFollowed(t *testing.T) {
 		time.Sleep(evictionsEvery)
 		turn()
 		if diff := cmp.Diff([]int{0, 1, 1, 0}, got); diff != "" || api.watches.Load() != 1 || len(s.evicting) > 0 {
-			t.Errorf("kept (-want +got):\n%s\n%d watches, %v remembered", diff, api.watches.Load(), s.evicting)
+			t.Errorf("kept (-want +got):\n%s\n%d watches, %v remain", diff, api.watches.Load(), s.evicting)
 		}
 		stop()
 		if err := <-done; err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// seen is a node of zone a, unseen one whose kubelet is not heard.
+// seen is a node of zone a; unseen has a silent kubelet.
 func seen(name string) *corev1.Node {
 	n := node(name)
 	n.Labels = map[string]string{corev1.LabelTopologyZone: "a"}
@@ -32,7 +32,7 @@ func condition(n *corev1.Node, status corev1.ConditionStatus) *corev1.Node {
 	return n
 }
 
-// conditions are what a pod has: what the kubelet says of its containers, and whether it is Ready.
+// conditions returns the conditions of a pod: ContainersReady, by the kubelet, and Ready.
 func conditions(containers, ready corev1.ConditionStatus) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.ContainersReady, Status: containers}, {Type: corev1.PodReady, Status: ready}}
@@ -78,7 +78,7 @@ func endpointOn(node, address, podName, uid string, c discoveryv1.EndpointCondit
 	return e
 }
 
-// state is what the mesh has of the endpoint.
+// state returns the endpoint's state in the mesh.
 func (f *frozenTest) state() string {
 	s := f.r.service("web_shop_svc_80")
 	if s == nil || len(s.Spec.Endpoints) != 1 {
@@ -97,7 +97,7 @@ func (f *frozenTest) state() string {
 	return text
 }
 
-// settle lets the time pass in which an endpoint waits for a judgement.
+// settle waits for the time in which an endpoint waits for a verdict.
 func (f *frozenTest) settle() {
 	<-time.After(settleTime)
 	f.recheck()
@@ -155,7 +155,7 @@ func TestKept(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			// Whatever the order in which what has changed is heard, the end is the same.
+			// The result does not depend on the order in which changes arrive.
 			orders := [][]string{{"node", "pod", "slice", "verdict"}, {"slice", "pod", "node", "verdict"}, {"verdict", "slice", "node", "pod"}, {"pod", "slice", "verdict", "node"}}
 			for _, order := range orders {
 				synctest.Test(t, func(t *testing.T) {
@@ -223,12 +223,12 @@ func TestSettle(t *testing.T) {
 		f.remove(t, f.slice(isNotReady))
 		f.derive()
 		if step("gone"); len(f.kept) != 0 {
-			t.Errorf("%d endpoints are remembered that are no more", len(f.kept))
+			t.Errorf("%d deleted endpoints remain", len(f.kept))
 		}
 	})
 }
 
-// A pod that terminates is not told to drain while its kubelet cannot know that it is to end.
+// A terminating pod is not drained while its kubelet cannot know of the deletion.
 func TestFrozenPodDoesNotDrain(t *testing.T) {
 	f := newFrozenTest(t, Kept{"a": AllKept})
 	f.change(t, unseen("n"), pod("web-1", "u", "10.0.0.1", onNode("n"), marked, terminating))
@@ -238,11 +238,11 @@ func TestFrozenPodDoesNotDrain(t *testing.T) {
 	f.Freeze(Kept{})
 	f.derive()
 	if d := f.r.dataplane("web-1.shop").Drain; d == nil || !d.Terminating {
-		t.Errorf("it does not drain once it is thawed: %v", d)
+		t.Errorf("it does not drain after the thaw: %v", d)
 	}
 }
 
-// Of a pod without our sidecar nothing is known but its node.
+// Of a pod without a sidecar only the node is known.
 func TestKeptWithoutSidecar(t *testing.T) {
 	for name, tc := range map[string]struct {
 		node *corev1.Node
@@ -275,7 +275,7 @@ func TestTenths(t *testing.T) {
 		}
 	}
 	if len(count) != AllKept {
-		t.Errorf("there are %d", len(count))
+		t.Errorf("%d tenths", len(count))
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorder is a Builder that keeps what it was given.
+// recorder is a Builder that keeps its input.
 type recorder struct {
 	objects map[mesh.Key]mesh.Object
 	calls   []mesh.Key // of Set and Delete
@@ -54,12 +54,12 @@ func (r *recorder) service(name string) *mesh.Service {
 	return s
 }
 
-// newClient returns a client of no API server.
+// newClient returns a client without an API server.
 var newClient = sync.OnceValues(func() (*kubernetes.Clientset, error) {
 	return kubernetes.NewForConfig(&rest.Config{Host: "https://192.0.2.1"})
 })
 
-// newSource returns a Source that no API server feeds: tests do, through its stores.
+// newSource returns a Source that tests feed through its stores, without an API server.
 func newSource(t testing.TB, b Builder) *Source {
 	t.Helper()
 	client, err := newClient()
@@ -81,7 +81,7 @@ func newSynced(t testing.TB, b Builder, objects ...metav1.Object) *Source {
 	return s
 }
 
-// sync says that all objects of the start are there.
+// sync marks all stores as synced.
 func (s *Source) sync() {
 	for range 5 { // kinds
 		s.kindSynced()
@@ -137,7 +137,7 @@ func (s *Source) remove(t testing.TB, o metav1.Object) {
 	}
 }
 
-// change adds objects and derives what follows.
+// change adds objects and derives the view.
 func (s *Source) change(t testing.TB, objects ...metav1.Object) {
 	t.Helper()
 	for _, o := range objects {
@@ -195,7 +195,7 @@ func node(name string, taints ...string) *corev1.Node {
 	return n
 }
 
-// conditioned returns node a, which is Ready, with one condition more.
+// conditioned returns node a, which is Ready, with one more condition.
 func conditioned(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) *corev1.Node {
 	n := node("a")
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: kind, Status: status, Reason: reason}}
@@ -206,7 +206,7 @@ func inPhase(phase corev1.PodPhase) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase = phase }
 }
 
-// restarting has the kubelet say whether it restarts all containers of a pod at once, beside other conditions.
+// restarting sets the condition by which the kubelet restarts all containers of a pod at once.
 func restarting(status corev1.ConditionStatus, others func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		others(p)
@@ -216,12 +216,12 @@ func restarting(status corev1.ConditionStatus, others func(*corev1.Pod)) func(*c
 
 func withoutSidecar(p *corev1.Pod) { p.Spec.Volumes = nil }
 
-// gateway is what the webhook makes of a pod with mesh.AnnotationGateway.
+// gateway changes a pod as the webhook does for mesh.AnnotationGateway.
 func gateway(p *corev1.Pod) {
 	p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: mesh.ContainerInit, Args: []string{mesh.ArgRedirectInbound + "false"}})
 }
 
-// excludes is what the webhook makes of mesh.AnnotationExcludeInboundPorts and of the agent's ports.
+// excludes changes a pod as the webhook does for mesh.AnnotationExcludeInboundPorts and the agent's ports.
 func excludes(ports string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.InitContainers = append(slices.Clone(p.Spec.InitContainers),
@@ -268,7 +268,7 @@ var (
 	isPublished = discoveryv1.EndpointConditions{Ready: new(true), Serving: new(bool), Terminating: new(true)} // publishNotReadyAddresses
 )
 
-// endpoint returns an endpoint of a pod, which has no UID if uid is "".
+// endpoint returns an endpoint of a pod; without a UID if uid is "".
 func endpoint(address, podName, uid string, conditions discoveryv1.EndpointConditions) discoveryv1.Endpoint {
 	e := discoveryv1.Endpoint{Addresses: []string{address}, Conditions: conditions}
 	if uid != "" {

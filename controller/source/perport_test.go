@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// The listeners of pods as the injector writes them.
+// Listeners of pods, as the injector writes them.
 func TestPerPort(t *testing.T) {
 	const testdata = "../../testdata/inject/"
 	tests := map[string]struct {
@@ -62,7 +62,7 @@ func TestPerPort(t *testing.T) {
 			if err := yaml.Unmarshal(text, &p); err != nil {
 				t.Fatal(err)
 			}
-			// Annotations can be changed in a running pod, and mean nothing then.
+			// Annotations changed in a running pod have no effect.
 			p.Annotations[mesh.AnnotationVirtualProbesMode] = "nonsense"
 			r, ok := readPod(&p)
 			if diff := cmp.Diff(tc.want, r.PerPort); diff != "" || !ok {
@@ -80,7 +80,7 @@ func TestPerPort(t *testing.T) {
 	}
 }
 
-// The Dataplane of a pod in the per-port mode is one that somebody could have written, with the label that people look for.
+// The Dataplane of a pod in the per-port mode is one that a user could have written, with the usual label.
 func TestDataplaneInPerPortMode(t *testing.T) {
 	p := &Pod{UID: "u-1", Mesh: "default", ServiceAccount: "web", Address: "10.0.0.1", PerPort: &PerPort{
 		HTTP: &mesh.Probes{Port: 9000, Endpoints: []mesh.ProbeEndpoint{{InboundPort: 8080, InboundPath: "/live", Path: "/8080/live"}}},
@@ -88,7 +88,7 @@ func TestDataplaneInPerPortMode(t *testing.T) {
 	}}
 	d := dataplaneOf(watch.Key{Namespace: "shop", Name: "web"}, p, nil, nil)
 	if err := d.Validate(); err != nil {
-		t.Errorf("it is not valid: %v", err)
+		t.Errorf("it is invalid: %v", err)
 	}
 	if got := d.Labels[mesh.AnnotationVirtualProbesMode]; got != "per-port" || d.ProbesMode != mesh.ProbesPerPort || !d.IsPod() {
 		t.Errorf("label %q, mode %q, a pod: %t", got, d.ProbesMode, d.IsPod())
@@ -98,7 +98,7 @@ func TestDataplaneInPerPortMode(t *testing.T) {
 	}
 }
 
-// What a pod's own agent refuses is not offered to Envoy.
+// Ports that the pod's agent rejects are not sent to Envoy.
 func TestPerPortOfBadTable(t *testing.T) {
 	spec := &corev1.PodSpec{Containers: []corev1.Container{{
 		Name: mesh.ContainerSidecar, Args: []string{"run", mesh.ArgProbesMode + "per-port", mesh.ArgVirtualPort + "9000"},

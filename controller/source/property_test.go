@@ -18,11 +18,11 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// randomCluster is what a cluster contains, besides the Source.
+// randomCluster has the objects of a cluster, and its Source.
 type randomCluster struct {
 	rand    *rand.Rand
 	objects map[string]metav1.Object // by kind and name
-	// gone has a pod for each UID that was one of a pod with sidecar, and is no more.
+	// gone maps the UIDs of deleted pods with a sidecar to the pods.
 	gone map[string]*corev1.Pod
 	made int // UIDs
 	// minServing and ignoreNodes are as in Drains.
@@ -36,7 +36,7 @@ func (c *randomCluster) podName() string     { return fmt.Sprint("pod-", c.rand.
 func (c *randomCluster) serviceName() string { return choose(c, "web", "api", "db") }
 func (c *randomCluster) address() string     { return fmt.Sprint("10.0.0.", c.rand.IntN(4)) }
 
-// uid returns one of the last UIDs, which may be a pod's, or a former pod's.
+// uid returns one of the last UIDs, of an existing or a deleted pod.
 func (c *randomCluster) uid() string { return fmt.Sprint("u-", max(0, c.made-c.rand.IntN(6))) }
 
 // step makes one random change. There are so few names that objects often refer to each other.
@@ -71,7 +71,7 @@ func (c *randomCluster) step(t *testing.T, s *Source) {
 	c.note(before, o)
 }
 
-// note keeps which pods with sidecar have gone.
+// note records the deletion of pods with a sidecar.
 func (c *randomCluster) note(before, now metav1.Object) {
 	was, _ := before.(*corev1.Pod)
 	is, _ := now.(*corev1.Pod)
@@ -105,7 +105,7 @@ func (c *randomCluster) pod() *corev1.Pod {
 	return pod(name, uid, choose(c, "", c.address(), c.address(), c.address()), options...)
 }
 
-// onSomeNode puts a pod on a node that there is, as the scheduler does.
+// onSomeNode assigns a pod to an existing node, as the scheduler does.
 func (c *randomCluster) onSomeNode(p *corev1.Pod) {
 	name := fmt.Sprint("n-", c.rand.IntN(2))
 	if c.objects[fmt.Sprintf("%T %s", &corev1.Node{}, name)] != nil {
@@ -146,7 +146,8 @@ func (c *randomCluster) slice() *discoveryv1.EndpointSlice {
 	return s
 }
 
-// fresh returns what a Source makes that has read all at once. It cannot know which pods have gone, so they come and go first.
+// fresh returns the result of a Source that reads everything at once. It first adds and deletes the deleted pods,
+// which it could not know otherwise.
 func (c *randomCluster) fresh(t *testing.T) map[mesh.Key]mesh.Object {
 	r := newRecorder()
 	s := newSource(t, r)
@@ -179,7 +180,7 @@ func TestIncrementalStateEqualsAFreshOne(t *testing.T) {
 			if diff := cmp.Diff(c.fresh(t), r.objects, cmpopts.EquateEmpty()); diff != "" {
 				t.Fatalf("seed %d, step %d (-fresh +incremental):\n%s", seed, step, diff)
 			}
-			for uid, p := range c.gone { // once forgotten it is a pod that the Source does not know
+			for uid, p := range c.gone { // once forgotten, the pod is unknown to the Source
 				if !s.index.names(podRef{p.UID, watch.Key{Namespace: p.Namespace, Name: p.Name}}) {
 					delete(c.gone, uid)
 				}
@@ -189,7 +190,7 @@ func TestIncrementalStateEqualsAFreshOne(t *testing.T) {
 	}
 }
 
-// checkForgets checks that nothing is left of what is deleted.
+// checkForgets checks that nothing remains of deleted objects.
 func checkForgets(t *testing.T, s *Source, c *randomCluster) {
 	t.Helper()
 	for _, o := range c.objects {

@@ -117,7 +117,7 @@ func TestReadPod(t *testing.T) {
 		})
 	}
 	if p, ok := readPod(pod("web", "u-1", "10.0.0.1", withoutSidecar)); ok {
-		t.Errorf("readPod() of a pod without our sidecar = %v", p)
+		t.Errorf("readPod() of a pod without a sidecar = %v", p)
 	}
 }
 
@@ -289,7 +289,7 @@ func TestReadEndpoint(t *testing.T) {
 		"ends, and still serves":   {conditions: isDraining, serving: true},
 		"ends, and does not serve": {conditions: isEnding},
 		"publishNotReadyAddresses": {conditions: isPublished, ready: true},
-		// kube-proxy uses one that is not ready only while it terminates.
+		// kube-proxy uses an endpoint that is not ready only while it terminates.
 		"serving, not ready, not ending": {conditions: discoveryv1.EndpointConditions{Ready: new(bool), Serving: new(true)}},
 		"not ready, and nothing else":    {conditions: discoveryv1.EndpointConditions{Ready: new(bool)}},
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// While the kubelet restarts all containers of a pod its endpoints are away, whatever the slice still says, until the pod is Ready.
+// While the kubelet restarts all containers of a pod, its endpoints are removed until the pod is Ready, whatever the
+// slice says.
 func TestRestartTakesEndpointsAway(t *testing.T) {
 	ready := proxied("10.0.0.1", 8080, "web", nil)
 	unready := proxied("10.0.0.1", 8080, "web", notReady)
@@ -23,7 +24,7 @@ func TestRestartTakesEndpointsAway(t *testing.T) {
 		pod   func(*corev1.Pod)
 		slice discoveryv1.EndpointConditions
 		want  mesh.ServiceEndpoint
-		// unseen says that the pod's node is not heard, in a zone that is frozen.
+		// unseen marks the pod's node as silent, in a frozen zone.
 		unseen bool
 	}{
 		"stops":                              {restarting("True", failed), isReady, stopping, false},

@@ -15,7 +15,7 @@ import (
 
 var webKey = mesh.Key{Kind: mesh.KindService, Mesh: mesh.DefaultMesh, Name: webName}
 
-// The answer of a probe changes the slice, and the pod's status: only the Service differs.
+// A probe's result changes the slice and the pod's status, but only the Service differs in the view.
 func TestReadinessFlipTouchesTheServiceAlone(t *testing.T) {
 	r := newRecorder()
 	s := newSynced(t, r, pod("web", "u-1", "10.0.0.1"), pod("b", "u-2", "10.0.0.2"), webService,
@@ -47,13 +47,13 @@ func TestOrderOfCalls(t *testing.T) {
 	r.calls = nil
 	s.change(t, slice, web)
 	if diff := cmp.Diff([]mesh.Key{proxy, webKey}, r.calls); diff != "" {
-		t.Errorf("a pod comes: calls (-want +got):\n%s", diff)
+		t.Errorf("a new pod: calls (-want +got):\n%s", diff)
 	}
 	r.calls = nil
 	s.remove(t, web)
 	s.change(t, sliceOf("web-1", "web", webPorts))
 	if diff := cmp.Diff([]mesh.Key{webKey, proxy}, r.calls); diff != "" {
-		t.Errorf("a pod goes: calls (-want +got):\n%s", diff)
+		t.Errorf("a deleted pod: calls (-want +got):\n%s", diff)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestNothingBeforeEveryKindIsThere(t *testing.T) {
 	}
 }
 
-// A pod is deleted by force: its slice still has it as ready, and its address may be another pod's at once.
+// After a forced deletion the slice still has the pod as ready, and another pod may get its address at once.
 func TestGonePodIsNoEndpoint(t *testing.T) {
 	r := newRecorder()
 	web, slice := pod("web", "u-1", "10.0.0.1"), sliceOf("web-1", "web", webPorts, endpoint("10.0.0.1", "web", "u-1", isReady))
@@ -84,12 +84,12 @@ func TestGonePodIsNoEndpoint(t *testing.T) {
 	s.remove(t, web)
 	s.derive()
 	if got := r.service(webName).Spec.Endpoints; len(got) != 0 {
-		t.Errorf("a pod that has gone is %v", got)
+		t.Errorf("the endpoint of a deleted pod is %v", got)
 	}
 	if r.dataplane("web.shop") != nil {
-		t.Error("a Dataplane is left")
+		t.Error("a Dataplane remains")
 	}
-	s.change(t, pod("web", "u-2", "10.0.0.1")) // of a StatefulSet
+	s.change(t, pod("web", "u-2", "10.0.0.1")) // as in a StatefulSet
 	if got := r.service(webName).Spec.Endpoints; len(got) != 0 {
 		t.Errorf("its successor has no slice yet, but is %v", got)
 	}
@@ -134,7 +134,7 @@ func TestWhatOthersAreTold(t *testing.T) {
 	}
 }
 
-// The webhook reads these annotations of a namespace. What else it has may be large, and is not kept.
+// Only the annotations of a namespace that the webhook reads are kept; the others may be large.
 func TestAnnotationsOfANamespace(t *testing.T) {
 	s := newSynced(t, newRecorder())
 	want := map[string]string{mesh.AnnotationGuardedLiveness: "enabled", mesh.AnnotationMeshes: "prod"}

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var _ join.Authenticator = (*tokenreview.Authenticator)(nil)
 
-// secretToken is pod shop/web-1's, as the API server issues it, but for the signature.
+// secretToken is the token of pod shop/web-1, as the API server issues it, but with an invalid signature.
 var secretToken = token(`{"aud":["sonde-cp"],"sub":"system:serviceaccount:shop:web",
 	"kubernetes.io":{"namespace":"shop","pod":{"name":"web-1","uid":"uid-1"},"serviceaccount":{"name":"web","uid":"uid-of-the-account"}}}`)
 
@@ -68,7 +68,7 @@ func status(t *testing.T, s authenticationv1.TokenReviewStatus) http.HandlerFunc
 		}
 		want := authenticationv1.TokenReviewSpec{Token: secretToken, Audiences: []string{"sonde-cp"}}
 		if diff := cmp.Diff(want, review.Spec); diff != "" {
-			t.Errorf("the API server is asked (-want +got):\n%s", diff)
+			t.Errorf("TokenReview (-want +got):\n%s", diff)
 		}
 		if r.URL.Path != "/apis/authentication.k8s.io/v1/tokenreviews" || r.Method != http.MethodPost {
 			t.Errorf("%s %s, want a TokenReview", r.Method, r.URL.Path)
@@ -83,7 +83,7 @@ func status(t *testing.T, s authenticationv1.TokenReviewStatus) http.HandlerFunc
 	}
 }
 
-// good is what the API server says of the token of pod shop/web-1.
+// good is the API server's review of the token of pod shop/web-1.
 func good() authenticationv1.TokenReviewStatus {
 	return authenticationv1.TokenReviewStatus{
 		Authenticated: true, Audiences: []string{"sonde-cp"},
@@ -99,7 +99,7 @@ func good() authenticationv1.TokenReviewStatus {
 var web1 = tokenreview.Pod{Namespace: "shop", Name: "web-1", UID: "uid-1", ServiceAccount: "web", Mesh: "default"}
 
 func TestAuthenticate(t *testing.T) {
-	refused := errors.New("refused") // neither of the two
+	refused := errors.New("refused") // a third kind of error
 	with := func(bend func(*tokenreview.Pod)) pods {
 		p := web1
 		bend(&p)
@@ -163,7 +163,7 @@ func TestAuthenticate(t *testing.T) {
 				return
 			}
 			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), secretToken) {
-				t.Fatalf("error = %v, want one that says %q, without the token", err, tc.want)
+				t.Fatalf("error = %v, want %q, without the token", err, tc.want)
 			}
 			if errors.Is(err, identity.ErrNotKnown) != errors.Is(tc.err, identity.ErrNotKnown) || errors.Is(err, identity.ErrUnavailable) {
 				t.Errorf("error = %v is of the wrong kind", err)
@@ -172,7 +172,7 @@ func TestAuthenticate(t *testing.T) {
 	}
 }
 
-// TestTokenThatIsNotSent sends what can be the token of no pod that joins, as whoever can connect may do.
+// TestTokenThatIsNotSent sends texts that cannot be the token of a joining pod, as any client may do.
 func TestTokenThatIsNotSent(t *testing.T) {
 	const pod = `"pod":{"name":"web-1","uid":"uid-1"}`
 	claims := func(audience, pod string) string {
@@ -200,16 +200,16 @@ func TestTokenThatIsNotSent(t *testing.T) {
 		} {
 			_, err := a.Authenticate(t.Context(), tc.token)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 400 || len(tc.token) > 100 && strings.Contains(err.Error(), tc.token) {
-				t.Errorf("%s: error = %v, want one that says %q", name, err, tc.want)
+				t.Errorf("%s: error = %v, want %q", name, err, tc.want)
 			}
 		}
 		if n := asked.Load(); n > 0 {
-			t.Errorf("the API server is asked %d times", n)
+			t.Errorf("%d requests to the API server", n)
 		}
 	})
 }
 
-// The API server is at fault: the agent tries again.
+// The API server fails, so the agent retries.
 func TestUnavailable(t *testing.T) {
 	tests := map[string]http.HandlerFunc{
 		"error": func(w http.ResponseWriter, _ *http.Request) {
@@ -217,7 +217,7 @@ func TestUnavailable(t *testing.T) {
 		},
 		"forbidden": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "RBAC", http.StatusForbidden) },
 		"silence": func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // only then the server sees that the client is gone
+			_, _ = io.Copy(io.Discard, r.Body) // only then the server notices that the client is gone
 			<-r.Context().Done()
 		},
 	}

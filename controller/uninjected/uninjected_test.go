@@ -24,20 +24,21 @@ func TestTelling(t *testing.T) {
 	}{{0, true}, {every, false}, {again - every, false}, {again, true}, {again + every, false}} {
 		one.begin(start.Add(tc.at))
 		if got := one.due("u", again); got != tc.want {
-			t.Errorf("after %s it is told of: %t", tc.at, got)
+			t.Errorf("after %s reported: %t", tc.at, got)
 		}
 		if one.due("u", again) {
-			t.Error("it is told of twice in one round")
+			t.Error("it is reported twice in one round")
 		}
 		one.end()
 	}
 	one.begin(start)
 	if one.end(); len(one.told) != 0 {
-		t.Errorf("%v is remembered of a pod that is gone", one.told)
+		t.Errorf("%v remains after the pod was deleted", one.told)
 	}
 }
 
-// A pod that should have a sidecar is told of again and again, and one that is left alone once, to whoever made it.
+// A pod that should have a sidecar gets repeated events. A pod that injection left unchanged gets one, as does its
+// owner.
 func TestTell(t *testing.T) {
 	for name, tc := range map[string]struct {
 		absence Absence
@@ -64,13 +65,13 @@ func TestTell(t *testing.T) {
 				told.end()
 			}
 			if !slices.Equal(got, tc.want) {
-				t.Errorf("told %q, want %q", got, tc.want)
+				t.Errorf("reported %q, want %q", got, tc.want)
 			}
 		})
 	}
 }
 
-// More than fit into one round are told of in the next ones.
+// Pods that do not fit into one round are reported in the next ones.
 func TestTellingOfMany(t *testing.T) {
 	many := telling{told: map[types.UID]time.Time{}}
 	for round := range 3 {
@@ -83,7 +84,7 @@ func TestTellingOfMany(t *testing.T) {
 		}
 		many.end()
 		if want := []int{perRound, 10, 0}[round]; told != want {
-			t.Errorf("round %d tells of %d pods, want %d", round, told, want)
+			t.Errorf("round %d reports %d pods, want %d", round, told, want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// kept is work that counts, and fails with problem.
+// kept counts its calls, and fails with problem.
 type kept struct {
 	*Keeper
 	changed chan struct{}
@@ -34,7 +34,7 @@ func (k *kept) failing(_ context.Context, err error) {
 	k.told = append(k.told, err.Error())
 }
 
-// fail has writes fail from now on, or no more.
+// fail sets whether writes fail from now on.
 func (k *kept) fail(problem error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -81,14 +81,14 @@ func TestWritesAfterEachChange(t *testing.T) {
 	})
 }
 
-// A problem is told once it was tried again, and once, until there is another or it is over.
+// A problem is reported after the first retry, and only once, until it ends or another one replaces it.
 func TestProblemsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t)
 		told := func(when string, want ...string) {
 			t.Helper()
 			if _, is := k.take(); !slices.Equal(is, want) {
-				t.Errorf("%s: told %q, want %q", when, is, want)
+				t.Errorf("%s: reported %q, want %q", when, is, want)
 			}
 		}
 		k.fail(errors.New("not read yet"))
@@ -111,7 +111,7 @@ func TestProblemsAreTold(t *testing.T) {
 	})
 }
 
-// A program that writes something else whenever we have written is not fought with all that the API server has.
+// If another program overwrites each write at once, the rate of writes is bounded.
 func TestRequestsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, made := New(), 0
@@ -128,11 +128,11 @@ func TestRequestsAreLimited(t *testing.T) {
 			return err
 		}
 		if err := ask(); made != writesBurst || err == nil || err.Error() != "another program keeps writing something else" {
-			t.Errorf("%d of 10 requests are made, %v, want %d", made, err, writesBurst)
+			t.Errorf("%d of 10 requests are sent, %v, want %d", made, err, writesBurst)
 		}
 		advance(5 * time.Second)
 		if made = 0; ask() == nil || made != 1 {
-			t.Errorf("%d requests are made after 5s, want 1", made)
+			t.Errorf("%d requests are sent after 5s, want 1", made)
 		}
 	})
 }

@@ -31,13 +31,13 @@ func TestPodChanged(t *testing.T) {
 			w := &Warnings{pods: make(chan pod, maxWaiting), log: slog.New(slog.DiscardHandler)}
 			w.PodChanged(watch.Key{Namespace: "shop", Name: "web"}, tc.before, tc.now)
 			if got := len(w.pods) == 1; got != tc.want {
-				t.Errorf("it is told of: %t", got)
+				t.Errorf("reported: %t", got)
 			}
 		})
 	}
 }
 
-// Nothing blocks if there are too many pods: the oldest are dropped, and the replica that leads says so.
+// Too many pods block nothing: the oldest are dropped, and the leader reports it.
 func TestTooManyPods(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		var log bytes.Buffer
@@ -47,7 +47,7 @@ func TestTooManyPods(t *testing.T) {
 			w.PodChanged(watch.Key{Name: strconv.Itoa(i)}, nil, &source.Pod{Created: time.Now(), Warnings: "a warning"})
 		}
 		if first := <-w.pods; first.key.Name != "1" || len(w.pods) != 1 {
-			t.Errorf("the oldest that waits is %s, %d wait beside it", first.key.Name, len(w.pods))
+			t.Errorf("the oldest waiting pod is %s, and %d others wait", first.key.Name, len(w.pods))
 		}
 		if strings.Contains(log.String(), "dropping the injection warnings") != leads {
 			t.Errorf("leads %t, log %q", leads, log.String())

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// lines is a log, which may be read while it is written. It keeps errors.
+// lines is a log of errors that is safe for concurrent use.
 type lines struct {
 	mu  sync.Mutex
 	all []string
@@ -41,12 +41,12 @@ func (l *lines) errors() []string {
 	return slices.Clone(l.all)
 }
 
-// context returns one whose log it is.
+// context returns a context with l as its log.
 func (l *lines) context(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, klog.New(l))
 }
 
-// What cannot be read is a line when that begins, and then each five minutes.
+// A read failure is logged when it begins, and then every five minutes.
 func TestLossIsLoggedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
@@ -72,11 +72,11 @@ func TestLossIsLoggedSeldom(t *testing.T) {
 		s.note(nil)
 		fail(2 * time.Second)
 		want(3)
-		s.note(nil) // it comes and goes
+		s.note(nil) // the failure ends for a moment
 		fail(complainAgain / 2)
 		want(3)
 		if s.Missing() == nil || s.Lost().Err == nil {
-			t.Error("it is neither missing nor lost")
+			t.Error("Missing() and Lost() report nothing")
 		}
 	})
 }
@@ -86,7 +86,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// withoutKind returns a client of an API server that does not have the kind. asked is called with each request.
+// withoutKind returns a client of an API server without the kind. It calls asked for each request.
 func withoutKind(t *testing.T, asked func()) rest.Interface {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", QPS: -1, Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -99,7 +99,7 @@ func withoutKind(t *testing.T, asked func()) rest.Interface {
 	return client.CoreV1().RESTClient()
 }
 
-// A kind that the API server does not have, as without its CustomResourceDefinition, is one line at the start.
+// A kind without its CustomResourceDefinition is logged once, at the start.
 func TestMissingKindIsOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		requests := 0
@@ -114,11 +114,11 @@ func TestMissingKindIsOneLine(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if least := int(complainEvery / (2 * backoffLast)); requests < least { // each back-off has up to as much again
+		if least := int(complainEvery / (2 * backoffLast)); requests < least { // jitter doubles a back-off at most
 			t.Errorf("%d requests in %s, want at least %d", requests, complainEvery, least)
 		}
 		if all := log.errors(); len(all) != 1 || !strings.Contains(all[0], "could not find the requested resource") {
-			t.Errorf("lines %q, want one that says why", all)
+			t.Errorf("lines %q, want one with the reason", all)
 		}
 	})
 }

@@ -22,14 +22,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// aged returns an object that is made so many seconds after the first, whose record takes so many bytes.
+// aged returns an object created that many seconds after the first, whose record has that many bytes.
 func aged(namespace, name string, second, bytes int) *corev1.ConfigMap {
 	o := object(name, strings.Repeat("x", bytes))
 	o.Namespace, o.CreationTimestamp = namespace, metav1.NewTime(time.Unix(int64(second), 0))
 	return o
 }
 
-// newShared returns a store whose namespaces have 100 bytes each, and keep "-" of what is beyond.
+// newShared returns a store with 100 bytes for each namespace. It keeps "-" of objects beyond that.
 func newShared(kind Kind[*corev1.ConfigMap, string]) *Store[*corev1.ConfigMap, string] {
 	kind.Resource, kind.New = "configmaps", &corev1.ConfigMap{}
 	kind.Record = func(c *corev1.ConfigMap) (string, bool) { return c.Data["kept"], true }
@@ -40,7 +40,7 @@ func newShared(kind Kind[*corev1.ConfigMap, string]) *Store[*corev1.ConfigMap, s
 	return New(kind)
 }
 
-// counting returns the objects that count, sorted.
+// counting returns the objects within their share, sorted.
 func (s *Store[O, R]) counting() (all []string) {
 	for _, key := range s.Keys() {
 		if r, is := any(s.Get(key)).(*string); is && *r != "-" {
@@ -90,8 +90,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// What a list brings of one namespace is bounded while it is read, and the same count as when the objects come one by
-// one.
+// A list is bounded for each namespace while it is read, and the same objects count as when they arrive one by one.
 func TestShareOfAList(t *testing.T) {
 	var want []string
 	for _, streamed := range []bool{false, true} {
@@ -118,7 +117,7 @@ func TestShareOfAList(t *testing.T) {
 					kept += len(*one.record)
 				}
 				if kept > 100+50 {
-					t.Fatalf("%d bytes are kept of the list", kept)
+					t.Fatalf("%d bytes of the list are kept", kept)
 				}
 				if err := s.Replace(all, "7"); err != nil {
 					t.Fatal(err)
@@ -138,7 +137,7 @@ func TestShareOfAList(t *testing.T) {
 	}
 }
 
-// After a watch that has lost events, objects that are gone take no share from those that replaced them.
+// After a watch has lost events, deleted objects take no share from their replacements.
 func TestReplacedObjectsMakeRoom(t *testing.T) {
 	gaveUp := false
 	s := newShared(Kind[*corev1.ConfigMap, string]{Changed: func(_ Key, _, now *string) { gaveUp = gaveUp || now != nil && *now == "-" }})
@@ -154,11 +153,11 @@ func TestReplacedObjectsMakeRoom(t *testing.T) {
 		}
 	}
 	if got, want := s.counting(), []string{"a/new-0", "a/new-1", "a/new-2"}; !slices.Equal(got, want) || gaveUp {
-		t.Errorf("%q count, want %q; one was given up: %t", got, want, gaveUp)
+		t.Errorf("%q count, want %q; an object was dropped: %t", got, want, gaveUp)
 	}
 }
 
-// What had room and is gone after a list is not read again.
+// An object that had room and is missing from a list is not read again.
 func TestNothingToFillAfterAList(t *testing.T) {
 	s := newShared(Kind[*corev1.ConfigMap, string]{})
 	all := []any{aged("a", "1", 1, 40), aged("a", "2", 2, 40), aged("a", "3", 3, 40)}
@@ -169,18 +168,18 @@ func TestNothingToFillAfterAList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if key, found := s.next(); !found || key.Name != "3" {
-		t.Fatalf("there is room for %v, want 3", key)
+		t.Fatalf("%v has room, want 3", key)
 	}
 	s.forgetShares(map[Key]bool{{Namespace: "a", Name: "2"}: true})
 	if key, found := s.next(); found {
-		t.Errorf("%v is read again, and is gone", key)
+		t.Errorf("%v is read again although it was deleted", key)
 	}
 }
 
 // A list that fails in the middle takes no share from the next attempt.
 func TestListThatFails(t *testing.T) {
 	s := newShared(Kind[*corev1.ConfigMap, string]{})
-	for _, prefix := range []string{"first-", "second-"} { // the first fails, and its objects are gone
+	for _, prefix := range []string{"first-", "second-"} { // the first list fails, and its objects no longer exist
 		s.beginList()
 		var all []any
 		for i := range 4 {
@@ -201,7 +200,7 @@ func TestListThatFails(t *testing.T) {
 	}
 }
 
-// api is an API server that has objects, and answers lists of one of them, but for one that hangs.
+// api is an API server that answers lists of a single object, and hangs for one of them.
 type api struct {
 	mu    sync.Mutex
 	all   map[string]*corev1.ConfigMap
@@ -230,7 +229,7 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(string(body))), Request: r}, err
 }
 
-// What counts again, since others have gone, is read again, unless it has been seen newer meanwhile.
+// An object that counts again after deletions is read again, unless a newer version has arrived.
 func TestFill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		there := &api{all: map[string]*corev1.ConfigMap{}}
@@ -253,7 +252,7 @@ func TestFill(t *testing.T) {
 			t.Fatal(err)
 		}
 		go s.fill(t.Context())
-		there.has(aged("a", "5", 5, 25)) // older than it was seen
+		there.has(aged("a", "5", 5, 25)) // older than the version seen
 		for _, gone := range []string{"0", "1", "7"} {
 			if err := s.Delete(aged("a", gone, 0, 0)); err != nil {
 				t.Fatal(err)
@@ -273,8 +272,7 @@ func TestFill(t *testing.T) {
 	})
 }
 
-// One that is gone already, or an API server that does not answer, stops the others for as long as a read may take, and
-// not for ever.
+// A deleted object, or an API server that does not answer, delays the others for the timeout of a read at most.
 func TestFillGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		there := &api{all: map[string]*corev1.ConfigMap{}, hangs: "b2"}
@@ -299,7 +297,7 @@ func TestFillGoesOn(t *testing.T) {
 		if err := s.Replace(listed, "5"); err != nil {
 			t.Fatal(err)
 		}
-		for _, gone := range []string{"a", "b", "c"} { // of the first two the objects that have room now cannot be read
+		for _, gone := range []string{"a", "b", "c"} { // after the first two, the objects that now have room cannot be read
 			if err := s.Delete(aged(gone, gone+"0", 0, 0)); err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +305,7 @@ func TestFillGoesOn(t *testing.T) {
 		go s.fill(t.Context())
 		<-time.After(10 * time.Minute)
 		if got := s.counting(); !slices.Contains(got, "c/c2") {
-			t.Errorf("%q count, want c/c2, too", got)
+			t.Errorf("%q count, want c/c2 as well", got)
 		}
 	})
 }

@@ -18,13 +18,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] // the other waits by the clock of the process
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] // the other one uses the real clock
 	goleak.VerifyTestMain(m)
 }
 
 var _ cache.TransformingStore = (*Store[*corev1.ConfigMap, string])(nil)
 
-// journal is what a Store has said.
+// journal records the notifications of a Store.
 type journal struct {
 	lines  []string
 	synced int
@@ -163,7 +163,7 @@ func TestStoreRefusesOtherTypes(t *testing.T) {
 	}
 }
 
-// Whoever waits for the first objects is told why they do not come.
+// A caller that waits for the first objects gets the reason if they do not arrive.
 func TestMissingSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(&journal{})
@@ -193,7 +193,7 @@ func TestMissingSaysWhy(t *testing.T) {
 	})
 }
 
-// A loss begins with the first request that fails, and ends with one that does not.
+// A loss begins with the first failed request, and ends with the first successful one.
 func TestLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pods, nodes := newStore(&journal{}), newStore(&journal{})

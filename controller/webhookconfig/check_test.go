@@ -48,9 +48,9 @@ func TestWebhookCertificate(t *testing.T) {
 		certificate *tls.Certificate
 		ca          []byte
 		bundles     func(context.Context) ([][]byte, error)
-		known       [][]byte // before
+		known       [][]byte // known before
 		later       time.Duration
-		signs       bool   // the control plane does
+		signs       bool   // whether the control plane signs
 		want        string // "" for none
 	}{
 		"good":                              {certificate: good, ca: bundle, bundles: has(bundle, bundle)},

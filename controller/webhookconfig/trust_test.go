@@ -48,7 +48,7 @@ func TestRotationWaitsForAPIServers(t *testing.T) {
 	waits("new", lag)
 	now = now.Add(apiServersDelay)
 	waits("new")
-	bundles = nil // there is no configuration
+	bundles = nil // no configuration exists
 	now = now.Add(apiServersDelay)
 	waits("new")
 }

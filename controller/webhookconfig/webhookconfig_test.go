@@ -6,7 +6,7 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 )
 
-// The patch changes what is wrong, and only of the version that was read.
+// The patch changes only wrong values, and only of the version that was read.
 func TestPatchOf(t *testing.T) {
 	ca := []byte("new")
 	tests := map[string]struct {

@@ -66,11 +66,12 @@ func (a *Admin) Stats(ctx context.Context, w io.Writer) error {
 // pages are the admin endpoints of the views. Envoy itself leaves secrets out of its configuration.
 // Source: https://www.envoyproxy.io/docs/envoy/latest/operations/admin
 var pages = map[mesh.EnvoyView]struct{ method, path string }{
-	mesh.ViewConfigDump: {http.MethodGet, "/config_dump?include_eds"},
-	mesh.ViewListeners:  {http.MethodGet, "/listeners?format=json"},
-	mesh.ViewStats:      {http.MethodGet, "/stats"},
-	mesh.ViewClusters:   {http.MethodGet, "/clusters"},
-	mesh.ViewLogging:    {http.MethodPost, "/logging"}, // without a parameter, the request changes nothing
+	mesh.ViewConfigDump:   {http.MethodGet, "/config_dump?include_eds"},
+	mesh.ViewListeners:    {http.MethodGet, "/listeners?format=json"},
+	mesh.ViewStats:        {http.MethodGet, "/stats"},
+	mesh.ViewClusters:     {http.MethodGet, "/clusters"},
+	mesh.ViewCertificates: {http.MethodGet, "/certs"},
+	mesh.ViewLogging:      {http.MethodPost, "/logging"}, // without a parameter, the request changes nothing
 }
 
 // View writes a view of Envoy's state to w. It may take MiBs, and as long as ctx allows.

@@ -34,7 +34,7 @@ func (e *entry) guard(by rules, r result) result {
 	case success, warning:
 		e.h.o.Guarded.Passed(e.probe)
 	case failure:
-		if e.h.o.Guarded.Failed(e.probe, r.reason) {
+		if e.passesForOthers(by) || e.h.o.Guarded.Failed(e.probe, r.reason) {
 			r = result{verdict: errored, class: Held, reason: "not a reason to restart yet: " + r.reason}
 			e.mu.Lock()
 			defer e.mu.Unlock()

@@ -98,3 +98,35 @@ func TestGuarded(t *testing.T) {
 		}
 	})
 }
+
+// A caller with the user agent of another kubelet gets its verdict, but its failures do not count while the pod's own
+// kubelet passes.
+func TestStrangersFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		p := mesh.Probe{ID: "app-liveness", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, FailureThreshold: 1, PeriodSeconds: 20,
+			Guarded: true, HTTPGet: &mesh.HTTPGetProbe{Port: pod.serveH2C(http.StatusNoContent), Protocol: mesh.HTTPGetHTTP2}}
+		g := &grants{granted: true}
+		var reported, checked atomic.Int32
+		address := pod.serve(probe.Options{
+			Table: mesh.ProbeTable{p}, Guarded: g, Failed: func(probe.Failure) { reported.Add(1) }, Checked: func(mesh.Probe, probe.Outcome) { checked.Add(1) },
+		})
+		as := func(agent, want string) {
+			t.Helper()
+			if verdict, text := (kubelet{pod: pod, agent: agent}).probe(address, p.VirtualPath(), ""); verdict != want {
+				t.Errorf("%s: %s %q, want %s", agent, verdict, text, want)
+			}
+		}
+		as("kube-probe/1.37", "success")
+		<-time.After(20 * time.Second)
+		as("kube-probe/1.36", "errored")
+		if g.failed != 0 || reported.Load() != 0 || checked.Load() != 1 {
+			t.Errorf("%d failures of a stranger have counted, %d are reported, and %d verdicts, want only the kubelet's", g.failed, reported.Load(), checked.Load())
+		}
+		<-time.After(time.Second) // the kubelet probes no longer: it may have another version now
+		as("kube-probe/1.36", "failure")
+		if g.failed != 1 || reported.Load() != 1 {
+			t.Errorf("%d failures have counted, and %d are reported, want 1 of each", g.failed, reported.Load())
+		}
+	})
+}

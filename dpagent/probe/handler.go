@@ -40,7 +40,8 @@ type Options struct {
 	// Failed is called for each check that does not succeed. It must return at once. Default: none.
 	Failed func(Failure)
 	// Checked is called after each check of a probe of the Table, with the outcome for the kubelet: of a held failure, the
-	// class is Held. It must return at once. Default: none.
+	// class is Held. Failures of strangers are left out while the kubelet's checks pass. It must return at once. Default:
+	// none.
 	Checked func(mesh.Probe, Outcome)
 	// Guarded decides which failures of the Table's guarded liveness probes the kubelet sees. Default: all.
 	Guarded Guarded

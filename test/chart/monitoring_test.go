@@ -99,6 +99,16 @@ func TestServiceMonitor(t *testing.T) {
 	}
 }
 
+// The operator's label "service" would hide the label of sonde_service_endpoints.
+func TestServiceMonitorHidesNoLabel(t *testing.T) {
+	var m monitor
+	named(t, "ServiceMonitor", "sonde", &m, "--set=monitoring.serviceMonitor.enabled=true")
+	got, kept := relabeled(t, m.Spec.Endpoints[0].Relabelings, map[string]string{"service": "sonde-cp-metrics", "pod": "a"})
+	if want := map[string]string{"pod": "a"}; !kept || !maps.Equal(got, want) {
+		t.Errorf("the target has the labels %v, want %v", got, want)
+	}
+}
+
 type labelsOf map[string]string
 
 // Has implements labels.Labels.

@@ -3,15 +3,18 @@ package chart_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/test/chart"
 	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/test/monitoring"
 )
 
 // prometheusRule is a PrometheusRule as the Prometheus Operator reads it. Its spec has the form of a
@@ -48,6 +51,35 @@ func TestPrometheusRule(t *testing.T) {
 	}
 	if rule.APIVersion != "monitoring.coreos.com/v1" || rule.Namespace != chart.Namespace || rule.Labels["release"] != "prometheus" || rule.Labels["app.kubernetes.io/name"] != "sonde" {
 		t.Errorf("it is %+v %+v", rule.TypeMeta, rule.ObjectMeta)
+	}
+}
+
+// The ConfigMap has the dashboards' files, with unchanged legends.
+func TestDashboards(t *testing.T) {
+	isDashboards := func(m chart.Manifest) bool { return m.Kind == "ConfigMap" && m.Name == "sonde-dashboards" }
+	all, err := chart.Render(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(all, isDashboards) {
+		t.Error("the chart has dashboards by default")
+	}
+	var m corev1.ConfigMap
+	named(t, "ConfigMap", "sonde-dashboards", &m, "--set=monitoring.dashboards.enabled=true", "--set=monitoring.dashboards.labels.team=a")
+	if m.Labels["grafana_dashboard"] != "1" || m.Labels["team"] != "a" || m.Namespace != chart.Namespace {
+		t.Errorf("its labels are %v in %s", m.Labels, m.Namespace)
+	}
+	dashboards, err := monitoring.Dashboards()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Data) != len(dashboards) {
+		t.Errorf("%d files, want one for each of the %d dashboards", len(m.Data), len(dashboards))
+	}
+	for name := range dashboards {
+		if want, err := monitoring.Read(monitoring.DashboardsDirectory + "/" + name + ".json"); err != nil || m.Data[name+".json"] != want {
+			t.Errorf("%s.json differs from its file: %v", name, err)
+		}
 	}
 }
 

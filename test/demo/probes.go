@@ -146,7 +146,7 @@ func (s *scene) compareProbes(ctx context.Context, want verdict, ofEnvoy ...verd
 		return nil, err
 	}
 	const columns = "%-10s %-16s %s %s"
-	seen = []string{fmt.Sprintf(columns, "asked:", "without a mesh", pad("Envoy's port"), "the handler")}
+	seen = []string{fmt.Sprintf(columns, "asked:", "without a mesh", pad("with Envoy's port"), "with Sonde")}
 	var amiss []error
 	for i, kind := range probeKinds {
 		direct, envoy, handler := found[0][i], found[1][i], found[2][i]
@@ -165,7 +165,7 @@ func (s *scene) compareProbes(ctx context.Context, want verdict, ofEnvoy ...verd
 }
 
 // pad pads a verdict to its column.
-func pad(verdict string) string { return fmt.Sprintf("%-16s", verdict) }
+func pad(verdict string) string { return fmt.Sprintf("%-18s", verdict) }
 
 // judged returns a verdict, marked in red if it differs from the truth.
 func (s *scene) judged(f, truth finding) string {
@@ -192,8 +192,8 @@ func (s *scene) probesClosed(ctx context.Context) ([]string, error) {
 	}
 	for i, f := range back {
 		if f.verdict != success {
-			return seen, fmt.Errorf("the application is back, and the handler says of %s: %s, %s", probeKinds[i], f.verdict, f.words)
+			return seen, fmt.Errorf("the application is back, and Sonde says of %s: %s, %s", probeKinds[i], f.verdict, f.words)
 		}
 	}
-	return append(seen, "the application is back: the handler says Success to all three"), nil
+	return append(seen, "the application is back: Sonde says Success to all three"), s.waitEndpoints(ctx, s.b...)
 }

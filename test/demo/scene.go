@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -47,11 +46,11 @@ func (s *scene) steps(programs harness.Programs) []step {
 	start := func(ctx context.Context) ([]string, error) { return s.start(ctx, programs) }
 	return []step{
 		{"control plane, A and three replicas of B start", start},
+		{probed + ": its application runs", s.probesUp},
+		{probed + ": its application has stopped", s.probesClosed},
 		{"A calls B", s.call},
 		{"the same call without a certificate", s.withoutCertificate},
 		{"a service without a sidecar, C, is called", s.withoutSidecar},
-		{probed + ": its application runs", s.probesUp},
-		{probed + ": its application has stopped", s.probesClosed},
 		{"b-3 is terminated by SIGTERM", s.terminate},
 		{"b-2: agent, Envoy, application killed with -9", s.kill},
 		{"a broken file in the store", s.brokenFile},
@@ -86,7 +85,7 @@ endpoints:
 `, host, port)); err != nil {
 		return nil, err
 	}
-	checked := map[string]any{"tcpSocket": map[string]any{}, "periodSeconds": 1}
+	checked := map[string]any{"httpGet": map[string]any{"path": "/healthz"}, "periodSeconds": 1, "failureThreshold": 1}
 	options := []harness.ProxyOptions{{Name: "a-1", Service: "a", Outbound: []string{"b", "c"}, ServiceProbe: checked}}
 	for _, name := range []string{"b-1", "b-2", "b-3"} {
 		options = append(options, harness.ProxyOptions{Name: name, Service: "b", ServiceProbe: checked})
@@ -206,35 +205,4 @@ func (s *scene) close() error {
 		return nil
 	}
 	return s.machine.Close()
-}
-
-// hints lists what a user can try while the mesh runs.
-func (s *scene) hints(dashboard string) string {
-	ctl := "bin/sondectl"
-	flags := strings.Join(s.machine.CtlFlags(), " ")
-	return fmt.Sprintf(`
-The mesh is complete again, and runs until Ctrl-C. Look at it, and kill %[13]d, the application of b-1:
-
-  %[12]s
-
-Try:
-
-  curl %[1]s                              # as A: B responds, and shows the identity of A
-  curl %[2]s                              # as A: C, which has no sidecar
-  curl http://%[3]s/                            # B without a certificate: refused
-  curl -i http://%[10]s/tcp/%[11]d                 # a probe of B, as the kubelet sends it to the agent: 200
-
-  flags='%[4]s'
-  %[5]s status $flags                                    # is anything wrong?
-  %[5]s get proxies $flags
-  %[5]s get services -o yaml $flags
-  %[5]s inspect dataplane a-1 --type clusters $flags
-  %[5]s rotate ca $flags
-
-  ls %[6]s                                    # the store: change a file, and watch the effect
-  ls %[7]s                                     # the log of every process
-  curl http://%[8]s/metrics                     # of the control plane
-  curl --unix-socket %[9]s http://envoy/clusters   # the Envoy of A
-`, s.url("b"), s.url("c"), s.b[0].Inbound, flags, ctl, s.machine.StoreDir(), filepath.Join(s.machine.Dir, "logs"), s.machine.Health,
-		filepath.Join(s.a.Dir(), "admin.sock"), s.virtual, portNumber(s.b[0].AppAddress), dashboard, s.b[0].App.PID())
 }

@@ -78,36 +78,37 @@ func TestExec(t *testing.T) {
 	tests := map[string]struct {
 		command []string
 		want    string
+		late    bool // the command takes longer than its probe may
 	}{
-		"exit 0":                     {shell("exit 0"), "Success"},
-		"exit 1":                     {shell("exit 1"), "Failure"},
-		"exit 126":                   {shell("exit 126"), "Failure"},
-		"exit 127":                   {shell("exit 127"), "Failure"},
-		"exit 255":                   {shell("exit 255"), "Failure"},
-		"exit 256":                   {shell("exit 256"), "Success"},
-		"found on PATH":              {[]string{"true"}, "Success"},
-		"the shell finds no command": {shell("sonde-test-missing"), "Failure"},
-		"SIGKILL":                    {shell("kill -KILL $$$$"), "Failure"},
-		"SIGTERM":                    {shell("kill -TERM $$$$"), "Failure"},
-		"SIGABRT":                    {shell("ulimit -c 0; kill -ABRT $$$$"), "Failure"},
-		"SIGTERM is not ignored":     {shell("kill -TERM $$$$; exit 0"), "Failure"},
-		"it stops itself":            {shell("kill -STOP $$$$"), "Failure"},
-		"timeout":                    {[]string{"sleep", "60"}, "Failure"},
-		"timeout, with children":     {shell("sleep 60 & sleep 60; true"), "Failure"},
-		"timeout, SIGTERM ignored":   {shell("trap '' TERM HUP INT; sleep 60; exit 0"), "Failure"},
-		"16 MiB of output":           {shell("head -c 16777216 /dev/zero"), "Success"},
-		"16 MiB of errors":           {shell("head -c 16777216 /dev/zero >&2; exit 3"), "Failure"},
-		"standard input is empty":    {shell(`[ -z "$(cat)" ]`), "Success"},
-		"the container's variables":  {shell(`[ "$SONDE_TEST_EXEC" = "of the container" ]`), "Success"},
-		"a session of its own":       {shell(`read -r a b c d e session rest </proc/self/stat; [ "$session" = "$a" ]`), "Success"},
-		"no other descriptors":       {shell(`[ ! -e /proc/$$$$/fd/3 ] && [ ! -e /proc/$$$$/fd/4 ]`), "Success"},
-		"no such program":            {[]string{"/sonde-test-missing"}, "Errored"},
-		"no such program on PATH":    {[]string{"sonde-test-missing"}, "Errored"},
-		"a directory":                {[]string{directory}, "Errored"},
-		"not executable":             {[]string{file("plain", "#!/bin/sh\n", 0o600)}, "Errored"},
-		"no interpreter":             {[]string{file("script", "#!/sonde-test-missing\n", 0o700)}, "Errored"},
-		"not a program":              {[]string{file("text", "text", 0o700)}, "Errored"},
-		"the kubelet's variables":    {shell(`[ "$(KUBELET)" = "of the spec" ] && [ '$$(KUBELET)' = '$''(KUBELET)' ]`), "Success"},
+		"exit 0":                     {command: shell("exit 0"), want: "Success"},
+		"exit 1":                     {command: shell("exit 1"), want: "Failure"},
+		"exit 126":                   {command: shell("exit 126"), want: "Failure"},
+		"exit 127":                   {command: shell("exit 127"), want: "Failure"},
+		"exit 255":                   {command: shell("exit 255"), want: "Failure"},
+		"exit 256":                   {command: shell("exit 256"), want: "Success"},
+		"found on PATH":              {command: []string{"true"}, want: "Success"},
+		"the shell finds no command": {command: shell("sonde-test-missing"), want: "Failure"},
+		"SIGKILL":                    {command: shell("kill -KILL $$$$"), want: "Failure"},
+		"SIGTERM":                    {command: shell("kill -TERM $$$$"), want: "Failure"},
+		"SIGABRT":                    {command: shell("ulimit -c 0; kill -ABRT $$$$"), want: "Failure"},
+		"SIGTERM is not ignored":     {command: shell("kill -TERM $$$$; exit 0"), want: "Failure"},
+		"it stops itself":            {command: shell("kill -STOP $$$$"), want: "Failure", late: true},
+		"timeout":                    {command: []string{"sleep", "60"}, want: "Failure", late: true},
+		"timeout, with children":     {command: shell("sleep 60 & sleep 60; true"), want: "Failure", late: true},
+		"timeout, SIGTERM ignored":   {command: shell("trap '' TERM HUP INT; sleep 60; exit 0"), want: "Failure", late: true},
+		"16 MiB of output":           {command: shell("head -c 16777216 /dev/zero"), want: "Success"},
+		"16 MiB of errors":           {command: shell("head -c 16777216 /dev/zero >&2; exit 3"), want: "Failure"},
+		"standard input is empty":    {command: shell(`[ -z "$(cat)" ]`), want: "Success"},
+		"the container's variables":  {command: shell(`[ "$SONDE_TEST_EXEC" = "of the container" ]`), want: "Success"},
+		"a session of its own":       {command: shell(`read -r a b c d e session rest </proc/self/stat; [ "$session" = "$a" ]`), want: "Success"},
+		"no other descriptors":       {command: shell(`[ ! -e /proc/$$$$/fd/3 ] && [ ! -e /proc/$$$$/fd/4 ]`), want: "Success"},
+		"no such program":            {command: []string{"/sonde-test-missing"}, want: "Errored"},
+		"no such program on PATH":    {command: []string{"sonde-test-missing"}, want: "Errored"},
+		"a directory":                {command: []string{directory}, want: "Errored"},
+		"not executable":             {command: []string{file("plain", "#!/bin/sh\n", 0o600)}, want: "Errored"},
+		"no interpreter":             {command: []string{file("script", "#!/sonde-test-missing\n", 0o700)}, want: "Errored"},
+		"not a program":              {command: []string{file("text", "text", 0o700)}, want: "Errored"},
+		"the kubelet's variables":    {command: shell(`[ "$(KUBELET)" = "of the spec" ] && [ '$$(KUBELET)' = '$''(KUBELET)' ]`), want: "Success"},
 	}
 	pool := newAddressPool(len(tests))
 	for name, tc := range tests {
@@ -116,17 +117,21 @@ func TestExec(t *testing.T) {
 			p, err := pool.take("")
 			must.Do(t, err)
 			pod := &corev1.Pod{Status: corev1.PodStatus{PodIP: p.IP, PodIPs: []corev1.PodIP{{IP: p.IP}}}}
+			timeout := int32(mesh.GuardedTimeoutSeconds) // as long as the test may live
+			if tc.late {
+				timeout = 2
+			}
 			c := corev1.Container{Name: "app", Env: []corev1.EnvVar{{Name: "KUBELET", Value: "of the spec"}}, LivenessProbe: &corev1.Probe{
-				ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: tc.command}}, TimeoutSeconds: 2,
+				ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: tc.command}}, TimeoutSeconds: timeout,
 			}}
 			k := kubelet.New()
 			defer k.Close()
 			k.Commands = runtime{env: []string{variable}}
 			native, _ := k.Probe(t.Context(), pod, c, "liveness")
 			// As the kubelet starts the helper: it expands the command of a startup probe in the same way.
-			start := execwire.Start{Timeout: 2 * time.Second, Command: kubecontainer.ExpandContainerCommandOnlyStatic(tc.command, c.Env)}
+			start := execwire.Start{Timeout: time.Duration(timeout) * time.Second, Command: kubecontainer.ExpandContainerCommandOnlyStatic(tc.command, c.Env)}
 			socket, _ := exechelper.Serve(t, start, variable)
-			c.LivenessProbe = serveExec(t, p.IP, p.Virtual, tc.command, socket)
+			c.LivenessProbe = serveExec(t, p.IP, p.Virtual, c, socket)
 			sonde, _ := k.Probe(t.Context(), pod, c, "liveness")
 			if native != tc.want || sonde != tc.want {
 				t.Errorf("%s natively, %s with Sonde, want %s", native, sonde, tc.want)
@@ -135,11 +140,12 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// serveExec serves an exec probe on a port, and returns what the webhook makes of it.
-func serveExec(t *testing.T, ip string, port int, command []string, socket string) *corev1.Probe {
+// serveExec serves the exec probe of a container on a port, and returns what the webhook makes of it.
+func serveExec(t *testing.T, ip string, port int, c corev1.Container, socket string) *corev1.Probe {
 	t.Helper()
 	entry := mesh.Probe{
-		ID: "app-liveness", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 2, Exec: &mesh.ExecProbe{Command: command},
+		ID: "app-liveness", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: c.LivenessProbe.TimeoutSeconds,
+		Exec: &mesh.ExecProbe{Command: c.LivenessProbe.Exec.Command},
 	}
 	h, err := probe.New(probe.Options{
 		Table: mesh.ProbeTable{entry}, PodIP: netip.MustParseAddr(ip), Port: port,

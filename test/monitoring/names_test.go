@@ -10,16 +10,20 @@ import (
 	"github.com/sonde-mesh/sonde/test/monitoring"
 )
 
-// others are metrics of other programs that the alerts use, with their labels. make e2e-alerts gets them from a real
-// API server.
-var others = map[string][]string{"apiserver_admission_webhook_rejection_count": {"name", "error_type"}}
+// others are metrics of other programs that alerts and dashboards use, with their labels. make e2e-alerts gets the first
+// from a real API server.
+var others = map[string][]string{
+	"apiserver_admission_webhook_rejection_count": {"name", "error_type"},
+	"process_cpu_seconds_total":                   nil,
+	"process_resident_memory_bytes":               nil,
+}
 
 // ofTargets are the labels that Prometheus adds for a target, as the guide configures it.
 var ofTargets = []string{"instance", "namespace", "pod"}
 
 var (
-	row        = regexp.MustCompile("(?m)^\\| `(sonde_\\w+)` \\| \\w+ \\| ([^|]*) \\|")
-	metricName = regexp.MustCompile(`\b((?:sonde|apiserver|envoy)_\w+)(?:\{([^}]*)\})?`)
+	row        = regexp.MustCompile("(?m)^\\| `(sonde_\\w+)` \\| (\\w+) \\| ([^|]*) \\|")
+	metricName = regexp.MustCompile(`\b((?:sonde|apiserver|envoy|process|go)_\w+|ALERTS)(?:\{([^}]*)\})?`)
 	matcher    = regexp.MustCompile(`(\w+)\s*(?:=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"`)
 	grouping   = regexp.MustCompile(`\b(?:by|without|on|ignoring)\s*\(([^)]*)\)`)
 	template   = regexp.MustCompile(`\$labels\.(\w+)`)
@@ -41,8 +45,8 @@ func alerts(t *testing.T) []monitoring.Alert {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 11 {
-		t.Errorf("%d alerts, the guide lists eleven", len(all))
+	if len(all) != 12 {
+		t.Errorf("%d alerts, the guide lists twelve", len(all))
 	}
 	return all
 }
@@ -50,42 +54,60 @@ func alerts(t *testing.T) []monitoring.Alert {
 // TestMetricsExist looks up the alerts' metrics in docs/metrics.md, which is generated from the
 // source.
 func TestMetricsExist(t *testing.T) {
+	known := knownMetrics(t)
+	for _, alert := range alerts(t) {
+		var used []string
+		for _, match := range template.FindAllStringSubmatch(alert.Annotations["summary"]+alert.Annotations["description"]+alert.Labels["severity"], -1) {
+			used = append(used, match[1])
+		}
+		checkQuery(t, known, alert.Alert, alert.Expr, used)
+	}
+}
+
+// knownMetrics returns the labels of the metrics of docs/metrics.md, and of others.
+func knownMetrics(t *testing.T) map[string][]string {
+	t.Helper()
 	known := maps.Clone(others)
 	for _, match := range row.FindAllStringSubmatch(read(t, "docs/metrics.md"), -1) {
-		known[match[1]] = words(match[2])
+		name, labels := match[1], words(match[3])
+		if match[2] == "histogram" {
+			name, labels = name+"_bucket", append(labels, "le")
+		}
+		known[name] = labels
 	}
-	for _, alert := range alerts(t) {
-		// A grouping or a template may use a label of one of the metrics, of the target, or of the rule.
-		allowed := slices.Clone(ofTargets)
-		if match := replaced.FindStringSubmatch(alert.Expr); match != nil {
-			allowed = append(allowed, match[1])
+	return known
+}
+
+// checkQuery fails the test unless the metrics of a query exist and have the labels that the query and its texts use.
+func checkQuery(t *testing.T, known map[string][]string, where, query string, used []string) {
+	t.Helper()
+	// A grouping or a text may use a label of one of the metrics, of the target, or of the rule.
+	allowed := slices.Clone(ofTargets)
+	if match := replaced.FindStringSubmatch(query); match != nil {
+		allowed = append(allowed, match[1])
+	}
+	found := metricName.FindAllStringSubmatch(query, -1)
+	if len(found) == 0 {
+		t.Errorf("%s names no metric", where)
+	}
+	for _, match := range found {
+		labels, ok := known[match[1]]
+		if !ok {
+			t.Errorf("%s: no metric %s", where, match[1])
 		}
-		found := metricName.FindAllStringSubmatch(alert.Expr, -1)
-		if len(found) == 0 {
-			t.Errorf("%s names no metric", alert.Alert)
-		}
-		for _, match := range found {
-			labels, ok := known[match[1]]
-			if !ok {
-				t.Errorf("%s: no metric %s", alert.Alert, match[1])
-			}
-			allowed = append(allowed, labels...)
-			for _, m := range matcher.FindAllStringSubmatch(match[2], -1) {
-				if !slices.Contains(labels, m[1]) {
-					t.Errorf("%s: %s has no label %s, but %q", alert.Alert, match[1], m[1], labels)
-				}
-			}
-		}
-		named := template.FindAllStringSubmatch(alert.Annotations["summary"]+alert.Annotations["description"]+alert.Labels["severity"], -1)
-		for _, match := range grouping.FindAllStringSubmatch(alert.Expr, -1) {
-			for _, label := range words(match[1]) {
-				named = append(named, []string{"", label})
+		allowed = append(allowed, labels...)
+		for _, m := range matcher.FindAllStringSubmatch(match[2], -1) {
+			if !slices.Contains(labels, m[1]) && !slices.Contains(ofTargets, m[1]) {
+				t.Errorf("%s: %s has no label %s, but %q", where, match[1], m[1], labels)
 			}
 		}
-		for _, match := range named {
-			if !slices.Contains(allowed, match[1]) {
-				t.Errorf("%s uses the label %s, which none of its sources has: %q", alert.Alert, match[1], allowed)
-			}
+	}
+	for _, match := range grouping.FindAllStringSubmatch(query, -1) {
+		used = append(used, words(match[1])...)
+	}
+	for _, label := range used {
+		if !slices.Contains(allowed, label) {
+			t.Errorf("%s uses the label %s, which none of its sources has: %q", where, label, allowed)
 		}
 	}
 }

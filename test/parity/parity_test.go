@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	update = flag.Bool("update", false, "write docs/parity.md")
+	update = flag.Bool("update", false, "write docs/parity.md and results.md")
 	once   = flag.Bool("once", false, "make no call once more that does not end as it must")
 	only   = flag.String("call", "", "make only the calls whose name contains this")
 )
@@ -161,17 +161,21 @@ func report(t *testing.T, all []*call, envoy int, results map[*call]map[way]stri
 	}
 }
 
-// TestGoldenPage compares docs/parity.md with the table.
-func TestGoldenPage(t *testing.T) {
+// TestGoldenPages compares docs/parity.md and results.md with the table.
+func TestGoldenPages(t *testing.T) {
 	root, err := harness.Root()
 	must.Do(t, err)
-	path := filepath.Join(root, "docs", "parity.md")
-	if *update {
-		must.Do(t, os.WriteFile(path, []byte(page(calls())), 0o644))
-	}
-	have, err := os.ReadFile(path)
-	must.Do(t, err)
-	if diff := cmp.Diff(string(have), page(calls())); diff != "" {
-		t.Errorf("%s differs from the table of this test; run `make golden` to update it (- file, + now):\n%s", path, diff)
+	for path, text := range map[string]string{
+		filepath.Join(root, "docs", "parity.md"):            page(calls()),
+		filepath.Join(root, "test", "parity", "results.md"): resultsPage(calls()),
+	} {
+		if *update {
+			must.Do(t, os.WriteFile(path, []byte(text), 0o644))
+		}
+		have, err := os.ReadFile(path)
+		must.Do(t, err)
+		if diff := cmp.Diff(string(have), text); diff != "" {
+			t.Errorf("%s differs from the table of this test; run `make golden` to update it (- file, + now):\n%s", path, diff)
+		}
 	}
 }

@@ -74,12 +74,12 @@ func (c *call) difference(w way, envoy int) *difference {
 	return nil
 }
 
-// row returns the line of a call.
-func row(c *call) string {
-	return fmt.Sprintf("| %s | %s | %s | %s | %s |\n", cell(c.name), c.app.protocol, cell(c.want), differs(c, plain), differs(c, strict))
+// row returns the line of a call. why is the link to the reasons.
+func row(c *call, why string) string {
+	return fmt.Sprintf("| %s | %s | %s | %s | %s |\n", cell(c.name), c.app.protocol, cell(c.want), differs(c, plain, why), differs(c, strict, why))
 }
 
-func differs(c *call, w way) string {
+func differs(c *call, w way, why string) string {
 	if c.app.absent && w == plain {
 		return "not made"
 	}
@@ -94,7 +94,7 @@ func differs(c *call, w way) string {
 	if d.before > 0 {
 		text = fmt.Sprintf("the same; Envoy before 1.%d: %s", d.before, text)
 	}
-	return text + fmt.Sprintf(" ([%d](#why))", number(d.why))
+	return text + fmt.Sprintf(" ([%d](%s#why))", number(d.why), why)
 }
 
 // number returns the number of a reason on the page.
@@ -113,31 +113,17 @@ func reasons() []*reason {
 	return all
 }
 
-// page returns docs/parity.md.
+// page returns docs/parity.md, which has the calls that differ.
 func page(all []*call) string {
+	different := slices.DeleteFunc(slices.Clone(all), func(c *call) bool { return len(c.differs) == 0 })
 	var text strings.Builder
-	same := 0
-	for _, c := range all {
-		if len(c.differs) == 0 {
-			same++
-		}
-	}
-	fmt.Fprintf(&text, `# What comes of a call, without a mesh and through it
+	fmt.Fprintf(&text, `# Calls that end differently in the mesh
 
-Written by the test in `+"`test/parity`"+`. Each call is made to an application without a mesh; by a caller without a sidecar, through the inbound of a
-sidecar in mode PERMISSIVE; and between two sidecars, in mode PERMISSIVE and in mode STRICT, where the same must come of it. What the client gets is
-compared, and where it says so what the application sees. "The port" is what the port speaks: its protocol in the mesh.
-
-%d calls, %d of them the same.
-`, len(all), same)
-	group := ""
-	for _, c := range all {
-		if c.group != group {
-			group = c.group
-			fmt.Fprintf(&text, "\n## %s\n\n| call | the port | without a mesh | plain caller | between sidecars |\n|---|---|---|---|---|\n", group)
-		}
-		text.WriteString(row(c))
-	}
+Written by the test in `+"`test/parity`"+`, which makes %d calls: to an application without a mesh; from a caller without a sidecar, through the inbound of
+a sidecar in mode PERMISSIVE; and between two sidecars, in both modes, with the same results. It compares what the client gets and, where the table says so,
+what the application sees. %d calls end as without the mesh ([all results](../test/parity/results.md)); these are the others.
+`, len(all), len(all)-len(different))
+	writeGroups(&text, different, "")
 	text.WriteString("\n## Why\n\n")
 	for _, r := range reasons() {
 		fmt.Fprintf(&text, "%d. %s\n", number(r), r.text)
@@ -146,17 +132,37 @@ compared, and where it says so what the application sees. "The port" is what the
 	return text.String()
 }
 
+// resultsPage returns test/parity/results.md, which has all calls.
+func resultsPage(all []*call) string {
+	var text strings.Builder
+	text.WriteString("# Results of all calls\n\nWritten by the test in this directory. [The page for users](../../docs/parity.md) explains the calls that end differently in the mesh.\n")
+	writeGroups(&text, all, "../../docs/parity.md")
+	return text.String()
+}
+
+// writeGroups writes a table for each group of calls. "The port" is the port's protocol in the mesh.
+func writeGroups(text *strings.Builder, all []*call, why string) {
+	group := ""
+	for _, c := range all {
+		if c.group != group {
+			group = c.group
+			fmt.Fprintf(text, "\n## %s\n\n| call | protocol of the port | without a mesh | plain caller | between sidecars |\n|---|---|---|---|---|\n", group)
+		}
+		text.WriteString(row(c, why))
+	}
+}
+
 // elsewhere are differences that the table does not show.
 var elsewhere = []string{
-	"- each request of HTTP has `x-forwarded-proto` in the mesh, and over mTLS `x-forwarded-client-cert`; an answer without `Date` gets one. Envoy has no " +
-		"option that leaves them out",
-	"- an application that closes a connection after an answer, without `Connection: close`, may close it under the next request: Envoy shares connections " +
-		"to the application for 1 s, and answers 503 (`max_requests_per_connection` would make one for each request)",
-	"- many new connections at once need a TLS handshake each between sidecars. Where a sidecar has so little processor that one takes more than 5 s (`connect_timeout`), its request gets " +
-		"503; and in mode PERMISSIVE, a pod's sidecar that reads the first bytes after more than 1 s takes them for plain text (`listener_filters_timeout` is of a listener, and " +
-		"in a pod all ports have one)",
-	"- a silent client of a port of protocol `tcp` in mode PERMISSIVE waits for 1 s until the server, which speaks first, is heard " +
-		"([server-first ports](reference/dataplane.md))",
+	"- HTTP requests have `x-forwarded-proto` in the mesh, and over mTLS `x-forwarded-client-cert`; a response without `Date` gets one. Envoy has no option " +
+		"to omit them.",
+	"- If an application closes a connection after a response, without `Connection: close`, the next request may fail with 503: Envoy reuses connections to " +
+		"the application for 1 s (`max_requests_per_connection` would open one per request).",
+	"- Each new connection between sidecars needs a TLS handshake. If a sidecar has so little CPU that a handshake takes more than 5 s (`connect_timeout`), " +
+		"the request gets 503. In mode PERMISSIVE, a pod's sidecar that reads the first bytes after more than 1 s treats them as plain text " +
+		"(`listener_filters_timeout` applies to a listener, which all ports of a pod share).",
+	"- In mode PERMISSIVE, a client of a port with protocol `tcp` that sends nothing gets the server's first bytes after 1 s " +
+		"([server-first ports](reference/dataplane.md)).",
 }
 
 // cell makes text fit into a table cell.

@@ -3492,7 +3492,7 @@ type InspectEnvoyRequest struct {
 	// May be empty if only one mesh has a dataplane of this name.
 	Mesh string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// config-dump, stats, clusters, active-listeners or logging.
+	// config-dump, stats, clusters, active-listeners, certificates or logging.
 	View          string `protobuf:"bytes,3,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

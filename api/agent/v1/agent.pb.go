@@ -3809,7 +3809,7 @@ func (x *ProbePort) GetAsked() string {
 type Query struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// config-dump, stats, clusters, active-listeners or logging. For any other, the answer is an error.
+	// config-dump, stats, clusters, active-listeners, certificates or logging. For any other, the answer is an error.
 	View          string `protobuf:"bytes,2,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

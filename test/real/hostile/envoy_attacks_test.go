@@ -20,6 +20,8 @@ import (
 type envoyAttack struct {
 	name string
 	run  func(ctx context.Context, v *victim)
+	// large means that Envoy may refuse requests of others, and use the reserve of memory.
+	large bool
 }
 
 func envoyAttacks() []envoyAttack {
@@ -27,27 +29,28 @@ func envoyAttacks() []envoyAttack {
 	h2 := func(v *victim) string { return v.http2 }
 	tcp := func(v *victim) string { return v.tcp }
 	return []envoyAttack{
-		{"uploads that the application does not read", asMemberOf(h2, 20, "h2", uploads)},
-		{"more uploads that the application does not read", asMemberOf(h2, 60, "h2", uploads)},
-		{"answers that are not read", asMemberOf(h2, 20, "h2", unread(hugeAnswers(largestWindow)))},
-		{"more answers that are not read", asMemberOf(h2, 60, "h2", unread(hugeAnswers(largestWindow)))},
-		{"answers without a window", asMemberOf(h2, 40, "h2", frames(hugeAnswers(0)))},
-		{"large headers of requests that wait", asMemberOf(h2, 20, "h2", frames(largeHeaders))},
-		{"requests that wait, as many as a connection may have", asMemberOf(h2, 20, "h2", frames(manyRequests(16, 10)))},
-		{"requests that wait, with the largest headers", asMemberOf(h2, 20, "h2", frames(manyRequests(22, 4000)))},
-		{"requests that wait, with the most headers", asMemberOf(h2, 20, "h2", frames(manyRequests(90, 10)))},
-		{"requests that wait, with the most headers, a byte for each", asMemberOf(h2, 20, "h2", frames(repeatedHeaders))},
-		{"headers that never end", asMemberOf(h2, 40, "h2", frames(settings(endlessHeaders)))},
-		{"frames that ask nothing", asMemberOf(h2, 40, "h2", frames(settings(idleFrames)))},
-		{"streams that are reset", asMemberOf(h2, 40, "h2", frames(settings(rapidReset)))},
-		{"HTTP/1 uploads that the application does not read", asMemberOf(plain, 800, "http/1.1", requestHTTP1("POST /wait"))},
-		{"HTTP/1 answers that are not read", asMemberOf(plain, 800, "http/1.1", requestHTTP1("GET /endless"))},
-		{"HTTP/1 answers that strangers do not read", asStrangerTo(plain, 800, requestHTTP1("GET /endless"))},
-		{"TCP answers that are not read", asMemberOf(tcp, 800, "", sendOnce(askBytes))},
-		{"TCP that the application does not read", asMemberOf(tcp, 800, "", sendForEver(askStall))},
-		{"TCP answers that strangers do not read", asStrangerTo(tcp, 800, sendOnce(askBytes))},
-		{"silent connections of members", asMemberOf(plain, 1500, "http/1.1", hold)},
-		{"silent connections of strangers", asStrangerTo(plain, 1500, hold)},
+		{name: "uploads that the application does not read", run: asMemberOf(h2, 20, "h2", uploads)},
+		{name: "more uploads that the application does not read", run: asMemberOf(h2, 60, "h2", uploads)},
+		{name: "answers that are not read", run: asMemberOf(h2, 20, "h2", unread(hugeAnswers(largestWindow)))},
+		{name: "more answers that are not read", run: asMemberOf(h2, 60, "h2", unread(hugeAnswers(largestWindow)))},
+		{name: "answers without a window", run: asMemberOf(h2, 40, "h2", frames(hugeAnswers(0)))},
+		{name: "large headers of requests that wait", run: asMemberOf(h2, 20, "h2", frames(largeHeaders))},
+		{name: "requests that wait, as many as a connection may have", run: asMemberOf(h2, 20, "h2", frames(manyRequests(16, 10)))},
+		{name: "requests that wait, with the largest headers", run: asMemberOf(h2, 20, "h2", frames(manyRequests(22, 4000)))},
+		{name: "requests that wait, with the most headers", run: asMemberOf(h2, 20, "h2", frames(manyRequests(90, 10)))},
+		{name: "requests that wait, with the most headers, a byte for each", run: asMemberOf(h2, 20, "h2", frames(repeatedHeaders))},
+		{name: "headers that never end", run: asMemberOf(h2, 40, "h2", frames(settings(endlessHeaders)))},
+		{name: "frames that ask nothing", run: asMemberOf(h2, 40, "h2", frames(settings(idleFrames)))},
+		{name: "streams that are reset", run: asMemberOf(h2, 40, "h2", frames(settings(rapidReset)))},
+		{name: "HTTP/1 uploads that the application does not read", run: asMemberOf(plain, 800, "http/1.1", requestHTTP1("POST /wait"))},
+		{name: "HTTP/1 answers that are not read", run: asMemberOf(plain, 800, "http/1.1", requestHTTP1("GET /endless"))},
+		{name: "HTTP/1 answers that strangers do not read", run: asStrangerTo(plain, 800, requestHTTP1("GET /endless"))},
+		{name: "TCP answers that are not read", run: asMemberOf(tcp, 800, "", sendOnce(askBytes))},
+		{name: "TCP that the application does not read", run: asMemberOf(tcp, 800, "", sendForEver(askStall))},
+		{name: "TCP answers that strangers do not read", run: asStrangerTo(tcp, 800, sendOnce(askBytes))},
+		{name: "silent connections of members", run: asMemberOf(plain, 1500, "http/1.1", hold)},
+		{name: "silent connections of strangers", run: asStrangerTo(plain, 1500, hold)},
+		{name: "headers of a byte each, of many clients", run: asMemberOf(h2, 60, "h2", frames(repeatedHeaders)), large: true},
 	}
 }
 

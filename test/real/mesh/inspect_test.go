@@ -46,14 +46,16 @@ func TestInspectEnvoy(t *testing.T) {
 		}
 	}
 	for what, want := range map[string]string{
-		"clusters": `(?m)^a::.*::health_flags::healthy$`, "stats": `(?m)^server\.live: 1$`, "logging": `(?m)^ *active loggers:$`,
+		"stats": `(?m)^server\.live: 1$`, "logging": `(?m)^ *active loggers:$`,
+		"clusters": `(?m)^a +\S+ +healthy +\d+ +\d+$`, "clusters -o text": `(?m)^a::.*::health_flags::healthy$`,
+		"clusters -o json": `"health_flags": "healthy"`, "clusters --desired": `(?m)^a +eds +by-endpoint +-$`, "clusters --desired -o yaml": `^clusters:\n`,
+		"endpoints": `(?m)^a +\S+ +mtls$`, "listeners": `(?m)^inbound:` + p.Inbound + ` .* mtls +inbound:\d+$`,
+		"active-listeners": `(?m)^inbound:` + p.Inbound + ` +` + p.Inbound + `$`,
+		"certificates":     `(?m)^presented .*spiffe://default\.sonde\.internal/workload/a$`,
 	} {
-		if text := inspect(what); !regexp.MustCompile(want).MatchString(text) {
+		if text := inspect(strings.Fields(what)...); !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("--type %s has no %s:\n%.1000s", what, want, text)
 		}
-	}
-	if text := inspect("clusters", "--desired"); !strings.HasPrefix(text, "clusters:\n") {
-		t.Errorf("--desired prints:\n%.300s", text)
 	}
 	p.Agent.Kill()
 	must.Poll(t, "the agent to disconnect", func(ctx context.Context) error {

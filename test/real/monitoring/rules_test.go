@@ -6,9 +6,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/test/monitoring"
 )
@@ -145,5 +148,43 @@ func TestScrapeConfigs(t *testing.T) {
 		if out, err := promtool(t, "check", "config", path); err != nil {
 			t.Errorf("%s: %v\n%s", page, err, out)
 		}
+	}
+}
+
+// TestQueriesOfDashboards has promtool parse each query, as a rule that records its value. A wrong query must fail.
+func TestQueriesOfDashboards(t *testing.T) {
+	all, err := monitoring.Dashboards()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(queries ...string) (string, error) {
+		var file struct {
+			Groups []any `json:"groups"`
+		}
+		var rules []any
+		for i, query := range queries {
+			query = strings.NewReplacer("$__rate_interval", "5m", "$mesh", ".*", "$namespace", ".*").Replace(query)
+			rules = append(rules, map[string]any{"record": "dashboard:query:" + strconv.Itoa(i), "expr": query})
+		}
+		file.Groups = []any{map[string]any{"name": "dashboards", "rules": rules}}
+		text, err := yaml.Marshal(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return promtool(t, "check", "rules", write(t, "queries.yaml", string(text)))
+	}
+	var queries []string
+	for _, d := range all {
+		for _, p := range d.Panels {
+			for _, target := range p.Targets {
+				queries = append(queries, target.Expr)
+			}
+		}
+	}
+	if out, err := check(queries...); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := check("sum by (mesh (sonde_agents_lost)"); err == nil {
+		t.Errorf("a wrong query is accepted:\n%s", out)
 	}
 }

@@ -1,0 +1,42 @@
+package cni
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+func TestCondition(t *testing.T) {
+	tests := map[string]struct {
+		why   error
+		after []string
+		want  corev1.NodeCondition
+	}{
+		"installed": {
+			want: corev1.NodeCondition{Status: corev1.ConditionTrue, Reason: "Installed", Message: "the CNI configuration calls the plugin"},
+		},
+		"other plugins run later": {
+			after: []string{"tuning", "istio-cni"},
+			want:  corev1.NodeCondition{Status: corev1.ConditionTrue, Reason: mesh.ReasonPluginsAfter, Message: "tuning, istio-cni"},
+		},
+		"not installed": {
+			why: errors.New("/etc/cni/net.d: no CNI configuration found"), after: []string{"tuning"},
+			want: corev1.NodeCondition{Status: corev1.ConditionFalse, Reason: "NotInstalled", Message: "/etc/cni/net.d: no CNI configuration found"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			tc.want.Type = mesh.ConditionCNIReady
+			if got := condition(tc.why, tc.after); got != tc.want {
+				t.Errorf("condition() = %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+	if got := condition(nil, []string{strings.Repeat("x", 1<<20)}); len(got.Message) > maxConditionMessage+len("…") {
+		t.Errorf("the message has %d bytes, want at most %d", len(got.Message), maxConditionMessage)
+	}
+}
