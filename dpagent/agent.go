@@ -34,6 +34,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 	"github.com/sonde-mesh/sonde/dpagent/session"
 	"github.com/sonde-mesh/sonde/dpagent/token"
+	"github.com/sonde-mesh/sonde/dpagent/verdicts"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
@@ -82,6 +83,7 @@ type Agent struct {
 	// serviceProbes probes the applications; readiness holds the results.
 	serviceProbes *serviceprobe.Server
 	readiness     *session.Readiness
+	verdicts      *verdicts.History // of all probes
 	envoyState    *session.EnvoyState
 	plaintext     *plaintext.Counter
 	refused       *refused.Counter
@@ -189,8 +191,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	proxy := a.newEnvoy()
 	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(),
 		Connections: a.places[usesProbePorts] / 2, Loop: a.loops.perPort})
-	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: a.readiness, Logger: a.logger, Registerer: a.metrics,
-		Loop: a.loops.serviceProbes})
+	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: reporters{a.readiness, a.verdicts}, Logger: a.logger,
+		Registerer: a.metrics, Loop: a.loops.serviceProbes})
 	a.plaintext = plaintext.New(plaintext.Options{Logger: a.logger, Registerer: a.metrics})
 	a.refused = refused.New(a.logger, a.metrics)
 	a.addChecks(proxy)

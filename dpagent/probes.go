@@ -19,11 +19,13 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/held"
 	"github.com/sonde-mesh/sonde/dpagent/perport"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/dpagent/verdicts"
 	"github.com/sonde-mesh/sonde/health"
 )
 
 // newProbes returns the handler of the virtual port, or nil if there are no probes; the port then stays closed.
 func (a *Agent) newProbes() (*probe.Handler, error) {
+	a.verdicts = verdicts.New(nil)
 	needed, err := a.o.Probes.Needed()
 	if err != nil || !needed {
 		return nil, err
@@ -32,7 +34,9 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Registerer, o.Failed, o.Connections = a.metrics, a.failures.Add, probeConnections(a.places[usesProbes])
+	a.verdicts = verdicts.New(o.Table)
+	o.Registerer, o.Failed, o.Checked = a.metrics, a.failures.Add, a.verdicts.Checked
+	o.Connections = probeConnections(a.places[usesProbes])
 	o.Target = func(path string) (probe.Target, bool) { return a.perPort.TargetAt(a.virtualPort(), path) }
 	if slices.ContainsFunc(o.Table, func(p mesh.Probe) bool { return p.Guarded }) {
 		a.liveness = held.New(held.Options{Keep: func(m *agentv1.Restarts) { a.storeTold(fileRestarts, m) }, Logger: a.logger,

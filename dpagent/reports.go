@@ -9,7 +9,7 @@ import (
 func (a *Agent) reports() []session.Report {
 	reports := []session.Report{
 		a.failures.Report(), a.readiness.Report(), a.envoyState.Report(), session.PlaintextReport(a.plaintext),
-		session.RefusalsReport(a.refused),
+		session.RefusalsReport(a.refused), session.VerdictsReport(a.verdicts),
 	}
 	if a.liveness != nil {
 		reports = append(reports, session.LivenessReport(a.liveness))

@@ -14,6 +14,21 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 )
 
+// reporters pass each result on to all.
+type reporters []serviceprobe.Reporter
+
+func (r reporters) Set(inbound netip.AddrPort, s serviceprobe.State) {
+	for _, one := range r {
+		one.Set(inbound, s)
+	}
+}
+
+func (r reporters) Forget(inbound netip.AddrPort) {
+	for _, one := range r {
+		one.Forget(inbound)
+	}
+}
+
 // setServiceProbes applies the control plane's probes of the applications. They stay in effect without a session, and
 // for the next agent if this one dies.
 func (a *Agent) setServiceProbes(m *agentv1.ServiceProbes) {

@@ -50,6 +50,9 @@ func TestBounds(t *testing.T) {
 		"proxy.plaintext.order":       {{Plaintext: &peerv1.Plaintext{Order: none}}},
 		"proxy.plaintext.process":     {{Plaintext: &peerv1.Plaintext{Process: long}}},
 		"proxy.plaintext.said":        {{Plaintext: &peerv1.Plaintext{Said: &agentv1.Plaintext{Inbounds: []*agentv1.PlaintextInbound{{Port: 1 << 16}}}}}},
+		"proxy.verdicts.order":        {{Verdicts: &peerv1.Verdicts{Order: none}}},
+		"proxy.verdicts.said":         {{Verdicts: &peerv1.Verdicts{Said: &agentv1.Verdicts{Probes: make([]*agentv1.ProbeVerdicts, agentv1.MaxProbes+1)}}}},
+		"proxy.verdicts.said.reason":  {{Verdicts: &peerv1.Verdicts{Said: &agentv1.Verdicts{Probes: []*agentv1.ProbeVerdicts{{Container: "app", Probe: "liveness", Reason: long[:129]}}}}}},
 		"proxy.waiting.since":         {{Waiting: &peerv1.Waiting{Since: wrongTime}}},
 		"proxy.waiting.reason":        {{Waiting: &peerv1.Waiting{Reason: longReason["10.0.0.1:80"]}}},
 	}

@@ -19,7 +19,7 @@ import (
 var kinds = []interface {
 	order(*peerv1.Proxy) *peerv1.Order
 	check(*Bounds, *peerv1.Proxy)
-}{Session, Applications, Listeners, Liveness, Plaintext}
+}{Session, Applications, Listeners, Liveness, Plaintext, Verdicts}
 
 // Said is what another replica reports of a proxy.
 type Said struct {
@@ -74,6 +74,7 @@ type Facts struct {
 	Listeners    *Register[*peerv1.Listeners]
 	Liveness     *Register[*peerv1.Liveness]
 	Plaintext    *Register[*peerv1.Plaintext]
+	Verdicts     *Register[*peerv1.Verdicts]
 
 	o         Options
 	registers []interface {
@@ -98,6 +99,7 @@ func New(o Options) *Facts {
 	f.Listeners = newRegister(f, Listeners)
 	f.Liveness = newRegister(f, Liveness)
 	f.Plaintext = newRegister(f, Plaintext)
+	f.Verdicts = newRegister(f, Verdicts)
 	return f
 }
 

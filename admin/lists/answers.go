@@ -38,6 +38,8 @@ type Agents interface {
 	// Unresponsive pings the agents of a mesh ("" for all). It returns the proxies whose agents did not answer in time,
 	// and the names of the replicas that did not answer.
 	Unresponsive(ctx context.Context, meshName string) (unresponsive map[mesh.ID]bool, missing []string)
+	// Verdicts returns the verdicts of a proxy's probes, nil if its agent has not reported them in its current session.
+	Verdicts(proxy mesh.ID) *adminv1.Verdicts
 	// NotServing returns why applications of a proxy cannot take traffic, by the address of the inbound.
 	NotServing(proxy mesh.ID) map[netip.AddrPort]string
 	// RefusedListeners returns why the Envoy of a proxy rejects listeners, by their address.

@@ -39,11 +39,13 @@ type fakeAgents struct {
 	agents              map[mesh.ID]*adminv1.Agent
 	states              map[mesh.ID]*adminv1.AgentState
 	notServing, refused map[mesh.ID]map[netip.AddrPort]string
+	verdicts            map[mesh.ID]*adminv1.Verdicts
 	unresponsive        func(meshName string) (map[mesh.ID]bool, []string)
 }
 
 func (f *fakeAgents) Agents() map[mesh.ID]*adminv1.Agent                    { return f.agents }
 func (f *fakeAgents) States() map[mesh.ID]*adminv1.AgentState               { return f.states }
+func (f *fakeAgents) Verdicts(id mesh.ID) *adminv1.Verdicts                 { return f.verdicts[id] }
 func (f *fakeAgents) NotServing(id mesh.ID) map[netip.AddrPort]string       { return f.notServing[id] }
 func (f *fakeAgents) RefusedListeners(id mesh.ID) map[netip.AddrPort]string { return f.refused[id] }
 func (f *fakeAgents) Unresponsive(_ context.Context, meshName string) (map[mesh.ID]bool, []string) {

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"regexp"
 	"slices"
 	"time"
 
@@ -12,9 +11,6 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
-
-// containerName matches the container names that Kubernetes allows.
-var containerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // Restarts decides which failures of guarded liveness probes the kubelet gets.
 type Restarts interface {
@@ -79,7 +75,7 @@ func checkLiveness(m *agentv1.Liveness) error {
 		return status.Errorf(codes.InvalidArgument, "liveness: %d containers, must be at most %d", n, agentv1.MaxReported)
 	}
 	for _, name := range m.GetPassing() {
-		if !containerName.MatchString(name) {
+		if !agentv1.IsContainerName(name) {
 			return status.Errorf(codes.InvalidArgument, "liveness: passing: %q: must be the name of a container",
 				call.Shorten(name))
 		}
@@ -91,7 +87,7 @@ func checkLiveness(m *agentv1.Liveness) error {
 	}
 	for i, h := range m.GetHeld() {
 		name := h.GetContainer()
-		if !containerName.MatchString(name) {
+		if !agentv1.IsContainerName(name) {
 			return status.Errorf(codes.InvalidArgument, "liveness: container: %q: must be the name of a container",
 				call.Shorten(name))
 		}

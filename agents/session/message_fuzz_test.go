@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
@@ -91,6 +92,9 @@ func FuzzSession(f *testing.F) {
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: &agentv1.ProbeFailures{}}},
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{}}},
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "refused"}}}}},
+		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Verdicts{Verdicts: &agentv1.Verdicts{Probes: []*agentv1.ProbeVerdicts{{
+			Container: "app", Probe: "readiness", Total: 1, Changes: []*agentv1.VerdictChange{{Verdict: agentv1.VerdictChange_FAILURE, Ago: durationpb.New(time.Second)}}, Reason: "refused",
+		}}}}},
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: &agentv1.EnvoyState{Down: "exit status 1"}}})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		synctest.Test(t, func(t *testing.T) {

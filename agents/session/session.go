@@ -23,6 +23,7 @@ const (
 	maxMessage   = 16 << 10 // bytes
 	maxLiveness  = 32 << 10 // bytes: more than the largest valid message
 	maxPlaintext = 48 << 10 // bytes: more than the largest valid message
+	maxVerdicts  = 32 << 10 // bytes: as above
 	maxFeatures  = 32
 	// maxGrant is the maximum length of a grant's name, as of any Kubernetes object.
 	maxGrant = 253
@@ -40,7 +41,7 @@ var features = []string{
 	agentv1.FeatureInbounds, agentv1.FeatureProbeFailures, agentv1.FeaturePerPortProbes, agentv1.FeatureDrainState,
 	agentv1.FeatureServiceProbes,
 	agentv1.FeatureEnvoyState, agentv1.FeatureEndpoints, agentv1.FeaturePlaintext, agentv1.FeatureOutbounds,
-	agentv1.FeatureRefusals,
+	agentv1.FeatureRefusals, agentv1.FeatureVerdicts,
 }
 
 var errReplaced = status.Error(codes.Aborted,
@@ -84,6 +85,8 @@ type session struct {
 	liveness latest[agentv1.ReportedLiveness]
 	// plaintext has the agent's counts until they are processed.
 	plaintext latest[*agentv1.Plaintext]
+	// verdicts has the agent's verdicts of probes until they are processed.
+	verdicts latest[reportedVerdicts]
 	// plaintextAsked is open while a caller waits for the agent's current counts.
 	plaintextAsked question
 	// drainPoll ticks while the view lacks a recorded drain, otherwise it is nil.
@@ -221,6 +224,7 @@ func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan re
 	err := s.converse(sess, messages)
 	s.takeNewestLiveness(sess) // the last report
 	s.takeNewestPlaintext(sess)
+	s.takeNewestVerdicts(sess)
 	return err
 }
 
@@ -248,6 +252,8 @@ func (s *Sessions) converse(sess *session, messages <-chan received) error {
 			s.takeNewestLiveness(sess)
 		case <-sess.plaintext.tick():
 			s.takeNewestPlaintext(sess)
+		case <-sess.verdicts.tick():
+			s.takeNewestVerdicts(sess)
 		case r := <-messages:
 			over, err = s.take(sess, r)
 		}
@@ -281,6 +287,19 @@ func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
 	case *agentv1.AgentMessage_Version:
 		s.setVersion(sess, m.Version)
 		return nil
+	case *agentv1.AgentMessage_Pong:
+		sess.rival.pong.answer()
+		return nil
+	case *agentv1.AgentMessage_Hello:
+		return status.Error(codes.InvalidArgument, "a session may have only one Hello")
+	default:
+		return s.handleReport(sess, message)
+	}
+}
+
+// handleReport handles a report about the pod, its applications or its Envoy.
+func (s *Sessions) handleReport(sess *session, message *agentv1.AgentMessage) error {
+	switch m := message.GetMessage().(type) {
 	case *agentv1.AgentMessage_ProbeFailures:
 		return s.probesFailed(sess, m.ProbeFailures)
 	case *agentv1.AgentMessage_Readiness:
@@ -289,16 +308,13 @@ func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
 		return s.livenessChanged(sess, m.Liveness)
 	case *agentv1.AgentMessage_Plaintext:
 		return s.plaintextCounted(sess, m.Plaintext)
-	case *agentv1.AgentMessage_Pong:
-		sess.rival.pong.answer()
-		return nil
+	case *agentv1.AgentMessage_Verdicts:
+		return s.verdictsChanged(sess, m.Verdicts)
 	case *agentv1.AgentMessage_EnvoyState:
 		s.envoyChanged(sess, m.EnvoyState)
 		return nil
 	case *agentv1.AgentMessage_Refusals:
 		return s.callsRefused(sess, m.Refusals)
-	case *agentv1.AgentMessage_Hello:
-		return status.Error(codes.InvalidArgument, "a session may have only one Hello")
 	default:
 		s.metrics.unknown.Inc()
 		return nil
@@ -312,6 +328,8 @@ func mostBytes(message *agentv1.AgentMessage) int {
 		return maxLiveness
 	case message.GetPlaintext() != nil:
 		return maxPlaintext
+	case message.GetVerdicts() != nil:
+		return maxVerdicts
 	}
 	return maxMessage
 }

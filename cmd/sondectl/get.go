@@ -55,7 +55,9 @@ var (
 	proxies = newCollection(names.Proxy, proxyColumns,
 		proxiesHeader, "ADS ENVOY DRAINING CERT-EXPIRES NACK XDS SERIAL BUNDLE REPLICAS FEATURES",
 		adminv1.AdminServiceClient.ListProxies, (*adminv1.ListProxiesResponse).GetProxies,
-		func(f *adminv1.Filter) *adminv1.ListProxiesRequest { return &adminv1.ListProxiesRequest{Filter: f} }, showMessage(proxyRow))
+		func(f *adminv1.Filter) *adminv1.ListProxiesRequest {
+			return &adminv1.ListProxiesRequest{Filter: f, Verdicts: true}
+		}, showMessage(proxyRow))
 )
 
 // collection is one kind of object that get lists.

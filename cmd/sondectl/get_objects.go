@@ -88,12 +88,16 @@ type outboundStatus struct {
 	Service string `json:"service,omitempty"`
 	Health  string `json:"health"`
 	Reason  string `json:"reason,omitempty"`
+	// Since is when this health began, nil if that was before the replica that answers started.
+	Since *time.Time `json:"since,omitempty"`
 }
 
 type inboundStatus struct {
 	Health   string   `json:"health"`
 	Reason   string   `json:"reason,omitempty"`
 	Services []string `json:"services,omitempty"`
+	// Since is as in outboundStatus.
+	Since *time.Time `json:"since,omitempty"`
 	// Unchecked means that the inbound is ready, and nothing checks its application.
 	Unchecked bool `json:"unchecked,omitempty"`
 	// Serves are the Services whose traffic the inbound gets although it drains.
@@ -104,11 +108,11 @@ func newDataplaneStatus(d *adminv1.Dataplane) dataplaneStatus {
 	status := dataplaneStatus{Draining: d.GetDraining(), Stopped: d.GetStopped(), Drain: d.GetDrain(), Inbounds: []inboundStatus{}}
 	for _, in := range d.GetInbounds() {
 		status.Inbounds = append(status.Inbounds, inboundStatus{
-			Health: in.GetHealth().String(), Reason: in.GetReason(), Services: in.GetServices(), Unchecked: in.GetUnchecked(), Serves: in.GetServes(),
+			Health: in.GetHealth().String(), Reason: in.GetReason(), Services: in.GetServices(), Unchecked: in.GetUnchecked(), Serves: in.GetServes(), Since: describe.At(in.GetSince()),
 		})
 	}
 	for _, o := range d.GetOutbounds() {
-		status.Outbounds = append(status.Outbounds, outboundStatus{Address: o.GetAddress(), Service: o.GetService(), Health: o.GetHealth().String(), Reason: o.GetReason()})
+		status.Outbounds = append(status.Outbounds, outboundStatus{Address: o.GetAddress(), Service: o.GetService(), Health: o.GetHealth().String(), Reason: o.GetReason(), Since: describe.At(o.GetSince())})
 	}
 	return status
 }

@@ -27,8 +27,8 @@ SYNCED        types of resources that Envoy has completely accepted / types that
 VERSION       of the agent, if not all have the same, and with --watch
 
 Separate lines say why an agent cannot join, whether Envoy is disconnected or does not run, which resources Envoy
-rejects and why (it keeps the previous version), which version is not supported, and why a proxy drains and whether it
-keeps serving.
+rejects and why (it keeps the previous version), which version is not supported, why a proxy drains and whether it
+keeps serving, and which of its probes fail, and since when. -o json has the latest changes of all probes.
 
 -o wide always has VERSION, and adds:
 ADS           how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane is unknown
@@ -76,6 +76,9 @@ func proxyRow(p *adminv1.Proxy) printer.Row {
 		notes = append(notes, "drain: "+drain)
 	case p.GetDraining() && p.GetAgentState().GetPhase() != adminv1.AgentState_STOPPED:
 		notes = append(notes, describe.DrainReported)
+	}
+	for probe := range describe.FailingProbes(p) {
+		notes = append(notes, probe.Text(time.Now()))
 	}
 	agent := p.GetAgent()
 	if v := agent.GetEnvoyVersion(); v != "" && !mesh.SupportsEnvoy(v) {

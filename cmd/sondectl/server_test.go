@@ -215,6 +215,7 @@ type madeUpAgents struct{}
 func (madeUpAgents) Unresponsive(context.Context, string) (map[mesh.ID]bool, []string) {
 	return nil, nil
 }
+func (madeUpAgents) Verdicts(mesh.ID) *adminv1.Verdicts                 { return nil }
 func (madeUpAgents) NotServing(mesh.ID) map[netip.AddrPort]string       { return nil }
 func (madeUpAgents) RefusedListeners(mesh.ID) map[netip.AddrPort]string { return nil }
 

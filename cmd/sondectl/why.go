@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,6 +63,8 @@ type finding struct {
 	// Serves says whether a draining endpoint gets traffic.
 	Serves  bool     `json:"serves,omitempty"`
 	Reasons []string `json:"reasons,omitempty"`
+	// Probe is the serviceProbe of an inbound, nil if its agent has not reported it.
+	Probe *describe.Probe `json:"probe,omitempty"`
 }
 
 func (c *cli) why() *cobra.Command {
@@ -206,7 +209,7 @@ func askFor(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1
 	if len(s.services.GetServices()) > 0 { // any proxy may be their endpoint
 		of = &adminv1.Filter{Mesh: filter.GetMesh()}
 	}
-	listed, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: of})
+	listed, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: of, Verdicts: true})
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +279,7 @@ func (s *subject) ofService(name string, svc *adminv1.Service) []finding {
 	for _, e := range svc.GetEndpoints() {
 		p := s.proxies[mesh.MakeID(svc.GetMesh(), e.GetDataplane())]
 		serves := why.Nevertheless(svc, e)
-		f := finding{kind, svc.GetMesh(), called, e.GetAddress(), e.GetDataplane(), describe.Health(e.GetHealth()), serves != "", reasons(e.GetHealth(), e.GetReason(), e.GetAddress(), p)}
+		f := finding{kind, svc.GetMesh(), called, e.GetAddress(), e.GetDataplane(), describe.Health(e.GetHealth()), serves != "", reasons(e.GetHealth(), e.GetReason(), e.GetAddress(), p), probeOf(p, e.GetAddress())}
 		if f.Serves {
 			f.Reasons = append(f.Reasons, "it still gets traffic: "+serves)
 		}
@@ -327,7 +330,10 @@ func (s *subject) ofDataplane(entry *adminv1.Dataplane) ([]finding, error) {
 func ofInbound(d *mesh.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p *adminv1.Proxy) finding {
 	at := mesh.JoinHostPort(in.Address, in.Port)
 	f := finding{
-		names.Dataplane, d.Mesh, h.GetServices(), at, d.Name, describe.Health(h.GetHealth()), len(h.GetServes()) > 0, reasons(h.GetHealth(), h.GetReason(), at, p),
+		names.Dataplane, d.Mesh, h.GetServices(), at, d.Name, describe.Health(h.GetHealth()), len(h.GetServes()) > 0, reasons(h.GetHealth(), h.GetReason(), at, p), probeOf(p, at),
+	}
+	if f.Probe != nil && f.Probe.Fails() {
+		f.Reasons = append(f.Reasons, f.Probe.Lasts(time.Now()))
 	}
 	if f.Serves {
 		f.Reasons = append(f.Reasons, servesText(h))

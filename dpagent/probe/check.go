@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"net/netip"
+	"regexp"
 	"strings"
 	"time"
 
@@ -54,9 +55,14 @@ func (c *Check) Ask(ctx context.Context) Outcome {
 			break
 		}
 	}
+	o := r.outcome(took)
+	o.Discarded = o.Discarded || ctx.Err() != nil
+	return o
+}
+
+func (r result) outcome(took time.Duration) Outcome {
 	return Outcome{
-		Verdict: r.verdict.String(), Passed: r.verdict == success || r.verdict == warning, Discarded: r.verdict == errored ||
-			ctx.Err() != nil,
+		Verdict: r.verdict.String(), Passed: r.verdict == success || r.verdict == warning, Discarded: r.verdict == errored,
 		Class: r.class, Reason: inWords(r.reason), Took: took,
 	}
 }
@@ -72,6 +78,13 @@ func inWords(reason string) string {
 	}
 	return before + "the application responded with " + code
 }
+
+// sourcePort matches the varying part of otherwise equal reasons: 127.0.0.1:40312 of "read tcp
+// 127.0.0.1:40312->127.0.0.1:80".
+var sourcePort = regexp.MustCompile(`\S+:\d+->`)
+
+// Lasting returns a reason without details of a single connection.
+func Lasting(reason string) string { return sourcePort.ReplaceAllString(reason, "") }
 
 // End closes idle connections of earlier checks.
 func (c *Check) End() { c.clients.close() }

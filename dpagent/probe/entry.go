@@ -179,6 +179,9 @@ func (e *entry) run(ctx context.Context, l *lane, c *check, by asker) {
 	if ctx.Err() == nil {
 		e.observe(ctx, by.rules, c.result, took)
 		c.result = e.guard(by.rules, c.result)
+		if o := c.result.outcome(took); o.Passed || !e.passesForOthers(by.rules) {
+			e.h.o.Checked(e.probe, o)
+		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

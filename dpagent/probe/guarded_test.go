@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -56,7 +58,12 @@ func TestGuarded(t *testing.T) {
 		p.Type, p.Guarded, p.FailureThreshold, p.PeriodSeconds = mesh.ProbeLiveness, true, 3, 10
 		other.Type, other.ID = mesh.ProbeReadiness, "other"
 		g, registry := &grants{}, prometheus.NewRegistry()
-		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p, other}, Guarded: g, Registerer: registry})
+		var checked []string
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p, other}, Guarded: g, Registerer: registry, Checked: func(p mesh.Probe, o probe.Outcome) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			checked = append(checked, fmt.Sprint(p.Type, " ", o.Verdict, " ", o.Class))
+		}})
 		is := func(p mesh.Probe, want string) {
 			t.Helper()
 			if verdict, text := pod.probe(address, p.VirtualPath(), p.ID); verdict != want {
@@ -82,6 +89,10 @@ func TestGuarded(t *testing.T) {
 		if g.passed != 2 || g.failed != 3 {
 			t.Errorf("%d checks have passed and %d failed, want 2 and 3", g.passed, g.failed)
 		}
+		want := []string{"liveness success ", "liveness errored Held", "readiness failure HTTPStatus", "liveness failure HTTPStatus", "liveness failure HTTPStatus", "liveness success "}
+		if diff := cmp.Diff(want, checked); diff != "" {
+			t.Errorf("Checked() was called with (-want +got):\n%s", diff)
+		}
 		if got := counts(t, registry); got["sonde_probe_total app liveness failure"] != 3 || got["sonde_probe_total app liveness errored"] != 0 {
 			t.Errorf("the metrics do not count the real verdicts: %v", got)
 		}
@@ -96,8 +107,10 @@ func TestStrangersFail(t *testing.T) {
 		p := mesh.Probe{ID: "app-liveness", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, FailureThreshold: 1, PeriodSeconds: 20,
 			Guarded: true, HTTPGet: &mesh.HTTPGetProbe{Port: pod.serveH2C(http.StatusNoContent), Protocol: mesh.HTTPGetHTTP2}}
 		g := &grants{granted: true}
-		var reported atomic.Int32
-		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}, Guarded: g, Failed: func(probe.Failure) { reported.Add(1) }})
+		var reported, checked atomic.Int32
+		address := pod.serve(probe.Options{
+			Table: mesh.ProbeTable{p}, Guarded: g, Failed: func(probe.Failure) { reported.Add(1) }, Checked: func(mesh.Probe, probe.Outcome) { checked.Add(1) },
+		})
 		as := func(agent, want string) {
 			t.Helper()
 			if verdict, text := (kubelet{pod: pod, agent: agent}).probe(address, p.VirtualPath(), ""); verdict != want {
@@ -107,8 +120,8 @@ func TestStrangersFail(t *testing.T) {
 		as("kube-probe/1.37", "success")
 		<-time.After(20 * time.Second)
 		as("kube-probe/1.36", "errored")
-		if g.failed != 0 || reported.Load() != 0 {
-			t.Errorf("%d failures of a stranger have counted, and %d are reported, want none", g.failed, reported.Load())
+		if g.failed != 0 || reported.Load() != 0 || checked.Load() != 1 {
+			t.Errorf("%d failures of a stranger have counted, %d are reported, and %d verdicts, want only the kubelet's", g.failed, reported.Load(), checked.Load())
 		}
 		<-time.After(time.Second) // the kubelet probes no longer: it may have another version now
 		as("kube-probe/1.36", "failure")

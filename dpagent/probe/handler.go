@@ -39,6 +39,10 @@ type Options struct {
 	Target func(path string) (Target, bool)
 	// Failed is called for each check that does not succeed. It must return at once. Default: none.
 	Failed func(Failure)
+	// Checked is called after each check of a probe of the Table, with the outcome for the kubelet: of a held failure, the
+	// class is Held. Failures of strangers are left out while the kubelet's checks pass. It must return at once. Default:
+	// none.
+	Checked func(mesh.Probe, Outcome)
 	// Guarded decides which failures of the Table's guarded liveness probes the kubelet sees. Default: all.
 	Guarded Guarded
 	// Hold selects the answer to a held liveness probe, until Handler.SetHold changes it. Default mesh.HoldErrored.
@@ -93,6 +97,9 @@ func New(o Options) (*Handler, error) {
 	o.Connections = cmp.Or(o.Connections, MaxConnections)
 	if o.Failed == nil {
 		o.Failed = func(Failure) {}
+	}
+	if o.Checked == nil {
+		o.Checked = func(mesh.Probe, Outcome) {}
 	}
 	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}, byPort: map[int]*entry{},
 		targets: map[Target]*entry{}}

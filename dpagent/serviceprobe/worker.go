@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
-	"regexp"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/probe"
@@ -116,7 +115,7 @@ func (w *worker) judge(found probe.Outcome) {
 	}
 	now := State{Ready: found.Passed}
 	if !found.Passed {
-		now.Reason = lasting(found.Reason)
+		now.Reason = probe.Lasting(found.Reason)
 	}
 	if w.state == nil || *w.state != now { // also report a different reason
 		w.change(now, found.Took)
@@ -136,13 +135,6 @@ func (w *worker) threshold(found probe.Outcome) uint32 {
 		return w.probe.FailureThreshold
 	}
 }
-
-// sourcePort matches the varying part of otherwise equal reasons: 127.0.0.1:40312 of "read tcp
-// 127.0.0.1:40312->127.0.0.1:80".
-var sourcePort = regexp.MustCompile(`\S+:\d+->`)
-
-// lasting returns a reason without details of a single connection.
-func lasting(reason string) string { return sourcePort.ReplaceAllString(reason, "") }
 
 // change replaces the state. took is the duration of the deciding check.
 func (w *worker) change(now State, took time.Duration) {
@@ -174,7 +166,7 @@ func (w *worker) noteDiscard(found probe.Outcome) {
 		return
 	}
 	before := w.discards
-	w.discards = lasting(found.Reason)
+	w.discards = probe.Lasting(found.Reason)
 	if before == "" {
 		w.logger.Warn("application probe reached no verdict, keeping the previous state", "err", found.Reason)
 	}

@@ -30,7 +30,7 @@ const stableAfter = 10 * time.Second
 // features of every agent.
 var features = []string{
 	agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureProbePorts, agentv1.FeaturePong,
-	agentv1.FeatureEndpoints, agentv1.FeatureOutbounds,
+	agentv1.FeatureEndpoints, agentv1.FeatureOutbounds, agentv1.FeatureVerdicts,
 }
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.

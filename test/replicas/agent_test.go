@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 	"github.com/sonde-mesh/sonde/dpagent/session"
+	"github.com/sonde-mesh/sonde/dpagent/verdicts"
 	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
@@ -41,6 +42,7 @@ type agent struct {
 	identity   *identity.Identity
 	session    *session.Session
 	readiness  *session.Readiness
+	verdicts   *verdicts.History
 	starts     int
 	stop       context.CancelFunc // nil while it does not run
 	done       chan struct{}
@@ -68,7 +70,7 @@ func (a *agent) start(ctx context.Context) {
 	a.identity = identity.New(a.files, mesh.DefaultMesh, a.name)
 	servingCA := identity.NewServingCA(identity.ServingCAOptions{Files: a.files, Given: a.caFile, ControlPlane: service, Logger: log, Registerer: registry})
 	client := &controlplane.Client{Address: service, Roots: servingCA.Roots, Certificate: a.identity.Certificate, Dial: a.dial}
-	a.readiness = session.NewReadiness()
+	a.readiness, a.verdicts = session.NewReadiness(), verdicts.New(nil)
 	var renewer *identity.Renewer
 	process := fmt.Sprint("process-", a.starts)
 	options := session.Options{
@@ -78,7 +80,7 @@ func (a *agent) start(ctx context.Context) {
 			a.report()
 			a.readiness.All() // as the real agent does
 		},
-		Reports: []session.Report{a.readiness.Report()},
+		Reports: []session.Report{a.readiness.Report(), session.VerdictsReport(a.verdicts)},
 		Version: func() *agentv1.Version { return &agentv1.Version{Sonde: "dev"} }, Logger: log, Registerer: registry,
 		Instance: process, Started: time.Now(), Duplicate: func(string) {}, Refused: func(error) {},
 	}
@@ -111,7 +113,9 @@ func (a *agent) start(ctx context.Context) {
 func (a *agent) report() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.readiness.Set(a.inbound(), serviceprobe.State{Ready: a.serving, Reason: "refused"})
+	for _, to := range []serviceprobe.Reporter{a.readiness, a.verdicts} {
+		to.Set(a.inbound(), serviceprobe.State{Ready: a.serving, Reason: "refused"})
+	}
 }
 
 func (a *agent) setServing(serving bool) {

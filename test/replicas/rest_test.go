@@ -79,6 +79,7 @@ func (s *simulation) rest(ctx context.Context) {
 		}
 	}
 	names := s.names()
+	s.checkVerdicts(names)
 	for _, a := range s.agents {
 		for _, name := range names {
 			r := s.replicas[name]
@@ -92,6 +93,22 @@ func (s *simulation) rest(ctx context.Context) {
 		for _, name := range names[1:] {
 			if diff := cmp.Diff(first, s.versions(name, a)); diff != "" {
 				s.Wrong("what %s gets (-%s +%s):\n%s", a.name, names[0], name, diff)
+			}
+		}
+	}
+}
+
+// checkVerdicts checks that all replicas have the current verdict of each application, as its agent's current session has
+// reported it.
+func (s *simulation) checkVerdicts(names []string) {
+	for _, a := range s.agents {
+		a.mu.Lock()
+		want := map[bool]string{true: "success", false: "failure"}[a.serving]
+		a.mu.Unlock()
+		for _, name := range names {
+			probes := s.replicas[name].Agents.Verdicts(a.id()).GetProbes()
+			if len(probes) != 1 || len(probes[0].GetChanges()) == 0 || probes[0].GetChanges()[len(probes[0].GetChanges())-1].GetVerdict() != want {
+				s.Wrong("%s has verdicts %v of %s, want %s", name, probes, a.name, want)
 			}
 		}
 	}

@@ -1,12 +1,13 @@
 import type {Level, State} from './types';
 
-export const states: State[] = ['failing', 'held', 'restarting', 'errored', 'not reported', 'not checked', 'passing', 'no probe'];
+export const states: State[] = ['failing', 'held', 'restarting', 'errored', 'warning', 'not reported', 'not checked', 'passing', 'no probe'];
 
 export const levelOf: Record<State, Level> = {
   failing: 'bad',
   held: 'bad',
   restarting: 'warn',
   errored: 'warn',
+  warning: 'warn',
   'not reported': 'unknown',
   'not checked': 'unknown',
   passing: 'good',

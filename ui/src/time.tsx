@@ -17,7 +17,7 @@ export function short(milliseconds: number): string {
 export const clock = (at: number | string) => new Date(at).toLocaleTimeString([], {hour12: false});
 
 // asOf is when the page's state was read, if that is old: ages do not go on while the page is blind.
-const asOf = computed(() => isBlind.value?.since || now.value);
+export const asOf = computed(() => isBlind.value?.since || now.value);
 
 // Ago is how long ago a time was.
 export function Ago({at}: {at?: string}) {

@@ -1,6 +1,6 @@
 // What sondectl serves: cmd/sondectl/dashboard has the same types in Go.
 
-export type State = 'failing' | 'held' | 'restarting' | 'errored' | 'not reported' | 'not checked' | 'passing' | 'no probe';
+export type State = 'failing' | 'held' | 'restarting' | 'errored' | 'warning' | 'not reported' | 'not checked' | 'passing' | 'no probe';
 export type Level = 'bad' | 'warn' | 'unknown' | 'good' | 'none';
 
 export interface Section {
@@ -35,12 +35,21 @@ export interface Problems {
   leftOut?: number;
 }
 
+export interface Change {
+  at: string;
+  state: State;
+}
+
 export interface Finding {
   instance: string;
+  container?: string;
   state: State;
   probe?: string;
   asks?: string;
   since?: string;
+  sinceAtLeast?: boolean;
+  changes?: Change[];
+  earlierChanges?: number;
   reason?: string;
   do?: string;
 }
@@ -50,6 +59,7 @@ export interface Cell {
   count?: number;
   total?: number;
   since?: string;
+  sinceAtLeast?: boolean;
   findings?: Finding[];
   leftOut?: number;
   unreported?: string;

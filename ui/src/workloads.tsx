@@ -1,4 +1,5 @@
 import {useMemo} from 'preact/hooks';
+import {Changes} from './changes';
 import {Detail, open, opened} from './detail';
 import {Filter, distinct, matches} from './filter';
 import {StateMark, states} from './marks';
@@ -15,7 +16,7 @@ const worst = (w: Workload): State => kinds.map((k) => w[k].state).sort((a, b) =
 const wrong = (s: State) => states.indexOf(s) <= states.indexOf('errored');
 
 function textOf(w: Workload): string {
-  return [w.mesh, nameOf(w), ...kinds.flatMap((k) => (w[k].findings ?? []).map((f) => `${f.instance} ${f.probe ?? ''} ${f.reason ?? ''}`))].join(' ');
+  return [w.mesh, nameOf(w), ...kinds.flatMap((k) => (w[k].findings ?? []).map((f) => `${f.instance} ${f.container ?? ''} ${f.probe ?? ''} ${f.reason ?? ''}`))].join(' ');
 }
 
 function byWorst(a: Workload, b: Workload): number {
@@ -79,6 +80,7 @@ function CellButton({cell, label, onOpen}: {cell: Cell; label: string; onOpen: (
       <StateMark state={cell.state} />{' '}
       <small>
         {cell.count !== cell.total && `${cell.count}/${cell.total} `}
+        {cell.sinceAtLeast && 'at least '}
         <Ago at={cell.since} />
       </small>
       <span class="hidden">, {label}</span>
@@ -93,19 +95,24 @@ function CellDetail({workload, kind}: {workload: Workload; kind: Kind}) {
       {cell.unreported && <p class="reason">Not reported: {cell.unreported}.</p>}
       <ul class="findings">
         {(cell.findings ?? []).map((f) => (
-          <li key={`${f.instance} ${f.probe}`}>
-            <h3>{f.instance}</h3>
+          <li key={`${f.instance} ${f.container} ${f.probe}`}>
+            <h3>
+              {f.instance}
+              {f.container && `, container ${f.container}`}
+            </h3>
             <p>
               <StateMark state={f.state} />{' '}
               {f.since ? (
                 <>
-                  for <Ago at={f.since} />
+                  for {f.sinceAtLeast && 'at least '}
+                  <Ago at={f.since} />
                 </>
               ) : (
                 f.state !== 'not reported' && f.state !== 'not checked' && 'since before the control plane started'
               )}
             </p>
             {f.reason && <p class="reason">{f.reason}</p>}
+            <Changes finding={f} />
             {f.probe && (
               <dl>
                 <dt>Probe as written</dt>

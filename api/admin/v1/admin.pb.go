@@ -203,7 +203,7 @@ func (x AgentState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AgentState_Phase.Descriptor instead.
 func (AgentState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34, 0}
 }
 
 type Rotation_Step int32
@@ -262,7 +262,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49, 0}
 }
 
 type HealthCheck_Status int32
@@ -316,7 +316,7 @@ func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthCheck_Status.Descriptor instead.
 func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54, 0}
 }
 
 type Restart_State int32
@@ -375,7 +375,7 @@ func (x Restart_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restart_State.Descriptor instead.
 func (Restart_State) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60, 0}
 }
 
 type GuardedContainer_Check int32
@@ -428,7 +428,7 @@ func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GuardedContainer_Check.Descriptor instead.
 func (GuardedContainer_Check) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64, 0}
 }
 
 type CheckStrictRequest struct {
@@ -2528,7 +2528,9 @@ type ListProxiesRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Filter *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// Ping the agents, to find hanging ones. This takes 2 s if there is one.
-	Ask           bool `protobuf:"varint,2,opt,name=ask,proto3" json:"ask,omitempty"`
+	Ask bool `protobuf:"varint,2,opt,name=ask,proto3" json:"ask,omitempty"`
+	// Include the verdicts of probes.
+	Verdicts      bool `protobuf:"varint,3,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2573,6 +2575,13 @@ func (x *ListProxiesRequest) GetFilter() *Filter {
 func (x *ListProxiesRequest) GetAsk() bool {
 	if x != nil {
 		return x.Ask
+	}
+	return false
+}
+
+func (x *ListProxiesRequest) GetVerdicts() bool {
+	if x != nil {
+		return x.Verdicts
 	}
 	return false
 }
@@ -2645,7 +2654,9 @@ type Proxy struct {
 	// Set if the certificate in use is for another workload than the Dataplane's: describes the difference.
 	OtherWorkload string `protobuf:"bytes,8,opt,name=other_workload,json=otherWorkload,proto3" json:"other_workload,omitempty"`
 	// As Dataplane.drain.
-	Drain         string `protobuf:"bytes,9,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain string `protobuf:"bytes,9,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Absent if not requested, or if the agent has not reported them in its current session.
+	Verdicts      *Verdicts `protobuf:"bytes,10,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2743,6 +2754,214 @@ func (x *Proxy) GetDrain() string {
 	return ""
 }
 
+func (x *Proxy) GetVerdicts() *Verdicts {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+// Verdicts are the verdicts of a proxy's probes, as its agent reports them.
+type Verdicts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sorted by container or inbound, then startup, liveness, readiness.
+	Probes []*ProbeVerdicts `protobuf:"bytes,1,rep,name=probes,proto3" json:"probes,omitempty"`
+	// Number of probes that are not listed: a proxy has at most 60, an answer at most 20000.
+	LeftOut       uint32 `protobuf:"varint,2,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Verdicts) Reset() {
+	*x = Verdicts{}
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verdicts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verdicts) ProtoMessage() {}
+
+func (x *Verdicts) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
+func (*Verdicts) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Verdicts) GetProbes() []*ProbeVerdicts {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+func (x *Verdicts) GetLeftOut() uint32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// ProbeVerdicts are the verdicts of one probe since the agent started.
+type ProbeVerdicts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the container; empty for the serviceProbe of an inbound.
+	Container string `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// ip:port of the inbound; empty for the probe of a container.
+	Inbound string `protobuf:"bytes,2,opt,name=inbound,proto3" json:"inbound,omitempty"`
+	// startup, liveness or readiness.
+	Probe string `protobuf:"bytes,3,opt,name=probe,proto3" json:"probe,omitempty"`
+	// The latest changes, oldest first: at most 10. The last one is current. Without a change, the probe has not been
+	// checked since the agent started.
+	Changes []*VerdictChange `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Number of changes since the agent started. The first change is the first verdict, which may be older than the agent.
+	Total uint32 `protobuf:"varint,5,opt,name=total,proto3" json:"total,omitempty"`
+	// Why the last check did not succeed, human-readable.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeVerdicts) Reset() {
+	*x = ProbeVerdicts{}
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeVerdicts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeVerdicts) ProtoMessage() {}
+
+func (x *ProbeVerdicts) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeVerdicts.ProtoReflect.Descriptor instead.
+func (*ProbeVerdicts) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ProbeVerdicts) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ProbeVerdicts) GetInbound() string {
+	if x != nil {
+		return x.Inbound
+	}
+	return ""
+}
+
+func (x *ProbeVerdicts) GetProbe() string {
+	if x != nil {
+		return x.Probe
+	}
+	return ""
+}
+
+func (x *ProbeVerdicts) GetChanges() []*VerdictChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *ProbeVerdicts) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *ProbeVerdicts) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// VerdictChange says that the verdict of a probe changed.
+type VerdictChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// success, warning, failure, errored or held; unknown for a verdict of a later version.
+	Verdict       string `protobuf:"bytes,2,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerdictChange) Reset() {
+	*x = VerdictChange{}
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerdictChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerdictChange) ProtoMessage() {}
+
+func (x *VerdictChange) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerdictChange.ProtoReflect.Descriptor instead.
+func (*VerdictChange) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *VerdictChange) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *VerdictChange) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
 // AgentState is the state of a proxy's agent.
 type AgentState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2758,7 +2977,7 @@ type AgentState struct {
 
 func (x *AgentState) Reset() {
 	*x = AgentState{}
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2989,7 @@ func (x *AgentState) String() string {
 func (*AgentState) ProtoMessage() {}
 
 func (x *AgentState) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +3002,7 @@ func (x *AgentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
 func (*AgentState) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AgentState) GetPhase() AgentState_Phase {
@@ -2835,7 +3054,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2847,7 +3066,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2860,7 +3079,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Agent) GetVersion() string {
@@ -2966,7 +3185,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3197,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3210,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Stream) GetConnectedSince() *timestamppb.Timestamp {
@@ -3042,7 +3261,7 @@ type TypeStatus struct {
 
 func (x *TypeStatus) Reset() {
 	*x = TypeStatus{}
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3054,7 +3273,7 @@ func (x *TypeStatus) String() string {
 func (*TypeStatus) ProtoMessage() {}
 
 func (x *TypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3067,7 +3286,7 @@ func (x *TypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeStatus.ProtoReflect.Descriptor instead.
 func (*TypeStatus) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TypeStatus) GetKind() string {
@@ -3105,7 +3324,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3117,7 +3336,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3130,7 +3349,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Nack) GetResource() string {
@@ -3174,7 +3393,7 @@ type InspectDataplaneRequest struct {
 
 func (x *InspectDataplaneRequest) Reset() {
 	*x = InspectDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3186,7 +3405,7 @@ func (x *InspectDataplaneRequest) String() string {
 func (*InspectDataplaneRequest) ProtoMessage() {}
 
 func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3199,7 +3418,7 @@ func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *InspectDataplaneRequest) GetMesh() string {
@@ -3233,7 +3452,7 @@ type InspectDataplaneResponse struct {
 
 func (x *InspectDataplaneResponse) Reset() {
 	*x = InspectDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3245,7 +3464,7 @@ func (x *InspectDataplaneResponse) String() string {
 func (*InspectDataplaneResponse) ProtoMessage() {}
 
 func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3258,7 +3477,7 @@ func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *InspectDataplaneResponse) GetResources() [][]byte {
@@ -3281,7 +3500,7 @@ type InspectEnvoyRequest struct {
 
 func (x *InspectEnvoyRequest) Reset() {
 	*x = InspectEnvoyRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3293,7 +3512,7 @@ func (x *InspectEnvoyRequest) String() string {
 func (*InspectEnvoyRequest) ProtoMessage() {}
 
 func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3306,7 +3525,7 @@ func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyRequest.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *InspectEnvoyRequest) GetMesh() string {
@@ -3340,7 +3559,7 @@ type InspectEnvoyPart struct {
 
 func (x *InspectEnvoyPart) Reset() {
 	*x = InspectEnvoyPart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3352,7 +3571,7 @@ func (x *InspectEnvoyPart) String() string {
 func (*InspectEnvoyPart) ProtoMessage() {}
 
 func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3365,7 +3584,7 @@ func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyPart.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyPart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *InspectEnvoyPart) GetData() []byte {
@@ -3388,7 +3607,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3400,7 +3619,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3413,7 +3632,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -3454,7 +3673,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3466,7 +3685,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3479,7 +3698,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -3507,7 +3726,7 @@ type RotateCARequest struct {
 
 func (x *RotateCARequest) Reset() {
 	*x = RotateCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3519,7 +3738,7 @@ func (x *RotateCARequest) String() string {
 func (*RotateCARequest) ProtoMessage() {}
 
 func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3532,7 +3751,7 @@ func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
 func (*RotateCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RotateCARequest) GetMesh() string {
@@ -3558,7 +3777,7 @@ type GetRotationRequest struct {
 
 func (x *GetRotationRequest) Reset() {
 	*x = GetRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3570,7 +3789,7 @@ func (x *GetRotationRequest) String() string {
 func (*GetRotationRequest) ProtoMessage() {}
 
 func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3583,7 +3802,7 @@ func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetRotationRequest) GetMesh() string {
@@ -3605,7 +3824,7 @@ type RotateServingCARequest struct {
 
 func (x *RotateServingCARequest) Reset() {
 	*x = RotateServingCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3617,7 +3836,7 @@ func (x *RotateServingCARequest) String() string {
 func (*RotateServingCARequest) ProtoMessage() {}
 
 func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3630,7 +3849,7 @@ func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateServingCARequest.ProtoReflect.Descriptor instead.
 func (*RotateServingCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RotateServingCARequest) GetForce() bool {
@@ -3655,7 +3874,7 @@ type GetServingRotationRequest struct {
 
 func (x *GetServingRotationRequest) Reset() {
 	*x = GetServingRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3667,7 +3886,7 @@ func (x *GetServingRotationRequest) String() string {
 func (*GetServingRotationRequest) ProtoMessage() {}
 
 func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3680,7 +3899,7 @@ func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServingRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetServingRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 type Rotation struct {
@@ -3702,7 +3921,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3714,7 +3933,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3727,7 +3946,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -3783,7 +4002,7 @@ type WaitingReplica struct {
 
 func (x *WaitingReplica) Reset() {
 	*x = WaitingReplica{}
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3795,7 +4014,7 @@ func (x *WaitingReplica) String() string {
 func (*WaitingReplica) ProtoMessage() {}
 
 func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3808,7 +4027,7 @@ func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitingReplica.ProtoReflect.Descriptor instead.
 func (*WaitingReplica) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *WaitingReplica) GetName() string {
@@ -3843,7 +4062,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3855,7 +4074,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3868,7 +4087,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Waiting) GetName() string {
@@ -3914,7 +4133,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3926,7 +4145,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3939,7 +4158,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 type Health struct {
@@ -3952,7 +4171,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3964,7 +4183,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3977,7 +4196,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Health) GetChecks() []*HealthCheck {
@@ -4006,7 +4225,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4018,7 +4237,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4031,7 +4250,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *HealthCheck) GetGroup() string {
@@ -4095,7 +4314,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4107,7 +4326,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4120,7 +4339,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *HealthChange) GetAt() *timestamppb.Timestamp {
@@ -4154,7 +4373,7 @@ type ListRestartsRequest struct {
 
 func (x *ListRestartsRequest) Reset() {
 	*x = ListRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4166,7 +4385,7 @@ func (x *ListRestartsRequest) String() string {
 func (*ListRestartsRequest) ProtoMessage() {}
 
 func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4179,7 +4398,7 @@ func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ListRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListRestartsRequest) GetNamespace() string {
@@ -4207,7 +4426,7 @@ type ListRestartsResponse struct {
 
 func (x *ListRestartsResponse) Reset() {
 	*x = ListRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4219,7 +4438,7 @@ func (x *ListRestartsResponse) String() string {
 func (*ListRestartsResponse) ProtoMessage() {}
 
 func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4232,7 +4451,7 @@ func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ListRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListRestartsResponse) GetRestarts() []*Restart {
@@ -4299,7 +4518,7 @@ type RestartRound struct {
 
 func (x *RestartRound) Reset() {
 	*x = RestartRound{}
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4311,7 +4530,7 @@ func (x *RestartRound) String() string {
 func (*RestartRound) ProtoMessage() {}
 
 func (x *RestartRound) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4324,7 +4543,7 @@ func (x *RestartRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRound.ProtoReflect.Descriptor instead.
 func (*RestartRound) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RestartRound) GetReplica() string {
@@ -4427,7 +4646,7 @@ type UnheldNode struct {
 
 func (x *UnheldNode) Reset() {
 	*x = UnheldNode{}
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4439,7 +4658,7 @@ func (x *UnheldNode) String() string {
 func (*UnheldNode) ProtoMessage() {}
 
 func (x *UnheldNode) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4452,7 +4671,7 @@ func (x *UnheldNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnheldNode.ProtoReflect.Descriptor instead.
 func (*UnheldNode) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *UnheldNode) GetName() string {
@@ -4520,7 +4739,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4532,7 +4751,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4545,7 +4764,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Restart) GetNamespace() string {
@@ -4635,7 +4854,7 @@ type RestartDecision struct {
 
 func (x *RestartDecision) Reset() {
 	*x = RestartDecision{}
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4647,7 +4866,7 @@ func (x *RestartDecision) String() string {
 func (*RestartDecision) ProtoMessage() {}
 
 func (x *RestartDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4660,7 +4879,7 @@ func (x *RestartDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartDecision.ProtoReflect.Descriptor instead.
 func (*RestartDecision) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RestartDecision) GetPodUid() string {
@@ -4744,7 +4963,7 @@ type ExplainRestartRequest struct {
 
 func (x *ExplainRestartRequest) Reset() {
 	*x = ExplainRestartRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4756,7 +4975,7 @@ func (x *ExplainRestartRequest) String() string {
 func (*ExplainRestartRequest) ProtoMessage() {}
 
 func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4769,7 +4988,7 @@ func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRestartRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExplainRestartRequest) GetNamespace() string {
@@ -4811,7 +5030,7 @@ type ExplainRestartResponse struct {
 
 func (x *ExplainRestartResponse) Reset() {
 	*x = ExplainRestartResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4823,7 +5042,7 @@ func (x *ExplainRestartResponse) String() string {
 func (*ExplainRestartResponse) ProtoMessage() {}
 
 func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4836,7 +5055,7 @@ func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartResponse.ProtoReflect.Descriptor instead.
 func (*ExplainRestartResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ExplainRestartResponse) GetNamespace() string {
@@ -4941,7 +5160,7 @@ type GuardedContainer struct {
 
 func (x *GuardedContainer) Reset() {
 	*x = GuardedContainer{}
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4953,7 +5172,7 @@ func (x *GuardedContainer) String() string {
 func (*GuardedContainer) ProtoMessage() {}
 
 func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4966,7 +5185,7 @@ func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardedContainer.ProtoReflect.Descriptor instead.
 func (*GuardedContainer) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *GuardedContainer) GetName() string {
@@ -5035,7 +5254,7 @@ type RestartWorkload struct {
 
 func (x *RestartWorkload) Reset() {
 	*x = RestartWorkload{}
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5047,7 +5266,7 @@ func (x *RestartWorkload) String() string {
 func (*RestartWorkload) ProtoMessage() {}
 
 func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5060,7 +5279,7 @@ func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartWorkload.ProtoReflect.Descriptor instead.
 func (*RestartWorkload) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RestartWorkload) GetName() string {
@@ -5149,7 +5368,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5161,7 +5380,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5174,7 +5393,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RestartGrant) GetPod() string {
@@ -5259,7 +5478,7 @@ type ReleaseRestartsRequest struct {
 
 func (x *ReleaseRestartsRequest) Reset() {
 	*x = ReleaseRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5271,7 +5490,7 @@ func (x *ReleaseRestartsRequest) String() string {
 func (*ReleaseRestartsRequest) ProtoMessage() {}
 
 func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5284,7 +5503,7 @@ func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ReleaseRestartsRequest) GetNamespace() string {
@@ -5313,7 +5532,7 @@ type ReleaseRestartsResponse struct {
 
 func (x *ReleaseRestartsResponse) Reset() {
 	*x = ReleaseRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5325,7 +5544,7 @@ func (x *ReleaseRestartsResponse) String() string {
 func (*ReleaseRestartsResponse) ProtoMessage() {}
 
 func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5338,7 +5557,7 @@ func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ReleaseRestartsResponse) GetWorkload() string {
@@ -5367,7 +5586,7 @@ type FreezeZoneRequest struct {
 
 func (x *FreezeZoneRequest) Reset() {
 	*x = FreezeZoneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5379,7 +5598,7 @@ func (x *FreezeZoneRequest) String() string {
 func (*FreezeZoneRequest) ProtoMessage() {}
 
 func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5392,7 +5611,7 @@ func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneRequest.ProtoReflect.Descriptor instead.
 func (*FreezeZoneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *FreezeZoneRequest) GetZone() string {
@@ -5424,7 +5643,7 @@ type FreezeZoneResponse struct {
 
 func (x *FreezeZoneResponse) Reset() {
 	*x = FreezeZoneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[67]
+	mi := &file_admin_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5436,7 +5655,7 @@ func (x *FreezeZoneResponse) String() string {
 func (*FreezeZoneResponse) ProtoMessage() {}
 
 func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[67]
+	mi := &file_admin_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5449,7 +5668,7 @@ func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneResponse.ProtoReflect.Descriptor instead.
 func (*FreezeZoneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *FreezeZoneResponse) GetKeptPercent() uint32 {
@@ -5656,13 +5875,14 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\tNOT_READY\x10\x01\x12\f\n" +
 	"\bDRAINING\x10\x02\x12\t\n" +
 	"\x05READY\x10\x03\x12\v\n" +
-	"\aSTOPPED\x10\x04\"V\n" +
+	"\aSTOPPED\x10\x04\"r\n" +
 	"\x12ListProxiesRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\x12\x10\n" +
-	"\x03ask\x18\x02 \x01(\bR\x03ask\"p\n" +
+	"\x03ask\x18\x02 \x01(\bR\x03ask\x12\x1a\n" +
+	"\bverdicts\x18\x03 \x01(\bR\bverdicts\"p\n" +
 	"\x13ListProxiesResponse\x12/\n" +
 	"\aproxies\x18\x01 \x03(\v2\x15.sonde.admin.v1.ProxyR\aproxies\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xba\x02\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xf0\x02\n" +
 	"\x05Proxy\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -5673,7 +5893,22 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\vagent_state\x18\a \x01(\v2\x1a.sonde.admin.v1.AgentStateR\n" +
 	"agentState\x12%\n" +
 	"\x0eother_workload\x18\b \x01(\tR\rotherWorkload\x12\x14\n" +
-	"\x05drain\x18\t \x01(\tR\x05drain\"\x87\x02\n" +
+	"\x05drain\x18\t \x01(\tR\x05drain\x124\n" +
+	"\bverdicts\x18\n" +
+	" \x01(\v2\x18.sonde.admin.v1.VerdictsR\bverdicts\"\\\n" +
+	"\bVerdicts\x125\n" +
+	"\x06probes\x18\x01 \x03(\v2\x1d.sonde.admin.v1.ProbeVerdictsR\x06probes\x12\x19\n" +
+	"\bleft_out\x18\x02 \x01(\rR\aleftOut\"\xc4\x01\n" +
+	"\rProbeVerdicts\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x18\n" +
+	"\ainbound\x18\x02 \x01(\tR\ainbound\x12\x14\n" +
+	"\x05probe\x18\x03 \x01(\tR\x05probe\x127\n" +
+	"\achanges\x18\x04 \x03(\v2\x1d.sonde.admin.v1.VerdictChangeR\achanges\x12\x14\n" +
+	"\x05total\x18\x05 \x01(\rR\x05total\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"U\n" +
+	"\rVerdictChange\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\averdict\x18\x02 \x01(\tR\averdict\"\x87\x02\n" +
 	"\n" +
 	"AgentState\x126\n" +
 	"\x05phase\x18\x01 \x01(\x0e2 .sonde.admin.v1.AgentState.PhaseR\x05phase\x120\n" +
@@ -5956,7 +6191,7 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(StrictPort_Kind)(0),                   // 0: sonde.admin.v1.StrictPort.Kind
 	(Endpoint_Health)(0),                   // 1: sonde.admin.v1.Endpoint.Health
@@ -5996,49 +6231,52 @@ var file_admin_v1_admin_proto_goTypes = []any{
 	(*ListProxiesRequest)(nil),             // 35: sonde.admin.v1.ListProxiesRequest
 	(*ListProxiesResponse)(nil),            // 36: sonde.admin.v1.ListProxiesResponse
 	(*Proxy)(nil),                          // 37: sonde.admin.v1.Proxy
-	(*AgentState)(nil),                     // 38: sonde.admin.v1.AgentState
-	(*Agent)(nil),                          // 39: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 40: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 41: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 42: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 43: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 44: sonde.admin.v1.InspectDataplaneResponse
-	(*InspectEnvoyRequest)(nil),            // 45: sonde.admin.v1.InspectEnvoyRequest
-	(*InspectEnvoyPart)(nil),               // 46: sonde.admin.v1.InspectEnvoyPart
-	(*GenerateDataplaneTokenRequest)(nil),  // 47: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 48: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 49: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 50: sonde.admin.v1.GetRotationRequest
-	(*RotateServingCARequest)(nil),         // 51: sonde.admin.v1.RotateServingCARequest
-	(*GetServingRotationRequest)(nil),      // 52: sonde.admin.v1.GetServingRotationRequest
-	(*Rotation)(nil),                       // 53: sonde.admin.v1.Rotation
-	(*WaitingReplica)(nil),                 // 54: sonde.admin.v1.WaitingReplica
-	(*Waiting)(nil),                        // 55: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 56: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 57: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 58: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 59: sonde.admin.v1.HealthChange
-	(*ListRestartsRequest)(nil),            // 60: sonde.admin.v1.ListRestartsRequest
-	(*ListRestartsResponse)(nil),           // 61: sonde.admin.v1.ListRestartsResponse
-	(*RestartRound)(nil),                   // 62: sonde.admin.v1.RestartRound
-	(*UnheldNode)(nil),                     // 63: sonde.admin.v1.UnheldNode
-	(*Restart)(nil),                        // 64: sonde.admin.v1.Restart
-	(*RestartDecision)(nil),                // 65: sonde.admin.v1.RestartDecision
-	(*ExplainRestartRequest)(nil),          // 66: sonde.admin.v1.ExplainRestartRequest
-	(*ExplainRestartResponse)(nil),         // 67: sonde.admin.v1.ExplainRestartResponse
-	(*GuardedContainer)(nil),               // 68: sonde.admin.v1.GuardedContainer
-	(*RestartWorkload)(nil),                // 69: sonde.admin.v1.RestartWorkload
-	(*RestartGrant)(nil),                   // 70: sonde.admin.v1.RestartGrant
-	(*ReleaseRestartsRequest)(nil),         // 71: sonde.admin.v1.ReleaseRestartsRequest
-	(*ReleaseRestartsResponse)(nil),        // 72: sonde.admin.v1.ReleaseRestartsResponse
-	(*FreezeZoneRequest)(nil),              // 73: sonde.admin.v1.FreezeZoneRequest
-	(*FreezeZoneResponse)(nil),             // 74: sonde.admin.v1.FreezeZoneResponse
-	(*timestamppb.Timestamp)(nil),          // 75: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 76: google.protobuf.Duration
+	(*Verdicts)(nil),                       // 38: sonde.admin.v1.Verdicts
+	(*ProbeVerdicts)(nil),                  // 39: sonde.admin.v1.ProbeVerdicts
+	(*VerdictChange)(nil),                  // 40: sonde.admin.v1.VerdictChange
+	(*AgentState)(nil),                     // 41: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 42: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 43: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 44: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 45: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 46: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 47: sonde.admin.v1.InspectDataplaneResponse
+	(*InspectEnvoyRequest)(nil),            // 48: sonde.admin.v1.InspectEnvoyRequest
+	(*InspectEnvoyPart)(nil),               // 49: sonde.admin.v1.InspectEnvoyPart
+	(*GenerateDataplaneTokenRequest)(nil),  // 50: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 51: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 52: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 53: sonde.admin.v1.GetRotationRequest
+	(*RotateServingCARequest)(nil),         // 54: sonde.admin.v1.RotateServingCARequest
+	(*GetServingRotationRequest)(nil),      // 55: sonde.admin.v1.GetServingRotationRequest
+	(*Rotation)(nil),                       // 56: sonde.admin.v1.Rotation
+	(*WaitingReplica)(nil),                 // 57: sonde.admin.v1.WaitingReplica
+	(*Waiting)(nil),                        // 58: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 59: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 60: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 61: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 62: sonde.admin.v1.HealthChange
+	(*ListRestartsRequest)(nil),            // 63: sonde.admin.v1.ListRestartsRequest
+	(*ListRestartsResponse)(nil),           // 64: sonde.admin.v1.ListRestartsResponse
+	(*RestartRound)(nil),                   // 65: sonde.admin.v1.RestartRound
+	(*UnheldNode)(nil),                     // 66: sonde.admin.v1.UnheldNode
+	(*Restart)(nil),                        // 67: sonde.admin.v1.Restart
+	(*RestartDecision)(nil),                // 68: sonde.admin.v1.RestartDecision
+	(*ExplainRestartRequest)(nil),          // 69: sonde.admin.v1.ExplainRestartRequest
+	(*ExplainRestartResponse)(nil),         // 70: sonde.admin.v1.ExplainRestartResponse
+	(*GuardedContainer)(nil),               // 71: sonde.admin.v1.GuardedContainer
+	(*RestartWorkload)(nil),                // 72: sonde.admin.v1.RestartWorkload
+	(*RestartGrant)(nil),                   // 73: sonde.admin.v1.RestartGrant
+	(*ReleaseRestartsRequest)(nil),         // 74: sonde.admin.v1.ReleaseRestartsRequest
+	(*ReleaseRestartsResponse)(nil),        // 75: sonde.admin.v1.ReleaseRestartsResponse
+	(*FreezeZoneRequest)(nil),              // 76: sonde.admin.v1.FreezeZoneRequest
+	(*FreezeZoneResponse)(nil),             // 77: sonde.admin.v1.FreezeZoneResponse
+	(*timestamppb.Timestamp)(nil),          // 78: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 79: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
 	9,   // 0: sonde.admin.v1.CheckStrictResponse.meshes:type_name -> sonde.admin.v1.StrictMesh
-	75,  // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
+	78,  // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
 	10,  // 2: sonde.admin.v1.StrictMesh.ports:type_name -> sonde.admin.v1.StrictPort
 	13,  // 3: sonde.admin.v1.StrictMesh.gaps:type_name -> sonde.admin.v1.StrictGap
 	0,   // 4: sonde.admin.v1.StrictPort.kind:type_name -> sonde.admin.v1.StrictPort.Kind
@@ -6046,127 +6284,131 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	12,  // 6: sonde.admin.v1.StrictPort.others:type_name -> sonde.admin.v1.StrictTally
 	12,  // 7: sonde.admin.v1.StrictPort.probes:type_name -> sonde.admin.v1.StrictTally
 	12,  // 8: sonde.admin.v1.StrictSource.tally:type_name -> sonde.admin.v1.StrictTally
-	75,  // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
-	75,  // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
+	78,  // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
+	78,  // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
 	16,  // 11: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	75,  // 12: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
+	78,  // 12: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
 	14,  // 13: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
 	21,  // 14: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
 	15,  // 15: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	75,  // 16: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	78,  // 16: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
 	14,  // 17: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
 	24,  // 18: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
 	15,  // 19: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
 	26,  // 20: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
 	25,  // 21: sonde.admin.v1.Dataplane.outbounds:type_name -> sonde.admin.v1.OutboundHealth
 	1,   // 22: sonde.admin.v1.OutboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	75,  // 23: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
+	78,  // 23: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
 	1,   // 24: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	75,  // 25: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
+	78,  // 25: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
 	14,  // 26: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
 	29,  // 27: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
 	15,  // 28: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
 	34,  // 29: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	75,  // 30: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
+	78,  // 30: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
 	14,  // 31: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
 	32,  // 32: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
 	15,  // 33: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
 	33,  // 34: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
 	1,   // 35: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	75,  // 36: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	78,  // 36: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
 	14,  // 37: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
 	37,  // 38: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
 	15,  // 39: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	39,  // 40: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	40,  // 41: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	38,  // 42: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
-	2,   // 43: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	75,  // 44: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	75,  // 45: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	75,  // 46: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	75,  // 47: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	41,  // 48: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	42,  // 49: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	75,  // 50: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	76,  // 51: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	75,  // 52: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	3,   // 53: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	55,  // 54: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	54,  // 55: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
-	55,  // 56: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
-	75,  // 57: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	58,  // 58: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
-	4,   // 59: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	75,  // 60: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	76,  // 61: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	59,  // 62: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	75,  // 63: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
-	4,   // 64: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	64,  // 65: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
-	62,  // 66: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
-	15,  // 67: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
-	75,  // 68: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
-	63,  // 69: sonde.admin.v1.RestartRound.unheld:type_name -> sonde.admin.v1.UnheldNode
-	75,  // 70: sonde.admin.v1.UnheldNode.last:type_name -> google.protobuf.Timestamp
-	5,   // 71: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
-	75,  // 72: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
-	65,  // 73: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
-	38,  // 74: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
-	68,  // 75: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
-	69,  // 76: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
-	62,  // 77: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
-	6,   // 78: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
-	75,  // 79: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
-	64,  // 80: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
-	70,  // 81: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
-	75,  // 82: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
-	75,  // 83: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
-	75,  // 84: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
-	75,  // 85: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
-	75,  // 86: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
-	19,  // 87: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	22,  // 88: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	27,  // 89: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	30,  // 90: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	35,  // 91: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	43,  // 92: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	45,  // 93: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	47,  // 94: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	49,  // 95: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	50,  // 96: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	51,  // 97: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
-	52,  // 98: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
-	17,  // 99: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	60,  // 100: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
-	66,  // 101: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
-	71,  // 102: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
-	73,  // 103: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
-	7,   // 104: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
-	56,  // 105: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	20,  // 106: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	23,  // 107: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	28,  // 108: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	31,  // 109: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	36,  // 110: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	44,  // 111: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	46,  // 112: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	48,  // 113: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	53,  // 114: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	53,  // 115: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	53,  // 116: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
-	53,  // 117: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
-	18,  // 118: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	61,  // 119: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
-	67,  // 120: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
-	72,  // 121: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
-	74,  // 122: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
-	8,   // 123: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
-	57,  // 124: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	106, // [106:125] is the sub-list for method output_type
-	87,  // [87:106] is the sub-list for method input_type
-	87,  // [87:87] is the sub-list for extension type_name
-	87,  // [87:87] is the sub-list for extension extendee
-	0,   // [0:87] is the sub-list for field type_name
+	42,  // 40: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	43,  // 41: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	41,  // 42: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	38,  // 43: sonde.admin.v1.Proxy.verdicts:type_name -> sonde.admin.v1.Verdicts
+	39,  // 44: sonde.admin.v1.Verdicts.probes:type_name -> sonde.admin.v1.ProbeVerdicts
+	40,  // 45: sonde.admin.v1.ProbeVerdicts.changes:type_name -> sonde.admin.v1.VerdictChange
+	78,  // 46: sonde.admin.v1.VerdictChange.at:type_name -> google.protobuf.Timestamp
+	2,   // 47: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
+	78,  // 48: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	78,  // 49: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	78,  // 50: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	78,  // 51: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	44,  // 52: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	45,  // 53: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	78,  // 54: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	79,  // 55: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	78,  // 56: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	3,   // 57: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
+	58,  // 58: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	57,  // 59: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
+	58,  // 60: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
+	78,  // 61: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	61,  // 62: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	4,   // 63: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	78,  // 64: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	79,  // 65: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	62,  // 66: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	78,  // 67: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	4,   // 68: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	67,  // 69: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
+	65,  // 70: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
+	15,  // 71: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
+	78,  // 72: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
+	66,  // 73: sonde.admin.v1.RestartRound.unheld:type_name -> sonde.admin.v1.UnheldNode
+	78,  // 74: sonde.admin.v1.UnheldNode.last:type_name -> google.protobuf.Timestamp
+	5,   // 75: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
+	78,  // 76: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
+	68,  // 77: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
+	41,  // 78: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
+	71,  // 79: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
+	72,  // 80: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
+	65,  // 81: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
+	6,   // 82: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
+	78,  // 83: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
+	67,  // 84: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
+	73,  // 85: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
+	78,  // 86: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
+	78,  // 87: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
+	78,  // 88: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
+	78,  // 89: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
+	78,  // 90: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
+	19,  // 91: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	22,  // 92: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	27,  // 93: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	30,  // 94: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	35,  // 95: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	46,  // 96: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	48,  // 97: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	50,  // 98: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	52,  // 99: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	53,  // 100: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	54,  // 101: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	55,  // 102: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	17,  // 103: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	63,  // 104: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
+	69,  // 105: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
+	74,  // 106: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
+	76,  // 107: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
+	7,   // 108: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
+	59,  // 109: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	20,  // 110: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	23,  // 111: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	28,  // 112: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	31,  // 113: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	36,  // 114: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	47,  // 115: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	49,  // 116: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	51,  // 117: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	56,  // 118: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	56,  // 119: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	56,  // 120: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	56,  // 121: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	18,  // 122: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	64,  // 123: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
+	70,  // 124: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
+	75,  // 125: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
+	77,  // 126: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
+	8,   // 127: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
+	60,  // 128: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	110, // [110:129] is the sub-list for method output_type
+	91,  // [91:110] is the sub-list for method input_type
+	91,  // [91:91] is the sub-list for extension type_name
+	91,  // [91:91] is the sub-list for extension extendee
+	0,   // [0:91] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -6180,7 +6422,7 @@ func file_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   68,
+			NumMessages:   71,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

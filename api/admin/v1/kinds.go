@@ -4,6 +4,9 @@ package adminv1
 // MaxListed is the maximum number of entries in one response. A longer list says how many entries it leaves out.
 const MaxListed = 5000
 
+// MaxListedProbes is the maximum number of probes of all proxies in one response.
+const MaxListedProbes = 20_000
+
 // Kind is a kind of configuration of a proxy, in InspectDataplaneRequest and TypeStatus.
 type Kind string
 

@@ -25,6 +25,67 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type VerdictChange_Verdict int32
+
+const (
+	VerdictChange_VERDICT_UNSPECIFIED VerdictChange_Verdict = 0
+	VerdictChange_SUCCESS             VerdictChange_Verdict = 1
+	// The check passed with a warning.
+	VerdictChange_WARNING VerdictChange_Verdict = 2
+	VerdictChange_FAILURE VerdictChange_Verdict = 3
+	// The check had no verdict: the kubelet discards it.
+	VerdictChange_ERRORED VerdictChange_Verdict = 4
+	// The check failed, and the kubelet did not receive the failure: the probe is guarded.
+	VerdictChange_HELD VerdictChange_Verdict = 5
+)
+
+// Enum value maps for VerdictChange_Verdict.
+var (
+	VerdictChange_Verdict_name = map[int32]string{
+		0: "VERDICT_UNSPECIFIED",
+		1: "SUCCESS",
+		2: "WARNING",
+		3: "FAILURE",
+		4: "ERRORED",
+		5: "HELD",
+	}
+	VerdictChange_Verdict_value = map[string]int32{
+		"VERDICT_UNSPECIFIED": 0,
+		"SUCCESS":             1,
+		"WARNING":             2,
+		"FAILURE":             3,
+		"ERRORED":             4,
+		"HELD":                5,
+	}
+)
+
+func (x VerdictChange_Verdict) Enum() *VerdictChange_Verdict {
+	p := new(VerdictChange_Verdict)
+	*p = x
+	return p
+}
+
+func (x VerdictChange_Verdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VerdictChange_Verdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_agent_v1_agent_proto_enumTypes[0].Descriptor()
+}
+
+func (VerdictChange_Verdict) Type() protoreflect.EnumType {
+	return &file_agent_v1_agent_proto_enumTypes[0]
+}
+
+func (x VerdictChange_Verdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VerdictChange_Verdict.Descriptor instead.
+func (VerdictChange_Verdict) EnumDescriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11, 0}
+}
+
 type PlaintextInbound_Kind int32
 
 const (
@@ -61,11 +122,11 @@ func (x PlaintextInbound_Kind) String() string {
 }
 
 func (PlaintextInbound_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_agent_v1_agent_proto_enumTypes[0].Descriptor()
+	return file_agent_v1_agent_proto_enumTypes[1].Descriptor()
 }
 
 func (PlaintextInbound_Kind) Type() protoreflect.EnumType {
-	return &file_agent_v1_agent_proto_enumTypes[0]
+	return &file_agent_v1_agent_proto_enumTypes[1]
 }
 
 func (x PlaintextInbound_Kind) Number() protoreflect.EnumNumber {
@@ -74,7 +135,7 @@ func (x PlaintextInbound_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PlaintextInbound_Kind.Descriptor instead.
 func (PlaintextInbound_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13, 0}
 }
 
 type Restarts_Mode int32
@@ -113,11 +174,11 @@ func (x Restarts_Mode) String() string {
 }
 
 func (Restarts_Mode) Descriptor() protoreflect.EnumDescriptor {
-	return file_agent_v1_agent_proto_enumTypes[1].Descriptor()
+	return file_agent_v1_agent_proto_enumTypes[2].Descriptor()
 }
 
 func (Restarts_Mode) Type() protoreflect.EnumType {
-	return &file_agent_v1_agent_proto_enumTypes[1]
+	return &file_agent_v1_agent_proto_enumTypes[2]
 }
 
 func (x Restarts_Mode) Number() protoreflect.EnumNumber {
@@ -126,7 +187,7 @@ func (x Restarts_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restarts_Mode.Descriptor instead.
 func (Restarts_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 0}
 }
 
 type Restarts_Hold int32
@@ -165,11 +226,11 @@ func (x Restarts_Hold) String() string {
 }
 
 func (Restarts_Hold) Descriptor() protoreflect.EnumDescriptor {
-	return file_agent_v1_agent_proto_enumTypes[2].Descriptor()
+	return file_agent_v1_agent_proto_enumTypes[3].Descriptor()
 }
 
 func (Restarts_Hold) Type() protoreflect.EnumType {
-	return &file_agent_v1_agent_proto_enumTypes[2]
+	return &file_agent_v1_agent_proto_enumTypes[3]
 }
 
 func (x Restarts_Hold) Number() protoreflect.EnumNumber {
@@ -178,7 +239,7 @@ func (x Restarts_Hold) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restarts_Hold.Descriptor instead.
 func (Restarts_Hold) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28, 1}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 1}
 }
 
 type WhenAway_Policy int32
@@ -217,11 +278,11 @@ func (x WhenAway_Policy) String() string {
 }
 
 func (WhenAway_Policy) Descriptor() protoreflect.EnumDescriptor {
-	return file_agent_v1_agent_proto_enumTypes[3].Descriptor()
+	return file_agent_v1_agent_proto_enumTypes[4].Descriptor()
 }
 
 func (WhenAway_Policy) Type() protoreflect.EnumType {
-	return &file_agent_v1_agent_proto_enumTypes[3]
+	return &file_agent_v1_agent_proto_enumTypes[4]
 }
 
 func (x WhenAway_Policy) Number() protoreflect.EnumNumber {
@@ -230,7 +291,7 @@ func (x WhenAway_Policy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WhenAway_Policy.Descriptor instead.
 func (WhenAway_Policy) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33, 0}
 }
 
 // Version of a program.
@@ -785,6 +846,7 @@ type AgentMessage struct {
 	//	*AgentMessage_EnvoyState
 	//	*AgentMessage_Pong
 	//	*AgentMessage_Refusals
+	//	*AgentMessage_Verdicts
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -926,6 +988,15 @@ func (x *AgentMessage) GetRefusals() *Refusals {
 	return nil
 }
 
+func (x *AgentMessage) GetVerdicts() *Verdicts {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Verdicts); ok {
+			return x.Verdicts
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -989,6 +1060,12 @@ type AgentMessage_Refusals struct {
 	Refusals *Refusals `protobuf:"bytes,11,opt,name=refusals,proto3,oneof"`
 }
 
+type AgentMessage_Verdicts struct {
+	// Verdicts of probes, for control planes with the feature "verdicts": all of them, when a session begins and after
+	// each change, at most once per second.
+	Verdicts *Verdicts `protobuf:"bytes,12,opt,name=verdicts,proto3,oneof"`
+}
+
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
 
 func (*AgentMessage_Draining) isAgentMessage_Message() {}
@@ -1011,6 +1088,209 @@ func (*AgentMessage_Pong) isAgentMessage_Message() {}
 
 func (*AgentMessage_Refusals) isAgentMessage_Message() {}
 
+func (*AgentMessage_Verdicts) isAgentMessage_Message() {}
+
+// Verdicts are the verdicts of the probes that the agent answers for the kubelet, or makes where there is no kubelet.
+type Verdicts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 60. If the agent has more probes, the ones that do not succeed come first.
+	Probes []*ProbeVerdicts `protobuf:"bytes,1,rep,name=probes,proto3" json:"probes,omitempty"`
+	// Number of probes that are not listed.
+	LeftOut       uint32 `protobuf:"varint,2,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Verdicts) Reset() {
+	*x = Verdicts{}
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verdicts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verdicts) ProtoMessage() {}
+
+func (x *Verdicts) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
+func (*Verdicts) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Verdicts) GetProbes() []*ProbeVerdicts {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+func (x *Verdicts) GetLeftOut() uint32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// ProbeVerdicts are the verdicts of one probe since the agent started.
+type ProbeVerdicts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the container; empty for the serviceProbe of an inbound.
+	Container string `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// ip:port, as in ServiceProbe; empty for the probe of a container.
+	Inbound string `protobuf:"bytes,2,opt,name=inbound,proto3" json:"inbound,omitempty"`
+	// startup, liveness or readiness.
+	Probe string `protobuf:"bytes,3,opt,name=probe,proto3" json:"probe,omitempty"`
+	// The latest changes, oldest first: at most 10. The last one is current. Without a change, the probe has not been
+	// checked since the agent started.
+	Changes []*VerdictChange `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Number of changes since the agent started. The first change is the first verdict, which may be older than the agent.
+	Total uint32 `protobuf:"varint,5,opt,name=total,proto3" json:"total,omitempty"`
+	// Why the last check did not succeed, in the kubelet's words, without text of the application. At most 128 bytes.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeVerdicts) Reset() {
+	*x = ProbeVerdicts{}
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeVerdicts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeVerdicts) ProtoMessage() {}
+
+func (x *ProbeVerdicts) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeVerdicts.ProtoReflect.Descriptor instead.
+func (*ProbeVerdicts) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ProbeVerdicts) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ProbeVerdicts) GetInbound() string {
+	if x != nil {
+		return x.Inbound
+	}
+	return ""
+}
+
+func (x *ProbeVerdicts) GetProbe() string {
+	if x != nil {
+		return x.Probe
+	}
+	return ""
+}
+
+func (x *ProbeVerdicts) GetChanges() []*VerdictChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *ProbeVerdicts) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *ProbeVerdicts) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// VerdictChange says that the verdict of a probe changed.
+type VerdictChange struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Verdict VerdictChange_Verdict  `protobuf:"varint,1,opt,name=verdict,proto3,enum=sonde.agent.v1.VerdictChange_Verdict" json:"verdict,omitempty"`
+	// How long ago, by the agent's monotonic clock.
+	Ago           *durationpb.Duration `protobuf:"bytes,2,opt,name=ago,proto3" json:"ago,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerdictChange) Reset() {
+	*x = VerdictChange{}
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerdictChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerdictChange) ProtoMessage() {}
+
+func (x *VerdictChange) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerdictChange.ProtoReflect.Descriptor instead.
+func (*VerdictChange) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *VerdictChange) GetVerdict() VerdictChange_Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return VerdictChange_VERDICT_UNSPECIFIED
+}
+
+func (x *VerdictChange) GetAgo() *durationpb.Duration {
+	if x != nil {
+		return x.Ago
+	}
+	return nil
+}
+
 // Plaintext is the traffic since the agent's start that Envoy accepted in mode PERMISSIVE and would reject in mode
 // STRICT.
 type Plaintext struct {
@@ -1025,7 +1305,7 @@ type Plaintext struct {
 
 func (x *Plaintext) Reset() {
 	*x = Plaintext{}
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1317,7 @@ func (x *Plaintext) String() string {
 func (*Plaintext) ProtoMessage() {}
 
 func (x *Plaintext) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1330,7 @@ func (x *Plaintext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plaintext.ProtoReflect.Descriptor instead.
 func (*Plaintext) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Plaintext) GetInbounds() []*PlaintextInbound {
@@ -1087,7 +1367,7 @@ type PlaintextInbound struct {
 
 func (x *PlaintextInbound) Reset() {
 	*x = PlaintextInbound{}
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1379,7 @@ func (x *PlaintextInbound) String() string {
 func (*PlaintextInbound) ProtoMessage() {}
 
 func (x *PlaintextInbound) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1392,7 @@ func (x *PlaintextInbound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaintextInbound.ProtoReflect.Descriptor instead.
 func (*PlaintextInbound) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlaintextInbound) GetPort() uint32 {
@@ -1168,7 +1448,7 @@ type PlaintextSource struct {
 
 func (x *PlaintextSource) Reset() {
 	*x = PlaintextSource{}
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1460,7 @@ func (x *PlaintextSource) String() string {
 func (*PlaintextSource) ProtoMessage() {}
 
 func (x *PlaintextSource) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1473,7 @@ func (x *PlaintextSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaintextSource.ProtoReflect.Descriptor instead.
 func (*PlaintextSource) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlaintextSource) GetAddress() string {
@@ -1224,7 +1504,7 @@ type PlaintextTally struct {
 
 func (x *PlaintextTally) Reset() {
 	*x = PlaintextTally{}
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1516,7 @@ func (x *PlaintextTally) String() string {
 func (*PlaintextTally) ProtoMessage() {}
 
 func (x *PlaintextTally) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1529,7 @@ func (x *PlaintextTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaintextTally.ProtoReflect.Descriptor instead.
 func (*PlaintextTally) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlaintextTally) GetCount() uint64 {
@@ -1296,7 +1576,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1588,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1601,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Liveness) GetHeld() []*HeldLiveness {
@@ -1366,7 +1646,7 @@ type HeldLiveness struct {
 
 func (x *HeldLiveness) Reset() {
 	*x = HeldLiveness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +1658,7 @@ func (x *HeldLiveness) String() string {
 func (*HeldLiveness) ProtoMessage() {}
 
 func (x *HeldLiveness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +1671,7 @@ func (x *HeldLiveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldLiveness.ProtoReflect.Descriptor instead.
 func (*HeldLiveness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HeldLiveness) GetContainer() string {
@@ -1441,7 +1721,7 @@ type EnvoyState struct {
 
 func (x *EnvoyState) Reset() {
 	*x = EnvoyState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1733,7 @@ func (x *EnvoyState) String() string {
 func (*EnvoyState) ProtoMessage() {}
 
 func (x *EnvoyState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1746,7 @@ func (x *EnvoyState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnvoyState.ProtoReflect.Descriptor instead.
 func (*EnvoyState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EnvoyState) GetDown() string {
@@ -1487,7 +1767,7 @@ type Refusals struct {
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1779,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1792,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Refusals) GetRefusals() []*Refusal {
@@ -1537,7 +1817,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1829,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1842,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Refusal) GetCause() string {
@@ -1597,7 +1877,7 @@ type Readiness struct {
 
 func (x *Readiness) Reset() {
 	*x = Readiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1889,7 @@ func (x *Readiness) String() string {
 func (*Readiness) ProtoMessage() {}
 
 func (x *Readiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1902,7 @@ func (x *Readiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Readiness.ProtoReflect.Descriptor instead.
 func (*Readiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Readiness) GetInbounds() []*InboundReadiness {
@@ -1648,7 +1928,7 @@ type InboundReadiness struct {
 
 func (x *InboundReadiness) Reset() {
 	*x = InboundReadiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1940,7 @@ func (x *InboundReadiness) String() string {
 func (*InboundReadiness) ProtoMessage() {}
 
 func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1953,7 @@ func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundReadiness.ProtoReflect.Descriptor instead.
 func (*InboundReadiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *InboundReadiness) GetInbound() string {
@@ -1714,7 +1994,7 @@ type ProbeFailures struct {
 
 func (x *ProbeFailures) Reset() {
 	*x = ProbeFailures{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +2006,7 @@ func (x *ProbeFailures) String() string {
 func (*ProbeFailures) ProtoMessage() {}
 
 func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +2019,7 @@ func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailures.ProtoReflect.Descriptor instead.
 func (*ProbeFailures) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ProbeFailures) GetFailures() []*ProbeFailure {
@@ -1770,7 +2050,7 @@ type ProbeFailure struct {
 
 func (x *ProbeFailure) Reset() {
 	*x = ProbeFailure{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +2062,7 @@ func (x *ProbeFailure) String() string {
 func (*ProbeFailure) ProtoMessage() {}
 
 func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +2075,7 @@ func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailure.ProtoReflect.Descriptor instead.
 func (*ProbeFailure) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ProbeFailure) GetContainer() string {
@@ -1860,7 +2140,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1872,7 +2152,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1885,7 +2165,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Hello) GetVersion() *Version {
@@ -1941,7 +2221,7 @@ type SessionNumber struct {
 
 func (x *SessionNumber) Reset() {
 	*x = SessionNumber{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2233,7 @@ func (x *SessionNumber) String() string {
 func (*SessionNumber) ProtoMessage() {}
 
 func (x *SessionNumber) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2246,7 @@ func (x *SessionNumber) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionNumber.ProtoReflect.Descriptor instead.
 func (*SessionNumber) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SessionNumber) GetStarted() *timestamppb.Timestamp {
@@ -1992,7 +2272,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2004,7 +2284,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2017,7 +2297,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 // Draining announces the end of the proxy: it must get no new traffic.
@@ -2029,7 +2309,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2321,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2334,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 type ControlMessage struct {
@@ -2084,7 +2364,7 @@ type ControlMessage struct {
 
 func (x *ControlMessage) Reset() {
 	*x = ControlMessage{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2376,7 @@ func (x *ControlMessage) String() string {
 func (*ControlMessage) ProtoMessage() {}
 
 func (x *ControlMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2389,7 @@ func (x *ControlMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlMessage.ProtoReflect.Descriptor instead.
 func (*ControlMessage) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ControlMessage) GetMessage() isControlMessage_Message {
@@ -2395,7 +2675,7 @@ type AskPlaintext struct {
 
 func (x *AskPlaintext) Reset() {
 	*x = AskPlaintext{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2407,7 +2687,7 @@ func (x *AskPlaintext) String() string {
 func (*AskPlaintext) ProtoMessage() {}
 
 func (x *AskPlaintext) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2420,7 +2700,7 @@ func (x *AskPlaintext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPlaintext.ProtoReflect.Descriptor instead.
 func (*AskPlaintext) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 // Restarts decides which failures of guarded liveness probes the kubelet receives.
@@ -2438,7 +2718,7 @@ type Restarts struct {
 
 func (x *Restarts) Reset() {
 	*x = Restarts{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2730,7 @@ func (x *Restarts) String() string {
 func (*Restarts) ProtoMessage() {}
 
 func (x *Restarts) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2743,7 @@ func (x *Restarts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restarts.ProtoReflect.Descriptor instead.
 func (*Restarts) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Restarts) GetMode() Restarts_Mode {
@@ -2510,7 +2790,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2802,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2815,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RestartGrant) GetName() string {
@@ -2583,7 +2863,7 @@ type WhenAway struct {
 
 func (x *WhenAway) Reset() {
 	*x = WhenAway{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +2875,7 @@ func (x *WhenAway) String() string {
 func (*WhenAway) ProtoMessage() {}
 
 func (x *WhenAway) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +2888,7 @@ func (x *WhenAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhenAway.ProtoReflect.Descriptor instead.
 func (*WhenAway) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WhenAway) GetPolicy() WhenAway_Policy {
@@ -2659,7 +2939,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2671,7 +2951,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2684,7 +2964,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Endpoints) GetReady() bool {
@@ -2714,7 +2994,7 @@ type ServiceProbes struct {
 
 func (x *ServiceProbes) Reset() {
 	*x = ServiceProbes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2726,7 +3006,7 @@ func (x *ServiceProbes) String() string {
 func (*ServiceProbes) ProtoMessage() {}
 
 func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2739,7 +3019,7 @@ func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbes.ProtoReflect.Descriptor instead.
 func (*ServiceProbes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ServiceProbes) GetProbes() []*ServiceProbe {
@@ -2783,7 +3063,7 @@ type ServiceProbe struct {
 
 func (x *ServiceProbe) Reset() {
 	*x = ServiceProbe{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +3075,7 @@ func (x *ServiceProbe) String() string {
 func (*ServiceProbe) ProtoMessage() {}
 
 func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +3088,7 @@ func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe.ProtoReflect.Descriptor instead.
 func (*ServiceProbe) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ServiceProbe) GetInbound() string {
@@ -2926,7 +3206,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3218,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3231,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -2976,7 +3256,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2988,7 +3268,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3001,7 +3281,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 type Ping struct {
@@ -3012,7 +3292,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3024,7 +3304,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3037,7 +3317,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 // Duplicate is another process with this proxy's credentials.
@@ -3051,7 +3331,7 @@ type Duplicate struct {
 
 func (x *Duplicate) Reset() {
 	*x = Duplicate{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3063,7 +3343,7 @@ func (x *Duplicate) String() string {
 func (*Duplicate) ProtoMessage() {}
 
 func (x *Duplicate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3076,7 +3356,7 @@ func (x *Duplicate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Duplicate.ProtoReflect.Descriptor instead.
 func (*Duplicate) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Duplicate) GetAddress() string {
@@ -3094,7 +3374,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +3386,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3119,7 +3399,7 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 // Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the
@@ -3135,7 +3415,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3147,7 +3427,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3160,7 +3440,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -3190,7 +3470,7 @@ type Outbounds struct {
 
 func (x *Outbounds) Reset() {
 	*x = Outbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3482,7 @@ func (x *Outbounds) String() string {
 func (*Outbounds) ProtoMessage() {}
 
 func (x *Outbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3495,7 @@ func (x *Outbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outbounds.ProtoReflect.Descriptor instead.
 func (*Outbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Outbounds) GetAccepted() bool {
@@ -3250,7 +3530,7 @@ type DrainState struct {
 
 func (x *DrainState) Reset() {
 	*x = DrainState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3542,7 @@ func (x *DrainState) String() string {
 func (*DrainState) ProtoMessage() {}
 
 func (x *DrainState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3555,7 @@ func (x *DrainState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainState.ProtoReflect.Descriptor instead.
 func (*DrainState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DrainState) GetTerminating() bool {
@@ -3321,7 +3601,7 @@ type Probes struct {
 
 func (x *Probes) Reset() {
 	*x = Probes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3613,7 @@ func (x *Probes) String() string {
 func (*Probes) ProtoMessage() {}
 
 func (x *Probes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3626,7 @@ func (x *Probes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probes.ProtoReflect.Descriptor instead.
 func (*Probes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Probes) GetHttp() string {
@@ -3386,7 +3666,7 @@ type ProbePath struct {
 
 func (x *ProbePath) Reset() {
 	*x = ProbePath{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3398,7 +3678,7 @@ func (x *ProbePath) String() string {
 func (*ProbePath) ProtoMessage() {}
 
 func (x *ProbePath) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3411,7 +3691,7 @@ func (x *ProbePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePath.ProtoReflect.Descriptor instead.
 func (*ProbePath) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ProbePath) GetPath() string {
@@ -3462,7 +3742,7 @@ type ProbePort struct {
 
 func (x *ProbePort) Reset() {
 	*x = ProbePort{}
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3474,7 +3754,7 @@ func (x *ProbePort) String() string {
 func (*ProbePort) ProtoMessage() {}
 
 func (x *ProbePort) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3487,7 +3767,7 @@ func (x *ProbePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
 func (*ProbePort) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ProbePort) GetAddress() string {
@@ -3537,7 +3817,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3549,7 +3829,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3562,7 +3842,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Query) GetId() string {
@@ -3593,7 +3873,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3605,7 +3885,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3618,7 +3898,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AnswerPart) GetQuery() string {
@@ -3650,7 +3930,7 @@ type AnswerReceipt struct {
 
 func (x *AnswerReceipt) Reset() {
 	*x = AnswerReceipt{}
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3662,7 +3942,7 @@ func (x *AnswerReceipt) String() string {
 func (*AnswerReceipt) ProtoMessage() {}
 
 func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3675,7 +3955,7 @@ func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
 func (*AnswerReceipt) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 // HTTPGet sends a GET request.
@@ -3693,7 +3973,7 @@ type ServiceProbe_HTTPGet struct {
 
 func (x *ServiceProbe_HTTPGet) Reset() {
 	*x = ServiceProbe_HTTPGet{}
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3705,7 +3985,7 @@ func (x *ServiceProbe_HTTPGet) String() string {
 func (*ServiceProbe_HTTPGet) ProtoMessage() {}
 
 func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3718,7 +3998,7 @@ func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_HTTPGet.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_HTTPGet) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36, 0}
 }
 
 func (x *ServiceProbe_HTTPGet) GetPath() string {
@@ -3760,7 +4040,7 @@ type ServiceProbe_Header struct {
 
 func (x *ServiceProbe_Header) Reset() {
 	*x = ServiceProbe_Header{}
-	mi := &file_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3772,7 +4052,7 @@ func (x *ServiceProbe_Header) String() string {
 func (*ServiceProbe_Header) ProtoMessage() {}
 
 func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3785,7 +4065,7 @@ func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_Header.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_Header) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33, 1}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36, 1}
 }
 
 func (x *ServiceProbe_Header) GetName() string {
@@ -3811,7 +4091,7 @@ type ServiceProbe_TCPSocket struct {
 
 func (x *ServiceProbe_TCPSocket) Reset() {
 	*x = ServiceProbe_TCPSocket{}
-	mi := &file_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3823,7 +4103,7 @@ func (x *ServiceProbe_TCPSocket) String() string {
 func (*ServiceProbe_TCPSocket) ProtoMessage() {}
 
 func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3836,7 +4116,7 @@ func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_TCPSocket.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33, 2}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36, 2}
 }
 
 // GRPC calls grpc.health.v1.Health.
@@ -3851,7 +4131,7 @@ type ServiceProbe_GRPC struct {
 
 func (x *ServiceProbe_GRPC) Reset() {
 	*x = ServiceProbe_GRPC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3863,7 +4143,7 @@ func (x *ServiceProbe_GRPC) String() string {
 func (*ServiceProbe_GRPC) ProtoMessage() {}
 
 func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3876,7 +4156,7 @@ func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_GRPC.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_GRPC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33, 3}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36, 3}
 }
 
 func (x *ServiceProbe_GRPC) GetService() string {
@@ -3936,7 +4216,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x0eleaf_not_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fleafNotAfter\x12!\n" +
 	"\fbundle_epoch\x18\x05 \x01(\x03R\vbundleEpoch\x12\"\n" +
 	"\rserving_ca_id\x18\x06 \x01(\tR\vservingCaId\x12(\n" +
-	"\x10serving_ca_epoch\x18\a \x01(\x03R\x0eservingCaEpoch\"\xfe\x04\n" +
+	"\x10serving_ca_epoch\x18\a \x01(\x03R\x0eservingCaEpoch\"\xb6\x05\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
@@ -3950,8 +4230,29 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"envoyState\x12*\n" +
 	"\x04pong\x18\n" +
 	" \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pong\x126\n" +
-	"\brefusals\x18\v \x01(\v2\x18.sonde.agent.v1.RefusalsH\x00R\brefusalsB\t\n" +
-	"\amessage\"_\n" +
+	"\brefusals\x18\v \x01(\v2\x18.sonde.agent.v1.RefusalsH\x00R\brefusals\x126\n" +
+	"\bverdicts\x18\f \x01(\v2\x18.sonde.agent.v1.VerdictsH\x00R\bverdictsB\t\n" +
+	"\amessage\"\\\n" +
+	"\bVerdicts\x125\n" +
+	"\x06probes\x18\x01 \x03(\v2\x1d.sonde.agent.v1.ProbeVerdictsR\x06probes\x12\x19\n" +
+	"\bleft_out\x18\x02 \x01(\rR\aleftOut\"\xc4\x01\n" +
+	"\rProbeVerdicts\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x18\n" +
+	"\ainbound\x18\x02 \x01(\tR\ainbound\x12\x14\n" +
+	"\x05probe\x18\x03 \x01(\tR\x05probe\x127\n" +
+	"\achanges\x18\x04 \x03(\v2\x1d.sonde.agent.v1.VerdictChangeR\achanges\x12\x14\n" +
+	"\x05total\x18\x05 \x01(\rR\x05total\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xdf\x01\n" +
+	"\rVerdictChange\x12?\n" +
+	"\averdict\x18\x01 \x01(\x0e2%.sonde.agent.v1.VerdictChange.VerdictR\averdict\x12+\n" +
+	"\x03ago\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ago\"`\n" +
+	"\aVerdict\x12\x17\n" +
+	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aSUCCESS\x10\x01\x12\v\n" +
+	"\aWARNING\x10\x02\x12\v\n" +
+	"\aFAILURE\x10\x03\x12\v\n" +
+	"\aERRORED\x10\x04\x12\b\n" +
+	"\x04HELD\x10\x05\"_\n" +
 	"\tPlaintext\x12<\n" +
 	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.PlaintextInboundR\binbounds\x12\x14\n" +
 	"\x05asked\x18\x02 \x01(\bR\x05asked\"\xe4\x02\n" +
@@ -4172,149 +4473,158 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_agent_v1_agent_proto_goTypes = []any{
-	(PlaintextInbound_Kind)(0),     // 0: sonde.agent.v1.PlaintextInbound.Kind
-	(Restarts_Mode)(0),             // 1: sonde.agent.v1.Restarts.Mode
-	(Restarts_Hold)(0),             // 2: sonde.agent.v1.Restarts.Hold
-	(WhenAway_Policy)(0),           // 3: sonde.agent.v1.WhenAway.Policy
-	(*Version)(nil),                // 4: sonde.agent.v1.Version
-	(*JoinRequest)(nil),            // 5: sonde.agent.v1.JoinRequest
-	(*JoinResponse)(nil),           // 6: sonde.agent.v1.JoinResponse
-	(*RenewRequest)(nil),           // 7: sonde.agent.v1.RenewRequest
-	(*RenewResponse)(nil),          // 8: sonde.agent.v1.RenewResponse
-	(*Identity)(nil),               // 9: sonde.agent.v1.Identity
-	(*Bundle)(nil),                 // 10: sonde.agent.v1.Bundle
-	(*InUse)(nil),                  // 11: sonde.agent.v1.InUse
-	(*AgentMessage)(nil),           // 12: sonde.agent.v1.AgentMessage
-	(*Plaintext)(nil),              // 13: sonde.agent.v1.Plaintext
-	(*PlaintextInbound)(nil),       // 14: sonde.agent.v1.PlaintextInbound
-	(*PlaintextSource)(nil),        // 15: sonde.agent.v1.PlaintextSource
-	(*PlaintextTally)(nil),         // 16: sonde.agent.v1.PlaintextTally
-	(*Liveness)(nil),               // 17: sonde.agent.v1.Liveness
-	(*HeldLiveness)(nil),           // 18: sonde.agent.v1.HeldLiveness
-	(*EnvoyState)(nil),             // 19: sonde.agent.v1.EnvoyState
-	(*Refusals)(nil),               // 20: sonde.agent.v1.Refusals
-	(*Refusal)(nil),                // 21: sonde.agent.v1.Refusal
-	(*Readiness)(nil),              // 22: sonde.agent.v1.Readiness
-	(*InboundReadiness)(nil),       // 23: sonde.agent.v1.InboundReadiness
-	(*ProbeFailures)(nil),          // 24: sonde.agent.v1.ProbeFailures
-	(*ProbeFailure)(nil),           // 25: sonde.agent.v1.ProbeFailure
-	(*Hello)(nil),                  // 26: sonde.agent.v1.Hello
-	(*SessionNumber)(nil),          // 27: sonde.agent.v1.SessionNumber
-	(*Pong)(nil),                   // 28: sonde.agent.v1.Pong
-	(*Draining)(nil),               // 29: sonde.agent.v1.Draining
-	(*ControlMessage)(nil),         // 30: sonde.agent.v1.ControlMessage
-	(*AskPlaintext)(nil),           // 31: sonde.agent.v1.AskPlaintext
-	(*Restarts)(nil),               // 32: sonde.agent.v1.Restarts
-	(*RestartGrant)(nil),           // 33: sonde.agent.v1.RestartGrant
-	(*WhenAway)(nil),               // 34: sonde.agent.v1.WhenAway
-	(*Endpoints)(nil),              // 35: sonde.agent.v1.Endpoints
-	(*ServiceProbes)(nil),          // 36: sonde.agent.v1.ServiceProbes
-	(*ServiceProbe)(nil),           // 37: sonde.agent.v1.ServiceProbe
-	(*Welcome)(nil),                // 38: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),               // 39: sonde.agent.v1.RenewNow
-	(*Ping)(nil),                   // 40: sonde.agent.v1.Ping
-	(*Duplicate)(nil),              // 41: sonde.agent.v1.Duplicate
-	(*DrainRecorded)(nil),          // 42: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),               // 43: sonde.agent.v1.Inbounds
-	(*Outbounds)(nil),              // 44: sonde.agent.v1.Outbounds
-	(*DrainState)(nil),             // 45: sonde.agent.v1.DrainState
-	(*Probes)(nil),                 // 46: sonde.agent.v1.Probes
-	(*ProbePath)(nil),              // 47: sonde.agent.v1.ProbePath
-	(*ProbePort)(nil),              // 48: sonde.agent.v1.ProbePort
-	(*Query)(nil),                  // 49: sonde.agent.v1.Query
-	(*AnswerPart)(nil),             // 50: sonde.agent.v1.AnswerPart
-	(*AnswerReceipt)(nil),          // 51: sonde.agent.v1.AnswerReceipt
-	(*ServiceProbe_HTTPGet)(nil),   // 52: sonde.agent.v1.ServiceProbe.HTTPGet
-	(*ServiceProbe_Header)(nil),    // 53: sonde.agent.v1.ServiceProbe.Header
-	(*ServiceProbe_TCPSocket)(nil), // 54: sonde.agent.v1.ServiceProbe.TCPSocket
-	(*ServiceProbe_GRPC)(nil),      // 55: sonde.agent.v1.ServiceProbe.GRPC
-	(*durationpb.Duration)(nil),    // 56: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 57: google.protobuf.Timestamp
+	(VerdictChange_Verdict)(0),     // 0: sonde.agent.v1.VerdictChange.Verdict
+	(PlaintextInbound_Kind)(0),     // 1: sonde.agent.v1.PlaintextInbound.Kind
+	(Restarts_Mode)(0),             // 2: sonde.agent.v1.Restarts.Mode
+	(Restarts_Hold)(0),             // 3: sonde.agent.v1.Restarts.Hold
+	(WhenAway_Policy)(0),           // 4: sonde.agent.v1.WhenAway.Policy
+	(*Version)(nil),                // 5: sonde.agent.v1.Version
+	(*JoinRequest)(nil),            // 6: sonde.agent.v1.JoinRequest
+	(*JoinResponse)(nil),           // 7: sonde.agent.v1.JoinResponse
+	(*RenewRequest)(nil),           // 8: sonde.agent.v1.RenewRequest
+	(*RenewResponse)(nil),          // 9: sonde.agent.v1.RenewResponse
+	(*Identity)(nil),               // 10: sonde.agent.v1.Identity
+	(*Bundle)(nil),                 // 11: sonde.agent.v1.Bundle
+	(*InUse)(nil),                  // 12: sonde.agent.v1.InUse
+	(*AgentMessage)(nil),           // 13: sonde.agent.v1.AgentMessage
+	(*Verdicts)(nil),               // 14: sonde.agent.v1.Verdicts
+	(*ProbeVerdicts)(nil),          // 15: sonde.agent.v1.ProbeVerdicts
+	(*VerdictChange)(nil),          // 16: sonde.agent.v1.VerdictChange
+	(*Plaintext)(nil),              // 17: sonde.agent.v1.Plaintext
+	(*PlaintextInbound)(nil),       // 18: sonde.agent.v1.PlaintextInbound
+	(*PlaintextSource)(nil),        // 19: sonde.agent.v1.PlaintextSource
+	(*PlaintextTally)(nil),         // 20: sonde.agent.v1.PlaintextTally
+	(*Liveness)(nil),               // 21: sonde.agent.v1.Liveness
+	(*HeldLiveness)(nil),           // 22: sonde.agent.v1.HeldLiveness
+	(*EnvoyState)(nil),             // 23: sonde.agent.v1.EnvoyState
+	(*Refusals)(nil),               // 24: sonde.agent.v1.Refusals
+	(*Refusal)(nil),                // 25: sonde.agent.v1.Refusal
+	(*Readiness)(nil),              // 26: sonde.agent.v1.Readiness
+	(*InboundReadiness)(nil),       // 27: sonde.agent.v1.InboundReadiness
+	(*ProbeFailures)(nil),          // 28: sonde.agent.v1.ProbeFailures
+	(*ProbeFailure)(nil),           // 29: sonde.agent.v1.ProbeFailure
+	(*Hello)(nil),                  // 30: sonde.agent.v1.Hello
+	(*SessionNumber)(nil),          // 31: sonde.agent.v1.SessionNumber
+	(*Pong)(nil),                   // 32: sonde.agent.v1.Pong
+	(*Draining)(nil),               // 33: sonde.agent.v1.Draining
+	(*ControlMessage)(nil),         // 34: sonde.agent.v1.ControlMessage
+	(*AskPlaintext)(nil),           // 35: sonde.agent.v1.AskPlaintext
+	(*Restarts)(nil),               // 36: sonde.agent.v1.Restarts
+	(*RestartGrant)(nil),           // 37: sonde.agent.v1.RestartGrant
+	(*WhenAway)(nil),               // 38: sonde.agent.v1.WhenAway
+	(*Endpoints)(nil),              // 39: sonde.agent.v1.Endpoints
+	(*ServiceProbes)(nil),          // 40: sonde.agent.v1.ServiceProbes
+	(*ServiceProbe)(nil),           // 41: sonde.agent.v1.ServiceProbe
+	(*Welcome)(nil),                // 42: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),               // 43: sonde.agent.v1.RenewNow
+	(*Ping)(nil),                   // 44: sonde.agent.v1.Ping
+	(*Duplicate)(nil),              // 45: sonde.agent.v1.Duplicate
+	(*DrainRecorded)(nil),          // 46: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),               // 47: sonde.agent.v1.Inbounds
+	(*Outbounds)(nil),              // 48: sonde.agent.v1.Outbounds
+	(*DrainState)(nil),             // 49: sonde.agent.v1.DrainState
+	(*Probes)(nil),                 // 50: sonde.agent.v1.Probes
+	(*ProbePath)(nil),              // 51: sonde.agent.v1.ProbePath
+	(*ProbePort)(nil),              // 52: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 53: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 54: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 55: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 56: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 57: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 58: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 59: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 60: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 61: google.protobuf.Timestamp
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
-	4,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	56, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
-	9,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
-	9,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
-	10, // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	57, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
-	26, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	29, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
-	11, // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
-	4,  // 9: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
-	24, // 10: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
-	22, // 11: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
-	17, // 12: sonde.agent.v1.AgentMessage.liveness:type_name -> sonde.agent.v1.Liveness
-	13, // 13: sonde.agent.v1.AgentMessage.plaintext:type_name -> sonde.agent.v1.Plaintext
-	19, // 14: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
-	28, // 15: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
-	20, // 16: sonde.agent.v1.AgentMessage.refusals:type_name -> sonde.agent.v1.Refusals
-	14, // 17: sonde.agent.v1.Plaintext.inbounds:type_name -> sonde.agent.v1.PlaintextInbound
-	0,  // 18: sonde.agent.v1.PlaintextInbound.kind:type_name -> sonde.agent.v1.PlaintextInbound.Kind
-	15, // 19: sonde.agent.v1.PlaintextInbound.sources:type_name -> sonde.agent.v1.PlaintextSource
-	16, // 20: sonde.agent.v1.PlaintextInbound.others:type_name -> sonde.agent.v1.PlaintextTally
-	16, // 21: sonde.agent.v1.PlaintextInbound.probes:type_name -> sonde.agent.v1.PlaintextTally
-	16, // 22: sonde.agent.v1.PlaintextSource.tally:type_name -> sonde.agent.v1.PlaintextTally
-	56, // 23: sonde.agent.v1.PlaintextTally.first:type_name -> google.protobuf.Duration
-	56, // 24: sonde.agent.v1.PlaintextTally.last:type_name -> google.protobuf.Duration
-	18, // 25: sonde.agent.v1.Liveness.held:type_name -> sonde.agent.v1.HeldLiveness
-	56, // 26: sonde.agent.v1.HeldLiveness.failing:type_name -> google.protobuf.Duration
-	21, // 27: sonde.agent.v1.Refusals.refusals:type_name -> sonde.agent.v1.Refusal
-	23, // 28: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
-	25, // 29: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
-	4,  // 30: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	11, // 31: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	27, // 32: sonde.agent.v1.Hello.session:type_name -> sonde.agent.v1.SessionNumber
-	57, // 33: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
-	38, // 34: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	10, // 35: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	39, // 36: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	42, // 37: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	43, // 38: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	45, // 39: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	32, // 40: sonde.agent.v1.ControlMessage.restarts:type_name -> sonde.agent.v1.Restarts
-	49, // 41: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
-	46, // 42: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
-	36, // 43: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
-	40, // 44: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
-	41, // 45: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
-	35, // 46: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
-	10, // 47: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
-	31, // 48: sonde.agent.v1.ControlMessage.ask_plaintext:type_name -> sonde.agent.v1.AskPlaintext
-	44, // 49: sonde.agent.v1.ControlMessage.outbounds:type_name -> sonde.agent.v1.Outbounds
-	1,  // 50: sonde.agent.v1.Restarts.mode:type_name -> sonde.agent.v1.Restarts.Mode
-	33, // 51: sonde.agent.v1.Restarts.grants:type_name -> sonde.agent.v1.RestartGrant
-	34, // 52: sonde.agent.v1.Restarts.when_away:type_name -> sonde.agent.v1.WhenAway
-	2,  // 53: sonde.agent.v1.Restarts.hold:type_name -> sonde.agent.v1.Restarts.Hold
-	3,  // 54: sonde.agent.v1.WhenAway.policy:type_name -> sonde.agent.v1.WhenAway.Policy
-	56, // 55: sonde.agent.v1.WhenAway.after:type_name -> google.protobuf.Duration
-	56, // 56: sonde.agent.v1.WhenAway.turn_time:type_name -> google.protobuf.Duration
-	37, // 57: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	52, // 58: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	54, // 59: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	55, // 60: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	56, // 61: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	56, // 62: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	4,  // 63: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	48, // 64: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	47, // 65: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	53, // 66: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	5,  // 67: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	7,  // 68: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	12, // 69: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	50, // 70: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	6,  // 71: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	8,  // 72: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	30, // 73: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	51, // 74: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	71, // [71:75] is the sub-list for method output_type
-	67, // [67:71] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	5,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
+	60, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	10, // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
+	10, // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
+	11, // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
+	61, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
+	30, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
+	33, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	12, // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
+	5,  // 9: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
+	28, // 10: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
+	26, // 11: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
+	21, // 12: sonde.agent.v1.AgentMessage.liveness:type_name -> sonde.agent.v1.Liveness
+	17, // 13: sonde.agent.v1.AgentMessage.plaintext:type_name -> sonde.agent.v1.Plaintext
+	23, // 14: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
+	32, // 15: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
+	24, // 16: sonde.agent.v1.AgentMessage.refusals:type_name -> sonde.agent.v1.Refusals
+	14, // 17: sonde.agent.v1.AgentMessage.verdicts:type_name -> sonde.agent.v1.Verdicts
+	15, // 18: sonde.agent.v1.Verdicts.probes:type_name -> sonde.agent.v1.ProbeVerdicts
+	16, // 19: sonde.agent.v1.ProbeVerdicts.changes:type_name -> sonde.agent.v1.VerdictChange
+	0,  // 20: sonde.agent.v1.VerdictChange.verdict:type_name -> sonde.agent.v1.VerdictChange.Verdict
+	60, // 21: sonde.agent.v1.VerdictChange.ago:type_name -> google.protobuf.Duration
+	18, // 22: sonde.agent.v1.Plaintext.inbounds:type_name -> sonde.agent.v1.PlaintextInbound
+	1,  // 23: sonde.agent.v1.PlaintextInbound.kind:type_name -> sonde.agent.v1.PlaintextInbound.Kind
+	19, // 24: sonde.agent.v1.PlaintextInbound.sources:type_name -> sonde.agent.v1.PlaintextSource
+	20, // 25: sonde.agent.v1.PlaintextInbound.others:type_name -> sonde.agent.v1.PlaintextTally
+	20, // 26: sonde.agent.v1.PlaintextInbound.probes:type_name -> sonde.agent.v1.PlaintextTally
+	20, // 27: sonde.agent.v1.PlaintextSource.tally:type_name -> sonde.agent.v1.PlaintextTally
+	60, // 28: sonde.agent.v1.PlaintextTally.first:type_name -> google.protobuf.Duration
+	60, // 29: sonde.agent.v1.PlaintextTally.last:type_name -> google.protobuf.Duration
+	22, // 30: sonde.agent.v1.Liveness.held:type_name -> sonde.agent.v1.HeldLiveness
+	60, // 31: sonde.agent.v1.HeldLiveness.failing:type_name -> google.protobuf.Duration
+	25, // 32: sonde.agent.v1.Refusals.refusals:type_name -> sonde.agent.v1.Refusal
+	27, // 33: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
+	29, // 34: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
+	5,  // 35: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	12, // 36: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	31, // 37: sonde.agent.v1.Hello.session:type_name -> sonde.agent.v1.SessionNumber
+	61, // 38: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
+	42, // 39: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	11, // 40: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	43, // 41: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	46, // 42: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	47, // 43: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	49, // 44: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	36, // 45: sonde.agent.v1.ControlMessage.restarts:type_name -> sonde.agent.v1.Restarts
+	53, // 46: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	50, // 47: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	40, // 48: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	44, // 49: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
+	45, // 50: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
+	39, // 51: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
+	11, // 52: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
+	35, // 53: sonde.agent.v1.ControlMessage.ask_plaintext:type_name -> sonde.agent.v1.AskPlaintext
+	48, // 54: sonde.agent.v1.ControlMessage.outbounds:type_name -> sonde.agent.v1.Outbounds
+	2,  // 55: sonde.agent.v1.Restarts.mode:type_name -> sonde.agent.v1.Restarts.Mode
+	37, // 56: sonde.agent.v1.Restarts.grants:type_name -> sonde.agent.v1.RestartGrant
+	38, // 57: sonde.agent.v1.Restarts.when_away:type_name -> sonde.agent.v1.WhenAway
+	3,  // 58: sonde.agent.v1.Restarts.hold:type_name -> sonde.agent.v1.Restarts.Hold
+	4,  // 59: sonde.agent.v1.WhenAway.policy:type_name -> sonde.agent.v1.WhenAway.Policy
+	60, // 60: sonde.agent.v1.WhenAway.after:type_name -> google.protobuf.Duration
+	60, // 61: sonde.agent.v1.WhenAway.turn_time:type_name -> google.protobuf.Duration
+	41, // 62: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	56, // 63: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	58, // 64: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	59, // 65: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	60, // 66: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	60, // 67: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	5,  // 68: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	52, // 69: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	51, // 70: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	57, // 71: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	6,  // 72: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	8,  // 73: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	13, // 74: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	54, // 75: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	7,  // 76: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	9,  // 77: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	34, // 78: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	55, // 79: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	76, // [76:80] is the sub-list for method output_type
+	72, // [72:76] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -4334,8 +4644,9 @@ func file_agent_v1_agent_proto_init() {
 		(*AgentMessage_EnvoyState)(nil),
 		(*AgentMessage_Pong)(nil),
 		(*AgentMessage_Refusals)(nil),
+		(*AgentMessage_Verdicts)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[26].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[29].OneofWrappers = []any{
 		(*ControlMessage_Welcome)(nil),
 		(*ControlMessage_Bundle)(nil),
 		(*ControlMessage_RenewNow)(nil),
@@ -4353,7 +4664,7 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_AskPlaintext)(nil),
 		(*ControlMessage_Outbounds)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[33].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[36].OneofWrappers = []any{
 		(*ServiceProbe_HttpGet)(nil),
 		(*ServiceProbe_TcpSocket)(nil),
 		(*ServiceProbe_Grpc)(nil),
@@ -4363,8 +4674,8 @@ func file_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   52,
+			NumEnums:      5,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,8 @@ const (
 	FeatureRestartGrants = "restart-grants"
 	// FeatureLivenessHold: an agent reads Restarts.hold.
 	FeatureLivenessHold = "liveness-hold"
+	// FeatureVerdicts: a control plane reads Verdicts, an agent sends them.
+	FeatureVerdicts = "verdicts"
 	// FeaturePlaintext: a control plane reads Plaintext, an agent sends it. In JoinRequest, too: Envoy may record for it.
 	FeaturePlaintext = "plaintext"
 	// FeatureQueries, FeaturePong, FeatureAskPlaintext: an agent answers Query, Ping, AskPlaintext.
@@ -41,7 +43,7 @@ var knownFeatures = []string{
 	FeatureInbounds, FeatureDrainState, FeaturePerPortProbes, FeatureProbeFailures, FeatureEnvoyState,
 	FeatureServiceProbes, FeatureEndpoints, FeatureServingCA,
 	FeatureRestartGrants, FeatureLivenessHold, FeaturePlaintext, FeatureQueries, FeatureOutbounds, FeaturePong,
-	FeatureAskPlaintext, FeatureProbePorts, FeatureRefusals,
+	FeatureAskPlaintext, FeatureProbePorts, FeatureRefusals, FeatureVerdicts,
 }
 
 // Limits of reports.

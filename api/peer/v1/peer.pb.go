@@ -671,6 +671,7 @@ type Proxy struct {
 	Awaited       bool       `protobuf:"varint,9,opt,name=awaited,proto3" json:"awaited,omitempty"`
 	Liveness      *Liveness  `protobuf:"bytes,10,opt,name=liveness,proto3" json:"liveness,omitempty"`
 	Plaintext     *Plaintext `protobuf:"bytes,11,opt,name=plaintext,proto3" json:"plaintext,omitempty"`
+	Verdicts      *Verdicts  `protobuf:"bytes,12,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -778,6 +779,13 @@ func (x *Proxy) GetLiveness() *Liveness {
 func (x *Proxy) GetPlaintext() *Plaintext {
 	if x != nil {
 		return x.Plaintext
+	}
+	return nil
+}
+
+func (x *Proxy) GetVerdicts() *Verdicts {
+	if x != nil {
+		return x.Verdicts
 	}
 	return nil
 }
@@ -1184,6 +1192,60 @@ func (x *Plaintext) GetSaid() *v1.Plaintext {
 	return nil
 }
 
+// Verdicts is the agent's report of the verdicts of probes from the newest session with the caller.
+type Verdicts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
+	// Ages are relative to this message.
+	Said          *v1.Verdicts `protobuf:"bytes,2,opt,name=said,proto3" json:"said,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Verdicts) Reset() {
+	*x = Verdicts{}
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verdicts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verdicts) ProtoMessage() {}
+
+func (x *Verdicts) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
+func (*Verdicts) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Verdicts) GetOrder() *Order {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *Verdicts) GetSaid() *v1.Verdicts {
+	if x != nil {
+		return x.Said
+	}
+	return nil
+}
+
 // Listeners are the listeners with an address, as Envoy has acknowledged or rejected them.
 type Listeners struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1201,7 +1263,7 @@ type Listeners struct {
 
 func (x *Listeners) Reset() {
 	*x = Listeners{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1275,7 @@ func (x *Listeners) String() string {
 func (*Listeners) ProtoMessage() {}
 
 func (x *Listeners) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1288,7 @@ func (x *Listeners) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listeners.ProtoReflect.Descriptor instead.
 func (*Listeners) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Listeners) GetOrder() *Order {
@@ -1267,7 +1329,7 @@ type Outbounds struct {
 
 func (x *Outbounds) Reset() {
 	*x = Outbounds{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1341,7 @@ func (x *Outbounds) String() string {
 func (*Outbounds) ProtoMessage() {}
 
 func (x *Outbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1354,7 @@ func (x *Outbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outbounds.ProtoReflect.Descriptor instead.
 func (*Outbounds) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Outbounds) GetAccepted() []string {
@@ -1312,7 +1374,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1386,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1399,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Waiting) GetSince() *timestamppb.Timestamp {
@@ -1364,7 +1426,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1438,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1451,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *QueryRequest) GetProxy() string {
@@ -1415,7 +1477,7 @@ type QueryPart struct {
 
 func (x *QueryPart) Reset() {
 	*x = QueryPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1489,7 @@ func (x *QueryPart) String() string {
 func (*QueryPart) ProtoMessage() {}
 
 func (x *QueryPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1502,7 @@ func (x *QueryPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryPart.ProtoReflect.Descriptor instead.
 func (*QueryPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *QueryPart) GetData() []byte {
@@ -1459,7 +1521,7 @@ type AskPlaintextRequest struct {
 
 func (x *AskPlaintextRequest) Reset() {
 	*x = AskPlaintextRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1533,7 @@ func (x *AskPlaintextRequest) String() string {
 func (*AskPlaintextRequest) ProtoMessage() {}
 
 func (x *AskPlaintextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1546,7 @@ func (x *AskPlaintextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskPlaintextRequest.ProtoReflect.Descriptor instead.
 func (*AskPlaintextRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AskPlaintextRequest) GetMeshes() []string {
@@ -1504,7 +1566,7 @@ type ListUnresponsiveRequest struct {
 
 func (x *ListUnresponsiveRequest) Reset() {
 	*x = ListUnresponsiveRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1578,7 @@ func (x *ListUnresponsiveRequest) String() string {
 func (*ListUnresponsiveRequest) ProtoMessage() {}
 
 func (x *ListUnresponsiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1591,7 @@ func (x *ListUnresponsiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUnresponsiveRequest.ProtoReflect.Descriptor instead.
 func (*ListUnresponsiveRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListUnresponsiveRequest) GetMesh() string {
@@ -1548,7 +1610,7 @@ type UnresponsiveProxy struct {
 
 func (x *UnresponsiveProxy) Reset() {
 	*x = UnresponsiveProxy{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +1622,7 @@ func (x *UnresponsiveProxy) String() string {
 func (*UnresponsiveProxy) ProtoMessage() {}
 
 func (x *UnresponsiveProxy) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +1635,7 @@ func (x *UnresponsiveProxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnresponsiveProxy.ProtoReflect.Descriptor instead.
 func (*UnresponsiveProxy) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UnresponsiveProxy) GetProxy() string {
@@ -1595,7 +1657,7 @@ type CheckDuplicateRequest struct {
 
 func (x *CheckDuplicateRequest) Reset() {
 	*x = CheckDuplicateRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1669,7 @@ func (x *CheckDuplicateRequest) String() string {
 func (*CheckDuplicateRequest) ProtoMessage() {}
 
 func (x *CheckDuplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1682,7 @@ func (x *CheckDuplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDuplicateRequest.ProtoReflect.Descriptor instead.
 func (*CheckDuplicateRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CheckDuplicateRequest) GetProxy() string {
@@ -1654,7 +1716,7 @@ type CheckDuplicateResponse struct {
 
 func (x *CheckDuplicateResponse) Reset() {
 	*x = CheckDuplicateResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1728,7 @@ func (x *CheckDuplicateResponse) String() string {
 func (*CheckDuplicateResponse) ProtoMessage() {}
 
 func (x *CheckDuplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1741,7 @@ func (x *CheckDuplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDuplicateResponse.ProtoReflect.Descriptor instead.
 func (*CheckDuplicateResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CheckDuplicateResponse) GetRefusal() string {
@@ -1699,7 +1761,7 @@ type ListStreamsRequest struct {
 
 func (x *ListStreamsRequest) Reset() {
 	*x = ListStreamsRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1773,7 @@ func (x *ListStreamsRequest) String() string {
 func (*ListStreamsRequest) ProtoMessage() {}
 
 func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1786,7 @@ func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsRequest.ProtoReflect.Descriptor instead.
 func (*ListStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListStreamsRequest) GetProxiesOnly() bool {
@@ -1750,7 +1812,7 @@ type Freeze struct {
 
 func (x *Freeze) Reset() {
 	*x = Freeze{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1824,7 @@ func (x *Freeze) String() string {
 func (*Freeze) ProtoMessage() {}
 
 func (x *Freeze) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1837,7 @@ func (x *Freeze) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Freeze.ProtoReflect.Descriptor instead.
 func (*Freeze) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Freeze) GetEpoch() int64 {
@@ -1828,7 +1890,7 @@ type FreezeLoss struct {
 
 func (x *FreezeLoss) Reset() {
 	*x = FreezeLoss{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1902,7 @@ func (x *FreezeLoss) String() string {
 func (*FreezeLoss) ProtoMessage() {}
 
 func (x *FreezeLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1915,7 @@ func (x *FreezeLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeLoss.ProtoReflect.Descriptor instead.
 func (*FreezeLoss) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FreezeLoss) GetKind() string {
@@ -1900,7 +1962,7 @@ type FreezeZone struct {
 
 func (x *FreezeZone) Reset() {
 	*x = FreezeZone{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +1974,7 @@ func (x *FreezeZone) String() string {
 func (*FreezeZone) ProtoMessage() {}
 
 func (x *FreezeZone) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1987,7 @@ func (x *FreezeZone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZone.ProtoReflect.Descriptor instead.
 func (*FreezeZone) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FreezeZone) GetName() string {
@@ -1968,7 +2030,7 @@ type FreezeOrder struct {
 
 func (x *FreezeOrder) Reset() {
 	*x = FreezeOrder{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2042,7 @@ func (x *FreezeOrder) String() string {
 func (*FreezeOrder) ProtoMessage() {}
 
 func (x *FreezeOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2055,7 @@ func (x *FreezeOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeOrder.ProtoReflect.Descriptor instead.
 func (*FreezeOrder) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FreezeOrder) GetZone() string {
@@ -2027,7 +2089,7 @@ type OrderFreezeResponse struct {
 
 func (x *OrderFreezeResponse) Reset() {
 	*x = OrderFreezeResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2101,7 @@ func (x *OrderFreezeResponse) String() string {
 func (*OrderFreezeResponse) ProtoMessage() {}
 
 func (x *OrderFreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2114,7 @@ func (x *OrderFreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderFreezeResponse.ProtoReflect.Descriptor instead.
 func (*OrderFreezeResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OrderFreezeResponse) GetDone() *v11.FreezeZoneResponse {
@@ -2073,7 +2135,7 @@ type ListStreamsPart struct {
 
 func (x *ListStreamsPart) Reset() {
 	*x = ListStreamsPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2147,7 @@ func (x *ListStreamsPart) String() string {
 func (*ListStreamsPart) ProtoMessage() {}
 
 func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2160,7 @@ func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsPart.ProtoReflect.Descriptor instead.
 func (*ListStreamsPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListStreamsPart) GetProxy() string {
@@ -2126,7 +2188,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2138,7 +2200,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2151,7 +2213,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListDecisionsRequest) GetNamespace() string {
@@ -2179,7 +2241,7 @@ type ListDecisionsPart struct {
 
 func (x *ListDecisionsPart) Reset() {
 	*x = ListDecisionsPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2253,7 @@ func (x *ListDecisionsPart) String() string {
 func (*ListDecisionsPart) ProtoMessage() {}
 
 func (x *ListDecisionsPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2266,7 @@ func (x *ListDecisionsPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsPart.ProtoReflect.Descriptor instead.
 func (*ListDecisionsPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListDecisionsPart) GetRound() *v11.RestartRound {
@@ -2263,7 +2325,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"1\n" +
 	"\x05Order\x12\x12\n" +
 	"\x04time\x18\x01 \x01(\x03R\x04time\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"\xef\x03\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"\xa4\x04\n" +
 	"\x05Proxy\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
@@ -2276,7 +2338,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aawaited\x18\t \x01(\bR\aawaited\x123\n" +
 	"\bliveness\x18\n" +
 	" \x01(\v2\x17.sonde.peer.v1.LivenessR\bliveness\x126\n" +
-	"\tplaintext\x18\v \x01(\v2\x18.sonde.peer.v1.PlaintextR\tplaintext\"\x82\x01\n" +
+	"\tplaintext\x18\v \x01(\v2\x18.sonde.peer.v1.PlaintextR\tplaintext\x123\n" +
+	"\bverdicts\x18\f \x01(\v2\x17.sonde.peer.v1.VerdictsR\bverdicts\"\x82\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\tR\x02ca\x127\n" +
@@ -2313,7 +2376,10 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tPlaintext\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\tR\aprocess\x12-\n" +
-	"\x04said\x18\x03 \x01(\v2\x19.sonde.agent.v1.PlaintextR\x04said\"\x8e\x02\n" +
+	"\x04said\x18\x03 \x01(\v2\x19.sonde.agent.v1.PlaintextR\x04said\"d\n" +
+	"\bVerdicts\x12*\n" +
+	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12,\n" +
+	"\x04said\x18\x02 \x01(\v2\x18.sonde.agent.v1.VerdictsR\x04said\"\x8e\x02\n" +
 	"\tListeners\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x1a\n" +
 	"\baccepted\x18\x03 \x03(\tR\baccepted\x12?\n" +
@@ -2401,7 +2467,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ReportMessage)(nil),           // 0: sonde.peer.v1.ReportMessage
 	(*ReportReply)(nil),             // 1: sonde.peer.v1.ReportReply
@@ -2418,101 +2484,106 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*Applications)(nil),            // 12: sonde.peer.v1.Applications
 	(*Liveness)(nil),                // 13: sonde.peer.v1.Liveness
 	(*Plaintext)(nil),               // 14: sonde.peer.v1.Plaintext
-	(*Listeners)(nil),               // 15: sonde.peer.v1.Listeners
-	(*Outbounds)(nil),               // 16: sonde.peer.v1.Outbounds
-	(*Waiting)(nil),                 // 17: sonde.peer.v1.Waiting
-	(*QueryRequest)(nil),            // 18: sonde.peer.v1.QueryRequest
-	(*QueryPart)(nil),               // 19: sonde.peer.v1.QueryPart
-	(*AskPlaintextRequest)(nil),     // 20: sonde.peer.v1.AskPlaintextRequest
-	(*ListUnresponsiveRequest)(nil), // 21: sonde.peer.v1.ListUnresponsiveRequest
-	(*UnresponsiveProxy)(nil),       // 22: sonde.peer.v1.UnresponsiveProxy
-	(*CheckDuplicateRequest)(nil),   // 23: sonde.peer.v1.CheckDuplicateRequest
-	(*CheckDuplicateResponse)(nil),  // 24: sonde.peer.v1.CheckDuplicateResponse
-	(*ListStreamsRequest)(nil),      // 25: sonde.peer.v1.ListStreamsRequest
-	(*Freeze)(nil),                  // 26: sonde.peer.v1.Freeze
-	(*FreezeLoss)(nil),              // 27: sonde.peer.v1.FreezeLoss
-	(*FreezeZone)(nil),              // 28: sonde.peer.v1.FreezeZone
-	(*FreezeOrder)(nil),             // 29: sonde.peer.v1.FreezeOrder
-	(*OrderFreezeResponse)(nil),     // 30: sonde.peer.v1.OrderFreezeResponse
-	(*ListStreamsPart)(nil),         // 31: sonde.peer.v1.ListStreamsPart
-	(*ListDecisionsRequest)(nil),    // 32: sonde.peer.v1.ListDecisionsRequest
-	(*ListDecisionsPart)(nil),       // 33: sonde.peer.v1.ListDecisionsPart
-	nil,                             // 34: sonde.peer.v1.Applications.NotServingEntry
-	nil,                             // 35: sonde.peer.v1.Listeners.RefusedEntry
-	(*timestamppb.Timestamp)(nil),   // 36: google.protobuf.Timestamp
-	(*v1.Refusal)(nil),              // 37: sonde.agent.v1.Refusal
-	(*v1.Liveness)(nil),             // 38: sonde.agent.v1.Liveness
-	(*v1.Plaintext)(nil),            // 39: sonde.agent.v1.Plaintext
-	(*v11.FreezeZoneResponse)(nil),  // 40: sonde.admin.v1.FreezeZoneResponse
-	(*v11.Stream)(nil),              // 41: sonde.admin.v1.Stream
-	(*v11.RestartRound)(nil),        // 42: sonde.admin.v1.RestartRound
-	(*v11.RestartDecision)(nil),     // 43: sonde.admin.v1.RestartDecision
-	(*v11.FreezeZoneRequest)(nil),   // 44: sonde.admin.v1.FreezeZoneRequest
+	(*Verdicts)(nil),                // 15: sonde.peer.v1.Verdicts
+	(*Listeners)(nil),               // 16: sonde.peer.v1.Listeners
+	(*Outbounds)(nil),               // 17: sonde.peer.v1.Outbounds
+	(*Waiting)(nil),                 // 18: sonde.peer.v1.Waiting
+	(*QueryRequest)(nil),            // 19: sonde.peer.v1.QueryRequest
+	(*QueryPart)(nil),               // 20: sonde.peer.v1.QueryPart
+	(*AskPlaintextRequest)(nil),     // 21: sonde.peer.v1.AskPlaintextRequest
+	(*ListUnresponsiveRequest)(nil), // 22: sonde.peer.v1.ListUnresponsiveRequest
+	(*UnresponsiveProxy)(nil),       // 23: sonde.peer.v1.UnresponsiveProxy
+	(*CheckDuplicateRequest)(nil),   // 24: sonde.peer.v1.CheckDuplicateRequest
+	(*CheckDuplicateResponse)(nil),  // 25: sonde.peer.v1.CheckDuplicateResponse
+	(*ListStreamsRequest)(nil),      // 26: sonde.peer.v1.ListStreamsRequest
+	(*Freeze)(nil),                  // 27: sonde.peer.v1.Freeze
+	(*FreezeLoss)(nil),              // 28: sonde.peer.v1.FreezeLoss
+	(*FreezeZone)(nil),              // 29: sonde.peer.v1.FreezeZone
+	(*FreezeOrder)(nil),             // 30: sonde.peer.v1.FreezeOrder
+	(*OrderFreezeResponse)(nil),     // 31: sonde.peer.v1.OrderFreezeResponse
+	(*ListStreamsPart)(nil),         // 32: sonde.peer.v1.ListStreamsPart
+	(*ListDecisionsRequest)(nil),    // 33: sonde.peer.v1.ListDecisionsRequest
+	(*ListDecisionsPart)(nil),       // 34: sonde.peer.v1.ListDecisionsPart
+	nil,                             // 35: sonde.peer.v1.Applications.NotServingEntry
+	nil,                             // 36: sonde.peer.v1.Listeners.RefusedEntry
+	(*timestamppb.Timestamp)(nil),   // 37: google.protobuf.Timestamp
+	(*v1.Refusal)(nil),              // 38: sonde.agent.v1.Refusal
+	(*v1.Liveness)(nil),             // 39: sonde.agent.v1.Liveness
+	(*v1.Plaintext)(nil),            // 40: sonde.agent.v1.Plaintext
+	(*v1.Verdicts)(nil),             // 41: sonde.agent.v1.Verdicts
+	(*v11.FreezeZoneResponse)(nil),  // 42: sonde.admin.v1.FreezeZoneResponse
+	(*v11.Stream)(nil),              // 43: sonde.admin.v1.Stream
+	(*v11.RestartRound)(nil),        // 44: sonde.admin.v1.RestartRound
+	(*v11.RestartDecision)(nil),     // 45: sonde.admin.v1.RestartDecision
+	(*v11.FreezeZoneRequest)(nil),   // 46: sonde.admin.v1.FreezeZoneRequest
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: sonde.peer.v1.ReportMessage.hello:type_name -> sonde.peer.v1.Hello
 	9,  // 1: sonde.peer.v1.ReportMessage.proxy:type_name -> sonde.peer.v1.Proxy
 	3,  // 2: sonde.peer.v1.ReportMessage.snapshot_end:type_name -> sonde.peer.v1.SnapshotEnd
 	4,  // 3: sonde.peer.v1.ReportMessage.replica:type_name -> sonde.peer.v1.Replica
-	26, // 4: sonde.peer.v1.ReportMessage.freeze:type_name -> sonde.peer.v1.Freeze
+	27, // 4: sonde.peer.v1.ReportMessage.freeze:type_name -> sonde.peer.v1.Freeze
 	5,  // 5: sonde.peer.v1.ReportMessage.revision:type_name -> sonde.peer.v1.Revision
 	7,  // 6: sonde.peer.v1.ReportReply.taken:type_name -> sonde.peer.v1.Taken
-	36, // 7: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
+	37, // 7: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
 	6,  // 8: sonde.peer.v1.Replica.authorities:type_name -> sonde.peer.v1.Authority
 	6,  // 9: sonde.peer.v1.Replica.serving_ca:type_name -> sonde.peer.v1.Authority
 	10, // 10: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
 	11, // 11: sonde.peer.v1.Proxy.session:type_name -> sonde.peer.v1.Session
 	12, // 12: sonde.peer.v1.Proxy.applications:type_name -> sonde.peer.v1.Applications
-	15, // 13: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
-	17, // 14: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
+	16, // 13: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
+	18, // 14: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
 	13, // 15: sonde.peer.v1.Proxy.liveness:type_name -> sonde.peer.v1.Liveness
 	14, // 16: sonde.peer.v1.Proxy.plaintext:type_name -> sonde.peer.v1.Plaintext
-	36, // 17: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	8,  // 18: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
-	36, // 19: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
-	36, // 20: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
-	37, // 21: sonde.peer.v1.Session.refusals:type_name -> sonde.agent.v1.Refusal
-	8,  // 22: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
-	34, // 23: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
-	8,  // 24: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
-	38, // 25: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
-	8,  // 26: sonde.peer.v1.Plaintext.order:type_name -> sonde.peer.v1.Order
-	39, // 27: sonde.peer.v1.Plaintext.said:type_name -> sonde.agent.v1.Plaintext
-	8,  // 28: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
-	35, // 29: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
-	16, // 30: sonde.peer.v1.Listeners.outbounds:type_name -> sonde.peer.v1.Outbounds
-	36, // 31: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	27, // 32: sonde.peer.v1.Freeze.lost:type_name -> sonde.peer.v1.FreezeLoss
-	28, // 33: sonde.peer.v1.Freeze.zones:type_name -> sonde.peer.v1.FreezeZone
-	29, // 34: sonde.peer.v1.Freeze.orders:type_name -> sonde.peer.v1.FreezeOrder
-	36, // 35: sonde.peer.v1.FreezeLoss.since:type_name -> google.protobuf.Timestamp
-	36, // 36: sonde.peer.v1.FreezeZone.since:type_name -> google.protobuf.Timestamp
-	36, // 37: sonde.peer.v1.FreezeOrder.since:type_name -> google.protobuf.Timestamp
-	40, // 38: sonde.peer.v1.OrderFreezeResponse.done:type_name -> sonde.admin.v1.FreezeZoneResponse
-	41, // 39: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
-	42, // 40: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
-	43, // 41: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
-	0,  // 42: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
-	18, // 43: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
-	23, // 44: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
-	20, // 45: sonde.peer.v1.PeerService.AskPlaintext:input_type -> sonde.peer.v1.AskPlaintextRequest
-	21, // 46: sonde.peer.v1.PeerService.ListUnresponsive:input_type -> sonde.peer.v1.ListUnresponsiveRequest
-	44, // 47: sonde.peer.v1.PeerService.OrderFreeze:input_type -> sonde.admin.v1.FreezeZoneRequest
-	25, // 48: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
-	32, // 49: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
-	1,  // 50: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
-	19, // 51: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
-	24, // 52: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
-	9,  // 53: sonde.peer.v1.PeerService.AskPlaintext:output_type -> sonde.peer.v1.Proxy
-	22, // 54: sonde.peer.v1.PeerService.ListUnresponsive:output_type -> sonde.peer.v1.UnresponsiveProxy
-	30, // 55: sonde.peer.v1.PeerService.OrderFreeze:output_type -> sonde.peer.v1.OrderFreezeResponse
-	31, // 56: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
-	33, // 57: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
-	50, // [50:58] is the sub-list for method output_type
-	42, // [42:50] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	15, // 17: sonde.peer.v1.Proxy.verdicts:type_name -> sonde.peer.v1.Verdicts
+	37, // 18: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	8,  // 19: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
+	37, // 20: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
+	37, // 21: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
+	38, // 22: sonde.peer.v1.Session.refusals:type_name -> sonde.agent.v1.Refusal
+	8,  // 23: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
+	35, // 24: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
+	8,  // 25: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
+	39, // 26: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
+	8,  // 27: sonde.peer.v1.Plaintext.order:type_name -> sonde.peer.v1.Order
+	40, // 28: sonde.peer.v1.Plaintext.said:type_name -> sonde.agent.v1.Plaintext
+	8,  // 29: sonde.peer.v1.Verdicts.order:type_name -> sonde.peer.v1.Order
+	41, // 30: sonde.peer.v1.Verdicts.said:type_name -> sonde.agent.v1.Verdicts
+	8,  // 31: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
+	36, // 32: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
+	17, // 33: sonde.peer.v1.Listeners.outbounds:type_name -> sonde.peer.v1.Outbounds
+	37, // 34: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	28, // 35: sonde.peer.v1.Freeze.lost:type_name -> sonde.peer.v1.FreezeLoss
+	29, // 36: sonde.peer.v1.Freeze.zones:type_name -> sonde.peer.v1.FreezeZone
+	30, // 37: sonde.peer.v1.Freeze.orders:type_name -> sonde.peer.v1.FreezeOrder
+	37, // 38: sonde.peer.v1.FreezeLoss.since:type_name -> google.protobuf.Timestamp
+	37, // 39: sonde.peer.v1.FreezeZone.since:type_name -> google.protobuf.Timestamp
+	37, // 40: sonde.peer.v1.FreezeOrder.since:type_name -> google.protobuf.Timestamp
+	42, // 41: sonde.peer.v1.OrderFreezeResponse.done:type_name -> sonde.admin.v1.FreezeZoneResponse
+	43, // 42: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
+	44, // 43: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
+	45, // 44: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
+	0,  // 45: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
+	19, // 46: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
+	24, // 47: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
+	21, // 48: sonde.peer.v1.PeerService.AskPlaintext:input_type -> sonde.peer.v1.AskPlaintextRequest
+	22, // 49: sonde.peer.v1.PeerService.ListUnresponsive:input_type -> sonde.peer.v1.ListUnresponsiveRequest
+	46, // 50: sonde.peer.v1.PeerService.OrderFreeze:input_type -> sonde.admin.v1.FreezeZoneRequest
+	26, // 51: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
+	33, // 52: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
+	1,  // 53: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
+	20, // 54: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
+	25, // 55: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
+	9,  // 56: sonde.peer.v1.PeerService.AskPlaintext:output_type -> sonde.peer.v1.Proxy
+	23, // 57: sonde.peer.v1.PeerService.ListUnresponsive:output_type -> sonde.peer.v1.UnresponsiveProxy
+	31, // 58: sonde.peer.v1.PeerService.OrderFreeze:output_type -> sonde.peer.v1.OrderFreezeResponse
+	32, // 59: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
+	34, // 60: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
+	53, // [53:61] is the sub-list for method output_type
+	45, // [45:53] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2538,7 +2609,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

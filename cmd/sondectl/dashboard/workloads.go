@@ -28,13 +28,14 @@ const (
 	Held       State = "held"       // a liveness probe fails, and its restart is withheld
 	Restarting State = "restarting" // a restart is granted, or in progress
 	Errored    State = "errored"    // no check has come to a verdict
+	Warned     State = "warning"    // the check passed, and the kubelet reports a warning
 	Unreported State = "not reported"
 	Unchecked  State = "not checked"
 	Passing    State = "passing"
 	NoProbe    State = "no probe"
 )
 
-var states = []State{Failing, Held, Restarting, Errored, Unreported, Unchecked, Passing, NoProbe}
+var states = []State{Failing, Held, Restarting, Errored, Warned, Unreported, Unchecked, Passing, NoProbe}
 
 // Workloads is the matrix of probes: a row for each workload.
 type Workloads struct {
@@ -59,8 +60,9 @@ type Cell struct {
 	State State `json:"state"`
 	Count int   `json:"count,omitempty"`
 	Total int   `json:"total,omitempty"`
-	// Since is the earliest of those with State, nil if unknown.
-	Since *time.Time `json:"since,omitempty"`
+	// Since is the earliest of those with State, nil if unknown. AtLeast means that it may be earlier.
+	Since   *time.Time `json:"since,omitempty"`
+	AtLeast bool       `json:"sinceAtLeast,omitempty"`
 	// Findings are the worst ones first, at most maxFindings. Unreported is why nothing is known of the pods that are
 	// not among them, which may be thousands.
 	Findings   []Finding `json:"findings,omitempty"`
@@ -68,30 +70,39 @@ type Cell struct {
 	Unreported string    `json:"unreported,omitempty"`
 }
 
-// unreported is why nothing is known of most probes of pods.
-const unreported = "the agents of pods report only guarded liveness probes that fail"
-
 // maxFindings limits the probes that a cell lists.
 const maxFindings = 200
 
 // Finding is what is known of one probe of one instance.
 type Finding struct {
-	Instance string `json:"instance"`
-	State    State  `json:"state"`
+	Instance  string `json:"instance"`
+	Container string `json:"container,omitempty"`
+	State     State  `json:"state"`
 	// Probe is what the manifest says, Asks what the agent asks; empty if the control plane does not have them.
 	Probe string `json:"probe,omitempty"`
 	Asks  string `json:"asks,omitempty"`
-	// Since is when the state began, nil if that was before the replica that answers started.
-	Since  *time.Time `json:"since,omitempty"`
-	Reason string     `json:"reason,omitempty"`
-	Do     string     `json:"do,omitempty"`
+	// Since is when the state began, nil if that was before the replica that answers started. AtLeast means that the
+	// state may be older: it is the first since the agent started.
+	Since   *time.Time `json:"since,omitempty"`
+	AtLeast bool       `json:"sinceAtLeast,omitempty"`
+	// Changes are the latest ones, oldest first. Earlier is how many there were before since the agent started.
+	Changes []Change `json:"changes,omitempty"`
+	Earlier int      `json:"earlierChanges,omitempty"`
+	Reason  string   `json:"reason,omitempty"`
+	Do      string   `json:"do,omitempty"`
+}
+
+// Change is when a probe got a state.
+type Change struct {
+	At    time.Time `json:"at"`
+	State State     `json:"state"`
 }
 
 // workloadsOf builds the matrix. unread is why the restarts could not be read, nil if they were.
 func workloadsOf(f *status.Facts, unread error) *Workloads {
-	liveness := unreported
+	hidden := ""
 	if unread != nil {
-		liveness = "restarts could not be read: " + grpcstatus.Convert(unread).Message()
+		hidden = "restarts could not be read: " + grpcstatus.Convert(unread).Message()
 	}
 	proxies := map[mesh.ID]*adminv1.Proxy{}
 	for _, p := range f.Proxies {
@@ -116,7 +127,7 @@ func workloadsOf(f *status.Facts, unread error) *Workloads {
 		}
 		row.Instances++
 		if d.GetPod() {
-			row.addPod(d, restarts[d.Spec.Name], liveness)
+			row.addPod(d, proxies[d.Spec.ID()], restarts[d.Spec.Name], hidden)
 		} else {
 			row.addInbounds(d, proxies[d.Spec.ID()])
 		}
@@ -171,13 +182,14 @@ func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, 
 	f.Probe = fmt.Sprintf("%s every %s, timeout %s, not ready after %s", check.Written(fmt.Sprintf(":%d", check.Port())), timing.Period, timing.Timeout, printer.Plural(int(timing.FailureThreshold), "failure"))
 	f.Asks = check.Written(application.String())
 	reason := h.GetReason()
+	f.setVerdicts(p, at)
 	switch {
 	case p.GetAgentState().GetPhase() != adminv1.AgentState_CONNECTED:
-		f.State, f.Since, f.Reason = Unreported, timeOf(p.GetAgentState().GetSince()), cmp.Or(describe.Connection(p), reason, "its agent is not connected")
+		f.State, f.Since, f.Reason = Unreported, timeOf(p.GetAgentState().GetSince()), cmp.Or(describe.Connection(p), reason, disconnected)
 	case p.GetAgent().GetUnresponsive():
-		f.State, f.Since, f.Reason = Unreported, nil, "its agent is connected, and does not answer"
+		f.State, f.Since, f.Reason = Unreported, nil, hangs
 	case !slices.Contains(p.GetAgent().GetFeatures(), agentv1.FeatureServiceProbes):
-		f.State, f.Since, f.Reason = Unreported, nil, "its agent is too old to report probes"
+		f.State, f.Since, f.Reason = Unreported, nil, tooOld
 	case strings.HasPrefix(reason, mesh.ProbeFailedReason):
 		f.State, f.Reason = Failing, strings.TrimPrefix(reason, mesh.ProbeFailedReason)
 	case strings.HasPrefix(reason, mesh.ProbeWithoutVerdictReason):
@@ -190,51 +202,6 @@ func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, 
 	return f
 }
 
-// addPod adds what is known of a pod: whether the kubelet says that it is Ready, and its guarded liveness probes that
-// fail. liveness says why nothing is known of the others.
-func (w *Workload) addPod(d *status.Dataplane, restarts []*adminv1.Restart, liveness string) {
-	namespace, pod, _ := mesh.ObjectOf(d.Spec.Name)
-	why := fmt.Sprintf("sondectl why pod/%s -n %s", pod, namespace)
-	w.Startup.miss(unreported)
-	if len(restarts) == 0 {
-		w.Liveness.miss(liveness)
-	}
-	for _, r := range restarts {
-		f := Finding{
-			Instance: pod, State: Held, Since: timeOf(r.GetSince()), Do: fmt.Sprintf("sondectl restarts explain %s -n %s", pod, namespace),
-			Reason: strings.Join(nonEmpty("container "+r.GetContainer(), r.GetWhy(), r.GetFailure()), ": "),
-		}
-		if s := r.GetState(); s == adminv1.Restart_GRANTED || s == adminv1.Restart_RESTARTING {
-			f.State = Restarting
-		}
-		w.Liveness.add(f)
-	}
-	w.Readiness.add(ofPod(d, pod, why))
-}
-
-// ofPod returns whether a pod is Ready, by the first of its inbounds, which share it.
-func ofPod(d *status.Dataplane, pod, why string) Finding {
-	f := Finding{Instance: pod, State: Unreported, Do: why, Reason: "it has no inbound: no Service selects it"}
-	if len(d.GetInbounds()) == 0 || len(d.Spec.Spec.Networking.Inbound) == 0 {
-		return f
-	}
-	h := d.GetInbounds()[0]
-	f.Since, f.Reason = timeOf(h.GetSince()), h.GetReason()
-	switch {
-	case strings.HasPrefix(h.GetReason(), mesh.FrozenReason), h.GetReason() == mesh.RestartingReason, d.GetStopped():
-		f.State = Unreported
-	case d.Spec.Spec.Networking.Inbound[0].State == mesh.InboundNotReady:
-		f.State, f.Reason = Failing, "the kubelet says that the pod is not Ready"
-	default: // also of a pod without a readiness probe, whose manifest the control plane does not have
-		f.State, f.Reason = Passing, cmp.Or(f.Reason, "the kubelet says that the pod is Ready")
-	}
-	return f
-}
-
-func nonEmpty(texts ...string) []string {
-	return slices.DeleteFunc(texts, func(t string) bool { return t == "" })
-}
-
 // miss counts a probe that is not reported, and why.
 func (c *Cell) miss(why string) {
 	c.Unreported = shorten(why)
@@ -243,8 +210,11 @@ func (c *Cell) miss(why string) {
 
 func (c *Cell) add(f Finding) {
 	f.Reason = shorten(f.Reason)
-	if f.State == Passing {
+	switch f.State {
+	case Passing:
 		f.Do = ""
+	case Unreported: // what an agent reported before may be wrong by now
+		f.AtLeast, f.Changes, f.Earlier = false, nil, 0
 	}
 	c.Findings = append(c.Findings, f)
 	c.Total++
@@ -272,7 +242,7 @@ func (c *Cell) finish() {
 		}
 		c.Count++
 		if f.Since != nil && (c.Since == nil || f.Since.Before(*c.Since)) {
-			c.Since = f.Since
+			c.Since, c.AtLeast = f.Since, f.AtLeast
 		}
 	}
 	c.LeftOut = max(0, len(c.Findings)-maxFindings)

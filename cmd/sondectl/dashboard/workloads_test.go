@@ -105,6 +105,7 @@ func TestInstancesOfAWorkload(t *testing.T) {
 
 func TestProbesOfPods(t *testing.T) {
 	pod := func(a *fakeAPI, state string) {
+		a.proxies[0].Name = "web-5d9c7b8f6d-x2x4z.shop"
 		a.dataplanes[0].Pod = true
 		a.dataplanes[0].Object = []byte(`{"type":"Dataplane","mesh":"default","name":"web-5d9c7b8f6d-x2x4z.shop","spec":{"networking":{"address":"10.0.0.1","inbound":[
 			{"address":"10.0.0.1","port":8000` + state + `}]}}}`)
@@ -119,18 +120,18 @@ func TestProbesOfPods(t *testing.T) {
 		liveness, readiness State
 		reason              string // of liveness
 	}{
-		"Ready":           {func(a *fakeAPI) { pod(a, "") }, Unreported, Passing, unreported},
-		"not Ready":       {func(a *fakeAPI) { pod(a, `,"state":"NotReady"`) }, Unreported, Failing, unreported},
-		"held":            {func(a *fakeAPI) { pod(a, ""); restart(a, adminv1.Restart_WAITING) }, Held, Passing, "container app: one restarts at a time: HTTP 500"},
-		"does not help":   {func(a *fakeAPI) { pod(a, ""); restart(a, adminv1.Restart_UNHELPFUL) }, Held, Passing, "container app: one restarts at a time: HTTP 500"},
-		"granted":         {func(a *fakeAPI) { pod(a, ""); restart(a, adminv1.Restart_GRANTED) }, Restarting, Passing, "container app: one restarts at a time: HTTP 500"},
+		"Ready":           {func(a *fakeAPI) { pod(a, "") }, Unreported, Passing, tooOld},
+		"not Ready":       {func(a *fakeAPI) { pod(a, `,"state":"NotReady"`) }, Unreported, Failing, tooOld},
+		"held":            {func(a *fakeAPI) { pod(a, ""); restart(a, adminv1.Restart_WAITING) }, Held, Passing, "one restarts at a time: HTTP 500"},
+		"does not help":   {func(a *fakeAPI) { pod(a, ""); restart(a, adminv1.Restart_UNHELPFUL) }, Held, Passing, "one restarts at a time: HTTP 500"},
+		"granted":         {func(a *fakeAPI) { pod(a, ""); restart(a, adminv1.Restart_GRANTED) }, Restarting, Passing, "one restarts at a time: HTTP 500"},
 		"restarts hidden": {func(a *fakeAPI) { pod(a, ""); a.errs["restarts"] = errForbidden }, Unreported, Passing, "restarts could not be read: not allowed"},
 		"frozen": {func(a *fakeAPI) {
 			pod(a, "")
 			a.dataplanes[0].Inbounds[0].Reason = mesh.FrozenReason + "its node is not seen"
-		}, Unreported, Unreported, unreported},
-		"stopped":    {func(a *fakeAPI) { pod(a, ""); a.dataplanes[0].Stopped = true }, Unreported, Unreported, unreported},
-		"no Service": {func(a *fakeAPI) { pod(a, ""); a.dataplanes[0].Inbounds = nil }, Unreported, Unreported, unreported},
+		}, Unreported, Unreported, tooOld},
+		"stopped":    {func(a *fakeAPI) { pod(a, ""); a.dataplanes[0].Stopped = true }, Unreported, Unreported, tooOld},
+		"no Service": {func(a *fakeAPI) { pod(a, ""); a.dataplanes[0].Inbounds = nil }, Unreported, Unreported, tooOld},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -161,15 +162,15 @@ func TestProbesOfPods(t *testing.T) {
 // A pod whose restart is withheld is the worst of its workload. What is not reported of the others stays so.
 func TestHeldPodAmongOthers(t *testing.T) {
 	cell := &Cell{}
-	cell.miss(unreported)
+	cell.miss(tooOld)
 	cell.add(Finding{Instance: "web-2", State: Held})
-	cell.miss(unreported)
-	if cell.finish(); cell.State != Held || cell.Count != 1 || cell.Total != 3 || cell.Unreported != unreported {
+	cell.miss(tooOld)
+	if cell.finish(); cell.State != Held || cell.Count != 1 || cell.Total != 3 || cell.Unreported != tooOld {
 		t.Errorf("the cell is %+v", cell)
 	}
 	cell = &Cell{}
 	cell.add(Finding{Instance: "web-2", State: Passing})
-	cell.miss(unreported)
+	cell.miss(tooOld)
 	if cell.finish(); cell.State != Unreported || cell.Count != 1 || cell.Total != 2 {
 		t.Errorf("the cell is %+v", cell)
 	}

@@ -35,3 +35,12 @@ func Since(t *timestamppb.Timestamp) string {
 	}
 	return printer.ShortDuration(max(0, time.Since(t.AsTime())))
 }
+
+// At returns a time for JSON in whole seconds, nil for an unknown one.
+func At(t *timestamppb.Timestamp) *time.Time {
+	if t == nil {
+		return nil
+	}
+	at := t.AsTime().Truncate(time.Second)
+	return &at
+}

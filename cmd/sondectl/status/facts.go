@@ -141,7 +141,7 @@ func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient,
 		return err
 	})
 	group.Go(func() (err error) {
-		proxies, err = api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter, Ask: ask})
+		proxies, err = api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter, Ask: ask, Verdicts: true})
 		return err
 	})
 	if err := group.Wait(); err != nil {

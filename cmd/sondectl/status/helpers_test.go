@@ -88,6 +88,13 @@ func unready(f *status.Facts, reason string, dataplanes ...int) {
 	}
 }
 
+// fails makes a probe of a pod have a verdict for three minutes.
+func fails(f *status.Facts, i int, probe, verdict, reason string) {
+	f.Proxies[i].Verdicts = &adminv1.Verdicts{Probes: []*adminv1.ProbeVerdicts{{
+		Container: "app", Probe: probe, Reason: reason, Total: 2, Changes: []*adminv1.VerdictChange{{Verdict: "success", At: ago(time.Hour)}, {Verdict: verdict, At: ago(3 * time.Minute)}},
+	}}}
+}
+
 // phase puts an agent into a phase for two minutes, without a session unless it is connected.
 func phase(f *status.Facts, i int, p adminv1.AgentState_Phase, refusal string) {
 	f.Proxies[i].AgentState = &adminv1.AgentState{Phase: p, Since: ago(2 * time.Minute), Refusal: refusal}

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,7 +29,7 @@ func services(v *picture) []Problem {
 			if n == 1 {
 				p.What = "its endpoint is not ready"
 			}
-			p.Notes = endpointNotes(s)
+			p.Notes = v.endpointNotes(s)
 			for _, e := range s.GetEndpoints() {
 				p.proxies = append(p.proxies, mesh.MakeID(s.GetMesh(), e.GetDataplane()))
 			}
@@ -52,13 +53,16 @@ func services(v *picture) []Problem {
 const maxEndpointNotes = 3
 
 // endpointNotes returns the reasons why endpoints are not ready, each once.
-func endpointNotes(s *adminv1.Service) []string {
+func (v *picture) endpointNotes(s *adminv1.Service) []string {
 	byReason := map[string][]string{}
 	var reasons []string
 	for _, e := range s.GetEndpoints() {
 		reason := e.GetReason()
 		if reason == "" {
 			reason = describe.Health(e.GetHealth())
+		}
+		if probe := v.failingProbe(mesh.MakeID(s.GetMesh(), e.GetDataplane())); probe != nil {
+			reason += ": " + probe.Title() + " " + probe.Clause()
 		}
 		if byReason[reason] == nil {
 			reasons = append(reasons, reason)
@@ -140,6 +144,10 @@ func inbounds(v *picture) []Problem {
 			}
 			p := v.ofDataplane(d.Spec.Mesh, d.Spec.Name, Error, inboundWhat(in), fmt.Sprintf("%s (%s): %s", address, strings.Join(in.GetServices(), ","), reason))
 			p.Since = at(in.GetSince())
+			if probe := v.failingProbe(d.Spec.ID()); probe != nil {
+				p.Notes = append(p.Notes, probe.Title()+" "+probe.Clause())
+				p.Since = cmp.Or(p.Since, probe.Since)
+			}
 			switch {
 			case strings.HasPrefix(reason, mesh.FrozenReason):
 				p.Severity, p.What = Warning, "frozen: its endpoint remains although Kubernetes removes it"

@@ -129,6 +129,23 @@ var faults = map[string]func(*status.Facts){
 		onKubernetes(f)
 		unready(f, "health.ready is false", 1)
 	},
+	"probe-of-a-pod-fails": func(f *status.Facts) {
+		onKubernetes(f)
+		unready(f, "its state is NotReady", 1)
+		f.Dataplanes[1].Inbounds[0].Since = nil // since before the replica started
+		fails(f, 1, "readiness", "failure", "HTTP probe failed with statuscode: 500")
+	},
+	"probes-of-all-pods-fail": func(f *status.Facts) {
+		onKubernetes(f)
+		unready(f, "its state is NotReady", 1, 2)
+		fails(f, 1, "readiness", "failure", "HTTP probe failed with statuscode: 500")
+		fails(f, 2, "startup", "errored", "body too late")
+	},
+	"liveness-fails": func(f *status.Facts) {
+		onKubernetes(f)
+		fails(f, 1, "liveness", "failure", "connection refused")
+		fails(f, 2, "liveness", "held", "connection refused") // restarts has it
+	},
 	"frozen": func(f *status.Facts) {
 		onKubernetes(f)
 		for _, i := range []int{1, 2} {

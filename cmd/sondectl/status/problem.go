@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
@@ -65,13 +66,7 @@ const (
 )
 
 // at returns a time for JSON, nil for an unknown one.
-func at(t *timestamppb.Timestamp) *time.Time {
-	if t == nil {
-		return nil
-	}
-	when := t.AsTime().Truncate(time.Second)
-	return &when
-}
+func at(t *timestamppb.Timestamp) *time.Time { return describe.At(t) }
 
 // group merges problems with the same cause, and sorts them by severity, then by the number of affected objects.
 func group(all []Problem) []Problem {

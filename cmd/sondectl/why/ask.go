@@ -22,7 +22,7 @@ func (f *Facts) Wanted() bool { return f.injected() && !podspec.Ended(f.Pod) }
 func Ask(ctx context.Context, api adminv1.AdminServiceClient, f *Facts) error {
 	filter := &adminv1.Filter{Mesh: f.Pod.Labels[mesh.LabelMesh], Name: f.dataplane()}
 	p := &Plane{}
-	proxies, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter})
+	proxies, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter, Verdicts: true})
 	if status.Code(err) == codes.NotFound { // the mesh does not exist
 		f.Plane = &Plane{Unknown: status.Convert(err).Message()}
 		return nil

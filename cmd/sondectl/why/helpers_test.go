@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -155,6 +156,18 @@ func restarted(f *why.Facts, container string, last *corev1.ContainerStateTermin
 // tell adds the newest event, about a container.
 func tell(f *why.Facts, reason, part, note string) {
 	f.Events = append([]why.Event{{Reason: reason, Note: note, Part: part, At: start.Add(9 * time.Minute)}}, f.Events...)
+}
+
+// verdicts are the agent's, with this verdict of the readiness probe since two minutes before now.
+func verdicts(readiness, reason string) *adminv1.Verdicts {
+	change := func(verdict string, at time.Duration) *adminv1.VerdictChange {
+		return &adminv1.VerdictChange{Verdict: verdict, At: timestamppb.New(start.Add(at))}
+	}
+	return &adminv1.Verdicts{Probes: []*adminv1.ProbeVerdicts{
+		{Container: "app", Probe: "startup"},
+		{Container: "app", Probe: "liveness", Total: 1, Changes: []*adminv1.VerdictChange{change("success", time.Minute)}},
+		{Container: "app", Probe: "readiness", Reason: reason, Total: 2, Changes: []*adminv1.VerdictChange{change("errored", time.Minute), change(readiness, 8*time.Minute)}},
+	}}
 }
 
 // drainAll makes the pod's endpoints of services drain, without other ready ones.

@@ -67,6 +67,10 @@ func probeFails(f *Facts, c container, kind mesh.ProbeType) Finding {
 	if ready != nil && kind == mesh.ProbeReadiness {
 		r.Evidence = []Evidence{ofCondition(ready)}
 	}
+	if p := f.verdict(c, kind); p != nil && p.Fails() {
+		r.Text = what + " " + p.Clause()
+		r.Evidence = append(r.Evidence, Evidence{Of: "agent, " + p.Title(), Says: clauses(p.Verdict, p.Reason), At: p.Since})
+	}
 	r.Evidence = withEvents(r.Evidence, ours, kubelet)
 	return r
 }

@@ -233,6 +233,12 @@ var faults = map[string]func(*why.Facts){
 		tell(f, "Unhealthy", "app", "Readiness probe failed: HTTP probe failed with statuscode: 503")
 	},
 	"readiness-not-yet": func(f *why.Facts) { unready(f, "app") },
+	"verdicts-of-the-agent": func(f *why.Facts) {
+		unready(f, "app")
+		tell(f, podcause.ProbeFailed, "app", podcause.Failure{Probe: "readiness", Verdict: "failure", Reason: "an earlier reason"}.String())
+		f.Plane.Proxy.Verdicts = verdicts("failure", "connection refused")
+	},
+	"well-by-the-agent": func(f *why.Facts) { f.Plane.Proxy.Verdicts = verdicts("success", "") },
 	"readiness-gate": func(f *why.Facts) {
 		f.Pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "lb.example.com/ready"}, {ConditionType: "dns.example.com/ready"}}
 		setCondition(f, "lb.example.com/ready", corev1.ConditionFalse, "Unhealthy", "target is draining")

@@ -2,10 +2,12 @@ package why
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/terminal"
 )
@@ -36,6 +38,8 @@ type Report struct {
 	Summary string `json:"summary"`
 	// Findings are in the order of a pod's life.
 	Findings []Finding `json:"findings"`
+	// Probes are the probes that the agent answers, nil if it has not reported them.
+	Probes []describe.Probe `json:"probes,omitempty"`
 	// NotAsked is what could not be read, each with the reason.
 	NotAsked []string `json:"notAsked,omitempty"`
 
@@ -110,11 +114,15 @@ func (r *Report) since(t *time.Time) string {
 	if t == nil {
 		return ""
 	}
-	when := clock(*t)
-	if r.now.Sub(*t) >= 24*time.Hour {
-		when = t.UTC().Format(time.RFC3339)
+	return fmt.Sprintf(" since %s (%s)", r.when(*t), r.ago(t))
+}
+
+// when formats a time of the day, with the date if that is long ago.
+func (r *Report) when(t time.Time) string {
+	if r.now.Sub(t) >= 24*time.Hour {
+		return t.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf(" since %s (%s)", when, r.ago(t))
+	return clock(t)
 }
 
 // Write writes the paragraph, and below it each finding with its evidence.
@@ -147,6 +155,27 @@ func (r *Report) Write(b *printer.Output) {
 			}
 			b.WriteString(": " + printer.OneLine(e.Says) + "\n")
 		}
+	}
+	r.writeProbes(b)
+}
+
+// writeProbes writes the verdicts of all probes, and when they changed.
+func (r *Report) writeProbes(b *printer.Output) {
+	if len(r.Probes) == 0 {
+		return
+	}
+	b.WriteString("\nProbes that the agent answers:\n")
+	for i := range r.Probes {
+		p := &r.Probes[i]
+		b.WriteString("  " + printer.OneLine(p.Text(r.now)) + "\n")
+		if len(p.Changes) < 2 {
+			continue
+		}
+		changes := make([]string, len(p.Changes))
+		for i, c := range p.Changes {
+			changes[i] = c.Verdict + " " + r.when(c.At)
+		}
+		b.WriteString("    changes: " + printer.OneLine(strings.Join(changes, ", ")) + "\n")
 	}
 }
 

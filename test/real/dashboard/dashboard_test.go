@@ -1,11 +1,15 @@
 package dashboard
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,8 +23,13 @@ var views = []string{"workloads", "services", "proxies", "restarts", "controlpla
 func TestDashboard(t *testing.T) {
 	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML("STRICT")})
 	checked := map[string]any{"tcpSocket": map[string]any{}, "periodSeconds": 1, "failureThreshold": 1}
+	virtual, err := m.FreeAddress()
+	must.Do(t, err)
+	_, port, err := net.SplitHostPort(virtual)
+	must.Do(t, err)
+	table := `KUMA_DATAPLANE_PROBES=[{"container":"app","type":"readiness","tcpSocket":{"port":1}},{"container":"app","type":"startup","tcpSocket":{"port":2}}]`
 	proxies := must.Add(t, m,
-		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}},
+		harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}, AgentArgs: []string{"--virtual-probes-port=" + port}, AgentEnv: []string{"INSTANCE_IP=127.0.0.1", table}},
 		harness.ProxyOptions{Name: "b-1", Service: "b", ServiceProbe: checked}, harness.ProxyOptions{Name: "b-2", Service: "b", ServiceProbe: checked})
 	b1 := proxies[1]
 	address, dashboard, err := m.Dashboard(t.Context())
@@ -41,10 +50,27 @@ func TestDashboard(t *testing.T) {
 		b.sees(t, "failing", "not ok: 1 error", "application probe failed")
 		b.run(t, `await page.click('button.cell:has-text("failing")'); await page.waitForSelector('.detail :focus')`)
 		b.sees(t, "Readiness of b", "connection refused", "tcpSocket "+b1.AppAddress, "sondectl why dataplane/b-1 --mesh default")
+		sinceWhen(t, m, b)
 		shots(t, b, "failing")
 		b.run(t, `await page.keyboard.press('Escape'); await page.waitForSelector('.detail', {state: 'detached'})`)
 		must.Do(t, b1.StartApp(t.Context()))
 		b.sees(t, "ok: 1 mesh, 2 services, 3 of 3 proxies healthy")
+	})
+	t.Run("a probe of a container fails", func(t *testing.T) {
+		if code := asked(t, "http://127.0.0.1:"+port+"/tcp/1", "User-Agent", "kube-probe/1.37"); code != http.StatusServiceUnavailable {
+			t.Fatalf("the probe of a closed port: status %d", code)
+		}
+		must.Poll(t, "sondectl to say which probe fails, and since when", func(ctx context.Context) error {
+			text, err := m.Ctl(ctx, "get", "proxy", "a-1", "-o", "wide")
+			if err == nil && !regexp.MustCompile(`readiness probe of container app \(for at least \d+[sm]\) fails: .*connection refused`).MatchString(text) {
+				err = errors.New(text)
+			}
+			return err
+		})
+		text, err := m.Ctl(t.Context(), "get", "proxy", "a-1", "-o", "jsonpath={.verdicts.probes[*].probe} {.verdicts.probes[*].total}")
+		if must.Do(t, err); text != "startup readiness 0 1" {
+			t.Errorf("the probes are %q", text)
+		}
 	})
 	t.Run("a drained endpoint", func(t *testing.T) {
 		_, err := m.Ctl(t.Context(), "drain", "dataplane/b-2")
@@ -126,6 +152,31 @@ func TestDashboard(t *testing.T) {
 			t.Errorf("the browser complains: %q", complaints)
 		}
 	})
+}
+
+// sinceWhen looks for the changes of b-1's probe in the open cell, and since when it fails in the table and at the terminal.
+func sinceWhen(t *testing.T, m *harness.Machine, b *browser) {
+	t.Helper()
+	var found struct {
+		Cell    string   `json:"cell"`
+		Changes []string `json:"changes"`
+		Strip   []string `json:"strip"`
+	}
+	b.do(t, `await page.waitForSelector('.detail .changes li:last-child:has-text("failing")');
+		const failing = page.locator('.detail li:has(h3:text-is("b-1"))');
+		return {cell: await page.locator('button.cell:has-text("failing")').innerText(), changes: await failing.locator('.changes li').allInnerTexts(),
+			strip: await failing.locator('.strip rect').evaluateAll((all) => all.map((r) => r.getAttribute('class')))}`, &found)
+	first, last := found.Changes[0], found.Changes[len(found.Changes)-1]
+	if !strings.Contains(first, " since at least ") || !regexp.MustCompile(`^failing since \d\d:\d\d:\d\d \(\d+[sm]\)$`).MatchString(last) || !slices.Contains(found.Strip, "good") || found.Strip[len(found.Strip)-1] != "bad" {
+		t.Errorf("the changes are %q, drawn as %q", found.Changes, found.Strip)
+	}
+	if !regexp.MustCompile(`1/2 \d+[sm]`).MatchString(found.Cell) {
+		t.Errorf("the cell says %q", found.Cell)
+	}
+	why, err := m.Ctl(t.Context(), "why", "dataplane/b-1")
+	if must.Do(t, err); !regexp.MustCompile(`its probe has failed for \d+[sm]`).MatchString(why) {
+		t.Errorf("sondectl why says %q", why)
+	}
 }
 
 // seesOnlyWithToken opens the page as others would, and as a second tab.

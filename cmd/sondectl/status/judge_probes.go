@@ -1,0 +1,44 @@
+package status
+
+import (
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
+)
+
+// failingProbe returns the first probe of a pod that keeps it from being Ready, nil without one. The health of an
+// inbound has the reason of a serviceProbe.
+func (v *picture) failingProbe(id mesh.ID) *describe.Probe {
+	for p := range describe.FailingProbes(v.proxies[id]) {
+		if p.Container != "" && p.Probe != string(mesh.ProbeLiveness) {
+			return &p
+		}
+	}
+	return nil
+}
+
+// probes reports liveness probes that fail, after which the kubelet restarts the container. inbounds and services report
+// other probes, and restarts reports failures that are withheld.
+func probes(v *picture) []Problem {
+	var all []Problem
+	for _, p := range v.Proxies {
+		for probe := range describe.FailingProbes(p) {
+			if probe.Probe != string(mesh.ProbeLiveness) || probe.Verdict != describe.VerdictFailure || v.restarts(p.GetName(), probe.Container) {
+				continue
+			}
+			problem := v.ofDataplane(p.GetMesh(), p.GetName(), Warning, "its liveness probe fails", probe.Title()+" "+probe.Clause())
+			problem.Since = probe.Since
+			all = append(all, problem)
+		}
+	}
+	return all
+}
+
+// restarts reports whether a guarded container waits for a restart, or restarts.
+func (v *picture) restarts(dataplane, container string) bool {
+	for _, r := range v.Restarts.GetRestarts() {
+		if mesh.ObjectDataplane(r.GetNamespace(), r.GetPod()) == dataplane && r.GetContainer() == container {
+			return true
+		}
+	}
+	return false
+}
