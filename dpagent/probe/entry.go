@@ -56,8 +56,8 @@ func (e *entry) lane(r rules) *lane {
 // shortestPeriod is the kubelet's default period, for a probe whose own the table does not have.
 const shortestPeriod = 10 * time.Second
 
-// passesForOthers reports whether a check by other rules has passed within a period of the probe. A pod has one kubelet,
-// so callers with these rules are then strangers: their failures must not count.
+// passesForOthers reports whether a check by other rules has passed within a period of the probe. A pod has one
+// kubelet, so callers with these rules are then strangers: their failures must not count.
 func (e *entry) passesForOthers(r rules) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
