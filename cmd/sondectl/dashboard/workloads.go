@@ -102,7 +102,7 @@ func workloadsOf(f *status.Facts, unread error) *Workloads {
 		name := mesh.ObjectDataplane(r.GetNamespace(), r.GetPod())
 		restarts[name] = append(restarts[name], r)
 	}
-	rows := map[string]*Workload{}
+	endpoints, rows := endpointsOfPods(f.Services), map[string]*Workload{}
 	for _, d := range f.Dataplanes {
 		namespace, name := "", cmp.Or(d.Spec.Workload(), d.Spec.Name)
 		if of, pod, ok := mesh.ObjectOf(d.Spec.Name); ok && d.GetPod() {
@@ -116,7 +116,7 @@ func workloadsOf(f *status.Facts, unread error) *Workloads {
 		}
 		row.Instances++
 		if d.GetPod() {
-			row.addPod(d, restarts[d.Spec.Name], liveness)
+			row.addPod(d, endpoints[d.Spec.ID()], restarts[d.Spec.Name], liveness)
 		} else {
 			row.addInbounds(d, proxies[d.Spec.ID()])
 		}
@@ -190,9 +190,11 @@ func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, 
 	return f
 }
 
-// addPod adds what is known of a pod: whether the kubelet says that it is Ready, and its guarded liveness probes that
-// fail. liveness says why nothing is known of the others.
-func (w *Workload) addPod(d *status.Dataplane, restarts []*adminv1.Restart, liveness string) {
+// addPod adds what is known of a pod: whether it is Ready, and its guarded liveness probes that fail. liveness says why
+// nothing is known of the others.
+func (w *Workload) addPod(
+	d *status.Dataplane, endpoints []*adminv1.Endpoint, restarts []*adminv1.Restart, liveness string,
+) {
 	namespace, pod, _ := mesh.ObjectOf(d.Spec.Name)
 	why := fmt.Sprintf("sondectl why pod/%s -n %s", pod, namespace)
 	w.Startup.miss(unreported)
@@ -209,26 +211,7 @@ func (w *Workload) addPod(d *status.Dataplane, restarts []*adminv1.Restart, live
 		}
 		w.Liveness.add(f)
 	}
-	w.Readiness.add(ofPod(d, pod, why))
-}
-
-// ofPod returns whether a pod is Ready, by the first of its inbounds, which share it.
-func ofPod(d *status.Dataplane, pod, why string) Finding {
-	f := Finding{Instance: pod, State: Unreported, Do: why, Reason: "it has no inbound: no Service selects it"}
-	if len(d.GetInbounds()) == 0 || len(d.Spec.Spec.Networking.Inbound) == 0 {
-		return f
-	}
-	h := d.GetInbounds()[0]
-	f.Since, f.Reason = timeOf(h.GetSince()), h.GetReason()
-	switch {
-	case strings.HasPrefix(h.GetReason(), mesh.FrozenReason), h.GetReason() == mesh.RestartingReason, d.GetStopped():
-		f.State = Unreported
-	case d.Spec.Spec.Networking.Inbound[0].State == mesh.InboundNotReady:
-		f.State, f.Reason = Failing, "the kubelet says that the pod is not Ready"
-	default: // also of a pod without a readiness probe, whose manifest the control plane does not have
-		f.State, f.Reason = Passing, cmp.Or(f.Reason, "the kubelet says that the pod is Ready")
-	}
-	return f
+	w.Readiness.add(ofPod(d, endpoints, pod, why))
 }
 
 func nonEmpty(texts ...string) []string {
