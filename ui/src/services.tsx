@@ -12,6 +12,7 @@ function words(s: Service): string {
   if (s.total === 0) return 'no endpoint';
   if (s.serving === 0) return 'no traffic';
   if (s.ready < s.total) return 'some are out';
+  if (s.frozen) return 'ready, some frozen';
   return s.level === 'good' ? 'ready' : s.unchecked ? 'ready, not checked' : 'ready, agent lost';
 }
 

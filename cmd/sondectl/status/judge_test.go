@@ -131,9 +131,11 @@ var faults = map[string]func(*status.Facts){
 	},
 	"frozen": func(f *status.Facts) {
 		onKubernetes(f)
-		for _, i := range []int{1, 2} {
-			f.Dataplanes[i].Inbounds[0] = &adminv1.InboundHealth{Health: adminv1.Endpoint_DRAINING, Reason: "Frozen: its node is not seen", Services: []string{"db_shop_svc_80"}, Since: ago(time.Minute)}
-		}
+		const reason = "Frozen: its node is not seen"
+		db := f.Services[0]
+		db.Endpoints[0].Reason = reason // its agent is connected
+		db.Endpoints[1].Reason, db.Endpoints[1].Health, db.Endpoints[1].GetsTraffic = reason, adminv1.Endpoint_DRAINING, false
+		db.Endpoints = append(db.Endpoints, &adminv1.Endpoint{Address: "10.0.0.9:80", Health: adminv1.Endpoint_DRAINING, Reason: reason})
 	},
 	"restarts": restartsFail,
 	"restarts-of-a-namespace": func(f *status.Facts) {
