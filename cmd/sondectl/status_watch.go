@@ -16,7 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// watchPause is how many times the length of a reading the pause after it has at least: agents are asked each time.
+// watchPause is how many times the length of a reading the pause after it has at least, without the wait for agents
+// that hang.
 const watchPause = 9
 
 // statusWatcher writes a report whenever it changes. Ages alone are no change.
@@ -54,7 +55,7 @@ func (w *statusWatcher) watch(cmd *cobra.Command) error {
 			cmd.PrintErrf("sondectl: blind since %s: %s; asking again every %s\n", began.UTC().Format(time.RFC3339), printer.OneLine(err.Error()), watchEvery)
 			w.lost, w.shown = true, nil
 		}
-		_ = run.Sleep(ctx, max(watchEvery, watchPause*time.Since(began))) // the next reading sees the end of ctx
+		_ = run.Sleep(ctx, max(watchEvery, watchPause*(time.Since(began)-status.AskTakes))) // the next reading sees the end of ctx
 	}
 }
 

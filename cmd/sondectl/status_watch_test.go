@@ -63,6 +63,29 @@ func TestStatusWatchEnds(t *testing.T) {
 	})
 }
 
+// One agent that hangs makes each reading long, and the watch is not slower for it. A slow control plane is asked less.
+func TestStatusWatchOfHungAgents(t *testing.T) {
+	for takes, want := range map[time.Duration]int{status.AskTakes: 15, status.AskTakes + time.Second: 5} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 59*time.Second)
+			defer cancel()
+			cmd := &cobra.Command{}
+			cmd.SetContext(ctx)
+			readings := 0
+			w := &statusWatcher{out: &bytes.Buffer{}, read: func(ctx context.Context) (*status.Report, error) {
+				if ctx.Err() == nil {
+					readings++
+				}
+				time.Sleep(takes)
+				return &status.Report{}, nil
+			}}
+			if err := w.watch(cmd); err != nil || readings != want {
+				t.Errorf("%d readings of %s within 59 s, want %d; it ends with %v", readings, takes, want, err)
+			}
+		})
+	}
+}
+
 // The first reading says what is wrong with the command line, or that nothing is there.
 func TestStatusWatchNeedsAFirstReading(t *testing.T) {
 	away := &exit.Error{Code: exit.Unreachable, Err: errors.New("no control plane")}

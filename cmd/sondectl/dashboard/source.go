@@ -37,9 +37,8 @@ const (
 	lookLimit = 5 * time.Minute
 	// unseenAfter is how long a page counts as open after its last request.
 	unseenAfter = 5 * time.Second
-	// askEvery is how often agents are asked whether they live, which takes askTakes if one hangs.
+	// askEvery is how often agents are asked whether they live, which takes status.AskTakes if one hangs.
 	askEvery = 15 * time.Second
-	askTakes = 2 * time.Second
 )
 
 // Call calls the control plane within a time, over one connection. Its errors are for users.
@@ -203,7 +202,7 @@ func (s *source) follow(ctx context.Context, api adminv1.AdminServiceClient) err
 func (s *source) pause() time.Duration {
 	took := time.Since(s.began)
 	if !s.asked.Before(s.began) {
-		took = max(took-askTakes, min(took, s.took))
+		took = max(took-status.AskTakes, min(took, s.took))
 	}
 	s.took = took
 	return max(readEvery, idleShare*took)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -150,7 +151,7 @@ type hanging struct{ counting }
 
 func (a hanging) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest, o ...grpc.CallOption) (*adminv1.ListProxiesResponse, error) {
 	if r.GetAsk() {
-		time.Sleep(askTakes)
+		time.Sleep(status.AskTakes)
 	}
 	return a.counting.ListProxies(ctx, r, o...)
 }
