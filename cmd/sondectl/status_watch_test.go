@@ -40,7 +40,7 @@ func TestStatusWatch(t *testing.T) {
 		if diff := cmp.Diff(wantOut, stdout.String()); diff != "" {
 			t.Errorf("stdout (-want +got):\n%s", diff)
 		}
-		const wantErr = "sondectl: blind since 2000-01-01T00:00:06Z: no control plane at 127.0.0.1:5681; asking again every 2s\nsondectl: the control plane answers again\n"
+		const wantErr = "sondectl: blind since 2000-01-01T00:00:04Z: no control plane at 127.0.0.1:5681; asking again every 2s\nsondectl: the control plane answers again\n"
 		if diff := cmp.Diff(wantErr, stderr.String()); diff != "" {
 			t.Errorf("stderr (-want +got):\n%s", diff)
 		}
