@@ -68,6 +68,13 @@ var faults = map[string]func(*status.Facts){
 		f.Problems = []*adminv1.Problem{{Warning: true, Text: "an outbound of web-1 names service bd", Object: "service/bd", Mesh: "default"}}
 		calls(f, 0, "bd")
 	},
+	"service-rejected": func(f *status.Facts) {
+		f.Services = append(f.Services, &adminv1.Service{Mesh: "default", Name: "batch", Reasons: []string{"its Service names no endpoint"}})
+		f.Problems = []*adminv1.Problem{
+			{File: "/mesh/s.yaml", Document: 1, Text: "spec.protocol: must be one of http, tcp", Object: "service/batch", Mesh: "default"},
+			{Warning: true, Text: "an outbound of web-1 names service batch", Object: "service/batch", Mesh: "shop"},
+		}
+	},
 	"service-of-no-replicas": func(f *status.Facts) {
 		f.Services = append(f.Services, &adminv1.Service{Mesh: "default", Name: "batch", Reasons: []string{"its Service names no endpoint"}})
 	},
