@@ -33,6 +33,7 @@ export function Services() {
         shown={shown.length}
         of={all.rows.length}
       />
+      {all.leftOut && <p class="notice warn">{all.leftOut} more are not shown: the control plane sends at most 5000.</p>}
       <Table
         caption="Services, those with what is wrong first"
         rows={shown}

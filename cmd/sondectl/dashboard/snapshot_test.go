@@ -46,6 +46,22 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
+// A list that is not complete says so.
+func TestSnapshotOfPartsOfLists(t *testing.T) {
+	api := wellAPI()
+	api.tail = &adminv1.Tail{LeftOut: 7}
+	for range maxEndpoints + 2 {
+		api.services[0].Endpoints = append(api.services[0].Endpoints, &adminv1.Endpoint{})
+	}
+	page := snapshotOf(t, api)
+	if n := strings.Count(page, ">7 more are not shown"); n != 3 {
+		t.Errorf("%d lists say that 7 are not shown, want 3", n)
+	}
+	if !strings.Contains(page, ">3 more<") {
+		t.Error("it does not say that endpoints are not shown")
+	}
+}
+
 func TestSnapshotWithoutRights(t *testing.T) {
 	api := wellAPI()
 	api.errs["restarts"], api.errs["health"] = errForbidden, errForbidden
