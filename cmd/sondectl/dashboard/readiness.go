@@ -17,8 +17,8 @@ const (
 	podNoEndpoint = "readiness is known from endpoints of Services, and no listed Service has one at this pod's sidecar"
 )
 
-// endpointsOfPods returns the endpoints that Service objects have, by Dataplane. Those of Kubernetes have the readiness
-// of their pods, which the inbounds of the Dataplanes lack.
+// endpointsOfPods returns the endpoints that Service objects have, by Dataplane. They have the readiness of their pods,
+// which the inbounds of the Dataplanes lack.
 func endpointsOfPods(services []*adminv1.Service) map[mesh.ID][]*adminv1.Endpoint {
 	all := map[mesh.ID][]*adminv1.Endpoint{}
 	for _, s := range services {
