@@ -16,7 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// watchPause is how many times the length of a reading the pause after it has at least: agents are asked each time.
+// watchPause is how many times the length of a reading the pause after it has at least, without the wait for agents
+// that hang.
 const watchPause = 9
 
 // statusWatcher writes a report whenever it changes. Ages alone are no change.
@@ -26,7 +27,8 @@ type statusWatcher struct {
 	colours bool
 	short   bool
 
-	shown []byte // what was written last, nil before the first and while blind
+	shown []byte    // what was written last, nil before the first and while blind
+	at    time.Time // of the last report
 	lost  bool
 }
 
@@ -44,17 +46,17 @@ func (w *statusWatcher) watch(cmd *cobra.Command) error {
 			if w.lost {
 				cmd.PrintErrln("sondectl: the control plane answers again")
 			}
-			w.lost = false
+			w.lost, w.at = false, report.At
 			if err := w.show(report); err != nil {
 				return err
 			}
 		case first || !errors.As(err, &failed) || failed.Code != exit.Unreachable:
 			return err
 		case !w.lost:
-			cmd.PrintErrf("sondectl: blind since %s: %s; asking again every %s\n", began.UTC().Format(time.RFC3339), printer.OneLine(err.Error()), watchEvery)
+			cmd.PrintErrf("sondectl: blind since %s: %s; asking again every %s\n", w.at.UTC().Format(time.RFC3339), printer.OneLine(err.Error()), watchEvery)
 			w.lost, w.shown = true, nil
 		}
-		_ = run.Sleep(ctx, max(watchEvery, watchPause*time.Since(began))) // the next reading sees the end of ctx
+		_ = run.Sleep(ctx, max(watchEvery, watchPause*(time.Since(began)-status.AskTakes))) // the next reading sees the end of ctx
 	}
 }
 

@@ -40,7 +40,7 @@ func TestStatusWatch(t *testing.T) {
 		if diff := cmp.Diff(wantOut, stdout.String()); diff != "" {
 			t.Errorf("stdout (-want +got):\n%s", diff)
 		}
-		const wantErr = "sondectl: blind since 2000-01-01T00:00:06Z: no control plane at 127.0.0.1:5681; asking again every 2s\nsondectl: the control plane answers again\n"
+		const wantErr = "sondectl: blind since 2000-01-01T00:00:04Z: no control plane at 127.0.0.1:5681; asking again every 2s\nsondectl: the control plane answers again\n"
 		if diff := cmp.Diff(wantErr, stderr.String()); diff != "" {
 			t.Errorf("stderr (-want +got):\n%s", diff)
 		}
@@ -61,6 +61,29 @@ func TestStatusWatchEnds(t *testing.T) {
 			t.Errorf("it ends with %v", err)
 		}
 	})
+}
+
+// One agent that hangs makes each reading long, and the watch is not slower for it. A slow control plane is asked less.
+func TestStatusWatchOfHungAgents(t *testing.T) {
+	for takes, want := range map[time.Duration]int{status.AskTakes: 15, status.AskTakes + time.Second: 5} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 59*time.Second)
+			defer cancel()
+			cmd := &cobra.Command{}
+			cmd.SetContext(ctx)
+			readings := 0
+			w := &statusWatcher{out: &bytes.Buffer{}, read: func(ctx context.Context) (*status.Report, error) {
+				if ctx.Err() == nil {
+					readings++
+				}
+				time.Sleep(takes)
+				return &status.Report{}, nil
+			}}
+			if err := w.watch(cmd); err != nil || readings != want {
+				t.Errorf("%d readings of %s within 59 s, want %d; it ends with %v", readings, takes, want, err)
+			}
+		})
+	}
 }
 
 // The first reading says what is wrong with the command line, or that nothing is there.

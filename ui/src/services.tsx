@@ -12,6 +12,7 @@ function words(s: Service): string {
   if (s.total === 0) return 'no endpoint';
   if (s.serving === 0) return 'no traffic';
   if (s.ready < s.total) return 'some are out';
+  if (s.frozen) return 'ready, some frozen';
   return s.level === 'good' ? 'ready' : s.unchecked ? 'ready, not checked' : 'ready, agent lost';
 }
 
@@ -32,6 +33,7 @@ export function Services() {
         shown={shown.length}
         of={all.rows.length}
       />
+      {all.leftOut && <p class="notice warn">{all.leftOut} more are not shown: the control plane sends at most 5000.</p>}
       <Table
         caption="Services, those with what is wrong first"
         rows={shown}

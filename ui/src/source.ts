@@ -64,8 +64,10 @@ async function ask() {
     const load = async <N extends Name>(name: N) => {
       const revision = next.sections[name].revision;
       if (revision && loaded.value[name]?.revision !== revision) {
-        const {data} = await get<{data: Contents[N]}>(`section/${name}`);
-        (fresh[name] as {revision: string; data: Contents[N]}) = {revision, data};
+        // It may be of a later reading than the index, and says so itself.
+        const {data, ...section} = await get<Section & {data: Contents[N]}>(`section/${name}`);
+        next.sections[name] = section;
+        if (section.revision) (fresh[name] as {revision: string; data: Contents[N]}) = {revision: section.revision, data};
       }
     };
     await Promise.all([...new Set<Name>(['problems', view.value])].map((name) => load(name)));

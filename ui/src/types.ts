@@ -97,6 +97,7 @@ export interface Service {
   serving: number;
   total: number;
   unchecked?: number;
+  frozen?: number;
   without?: string;
   reasons?: string[];
   endpoints?: Endpoint[];

@@ -108,7 +108,7 @@ function CellDetail({workload, kind}: {workload: Workload; kind: Kind}) {
                   <Ago at={f.since} />
                 </>
               ) : (
-                f.state !== 'not reported' && f.state !== 'not checked' && 'since before the control plane started'
+                f.probe && f.state !== 'not reported' && 'since before the control plane started'
               )}
             </p>
             {f.reason && <p class="reason">{f.reason}</p>}

@@ -25,7 +25,8 @@ const (
 	maxReason = 300
 )
 
-// Session is a forwarded connection to the admin API of one replica. Only one goroutine may use it.
+// Session is a forwarded connection to the admin API of one replica. Only Token may be called from several
+// goroutines at once.
 type Session struct {
 	// Address is the local host:port that is forwarded to Pod in Namespace.
 	Address, Namespace, Pod string

@@ -36,13 +36,15 @@ type accounts interface {
 	CreateToken(ctx context.Context, account string, r *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error)
 }
 
-// tokens caches tokens of service accounts until shortly before they expire.
+// tokens caches tokens of service accounts until shortly before they expire. Several goroutines may use it.
 type tokens struct {
 	accounts accounts
-	known    map[string]token // by service account
+	// one has room for the call that uses known, also while it requests a token: the others wait for that one.
+	one   chan struct{}
+	known map[string]token // by service account
 }
 
-func newTokens(a accounts) *tokens { return &tokens{a, map[string]token{}} }
+func newTokens(a accounts) *tokens { return &tokens{a, make(chan struct{}, 1), map[string]token{}} }
 
 // token is a token with the time of its request and its validity from then.
 type token struct {
@@ -60,6 +62,12 @@ func (t token) usable() bool {
 
 // get returns a service account's token for the admin API.
 func (t *tokens) get(ctx context.Context, account string) (string, error) {
+	select {
+	case t.one <- struct{}{}:
+		defer func() { <-t.one }()
+	case <-ctx.Done():
+		return "", ctx.Err() //nolint:wrapcheck // the caller explains it
+	}
 	if known, ok := t.known[account]; ok && known.usable() {
 		return known.text, nil
 	}

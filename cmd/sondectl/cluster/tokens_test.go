@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,4 +76,32 @@ func TestTokensOfTwoAccounts(t *testing.T) {
 			t.Errorf("get(%s) = %q, %v", account, is, err)
 		}
 	}
+}
+
+// Calls that begin at the same time share one token. The race detector finds a cache without a lock.
+func TestTokensOfCallsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &slowServer{}
+		tokens := newTokens(server)
+		var calls sync.WaitGroup
+		for range 6 {
+			calls.Go(func() {
+				if is, err := tokens.get(t.Context(), accountRead); err != nil || is != "token 1" {
+					t.Errorf("get() = %q, %v", is, err)
+				}
+			})
+		}
+		calls.Wait()
+		if server.made != 1 {
+			t.Errorf("%d tokens were requested, want one", server.made)
+		}
+	})
+}
+
+// slowServer needs a second for a token.
+type slowServer struct{ clocked }
+
+func (s *slowServer) CreateToken(ctx context.Context, account string, r *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error) {
+	time.Sleep(time.Second)
+	return s.clocked.CreateToken(ctx, account, r, o)
 }

@@ -62,7 +62,7 @@ func Command(o Options) *cobra.Command {
 			return err
 		}
 		if once != "" {
-			return writeSnapshot(once, s)
+			return replaceFile(once, s.snapshot)
 		}
 		l, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
 		if err != nil {
@@ -137,14 +137,4 @@ func openBrowser(ctx context.Context, address string) error {
 		return fmt.Errorf("open the browser: %s: %w", program, err)
 	}
 	return nil
-}
-
-// writeSnapshot writes the sections into a file that only its owner may read.
-func writeSnapshot(path string, s *source) (err error) {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("write the snapshot: %w", err)
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	return s.snapshot(file)
 }

@@ -56,7 +56,7 @@ type handler struct {
 	source *source
 	token  [sha256.Size]byte // its hash
 	hosts  map[string]bool
-	limit  *rate.Limiter
+	limit  *rate.Limiter // of requests with the token
 }
 
 // newHandler returns the handler of a server on a port of 127.0.0.1.
@@ -83,15 +83,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusForbidden, "Host must be 127.0.0.1 or localhost, with the port of sondectl dashboard")
 	case origin != "" && origin != "http://"+r.Host:
 		refuse(w, http.StatusForbidden, "Origin must be this server's")
-	case !h.limit.Allow():
-		w.Header().Set("Retry-After", "1")
-		refuse(w, http.StatusTooManyRequests, "too many requests: close some of the pages")
 	case ok:
 		h.file(w, file.name, file.kind)
 	case !strings.HasPrefix(r.URL.Path, "/api/"):
 		refuse(w, http.StatusNotFound, "not found")
 	case !h.authorized(r):
 		refuse(w, http.StatusUnauthorized, "the token is not the one of this sondectl dashboard: open the address that it printed")
+	case !h.limit.Allow(): // after the token, so that other users of this machine cannot use it up
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusTooManyRequests, "too many requests: close some of the pages")
 	default:
 		h.api(w, strings.TrimPrefix(r.URL.Path, "/api/"))
 	}

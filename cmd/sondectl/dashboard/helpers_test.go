@@ -28,6 +28,7 @@ type fakeAPI struct {
 	restarts   *adminv1.ListRestartsResponse // nil without Kubernetes
 	errs       map[string]error
 	asked      int // how often agents were asked whether they live
+	tail       *adminv1.Tail
 }
 
 func (a *fakeAPI) GetHealth(context.Context, *adminv1.GetHealthRequest, ...grpc.CallOption) (*adminv1.Health, error) {
@@ -39,18 +40,18 @@ func (a *fakeAPI) ListMeshes(context.Context, *adminv1.ListMeshesRequest, ...grp
 }
 
 func (a *fakeAPI) ListDataplanes(context.Context, *adminv1.ListDataplanesRequest, ...grpc.CallOption) (*adminv1.ListDataplanesResponse, error) {
-	return &adminv1.ListDataplanesResponse{Dataplanes: a.dataplanes}, a.errs["objects"]
+	return &adminv1.ListDataplanesResponse{Dataplanes: a.dataplanes, Tail: a.tail}, a.errs["objects"]
 }
 
 func (a *fakeAPI) ListServices(context.Context, *adminv1.ListServicesRequest, ...grpc.CallOption) (*adminv1.ListServicesResponse, error) {
-	return &adminv1.ListServicesResponse{Services: a.services}, a.errs["objects"]
+	return &adminv1.ListServicesResponse{Services: a.services, Tail: a.tail}, a.errs["objects"]
 }
 
 func (a *fakeAPI) ListProxies(_ context.Context, r *adminv1.ListProxiesRequest, _ ...grpc.CallOption) (*adminv1.ListProxiesResponse, error) {
 	if r.GetAsk() {
 		a.asked++
 	}
-	return &adminv1.ListProxiesResponse{Proxies: a.proxies}, a.errs["objects"]
+	return &adminv1.ListProxiesResponse{Proxies: a.proxies, Tail: a.tail}, a.errs["objects"]
 }
 
 func (a *fakeAPI) ListRestarts(context.Context, *adminv1.ListRestartsRequest, ...grpc.CallOption) (*adminv1.ListRestartsResponse, error) {

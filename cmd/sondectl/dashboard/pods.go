@@ -46,8 +46,10 @@ func unreported(p *adminv1.Proxy) string {
 }
 
 // addPod adds what is known of a pod: the verdicts that its agent reports, guarded containers that wait or restart, and
-// whether the kubelet says that the pod is Ready. hidden is why restarts are unknown.
-func (w *Workload) addPod(d *status.Dataplane, p *adminv1.Proxy, restarts []*adminv1.Restart, hidden string) {
+// whether its endpoints say that it is Ready. hidden is why restarts are unknown.
+func (w *Workload) addPod(
+	d *status.Dataplane, p *adminv1.Proxy, endpoints []*adminv1.Endpoint, restarts []*adminv1.Restart, hidden string,
+) {
 	namespace, pod, _ := mesh.ObjectOf(d.Spec.Name)
 	why := fmt.Sprintf("sondectl why pod/%s -n %s", pod, namespace)
 	probes, missing := describe.Probes(p.GetVerdicts()), unreported(p)
@@ -55,7 +57,7 @@ func (w *Workload) addPod(d *status.Dataplane, p *adminv1.Proxy, restarts []*adm
 		probes = nil
 	}
 	w.addRestarts(namespace, pod, restarts, probes)
-	kubelet := ofPod(d, pod, why)
+	kubelet := ofPod(d, endpoints, pod, why)
 	if missing != "" {
 		w.Startup.miss(missing)
 		if len(restarts) == 0 {
@@ -131,25 +133,6 @@ func (f *Finding) setVerdicts(p *adminv1.Proxy, inbound string) {
 	if i := slices.IndexFunc(probes, func(p describe.Probe) bool { return p.Inbound == inbound }); i >= 0 && probes[i].Since != nil {
 		f.setProbe(&probes[i])
 	}
-}
-
-// ofPod returns whether a pod is Ready, by the first of its inbounds, which share it.
-func ofPod(d *status.Dataplane, pod, why string) Finding {
-	f := Finding{Instance: pod, State: Unreported, Do: why, Reason: "it has no inbound: no Service selects it"}
-	if len(d.GetInbounds()) == 0 || len(d.Spec.Spec.Networking.Inbound) == 0 {
-		return f
-	}
-	h := d.GetInbounds()[0]
-	f.Since, f.Reason = timeOf(h.GetSince()), h.GetReason()
-	switch {
-	case strings.HasPrefix(h.GetReason(), mesh.FrozenReason), h.GetReason() == mesh.RestartingReason, d.GetStopped():
-		f.State = Unreported
-	case d.Spec.Spec.Networking.Inbound[0].State == mesh.InboundNotReady:
-		f.State, f.Reason = Failing, "the kubelet says that the pod is not Ready"
-	default: // also of a pod without a readiness probe, whose manifest the control plane does not have
-		f.State, f.Reason = Passing, cmp.Or(f.Reason, "the kubelet says that the pod is Ready")
-	}
-	return f
 }
 
 func nonEmpty(texts ...string) []string {

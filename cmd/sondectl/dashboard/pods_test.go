@@ -12,13 +12,15 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// podAPI is a mesh with one pod, whose agent reports these probes. State is of its inbound.
-func podAPI(state string, probes ...*adminv1.ProbeVerdicts) *fakeAPI {
+// podAPI is a mesh with one pod, whose agent reports these probes. Health is of its endpoint.
+func podAPI(health adminv1.Endpoint_Health, probes ...*adminv1.ProbeVerdicts) *fakeAPI {
 	a := wellAPI()
 	a.restarts = &adminv1.ListRestartsResponse{}
 	a.dataplanes[0].Pod = true
 	a.dataplanes[0].Object = []byte(`{"type":"Dataplane","mesh":"default","name":"web-5d9c7b8f6d-x2x4z.shop","spec":{"networking":{"address":"10.0.0.1","inbound":[
-		{"address":"10.0.0.1","port":8000` + state + `}]}}}`)
+		{"address":"10.0.0.1","port":8000}]}}}`)
+	e := a.services[0].Endpoints[0]
+	e.Dataplane, e.Declared, e.Health = "web-5d9c7b8f6d-x2x4z.shop", true, health
 	p := a.proxies[0]
 	p.Name, p.Verdicts = "web-5d9c7b8f6d-x2x4z.shop", &adminv1.Verdicts{Probes: probes}
 	p.Agent.Features = append(p.Agent.Features, agentv1.FeatureVerdicts)
@@ -41,49 +43,49 @@ func TestVerdictsOfPods(t *testing.T) {
 		a.restarts.Restarts = []*adminv1.Restart{{Namespace: "shop", Pod: "web-5d9c7b8f6d-x2x4z", Container: "app", State: adminv1.Restart_GRANTED, Since: timestamppb.New(at), Why: "granted"}}
 	}
 	tests := map[string]struct {
-		state  string
+		health adminv1.Endpoint_Health
 		probes []*adminv1.ProbeVerdicts
 		change func(*fakeAPI)
 		want   [3]string // startup, liveness, readiness
 	}{
 		"all pass": {
-			"", []*adminv1.ProbeVerdicts{verdict("app", "startup", "success", ""), verdict("app", "liveness", "success", ""), verdict("app", "readiness", "success", "")}, nil,
+			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "startup", "success", ""), verdict("app", "liveness", "success", ""), verdict("app", "readiness", "success", "")}, nil,
 			[3]string{"passing 1/1", "passing 1/1", "passing 1/1"},
 		},
 		"one of two fails": {
-			"", []*adminv1.ProbeVerdicts{verdict("app", "readiness", "failure", "refused"), verdict("cache", "readiness", "success", "")}, nil,
+			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "readiness", "failure", "refused"), verdict("cache", "readiness", "success", "")}, nil,
 			[3]string{"no probe 0/0", "no probe 0/0", "failing 1/2 app: refused"},
 		},
 		"the other verdicts": {
-			"", []*adminv1.ProbeVerdicts{verdict("app", "startup", "warning", "stopped redirect"), verdict("app", "liveness", "held", "refused"), verdict("app", "readiness", "errored", "body cut")}, nil,
+			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "startup", "warning", "stopped redirect"), verdict("app", "liveness", "held", "refused"), verdict("app", "readiness", "errored", "body cut")}, nil,
 			[3]string{"warning 1/1 app: stopped redirect", "held 1/1 app: refused", "errored 1/1 app: body cut"},
 		},
 		"not checked, and of a later version": {
-			"", []*adminv1.ProbeVerdicts{verdict("app", "startup", "", ""), verdict("app", "readiness", "unknown", "")}, nil,
+			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "startup", "", ""), verdict("app", "readiness", "unknown", "")}, nil,
 			[3]string{"not reported 1/1 app: " + notChecked, "no probe 0/0", "not reported 1/1 app: " + ofLater},
 		},
 		"the kubelet decides": {
-			`,"state":"NotReady"`, []*adminv1.ProbeVerdicts{verdict("app", "readiness", "success", "")}, nil,
-			[3]string{"no probe 0/0", "no probe 0/0", "failing 1/2 : the kubelet says that the pod is not Ready"},
+			adminv1.Endpoint_NOT_READY, []*adminv1.ProbeVerdicts{verdict("app", "readiness", "success", "")}, nil,
+			[3]string{"no probe 0/0", "no probe 0/0", "failing 1/2 : " + podNotReady},
 		},
-		"without a readiness probe": {"", nil, nil, [3]string{"no probe 0/0", "no probe 0/0", "passing 1/1"}},
+		"without a readiness probe": {adminv1.Endpoint_READY, nil, nil, [3]string{"no probe 0/0", "no probe 0/0", "passing 1/1"}},
 		"a restart counts": {
-			"", []*adminv1.ProbeVerdicts{verdict("app", "liveness", "failure", "refused"), verdict("cache", "liveness", "success", "")}, wait,
+			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "liveness", "failure", "refused"), verdict("cache", "liveness", "success", "")}, wait,
 			[3]string{"no probe 0/0", "restarting 1/2 app: granted", "passing 1/1"},
 		},
 		"more than listed": {
-			"", []*adminv1.ProbeVerdicts{verdict("app", "readiness", "success", "")}, func(a *fakeAPI) { a.proxies[0].Verdicts.LeftOut = 1 },
+			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "readiness", "success", "")}, func(a *fakeAPI) { a.proxies[0].Verdicts.LeftOut = 1 },
 			[3]string{"not reported 1/1", "not reported 1/1", "not reported 1/2"},
 		},
-		"not reported yet": {"", nil, func(a *fakeAPI) { a.proxies[0].Verdicts = nil }, [3]string{"not reported 1/1", "not reported 1/1", "passing 1/1"}},
+		"not reported yet": {adminv1.Endpoint_READY, nil, func(a *fakeAPI) { a.proxies[0].Verdicts = nil }, [3]string{"not reported 1/1", "not reported 1/1", "passing 1/1"}},
 		"the agent hangs": {
-			"", []*adminv1.ProbeVerdicts{verdict("app", "startup", "success", ""), verdict("app", "liveness", "success", "")},
+			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "startup", "success", ""), verdict("app", "liveness", "success", "")},
 			func(a *fakeAPI) { a.proxies[0].Agent.Unresponsive = true }, [3]string{"not reported 1/1", "not reported 1/1", "passing 1/1"},
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			api := podAPI(tc.state, tc.probes...)
+			api := podAPI(tc.health, tc.probes...)
 			if tc.change != nil {
 				tc.change(api)
 			}
@@ -107,7 +109,7 @@ func TestChangesOfAProbe(t *testing.T) {
 	probe.Total = 12
 	first := verdict("app", "liveness", "success", "")
 	first.Changes, first.Total = first.Changes[:1], 1
-	row := workloads(t, podAPI("", probe, first)).Rows[0]
+	row := workloads(t, podAPI(adminv1.Endpoint_READY, probe, first)).Rows[0]
 	f := row.Readiness.Findings[0]
 	want := []Change{{at, Passing}, {at.Add(time.Minute), Failing}}
 	if diff := cmp.Diff(want, f.Changes); diff != "" || f.Earlier != 10 || f.AtLeast || !f.Since.Equal(at.Add(time.Minute)) || !row.Readiness.Since.Equal(*f.Since) {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
@@ -23,21 +24,25 @@ func TestLevelsOfServices(t *testing.T) {
 	unchecked[1].Unchecked = true
 	lost[0].AgentLostSince = timestamppb.New(at)
 	last[0].GetsTraffic = true
+	frozen, drained := endpoints(ready, ready), endpoints(ready, draining)
+	frozen[1].Reason, drained[1].Reason = mesh.FrozenReason+"its node is not seen", mesh.FrozenReason+"its node is not seen"
 	tests := map[string]struct {
 		endpoints []*adminv1.Endpoint
 		called    bool
 		want      Level
 		first     string // endpoint that is listed first
 	}{
-		"all are ready":            {endpoints(ready, ready), true, Good, "10.0.0.1:80"},
-		"one is out":               {endpoints(ready, out), true, Warn, "10.0.0.2:80"},
-		"one drains":               {endpoints(ready, draining), true, Warn, "10.0.0.2:80"},
-		"the last one drains":      {last, true, Warn, "10.0.0.1:80"},
-		"all are out":              {endpoints(out, out), false, Bad, "10.0.0.1:80"},
-		"one is unchecked":         {unchecked, true, Unknown, "10.0.0.2:80"},
-		"the agent is lost":        {lost, true, Unknown, "10.0.0.1:80"},
-		"no endpoint, and no call": {nil, false, Unknown, ""},
-		"no endpoint, and calls":   {nil, true, Bad, ""},
+		"all are ready":             {endpoints(ready, ready), true, Good, "10.0.0.1:80"},
+		"one is out":                {endpoints(ready, out), true, Warn, "10.0.0.2:80"},
+		"one drains":                {endpoints(ready, draining), true, Warn, "10.0.0.2:80"},
+		"the last one drains":       {last, true, Warn, "10.0.0.1:80"},
+		"all are out":               {endpoints(out, out), false, Bad, "10.0.0.1:80"},
+		"one is unchecked":          {unchecked, true, Unknown, "10.0.0.2:80"},
+		"the agent is lost":         {lost, true, Unknown, "10.0.0.1:80"},
+		"one is frozen":             {frozen, true, Unknown, "10.0.0.2:80"},
+		"one is frozen, and drains": {drained, true, Warn, "10.0.0.2:80"},
+		"no endpoint, and no call":  {nil, false, Unknown, ""},
+		"no endpoint, and calls":    {nil, true, Bad, ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

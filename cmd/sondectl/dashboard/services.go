@@ -27,6 +27,7 @@ type Service struct {
 	Serving   int        `json:"serving"`
 	Total     int        `json:"total"`
 	Unchecked int        `json:"unchecked,omitempty"`
+	Frozen    int        `json:"frozen,omitempty"`  // stay although Kubernetes takes them away
 	Without   *time.Time `json:"without,omitempty"` // since when no endpoint gets traffic
 	Reasons   []string   `json:"reasons,omitempty"`
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
@@ -87,6 +88,10 @@ func serviceOf(s *adminv1.Service, called bool) Service {
 		}
 		if endpoint.Lost != nil && endpoint.Level == Good {
 			endpoint.Level = Unknown
+		}
+		if isFrozen(e) {
+			endpoint.Level = Unknown
+			row.Frozen++
 		}
 		if endpoint.Traffic {
 			row.Serving++

@@ -5,9 +5,12 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
@@ -74,7 +77,7 @@ func (s *source) snapshot(w io.Writer) error {
 		panic(err) // it is embedded
 	}
 	if err := page.Execute(w, v); err != nil {
-		return fmt.Errorf("write the snapshot: %w", err)
+		return fmt.Errorf("fill in the page: %w", err)
 	}
 	return nil
 }
@@ -86,4 +89,36 @@ type mark struct{ Shape, Text string }
 // them.
 var levelsOfStates = map[State]Level{
 	Failing: Bad, Held: Bad, Restarting: Warn, Errored: Warn, Warned: Warn, Unreported: Unknown, Unchecked: Unknown, Passing: Good, NoProbe: "none",
+}
+
+// replaceFile writes a file that only its owner may read. On errors the previous one stays as it is. What is no regular
+// file, such as /dev/stdout, is written in place.
+func replaceFile(path string, write func(io.Writer) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write the snapshot: %w", err)
+		}
+	}()
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(file), file.Close())
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.new") // its mode is 0600
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(file), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return nil
 }

@@ -3,7 +3,11 @@ package dashboard
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
+	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -46,11 +50,69 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
+// A list that is not complete says so.
+func TestSnapshotOfPartsOfLists(t *testing.T) {
+	api := wellAPI()
+	api.tail = &adminv1.Tail{LeftOut: 7}
+	for range maxEndpoints + 2 {
+		api.services[0].Endpoints = append(api.services[0].Endpoints, &adminv1.Endpoint{})
+	}
+	page := snapshotOf(t, api)
+	if n := strings.Count(page, ">7 more are not shown"); n != 3 {
+		t.Errorf("%d lists say that 7 are not shown, want 3", n)
+	}
+	if !strings.Contains(page, ">3 more<") {
+		t.Error("it does not say that endpoints are not shown")
+	}
+}
+
 func TestSnapshotWithoutRights(t *testing.T) {
 	api := wellAPI()
 	api.errs["restarts"], api.errs["health"] = errForbidden, errForbidden
 	if page := snapshotOf(t, api); strings.Count(page, "Not allowed: not allowed") != 2 {
 		t.Errorf("it does not say what is not allowed:\n%s", page)
+	}
+}
+
+// A new snapshot replaces the previous one, which others could read, only once it is complete.
+func TestSnapshotReplacesTheFile(t *testing.T) {
+	full := errors.New("no space left on device")
+	for name, tc := range map[string]struct {
+		fails error
+		want  string
+		mode  fs.FileMode
+	}{
+		"it is written":    {nil, "new", 0o600},
+		"the disk is full": {full, "previous", 0o644},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			path := filepath.Join(folder, "mesh.html")
+			if err := os.WriteFile(path, []byte("previous"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			err := replaceFile(path, func(w io.Writer) error {
+				_, err := io.WriteString(w, "new")
+				return errors.Join(err, tc.fails)
+			})
+			if !errors.Is(err, tc.fails) {
+				t.Errorf("the error is %v", err)
+			}
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(content) != tc.want || info.Mode() != tc.mode {
+				t.Errorf("it has %q and mode %s, want %q and %s", content, info.Mode(), tc.want, tc.mode)
+			}
+			if files, err := os.ReadDir(folder); err != nil || len(files) != 1 {
+				t.Errorf("the folder has %v, %v", files, err)
+			}
+		})
 	}
 }
 

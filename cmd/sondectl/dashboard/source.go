@@ -28,14 +28,16 @@ const (
 	// times as long, so that the control plane is busy with them for at most a tenth of the time.
 	readEvery = time.Second
 	idleShare = 9
-	// readPatience is how long a reading may take until the page says that it is blind. One that asks agents takes 2 s.
+	// failedLimit limits the pause after a reading that failed, so that the page sees soon that it is over.
+	failedLimit = 30 * time.Second
+	// readPatience is how much longer than the last one a reading may take until the page says that it is blind.
 	readPatience = 4 * time.Second
 	// readLimit limits one reading, lookLimit one connection.
 	readLimit = 10 * time.Second
 	lookLimit = 5 * time.Minute
 	// unseenAfter is how long a page counts as open after its last request.
 	unseenAfter = 5 * time.Second
-	// askEvery is how often agents are asked whether they live, which takes 2 s if one hangs.
+	// askEvery is how often agents are asked whether they live, which takes status.AskTakes if one hangs.
 	askEvery = 15 * time.Second
 )
 
@@ -106,6 +108,9 @@ type source struct {
 	wake run.Signal
 
 	asked time.Time // when agents were asked
+	// began is when the last reading began, or to connect. took is how long the control plane worked for the last one.
+	began time.Time
+	took  time.Duration
 	// hung are the sessions of those that did not answer, by their beginning.
 	hung map[mesh.ID]*timestamppb.Timestamp
 
@@ -149,19 +154,24 @@ func (s *source) run(ctx context.Context) {
 	for range run.EveryOr(ctx, time.Hour, s.wake) {
 		for s.watched() && ctx.Err() == nil {
 			s.begin()
+			pause := readEvery
+			s.began = time.Now()
 			if err := s.call(ctx, lookLimit+readLimit, s.follow); err != nil {
 				s.fail(err)
+				pause = min(max(readEvery, idleShare*time.Since(s.began)), failedLimit)
 			}
-			_ = run.Sleep(ctx, readEvery) // the loop sees the end of ctx
+			_ = run.Sleep(ctx, pause) // the loop sees the end of ctx
 		}
 	}
 }
 
 // once reads a single time. It is an error if the caller may read nothing.
 func (s *source) once(ctx context.Context) error {
+	began := time.Now()
 	if err := s.call(ctx, readLimit, s.readOnce); err != nil {
 		return err
 	}
+	s.setDue(time.Now().Add(time.Since(began) + readPatience))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, section := range s.sections {
@@ -175,17 +185,27 @@ func (s *source) once(ctx context.Context) error {
 // follow reads again and again over one connection.
 func (s *source) follow(ctx context.Context, api adminv1.AdminServiceClient) error {
 	for start := time.Now(); s.watched() && time.Since(start) < lookLimit; {
-		began := time.Now()
+		s.began = time.Now()
 		if err := s.readOnce(ctx, api); err != nil {
 			return err
 		}
-		pause := max(readEvery, idleShare*time.Since(began))
-		s.setDue(time.Now().Add(pause + readPatience))
+		pause := s.pause()
+		s.setDue(time.Now().Add(pause + time.Since(s.began) + readPatience))
 		if err := run.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// pause returns how long to wait after a reading. It leaves out the wait for agents that hang.
+func (s *source) pause() time.Duration {
+	took := time.Since(s.began)
+	if !s.asked.Before(s.began) {
+		took = max(took-status.AskTakes, min(took, s.took))
+	}
+	s.took = took
+	return max(readEvery, idleShare*took)
 }
 
 func (s *source) setDue(t time.Time) {

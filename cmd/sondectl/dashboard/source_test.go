@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -87,7 +88,7 @@ func TestSlowControlPlaneIsAskedLess(t *testing.T) {
 	readings := new(atomic.Int64)
 	api := wellAPI()
 	call := func(ctx context.Context, _ time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
-		return work(ctx, slow{counting{api, readings}})
+		return work(ctx, slow{counting{api, readings}, time.Second})
 	}
 	watch(t, call, func(s *source) {
 		lookFor(s, time.Minute)
@@ -100,10 +101,68 @@ func TestSlowControlPlaneIsAskedLess(t *testing.T) {
 	})
 }
 
-type slow struct{ counting }
+// A reading that takes longer than readPatience each time is no blindness.
+func TestLongReadingsAreNotBlind(t *testing.T) {
+	api := slow{counting{wellAPI(), new(atomic.Int64)}, 6 * time.Second}
+	watch(t, callOf(api), func(s *source) {
+		lookFor(s, 10*time.Second)
+		for range 600 {
+			if _, due := s.look(); time.Until(due) <= 0 {
+				t.Errorf("the page is blind for %s", time.Since(due))
+				return
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+	})
+}
+
+// A control plane whose answers are errors is asked less often, too, as long as they take time.
+func TestFailingControlPlaneIsAskedLess(t *testing.T) {
+	for takes, most := range map[time.Duration]int64{0: 301, 2 * time.Second: 16, 8 * time.Second: 8} {
+		readings := new(atomic.Int64)
+		api := wellAPI()
+		api.errs["health"] = errors.New("broken")
+		watch(t, callOf(slow{counting{api, readings}, takes}), func(s *source) {
+			lookFor(s, 5*time.Minute)
+			if n := readings.Load(); n > most || n < most-3 {
+				t.Errorf("%d readings of %s in five minutes, want at most %d", n, takes, most)
+			}
+		})
+	}
+}
+
+// An agent that hangs makes only the readings slow that ask agents.
+func TestAgentThatHangsDoesNotSlowReadings(t *testing.T) {
+	readings := new(atomic.Int64)
+	api := wellAPI()
+	call := func(ctx context.Context, _ time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
+		return work(ctx, hanging{counting{api, readings}})
+	}
+	watch(t, call, func(s *source) {
+		lookFor(s, time.Minute)
+		if n := readings.Load(); n < 45 || api.asked > 5 {
+			t.Errorf("%d readings in a minute, of which %d asked agents, want nearly one in a second, and five", n, api.asked)
+		}
+	})
+}
+
+// hanging waits for an agent that does not answer.
+type hanging struct{ counting }
+
+func (a hanging) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest, o ...grpc.CallOption) (*adminv1.ListProxiesResponse, error) {
+	if r.GetAsk() {
+		time.Sleep(status.AskTakes)
+	}
+	return a.counting.ListProxies(ctx, r, o...)
+}
+
+type slow struct {
+	counting
+	takes time.Duration
+}
 
 func (a slow) GetHealth(ctx context.Context, r *adminv1.GetHealthRequest, o ...grpc.CallOption) (*adminv1.Health, error) {
-	time.Sleep(time.Second)
+	time.Sleep(a.takes)
 	return a.counting.GetHealth(ctx, r, o...)
 }
 

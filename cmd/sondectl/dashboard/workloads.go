@@ -113,7 +113,7 @@ func workloadsOf(f *status.Facts, unread error) *Workloads {
 		name := mesh.ObjectDataplane(r.GetNamespace(), r.GetPod())
 		restarts[name] = append(restarts[name], r)
 	}
-	rows := map[string]*Workload{}
+	endpoints, rows := endpointsOfPods(f.Services), map[string]*Workload{}
 	for _, d := range f.Dataplanes {
 		namespace, name := "", cmp.Or(d.Spec.Workload(), d.Spec.Name)
 		if of, pod, ok := mesh.ObjectOf(d.Spec.Name); ok && d.GetPod() {
@@ -127,7 +127,7 @@ func workloadsOf(f *status.Facts, unread error) *Workloads {
 		}
 		row.Instances++
 		if d.GetPod() {
-			row.addPod(d, proxies[d.Spec.ID()], restarts[d.Spec.Name], hidden)
+			row.addPod(d, proxies[d.Spec.ID()], endpoints[d.Spec.ID()], restarts[d.Spec.Name], hidden)
 		} else {
 			row.addInbounds(d, proxies[d.Spec.ID()])
 		}

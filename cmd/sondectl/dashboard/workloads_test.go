@@ -104,11 +104,13 @@ func TestInstancesOfAWorkload(t *testing.T) {
 }
 
 func TestProbesOfPods(t *testing.T) {
-	pod := func(a *fakeAPI, state string) {
+	pod := func(a *fakeAPI) {
 		a.proxies[0].Name = "web-5d9c7b8f6d-x2x4z.shop"
+		e := a.services[0].Endpoints[0]
+		e.Dataplane, e.Declared = "web-5d9c7b8f6d-x2x4z.shop", true
 		a.dataplanes[0].Pod = true
 		a.dataplanes[0].Object = []byte(`{"type":"Dataplane","mesh":"default","name":"web-5d9c7b8f6d-x2x4z.shop","spec":{"networking":{"address":"10.0.0.1","inbound":[
-			{"address":"10.0.0.1","port":8000` + state + `}]}}}`)
+			{"address":"10.0.0.1","port":8000}]}}}`)
 	}
 	restart := func(a *fakeAPI, state adminv1.Restart_State) {
 		a.restarts.Restarts = []*adminv1.Restart{{
@@ -120,18 +122,13 @@ func TestProbesOfPods(t *testing.T) {
 		liveness, readiness State
 		reason              string // of liveness
 	}{
-		"Ready":           {func(a *fakeAPI) { pod(a, "") }, Unreported, Passing, tooOld},
-		"not Ready":       {func(a *fakeAPI) { pod(a, `,"state":"NotReady"`) }, Unreported, Failing, tooOld},
-		"held":            {func(a *fakeAPI) { pod(a, ""); restart(a, adminv1.Restart_WAITING) }, Held, Passing, "one restarts at a time: HTTP 500"},
-		"does not help":   {func(a *fakeAPI) { pod(a, ""); restart(a, adminv1.Restart_UNHELPFUL) }, Held, Passing, "one restarts at a time: HTTP 500"},
-		"granted":         {func(a *fakeAPI) { pod(a, ""); restart(a, adminv1.Restart_GRANTED) }, Restarting, Passing, "one restarts at a time: HTTP 500"},
-		"restarts hidden": {func(a *fakeAPI) { pod(a, ""); a.errs["restarts"] = errForbidden }, Unreported, Passing, "restarts could not be read: not allowed"},
-		"frozen": {func(a *fakeAPI) {
-			pod(a, "")
-			a.dataplanes[0].Inbounds[0].Reason = mesh.FrozenReason + "its node is not seen"
-		}, Unreported, Unreported, tooOld},
-		"stopped":    {func(a *fakeAPI) { pod(a, ""); a.dataplanes[0].Stopped = true }, Unreported, Unreported, tooOld},
-		"no Service": {func(a *fakeAPI) { pod(a, ""); a.dataplanes[0].Inbounds = nil }, Unreported, Unreported, tooOld},
+		"Ready":            {func(a *fakeAPI) { pod(a) }, Unreported, Passing, tooOld},
+		"held":             {func(a *fakeAPI) { pod(a); restart(a, adminv1.Restart_WAITING) }, Held, Passing, "one restarts at a time: HTTP 500"},
+		"does not help":    {func(a *fakeAPI) { pod(a); restart(a, adminv1.Restart_UNHELPFUL) }, Held, Passing, "one restarts at a time: HTTP 500"},
+		"granted":          {func(a *fakeAPI) { pod(a); restart(a, adminv1.Restart_GRANTED) }, Restarting, Passing, "one restarts at a time: HTTP 500"},
+		"restarts hidden":  {func(a *fakeAPI) { pod(a); a.errs["restarts"] = errForbidden }, Unreported, Passing, "restarts could not be read: not allowed"},
+		"stopped":          {func(a *fakeAPI) { pod(a); a.dataplanes[0].Stopped = true }, Unreported, Unreported, tooOld},
+		"by a MeshService": {func(a *fakeAPI) { pod(a); a.services[0].Endpoints[0].Declared = false }, Unreported, Unreported, tooOld},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -152,7 +149,7 @@ func TestProbesOfPods(t *testing.T) {
 			if got != tc.reason || row.Liveness.Count != 1 || row.Liveness.Total != 1 {
 				t.Errorf("the reason is %q of %d/%d, want %q", got, row.Liveness.Count, row.Liveness.Total, tc.reason)
 			}
-			if got := row.Readiness.Findings[0].Reason; tc.readiness == Passing && got != "the kubelet says that the pod is Ready" {
+			if got := row.Readiness.Findings[0].Reason; tc.readiness == Passing && got != podReady {
 				t.Errorf("readiness passes because %q", got)
 			}
 		})

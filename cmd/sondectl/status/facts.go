@@ -119,6 +119,9 @@ func (f *Facts) failing() bool {
 	return false
 }
 
+// AskTakes is how long ReadObjects waits for agents that do not answer.
+const AskTakes = 2 * time.Second
+
 // ReadObjects requests the lists of a mesh, or of all, at once. With ask, agents that hang are found, which takes 2 s if
 // there is one. The error is a gRPC status, or says what could not be decoded.
 func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient, meshName string, ask bool) error {

@@ -198,12 +198,13 @@ func stored(v *picture) []Problem {
 	for _, m := range v.lost() {
 		told["mesh/"+m.spec.Name] = true
 	}
+	unknown := map[mesh.ID]bool{} // by mesh and object: services warns of them, too
 	for _, s := range v.Services {
-		told["service/"+s.GetName()] = len(s.GetEndpoints()) == 0
+		unknown[mesh.MakeID(s.GetMesh(), "service/"+s.GetName())] = len(s.GetEndpoints()) == 0
 	}
 	var all []Problem
 	for _, p := range v.Problems {
-		if told[p.GetObject()] {
+		if told[p.GetObject()] || p.GetWarning() && unknown[mesh.MakeID(p.GetMesh(), p.GetObject())] {
 			continue
 		}
 		entry := Problem{

@@ -15,6 +15,7 @@ import (
 func services(v *picture) []Problem {
 	var all []Problem
 	for _, s := range v.Services {
+		all = append(all, v.frozen(s)...)
 		if slices.ContainsFunc(s.GetEndpoints(), describe.Serves) {
 			all = append(all, v.bare(s)...)
 			continue
@@ -98,6 +99,26 @@ func (v *picture) bare(s *adminv1.Service) []Problem {
 	return all
 }
 
+// frozen reports endpoints that remain although Kubernetes removes them, which may be ready. Only Service objects have
+// them, so no inbound shows it.
+func (v *picture) frozen(s *adminv1.Service) []Problem {
+	const what = "frozen: its endpoint remains although Kubernetes removes it"
+	var all []Problem
+	for _, e := range s.GetEndpoints() {
+		if !strings.HasPrefix(e.GetReason(), mesh.FrozenReason) {
+			continue
+		}
+		note := fmt.Sprintf("%s (%s): %s", e.GetAddress(), s.GetName(), e.GetReason())
+		p := v.ofDataplane(s.GetMesh(), e.GetDataplane(), Warning, what, note)
+		if e.GetDataplane() == "" {
+			p.Objects, p.proxies = []string{"endpoint/" + e.GetAddress()}, nil
+		}
+		p.Do = "docs/freeze.md, and sondectl thaw --zone ZONE once the nodes are reachable"
+		all = append(all, p)
+	}
+	return all
+}
+
 // unchecked notes services with endpoints whose application nothing checks.
 func unchecked(v *picture) []Problem {
 	var all []Problem
@@ -148,11 +169,7 @@ func inbounds(v *picture) []Problem {
 				p.Notes = append(p.Notes, probe.Title()+" "+probe.Clause())
 				p.Since = cmp.Or(p.Since, probe.Since)
 			}
-			switch {
-			case strings.HasPrefix(reason, mesh.FrozenReason):
-				p.Severity, p.What = Warning, "frozen: its endpoint remains although Kubernetes removes it"
-				p.Do = "docs/freeze.md, and sondectl thaw --zone ZONE once the nodes are reachable"
-			case in.GetHealth() == adminv1.Endpoint_DRAINING:
+			if in.GetHealth() == adminv1.Endpoint_DRAINING {
 				p.Severity = Warning
 			}
 			all = append(all, p)

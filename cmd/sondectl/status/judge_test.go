@@ -68,6 +68,13 @@ var faults = map[string]func(*status.Facts){
 		f.Problems = []*adminv1.Problem{{Warning: true, Text: "an outbound of web-1 names service bd", Object: "service/bd", Mesh: "default"}}
 		calls(f, 0, "bd")
 	},
+	"service-rejected": func(f *status.Facts) {
+		f.Services = append(f.Services, &adminv1.Service{Mesh: "default", Name: "batch", Reasons: []string{"its Service names no endpoint"}})
+		f.Problems = []*adminv1.Problem{
+			{File: "/mesh/s.yaml", Document: 1, Text: "spec.protocol: must be one of http, tcp", Object: "service/batch", Mesh: "default"},
+			{Warning: true, Text: "an outbound of web-1 names service batch", Object: "service/batch", Mesh: "shop"},
+		}
+	},
 	"service-of-no-replicas": func(f *status.Facts) {
 		f.Services = append(f.Services, &adminv1.Service{Mesh: "default", Name: "batch", Reasons: []string{"its Service names no endpoint"}})
 	},
@@ -148,9 +155,11 @@ var faults = map[string]func(*status.Facts){
 	},
 	"frozen": func(f *status.Facts) {
 		onKubernetes(f)
-		for _, i := range []int{1, 2} {
-			f.Dataplanes[i].Inbounds[0] = &adminv1.InboundHealth{Health: adminv1.Endpoint_DRAINING, Reason: "Frozen: its node is not seen", Services: []string{"db_shop_svc_80"}, Since: ago(time.Minute)}
-		}
+		const reason = "Frozen: its node is not seen"
+		db := f.Services[0]
+		db.Endpoints[0].Reason = reason // its agent is connected
+		db.Endpoints[1].Reason, db.Endpoints[1].Health, db.Endpoints[1].GetsTraffic = reason, adminv1.Endpoint_DRAINING, false
+		db.Endpoints = append(db.Endpoints, &adminv1.Endpoint{Address: "10.0.0.9:80", Health: adminv1.Endpoint_DRAINING, Reason: reason})
 	},
 	"restarts": restartsFail,
 	"restarts-of-a-namespace": func(f *status.Facts) {
