@@ -187,8 +187,8 @@ func TestRepair(t *testing.T) {
 	})
 }
 
-// Runtimes such as containerd 1.7 do not record network namespaces. The daemon cannot check pods that started before it,
-// but knows the others.
+// Runtimes such as containerd 1.7 do not record network namespaces. The daemon cannot check pods that started before
+// it, but knows the others.
 func TestRepairWithoutNetNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := pods.Key{Namespace: "shop", Name: "before"}
