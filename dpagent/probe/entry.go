@@ -37,10 +37,10 @@ type entry struct {
 // callers' kubelet versions.
 type lane struct {
 	limiter *rate.Limiter
-	current *check    // the waiting or running check, or nil
-	last    *verdict  // verdict of the last check, nil before the first
-	passed  time.Time // of the last check that passed, zero before
-	held    heldBack  // the last held failure of a guarded probe
+	current *check   // the waiting or running check, or nil
+	last    *verdict // verdict of the last check, nil before the first
+	asked   regularity
+	held    heldBack // the last held failure of a guarded probe
 }
 
 // lane returns the lane of callers with these rules. The caller holds mu.
@@ -51,23 +51,6 @@ func (e *entry) lane(r rules) *lane {
 		e.lanes[r] = l
 	}
 	return l
-}
-
-// shortestPeriod is the kubelet's default period, for a probe whose own the table does not have.
-const shortestPeriod = 10 * time.Second
-
-// passesForOthers reports whether a check by other rules has passed within a period of the probe. A pod has one
-// kubelet, so callers with these rules are then strangers: their failures must not count.
-func (e *entry) passesForOthers(r rules) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	period := max(time.Duration(e.probe.PeriodSeconds)*time.Second, shortestPeriod)
-	for other, l := range e.lanes {
-		if other != r && !l.passed.IsZero() && time.Since(l.passed) <= period {
-			return true
-		}
-	}
-	return false
 }
 
 // prober makes the checks of one probe.
@@ -177,10 +160,11 @@ func (e *entry) run(ctx context.Context, l *lane, c *check, by asker) {
 	var took time.Duration
 	c.result, took = checkOnce(e.timeout, func() result { return e.prober.probe(ctx, by) })
 	if ctx.Err() == nil {
-		e.observe(ctx, by.rules, c.result, took)
-		c.result = e.guard(by.rules, c.result)
-		if o := c.result.outcome(took); o.Passed || !e.passesForOthers(by.rules) {
-			e.h.o.Checked(e.probe, o)
+		counts := e.counts(by.rules)
+		e.observe(ctx, by.rules, c.result, took, counts)
+		c.result = e.guard(by.rules, c.result, counts)
+		if counts {
+			e.h.o.Checked(e.probe, c.result.outcome(took))
 		}
 	}
 	e.mu.Lock()
@@ -206,19 +190,16 @@ func (e *entry) startRunning(l *lane, c *check) bool {
 	return c.running
 }
 
-// observe counts a check, and logs the verdict if it differs from the previous one.
-func (e *entry) observe(ctx context.Context, by rules, r result, took time.Duration) {
+// observe measures a check, logs the verdict if it differs from the previous one, and reports a result that counts.
+func (e *entry) observe(ctx context.Context, by rules, r result, took time.Duration, counts bool) {
 	e.metrics.observe(r.verdict, took)
-	if r.verdict != success && !e.passesForOthers(by) {
+	if r.verdict != success && counts {
 		e.tell(r)
 	}
 	e.mu.Lock()
 	l := e.lane(by)
 	changed := l.last == nil || *l.last != r.verdict
 	l.last = &r.verdict
-	if r.verdict == success || r.verdict == warning {
-		l.passed = time.Now()
-	}
 	e.mu.Unlock()
 	if !changed {
 		return

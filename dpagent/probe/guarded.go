@@ -25,16 +25,19 @@ type heldBack struct {
 }
 
 // guard returns the result for the kubelet. For a held failure it is Errored, which the kubelet discards; heldAs may
-// turn it into a warning.
-func (e *entry) guard(by rules, r result) result {
+// turn it into a warning. A result that does not count changes nothing, and its failure is kept from the caller, which
+// may be the kubelet after an upgrade.
+func (e *entry) guard(by rules, r result, counts bool) result {
 	if !e.probe.Guarded || e.h.o.Guarded == nil {
 		return r
 	}
 	switch r.verdict {
 	case success, warning:
-		e.h.o.Guarded.Passed(e.probe)
+		if counts {
+			e.h.o.Guarded.Passed(e.probe)
+		}
 	case failure:
-		if e.passesForOthers(by) || e.h.o.Guarded.Failed(e.probe, r.reason) {
+		if !counts || e.h.o.Guarded.Failed(e.probe, r.reason) {
 			r = result{verdict: errored, class: Held, reason: "not a reason to restart yet: " + r.reason}
 			e.mu.Lock()
 			defer e.mu.Unlock()

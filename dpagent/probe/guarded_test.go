@@ -99,34 +99,51 @@ func TestGuarded(t *testing.T) {
 	})
 }
 
-// A caller with the user agent of another kubelet gets its verdict, but its failures do not count while the pod's own
-// kubelet passes.
-func TestStrangersFail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Results of a caller with the user agent of another kubelet do not count while the pod's own probes regularly.
+func TestStrangers(t *testing.T) {
+	const period = 20 * time.Second
+	start := func(t *testing.T) (g *grants, reported *atomic.Int32, as func(agent, want string)) {
 		pod := newPod(t)
-		p := mesh.Probe{ID: "app-liveness", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, FailureThreshold: 1, PeriodSeconds: 20,
-			Guarded: true, HTTPGet: &mesh.HTTPGetProbe{Port: pod.serveH2C(http.StatusNoContent), Protocol: mesh.HTTPGetHTTP2}}
-		g := &grants{granted: true}
-		var reported, checked atomic.Int32
-		address := pod.serve(probe.Options{
-			Table: mesh.ProbeTable{p}, Guarded: g, Failed: func(probe.Failure) { reported.Add(1) }, Checked: func(mesh.Probe, probe.Outcome) { checked.Add(1) },
-		})
-		as := func(agent, want string) {
+		p := mesh.Probe{ID: "app-liveness", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, FailureThreshold: 1,
+			PeriodSeconds: int32(period.Seconds()), Guarded: true,
+			HTTPGet: &mesh.HTTPGetProbe{Port: pod.serveH2C(http.StatusNoContent), Protocol: mesh.HTTPGetHTTP2}}
+		g, reported = &grants{granted: true}, new(atomic.Int32)
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}, Guarded: g, Failed: func(probe.Failure) { reported.Add(1) }})
+		return g, reported, func(agent, want string) {
 			t.Helper()
 			if verdict, text := (kubelet{pod: pod, agent: agent}).probe(address, p.VirtualPath(), ""); verdict != want {
 				t.Errorf("%s: %s %q, want %s", agent, verdict, text, want)
 			}
 		}
-		as("kube-probe/1.37", "success")
-		<-time.After(20 * time.Second)
-		as("kube-probe/1.36", "errored")
-		if g.failed != 0 || reported.Load() != 0 || checked.Load() != 1 {
-			t.Errorf("%d failures of a stranger have counted, %d are reported, and %d verdicts, want only the kubelet's", g.failed, reported.Load(), checked.Load())
+	}
+	const passes, fails = "kube-probe/1.37", "kube-probe/1.36"
+	regularly := func(times int, ask func()) {
+		for range times {
+			ask()
+			<-time.After(period)
 		}
-		<-time.After(time.Second) // the kubelet probes no longer: it may have another version now
-		as("kube-probe/1.36", "failure")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		g, reported, as := start(t)
+		regularly(4, func() { as(passes, "success") })
+		as(fails, "errored")
+		if g.failed != 0 || reported.Load() != 0 {
+			t.Errorf("%d failures of a stranger have counted, and %d are reported, want none", g.failed, reported.Load())
+		}
+		<-time.After(2 * period) // no longer by these rules: the kubelet may have been upgraded
+		as(fails, "failure")
 		if g.failed != 1 || reported.Load() != 1 {
 			t.Errorf("%d failures have counted, and %d are reported, want 1 of each", g.failed, reported.Load())
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // a stranger does not hide the kubelet's failures
+		g, reported, as := start(t)
+		as(passes, "success") // before the kubelet's first
+		regularly(4, func() { as(fails, "failure") })
+		as(passes, "success")
+		as(fails, "failure")
+		if g.passed != 1 || g.failed != 5 || reported.Load() != 5 {
+			t.Errorf("%d passes and %d failures have counted, and %d are reported, want 1, 5 and 5", g.passed, g.failed, reported.Load())
 		}
 	})
 }

@@ -84,7 +84,7 @@ func (t *Target) ask(ctx context.Context, e *entry, by asker, query string) resu
 		return ending
 	}
 	if query == "" {
-		e.observe(ctx, by.rules, res, time.Since(began))
+		e.observe(ctx, by.rules, res, time.Since(began), e.counts(by.rules))
 	} else { // do not log: callers could fill the log with different queries
 		e.metrics.observe(res.verdict, time.Since(began))
 	}
