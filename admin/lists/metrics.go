@@ -19,7 +19,7 @@ const otherServices = "other"
 
 var serviceEndpoints = prometheus.NewDesc("sonde_service_endpoints",
 	"Endpoints of services, by state: ready, draining, not-ready, or stopped (the agent has drained and exited). Each replica counts all of them. "+
-		"At most 2,000 services have their own label, those without a ready endpoint first; all others are counted as other.",
+		"At most 2,000 services have their own label, those whose endpoints are all not ready first; all others are counted as other.",
 	[]string{"mesh", "service", "state"}, nil)
 
 // ServiceMetrics counts the endpoints of each service when metrics are collected. Both fields are required.
@@ -35,7 +35,7 @@ type ServiceMetrics struct {
 // measured has the number of a service's endpoints by state.
 type measured struct {
 	mesh, service string
-	ready         int // 1 if an endpoint is ready
+	rank          int
 	endpoints     endpointCount
 }
 
@@ -55,7 +55,7 @@ func (c ServiceMetrics) Describe(to chan<- *prometheus.Desc) { to <- serviceEndp
 func (c ServiceMetrics) Collect(to chan<- prometheus.Metric) {
 	all := c.measure()
 	slices.SortFunc(all, func(a, b measured) int {
-		return cmp.Or(cmp.Compare(a.ready, b.ready), cmp.Compare(a.mesh, b.mesh), cmp.Compare(a.service, b.service))
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.mesh, b.mesh), cmp.Compare(a.service, b.service))
 	})
 	others := map[string]endpointCount{} // by mesh
 	for i, s := range all {
@@ -90,11 +90,23 @@ func (c ServiceMetrics) measure() []measured {
 				_, agent := agentOf(m, e, agents)
 				s.endpoints[shownHealth(meshview.InboundHealth{Health: e.Health, Reason: e.Reason}, agent)]++
 			}
-			s.ready = min(s.endpoints[adminv1.Endpoint_READY], 1)
+			s.rank = s.endpoints.rank()
 			all = append(all, s)
 		}
 	}
 	return all
+}
+
+// rank returns the order in which services get series of their own: first those that raise the alert, last those
+// without endpoints.
+func (c endpointCount) rank() int {
+	switch {
+	case c == endpointCount{}:
+		return 2
+	case c[adminv1.Endpoint_READY] > 0:
+		return 1
+	}
+	return 0
 }
 
 func (c endpointCount) send(to chan<- prometheus.Metric, meshName, service string) {

@@ -45,6 +45,8 @@ func TestServicesBeyondTheLimitAreSummed(t *testing.T) {
 		m.Services = m.Services.With(name, &meshview.Service{Mesh: "default", Name: name, Endpoints: []meshview.Endpoint{{Address: at, Health: h}}})
 	}
 	for i := range maxMeasured {
+		name := fmt.Sprintf("0-%04d", i)
+		m.Services = m.Services.With(name, &meshview.Service{Mesh: "default", Name: name}) // scaled to zero
 		add(fmt.Sprintf("a-%04d", i), meshview.Ready)
 	}
 	add("other", meshview.Ready)
