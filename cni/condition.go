@@ -27,9 +27,10 @@ func (d *Daemon) publish(ctx context.Context) error {
 	for range run.EveryOr(ctx, conditionRetry, d.changed) {
 		why := d.notReady()
 		c := condition(why, d.installed.Load().After)
-		if errors.Is(why, errNotYet) || c == written {
+		if errors.Is(why, errNotYet) || sameAs(c, written) {
 			continue
 		}
+		c = timed(c, written, metav1.Now())
 		if err := d.writeCondition(ctx, c); err != nil {
 			if ctx.Err() == nil {
 				d.o.Logger.Warn("failed to write the node's condition, retrying", "err", err)
@@ -59,12 +60,23 @@ func condition(why error, after []string) corev1.NodeCondition {
 	return c
 }
 
-// writeCondition writes the node's condition with the time of now.
+// sameAs compares conditions without their times.
+func sameAs(a, b corev1.NodeCondition) bool {
+	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// timed returns a condition with its times. The time of the transition is kept if before has the same status.
+func timed(c, before corev1.NodeCondition, now metav1.Time) corev1.NodeCondition {
+	c.LastHeartbeatTime, c.LastTransitionTime = now, now
+	if c.Status == before.Status {
+		c.LastTransitionTime = before.LastTransitionTime
+	}
+	return c
+}
+
 func (d *Daemon) writeCondition(ctx context.Context, c corev1.NodeCondition) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	c.LastHeartbeatTime = metav1.Now()
-	c.LastTransitionTime = c.LastHeartbeatTime
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{c}}})
 	if err != nil {
 		return fmt.Errorf("encode condition: %w", err)

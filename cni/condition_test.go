@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -38,5 +39,24 @@ func TestCondition(t *testing.T) {
 	}
 	if got := condition(nil, []string{strings.Repeat("x", 1<<20)}); len(got.Message) > maxConditionMessage+len("…") {
 		t.Errorf("the message has %d bytes, want at most %d", len(got.Message), maxConditionMessage)
+	}
+}
+
+// Another reason is no transition.
+func TestTimesOfTheCondition(t *testing.T) {
+	first, later := metav1.Unix(100, 0), metav1.Unix(200, 0)
+	written := timed(condition(nil, nil), corev1.NodeCondition{}, first)
+	if written.LastTransitionTime != first {
+		t.Errorf("the first condition has the transition time %s, want %s", written.LastTransitionTime, first)
+	}
+	same := condition(nil, nil)
+	if !sameAs(same, written) {
+		t.Error("a condition differs by its times alone")
+	}
+	if c := timed(condition(nil, []string{"tuning"}), written, later); sameAs(c, written) || c.LastTransitionTime != first || c.LastHeartbeatTime != later {
+		t.Errorf("with another reason: transition at %s, heartbeat at %s, want %s and %s", c.LastTransitionTime, c.LastHeartbeatTime, first, later)
+	}
+	if c := timed(condition(errors.New("gone"), nil), written, later); c.LastTransitionTime != later {
+		t.Errorf("with another status: transition at %s, want %s", c.LastTransitionTime, later)
 	}
 }
