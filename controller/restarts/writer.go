@@ -135,11 +135,12 @@ func (w *writer) waits(id writeID) bool {
 // busy reports whether a write with that ID waits or is in flight.
 func (w *writer) busy(id writeID) bool { return w.waits(id) || w.flies(id) }
 
-// flies reports whether a write with that ID is in flight.
+// flies reports whether a write with that ID is in flight, or its result has not been taken yet: until then the caller
+// does not know whether it must write again.
 func (w *writer) flies(id writeID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.flying[id]
+	return w.flying[id] || slices.ContainsFunc(w.results, func(r result) bool { return r.writeID == id })
 }
 
 // takeResults returns the results since the last call.
