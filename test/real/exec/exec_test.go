@@ -1,12 +1,14 @@
 package exec
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -161,13 +163,16 @@ func TestProcessesOfCommands(t *testing.T) {
 	})
 }
 
-// waitReaped checks until the processes are these: what ends after a check is reaped with the next.
+// waitReaped checks until the processes are these: what ends after a check is reaped with the next, which may leave
+// something behind again.
 func (c *container) waitReaped(want ...string) {
 	c.t.Helper()
-	if _, err := c.check(); err != nil {
-		c.t.Error(err)
-	}
-	c.waitProcesses(want...)
+	must.Poll(c.t, fmt.Sprintf("processes %q", want), func(context.Context) error {
+		if _, err := c.check(); err != nil {
+			return err
+		}
+		return c.has(want)
+	})
 }
 
 // TestAgentGoes has the agent close its connection, as at its end: the command ends with it.
@@ -204,6 +209,37 @@ func TestAnotherUser(t *testing.T) {
 	}
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("the command ran")
+	}
+}
+
+// TestSocketThatIsNone has a container that puts something else in place of its socket: the agent reaches no other helper.
+func TestSocketThatIsNone(t *testing.T) {
+	other, _ := exechelper.Serve(t, execwire.Start{Timeout: time.Minute, Command: []string{"true"}})
+	tests := map[string]struct {
+		put  func(socket string) error
+		want string
+	}{
+		"a symlink":         {func(socket string) error { return os.Symlink(other, socket) }, "not a socket"},
+		"a symlink nowhere": {func(socket string) error { return os.Symlink("missing", socket) }, "not a socket"},
+		"a file":            {func(socket string) error { return os.WriteFile(socket, nil, 0o600) }, "not a socket"},
+		"a FIFO":            {func(socket string) error { return syscall.Mkfifo(socket, 0o600) }, "not a socket"},
+		"nothing":           {func(string) error { return nil }, "no such file or directory"},
+		"an old socket": {func(socket string) error {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+			must.Do(t, err)
+			l.SetUnlinkOnClose(false)
+			return l.Close()
+		}, "dial unix SOCKET: connect: connection refused"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			socket := filepath.Join(exechelper.Directory(t), "socket")
+			must.Do(t, tc.put(socket))
+			want := strings.Replace(tc.want, "SOCKET", socket, 1)
+			if answer, err := exechelper.Ask(t.Context(), socket); err == nil || !strings.HasSuffix(err.Error(), want) {
+				t.Errorf("Ask() = %+v, %v, want %s", answer, err, want)
+			}
+		})
 	}
 }
 
