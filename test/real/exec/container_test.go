@@ -76,6 +76,7 @@ func serveContainer() error {
 type container struct {
 	t       *testing.T
 	folder  string
+	prefix  []string // a command that starts the helper
 	process *os.Process
 	in      *json.Encoder
 	out     *json.Decoder
@@ -132,7 +133,7 @@ func (c *container) start(s execwire.Start) (code int, output string) {
 	if s.Timeout == 0 {
 		s.Timeout = time.Minute
 	}
-	return c.run(append([]string{program}, s.Args(execwire.ModeStart)...)...)
+	return c.run(slices.Concat(c.prefix, []string{program}, s.Args(execwire.ModeStart))...)
 }
 
 // check asks the helper.

@@ -163,6 +163,54 @@ func TestProcessesOfCommands(t *testing.T) {
 	})
 }
 
+// TestPause has a container without CPU for longer than the timeout of its command, which has ended before: that is no
+// timeout. Each try shows it with a probability of one half.
+func TestPause(t *testing.T) {
+	for i := range 12 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			c := newContainer(t, exechelper.Directory(t))
+			const timeout = 2 * time.Second
+			c.start(execwire.Start{Timeout: timeout, Command: shell("sleep 0.2; kill -STOP $PPID; sleep 0.2; exit 5")})
+			conn := c.connect()
+			defer func() { must.Do(t, conn.Close()) }()
+			timer := time.NewTimer(timeout + 100*time.Millisecond)
+			defer timer.Stop()
+			c.waitProcesses("sh Z", "sonde-exec T")
+			<-timer.C
+			for _, p := range c.processes() {
+				if p.name == "sonde-exec" {
+					must.Do(t, syscall.Kill(p.pid, syscall.SIGCONT))
+				}
+			}
+			if answer, err := execwire.Read(conn); err != nil || answer != exited(5) {
+				t.Errorf("the helper answers %+v, %v, want exit code 5", answer, err)
+			}
+		})
+	}
+}
+
+// TestCommandThatCannotBeKilled has a command of another user than the helper's, which has no CAP_KILL: a check ends all
+// the same, and no second command runs.
+func TestCommandThatCannotBeKilled(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("this needs root, to become another user")
+	}
+	c := newContainer(t, exechelper.Directory(t))
+	c.prefix = []string{"setpriv", "--bounding-set=-kill"}
+	c.start(execwire.Start{Timeout: time.Second, Command: []string{"setpriv", "--reuid=65534", "--clear-groups", "sleep", "1000"}})
+	for range 3 {
+		c.answers(execwire.Answer{Outcome: execwire.TimedOut})
+		c.waitProcesses("sleep S", "sonde-exec S")
+	}
+	for _, p := range c.processes() {
+		if p.name == "sleep" {
+			must.Do(t, syscall.Kill(p.pid, syscall.SIGKILL))
+		}
+	}
+	c.waitReaped("sleep S", "sonde-exec S") // of the next check
+}
+
 // waitReaped checks until the processes are these: what ends after a check is reaped with the next, which may leave
 // something behind again.
 func (c *container) waitReaped(want ...string) {
