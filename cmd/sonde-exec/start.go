@@ -23,6 +23,9 @@ var errRuns = errors.New("the helper runs")
 
 // startOnce starts the helper, with a socket that is ready.
 func startOnce(s execwire.Start) error {
+	if err := own(s.Directory); err != nil {
+		return err
+	}
 	lock, err := lockDirectory(s.Directory)
 	if err != nil {
 		return err
@@ -39,6 +42,18 @@ func startOnce(s execwire.Start) error {
 	}
 	if err != nil {
 		return fmt.Errorf("start the helper: %w", err)
+	}
+	return nil
+}
+
+// own keeps the other users of the container from replacing the socket of a helper that runs as root. The kubelet lets
+// all users write to the directory, which belongs to root.
+func own(directory string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if err := os.Chmod(directory, 0o755); err != nil { //nolint:gosec // the agent, another user, connects
+		return fmt.Errorf("keep other users out: %w", err)
 	}
 	return nil
 }

@@ -72,17 +72,38 @@ func TestUmask(t *testing.T) {
 	}
 }
 
+// TestOtherUsers has a folder to which all may write: none but root replaces the socket of root's helper.
+func TestOtherUsers(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("this needs root, to become another user")
+	}
+	folder := exechelper.Directory(t)
+	must.Do(t, os.Chmod(folder, 0o777))
+	c := newContainer(t, folder)
+	c.start(execwire.Start{Command: shell("exit 7")})
+	other := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"}
+	script := `cd "$1" && ls socket >/dev/null && ! rm -f socket lock 2>/dev/null && ! touch new 2>/dev/null`
+	if code, output := c.run(append(other, append(shell(script), "sh", folder)...)...); code != 0 {
+		t.Errorf("another user has changed the folder: exit code %d, %s", code, output)
+	}
+	c.answers(exited(7))
+}
+
 // TestStartFails has a folder in which there can be no helper: the user's command runs all the same, and no other file changes.
 func TestStartFails(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	must.Do(t, os.WriteFile(secret, []byte("text"), 0o600))
+	noFolder := "open the lock"
+	if os.Getuid() == 0 {
+		noFolder = "keep other users out"
+	}
 	tests := map[string]struct {
 		spoil func(folder string) error
 		want  string
 	}{
 		"the lock leads elsewhere": {func(folder string) error { return os.Symlink(secret, filepath.Join(folder, "lock")) }, "open the lock"},
 		"the socket is a folder":   {func(folder string) error { return os.MkdirAll(filepath.Join(folder, "socket", "full"), 0o700) }, "remove the socket"},
-		"there is no folder":       {os.Remove, "open the lock"},
+		"there is no folder":       {os.Remove, noFolder},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
