@@ -32,17 +32,50 @@ func serve(s execwire.Start) error {
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	if err := sayReady(); err != nil {
+		return fmt.Errorf("close standard streams: %w", err)
+	}
 	h := helper{start: s}
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return fmt.Errorf("accept: %w", err)
-		}
+	return acceptAll(l, func(conn net.Conn) {
 		if unixConn, ok := conn.(*net.UnixConn); ok && userOf(unixConn) == int64(s.Peer) {
 			h.answer(conn)
 		}
 		_ = conn.Close() // the peer has the answer, or gets none
 		reap(-1)
+	})
+}
+
+// sayReady tells the process that started the helper, and exchanges the streams that lead there.
+func sayReady() error {
+	_, _ = os.Stdout.WriteString(readyText) // an error means that it was killed
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	for _, stream := range []int{syscall.Stdout, syscall.Stderr} {
+		if err := syscall.Dup3(int(null.Fd()), stream, 0); err != nil {
+			return err
+		}
+	}
+	return null.Close()
+}
+
+// acceptPause is the time between two attempts to accept a connection while the node or container lacks descriptors or
+// memory.
+const acceptPause = 100 * time.Millisecond
+
+// acceptAll handles one connection after the other, until l is closed.
+func acceptAll(l net.Listener, handle func(net.Conn)) error {
+	for {
+		conn, err := l.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept: %w", err)
+		case err != nil:
+			time.Sleep(acceptPause)
+		default:
+			handle(conn)
+		}
 	}
 }
 

@@ -3,11 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/sonde-mesh/sonde/internal/execwire"
 )
@@ -36,14 +39,45 @@ func startOnce(s execwire.Start) error {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
-	cmd, err := again(execwire.ModeFork, s, listener, lock)
-	if err == nil {
-		err = cmd.Run()
-	}
+	from, to, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("start the helper: %w", err)
 	}
+	defer func() { _ = from.Close() }()
+	cmd, err := again(execwire.ModeFork, s, to, listener, lock)
+	if err == nil {
+		err = cmd.Run()
+	}
+	_ = to.Close() // the helper has it
+	if cmd == nil || cmd.Process == nil {
+		return fmt.Errorf("start the helper: %w", err)
+	}
+	if err := readiness(from); err != nil { // it says more than an exit code
+		return fmt.Errorf("start the helper: %w", err)
+	}
 	return nil
+}
+
+// readyText is what the helper writes when it serves. Before that it may write an error.
+const readyText = "ready\n"
+
+// readyTime bounds the wait for the helper.
+const readyTime = 5 * time.Second
+
+// readiness returns nil once the helper is ready, or what it has written instead.
+func readiness(from *os.File) error {
+	const longest = 4 << 10
+	_ = from.SetReadDeadline(time.Now().Add(readyTime)) // a pipe has deadlines
+	text, err := io.ReadAll(io.LimitReader(from, longest))
+	switch wrong := strings.TrimSpace(strings.TrimPrefix(string(text), execwire.Program+": ")); {
+	case string(text) == readyText:
+		return nil
+	case wrong != "":
+		return errors.New(wrong)
+	case err != nil:
+		return err
+	}
+	return errors.New("it ended before it was ready")
 }
 
 // own keeps the other users of the container from replacing the socket of a helper that runs as root. The kubelet lets
@@ -90,21 +124,22 @@ func listen(path string) (*os.File, error) {
 	return file, errors.Join(err, l.Close())
 }
 
-// again returns a command that runs this program in another mode, with /dev/null as standard streams.
-func again(mode execwire.Mode, s execwire.Start, listener, lock *os.File) (*exec.Cmd, error) {
+// again returns a command that runs this program in another mode, with /dev/null as standard input.
+func again(mode execwire.Mode, s execwire.Start, out, listener, lock *os.File) (*exec.Cmd, error) {
 	itself, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	s.Then = nil
 	cmd := exec.Command(itself, s.Args(mode)...) //nolint:gosec,noctx // it is this program, and outlives this process
+	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{listener, lock}
 	return cmd, nil
 }
 
 // fork starts the helper in a session of its own. With its parent gone, only PID 1 of the container could wait for it.
 func fork(s execwire.Start) error {
-	cmd, err := again(execwire.ModeServe, s, os.NewFile(listenerFD, "listener"), os.NewFile(lockFD, "lock"))
+	cmd, err := again(execwire.ModeServe, s, os.Stdout, os.NewFile(listenerFD, "listener"), os.NewFile(lockFD, "lock"))
 	if err != nil {
 		return err
 	}

@@ -124,6 +124,34 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
+// TestFewProcesses has a user who may have few processes and threads: whichever step of the start fails, it says why.
+func TestFewProcesses(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("this needs root, to become another user")
+	}
+	const user = "54321" // without other processes
+	failed := 0
+	for limit := 1; limit < 30; limit++ {
+		folder := exechelper.Directory(t)
+		must.Do(t, os.Chmod(folder, 0o777))
+		c := newContainer(t, folder)
+		c.prefix = []string{
+			"prlimit", fmt.Sprintf("--nproc=%d", limit), "setpriv", "--reuid=" + user, "--regid=" + user, "--clear-groups", "--",
+		}
+		_, output := c.start(execwire.Start{Command: shell("exit 7")})
+		if strings.Contains(output, "exit status") {
+			t.Errorf("with %d processes: %s", limit, output)
+		}
+		if output != "" {
+			failed++
+		}
+		c.end()
+	}
+	if failed == 0 {
+		t.Error("no start has failed")
+	}
+}
+
 // TestStartTwice starts the helper as often as a startup probe that fails, and after its end.
 func TestStartTwice(t *testing.T) {
 	folder := exechelper.Directory(t)
