@@ -325,6 +325,9 @@ func takeBackHelper(t *testing.T, c, before *corev1.Container, p mesh.Probe) {
 	if err != nil || mode != execwire.ModeStart || !slices.Equal(start.Command, p.Exec.Command) {
 		t.Fatalf("Parse(%q) = %s, %+v, %v", run.Command, mode, start, err)
 	}
+	if ofOurProbe := !hooked && len(start.Then) == 0; start.Retried != ofOurProbe {
+		t.Errorf("retried: %t, want %t: a hook that fails ends the container", start.Retried, ofOurProbe)
+	}
 	run.Command = start.Then
 	switch {
 	case len(start.Then) > 0:
