@@ -72,7 +72,7 @@ func acceptAll(l net.Listener, handle func(net.Conn)) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept: %w", err)
 		case err != nil:
-			time.Sleep(acceptPause)
+			<-time.After(acceptPause)
 		default:
 			handle(conn)
 		}
@@ -163,7 +163,7 @@ func (h *helper) kill(pid int) {
 
 // reapKilled reports whether no process of the killed command is left, and waits for that for some time.
 func (h *helper) reapKilled(most time.Duration) bool {
-	for began := time.Now(); h.killed != 0; time.Sleep(5 * time.Millisecond) {
+	for began := time.Now(); h.killed != 0; <-time.After(5 * time.Millisecond) {
 		switch {
 		case reap(-h.killed):
 			h.killed = 0

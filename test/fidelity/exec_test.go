@@ -83,7 +83,7 @@ func TestExec(t *testing.T) {
 		command []string
 		want    string
 		native  string // without Sonde, where that differs on purpose: Sonde reads no output
-		late    bool // the command takes longer than its probe may
+		late    bool   // the command takes longer than its probe may
 	}{
 		"exit 0":                     {command: shell("exit 0"), want: "Success"},
 		"exit 1":                     {command: shell("exit 1"), want: "Failure"},

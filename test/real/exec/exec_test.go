@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -58,7 +59,7 @@ func TestProcessesOfCommands(t *testing.T) {
 // timeout. Each try shows it with a probability of one half.
 func TestPause(t *testing.T) {
 	for i := range 12 {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
 			c := newContainer(t, exechelper.Directory(t))
 			const timeout = 2 * time.Second
