@@ -1,6 +1,7 @@
 package dpagent
 
 import (
+	"crypto/sha256"
 	"errors"
 	"io"
 	"os"
@@ -8,21 +9,56 @@ import (
 )
 
 // copyProgram copies a program into a directory, in place of one that has its name there. A process that starts it
-// meanwhile gets the one before, or this one.
+// meanwhile gets the one before, or this one. An equal copy stays, so that a restarted agent needs no space.
 func copyProgram(program, directory string) error {
+	copied := filepath.Join(directory, filepath.Base(program))
+	switch same, err := sameFiles(program, copied); {
+	case err != nil:
+		return err
+	case same:
+		return nil
+	}
 	from, err := os.Open(program)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = from.Close() }() // it was only read
-	copied := filepath.Join(directory, filepath.Base(program))
 	to, err := os.OpenFile(copied+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(to, from)
-	if err := errors.Join(err, to.Chmod(0o755), to.Close()); err != nil { // each user of a container runs it
-		return err
+	err = errors.Join(err, to.Chmod(0o755), to.Close()) // each user of a container runs it
+	if err == nil {
+		err = os.Rename(to.Name(), copied)
 	}
-	return os.Rename(to.Name(), copied)
+	if err != nil {
+		return errors.Join(err, os.Remove(to.Name()))
+	}
+	return nil
+}
+
+// sameFiles reports whether a program and its copy are equal. A copy that cannot be read or run is another one.
+func sameFiles(program, copied string) (bool, error) {
+	want, err := digest(program)
+	if err != nil {
+		return false, err
+	}
+	info, err := os.Stat(copied)
+	if err != nil || info.Mode() != 0o755 {
+		return false, nil //nolint:nilerr // it is written again
+	}
+	got, err := digest(copied)
+	return err == nil && got == want, nil
+}
+
+func digest(path string) (sum [sha256.Size]byte, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	hash := sha256.New()
+	_, err = io.Copy(hash, file)
+	return [sha256.Size]byte(hash.Sum(nil)), err
 }

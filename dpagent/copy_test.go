@@ -1,6 +1,7 @@
 package dpagent
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +25,40 @@ func TestCopyProgram(t *testing.T) {
 		if info, err := os.Stat(copied); err != nil || info.Mode() != 0o755 {
 			t.Errorf("its mode is %v, %v, want 0755", info.Mode(), err)
 		}
+	}
+	if all, err := filepath.Glob(filepath.Join(to, "*")); err != nil || len(all) != 1 {
+		t.Errorf("the directory has %q, %v", all, err)
+	}
+}
+
+// TestCopyProgramAgain has a directory that accepts no new file, as a full one: an equal copy is enough.
+func TestCopyProgramAgain(t *testing.T) {
+	from, to := filepath.Join(t.TempDir(), "helper"), t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.WriteFile(from, []byte("one"), 0o600))
+	must(copyProgram(from, to))
+	must(os.MkdirAll(filepath.Join(to, "helper.new", "full"), 0o700))
+	must(copyProgram(from, to))
+	must(os.WriteFile(from, []byte("two"), 0o600))
+	if err := copyProgram(from, to); err == nil {
+		t.Error("another program has been copied to a directory that accepts none")
+	}
+}
+
+// TestCopyProgramFails has a directory in place of the copy: nothing is left behind.
+func TestCopyProgramFails(t *testing.T) {
+	from, to := filepath.Join(t.TempDir(), "helper"), t.TempDir()
+	err := errors.Join(os.WriteFile(from, []byte("one"), 0o600), os.MkdirAll(filepath.Join(to, "helper", "full"), 0o700))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := copyProgram(from, to); err == nil {
+		t.Error("a program has replaced a directory")
 	}
 	if all, err := filepath.Glob(filepath.Join(to, "*")); err != nil || len(all) != 1 {
 		t.Errorf("the directory has %q, %v", all, err)

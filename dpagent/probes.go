@@ -45,7 +45,7 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 	}
 	if slices.ContainsFunc(o.Table, func(p mesh.Probe) bool { return p.Exec != nil }) {
 		if err := copyProgram(mesh.ExecProgram, mesh.ExecHelperDir); err != nil {
-			return nil, fmt.Errorf("copy the helper for exec probes: %w", err)
+			a.logger.Error("failed to copy the helper for exec probes, keeping the previous one", "err", err)
 		}
 	}
 	a.countStarts()

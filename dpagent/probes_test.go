@@ -1,10 +1,13 @@
 package dpagent_test
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
+	"github.com/sonde-mesh/sonde/dpagent"
 	sondeprobe "github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 )
 
 // TestProbesBadInput checks that invalid probes are reported before anything starts.
@@ -27,5 +30,23 @@ func TestProbesBadInput(t *testing.T) {
 				t.Errorf("New() error = %v, want one with %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestNoExecHelper has no helper to copy: the agent goes on with what comes next, Envoy.
+func TestNoExecHelper(t *testing.T) {
+	o := minimal()
+	o.EnvoyPath = "/missing/envoy"
+	o.Probes = sondeprobe.Environment{
+		Table:      `[{"id":"a","container":"app","type":"liveness","exec":{"command":["/alive"]}}]`,
+		InstanceIP: "127.0.0.1", Port: 9000,
+	}
+	var log logtest.Buffer
+	_, err := dpagent.New(t.Context(), o, slog.New(slog.NewTextHandler(&log, nil)))
+	if err == nil || !strings.Contains(err.Error(), "EnvoyPath") {
+		t.Errorf("New() error = %v, want one of EnvoyPath", err)
+	}
+	if text := log.String(); !strings.Contains(text, "failed to copy the helper for exec probes") {
+		t.Errorf("log: %s", text)
 	}
 }

@@ -60,6 +60,15 @@ func TestContainersThatComeLate(t *testing.T) {
 			},
 			[]string{"app postStart 101112131415161718191a1b1c1d1e1f", "web liveness web-liveness", "web preStop 000102030405060708090a0b0c0d0e0f"},
 		},
+		"an exec probe as of an earlier control plane": {
+			webhook.Native,
+			func(s *corev1.PodSpec) {
+				table := &s.InitContainers[1].Env[3].Value
+				*table = strings.Replace(*table, `"tcpSocket":{"port":80}`, `"exec":{"command":["/alive"]}`, 1)
+				s.Containers[0].LivenessProbe.HTTPGet.Path = "/exec/web"
+			},
+			[]string{"web liveness web-liveness", "web preStop 000102030405060708090a0b0c0d0e0f"},
+		},
 		"a native sidecar before ours": {
 			webhook.Native,
 			func(s *corev1.PodSpec) {

@@ -77,6 +77,7 @@ type starter struct {
 	path  string                     // in the container
 	value func(command []string) any // that is there
 	then  []string                   // the user's command, nil if the starter is ours
+	probe bool                       // it is a startup probe of ours
 }
 
 // asIs is starter.value of a command of the user's.
@@ -95,11 +96,11 @@ func (in *injection) starterOf(h handler) (s starter, why string) {
 	hooks := !isExpanded(h.asks.Exec.Command)
 	switch {
 	case startup != nil && isExec(startup.Exec):
-		return starter{"/startupProbe/exec/command", asIs, startup.Exec.Command}, ""
+		return starter{path: "/startupProbe/exec/command", value: asIs, then: startup.Exec.Command}, ""
 	case hooks && postStart != nil && isExec(postStart.Exec):
-		return starter{"/lifecycle/postStart/exec/command", asIs, postStart.Exec.Command}, ""
+		return starter{path: "/lifecycle/postStart/exec/command", value: asIs, then: postStart.Exec.Command}, ""
 	case startup == nil:
-		return starter{path: "/startupProbe", value: func(command []string) any {
+		return starter{path: "/startupProbe", probe: true, value: func(command []string) any {
 			return &corev1.Probe{ // which is not to restart the container, whatever happens
 				ProbeHandler: corev1.ProbeHandler{Exec: run(command)}, PeriodSeconds: 1, TimeoutSeconds: 10, FailureThreshold: math.MaxInt32,
 			}
@@ -134,7 +135,7 @@ func (in *injection) addHelper(h handler, p mesh.Probe) {
 	s, _ := in.starterOf(h)
 	start := execwire.Start{
 		Directory: mountExecSocket, Peer: mesh.SidecarUser, Timeout: time.Duration(p.TimeoutSeconds) * time.Second,
-		Command: p.Exec.Command, Then: s.then,
+		Command: p.Exec.Command, Then: s.then, Retried: s.probe,
 	}
 	command := append([]string{mountExecHelper + "/" + execwire.Program}, start.Args(execwire.ModeStart)...)
 	in.patch.add(container+s.path, s.value(command))

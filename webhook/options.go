@@ -66,7 +66,7 @@ type Options struct {
 	// ControlPlaneNamespace is the control plane's namespace, whose pods are not injected. Default "sonde-system".
 	ControlPlaneNamespace string
 
-	random io.Reader                       // source of hook IDs; default crypto/rand
+	random io.Reader                       // source of IDs of hooks and exec probes; default crypto/rand
 	mode   func(name string) mesh.MTLSMode // mode of a mesh; nil if unknown
 
 	controlPlaneIPs []string // addresses of the control plane's Service, for a pod that cannot resolve its name

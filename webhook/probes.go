@@ -73,7 +73,7 @@ func (in *injection) decideAll() (decisions []Decision, err error) {
 }
 
 // decide decides about a handler. It does not set Decision.Written, which is only for output. Its only side effect is
-// to read Options.random for the ID of a new hook.
+// to read Options.random for the ID of a new hook or exec probe.
 func (in *injection) decide(h handler) (Decision, error) {
 	d := Decision{Container: h.container.Name, Type: h.kind}
 	if p := in.rewritten(h); p != nil {
@@ -202,11 +202,11 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 	}
 	in.markGuarded(h, &p)
 	p.SetDefaults()
-	if !h.kind.IsHook() {
+	if !p.HasEffects() {
 		p.ID = h.container.Name + "-" + string(h.kind)
 		return p, nil
 	}
-	// A hook has side effects, so clients must not be able to guess its ID.
+	// Clients must not be able to guess the ID of what has effects.
 	bits := make([]byte, 16)
 	if _, err := io.ReadFull(in.options.random, bits); err != nil {
 		return p, fmt.Errorf("create ID of %s: %w", h.field(), err)

@@ -302,17 +302,13 @@ func takeBack(t *testing.T, injected, before *corev1.Container, p mesh.Probe) {
 	}
 }
 
-// takeBackHelper removes the helper of an exec probe from its container, and what starts it there unless that is the user's.
-func takeBackHelper(t *testing.T, c, before *corev1.Container, p mesh.Probe) {
+// helperStart returns the action that starts the helper in a container, and whether that is its postStart hook.
+func helperStart(t *testing.T, c *corev1.Container) (run *corev1.ExecAction, hooked bool) {
 	t.Helper()
-	if c.VolumeMounts = c.VolumeMounts[:len(c.VolumeMounts)-2]; len(c.VolumeMounts) == 0 {
-		c.VolumeMounts = nil
-	}
 	isOurs := func(a *corev1.ExecAction) bool {
 		return a != nil && len(a.Command) > 0 && a.Command[0] == "/.sonde/exec/sonde-exec"
 	}
-	var run *corev1.ExecAction
-	hooked := c.Lifecycle != nil && c.Lifecycle.PostStart != nil && isOurs(c.Lifecycle.PostStart.Exec)
+	hooked = c.Lifecycle != nil && c.Lifecycle.PostStart != nil && isOurs(c.Lifecycle.PostStart.Exec)
 	if hooked {
 		run = c.Lifecycle.PostStart.Exec
 	} else {
@@ -321,9 +317,22 @@ func takeBackHelper(t *testing.T, c, before *corev1.Container, p mesh.Probe) {
 	if !isOurs(run) {
 		t.Fatalf("nothing starts the helper: %+v", c)
 	}
+	return run, hooked
+}
+
+// takeBackHelper removes the helper of an exec probe from its container, and what starts it there unless that is the user's.
+func takeBackHelper(t *testing.T, c, before *corev1.Container, p mesh.Probe) {
+	t.Helper()
+	if c.VolumeMounts = c.VolumeMounts[:len(c.VolumeMounts)-2]; len(c.VolumeMounts) == 0 {
+		c.VolumeMounts = nil
+	}
+	run, hooked := helperStart(t, c)
 	mode, start, err := execwire.Parse(run.Command[1:])
 	if err != nil || mode != execwire.ModeStart || !slices.Equal(start.Command, p.Exec.Command) {
 		t.Fatalf("Parse(%q) = %s, %+v, %v", run.Command, mode, start, err)
+	}
+	if ofOurProbe := !hooked && len(start.Then) == 0; start.Retried != ofOurProbe {
+		t.Errorf("retried: %t, want %t: a hook that fails ends the container", start.Retried, ofOurProbe)
 	}
 	run.Command = start.Then
 	switch {

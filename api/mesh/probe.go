@@ -244,6 +244,10 @@ func (p Probe) Request(port int32) string { return p.handler().request(port) }
 // of the agent.
 func (p Probe) WantsOwnPort() bool { return p.Protocol() != ProtocolHTTP && p.Exec == nil }
 
+// HasEffects reports whether a check may change the application, as a hook and a command do. Then only a caller that
+// knows the ID may cause one: it is random, and the path alone finds nothing.
+func (p Probe) HasEffects() bool { return p.Type.IsHook() || p.Exec != nil }
+
 // Redirected reports whether the kernel redirects the VirtualPort to the application, so that the agent has nothing to
 // answer.
 func (p Probe) Redirected() bool { return p.VirtualPort != 0 && p.Protocol() == ProtocolTCP }

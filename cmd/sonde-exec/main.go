@@ -26,6 +26,9 @@ func run(mode execwire.Mode, s execwire.Start) error {
 	case execwire.ModeStart:
 		// The container is to live as without the helper: without it the agent says what is wrong.
 		if err := startOnce(s); err != nil && !errors.Is(err, errRuns) {
+			if s.Retried && firstTries(s.Directory) {
+				return err // the kubelet shows it
+			}
 			fmt.Fprintln(os.Stderr, execwire.Program+":", err)
 		}
 		return become(s.Then)

@@ -32,16 +32,50 @@ func serve(s execwire.Start) error {
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return fmt.Errorf("accept: %w", err)
-		}
+	if err := sayReady(); err != nil {
+		return fmt.Errorf("close standard streams: %w", err)
+	}
+	h := helper{start: s}
+	return acceptAll(l, func(conn net.Conn) {
 		if unixConn, ok := conn.(*net.UnixConn); ok && userOf(unixConn) == int64(s.Peer) {
-			answer(conn, s)
+			h.answer(conn)
 		}
 		_ = conn.Close() // the peer has the answer, or gets none
-		reap(-1, syscall.WNOHANG)
+		reap(-1)
+	})
+}
+
+// sayReady tells the process that started the helper, and exchanges the streams that lead there.
+func sayReady() error {
+	_, _ = os.Stdout.WriteString(readyText) // an error means that it was killed
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	for _, stream := range []int{syscall.Stdout, syscall.Stderr} {
+		if err := syscall.Dup3(int(null.Fd()), stream, 0); err != nil {
+			return err
+		}
+	}
+	return null.Close()
+}
+
+// acceptPause is the time between two attempts to accept a connection while the node or container lacks descriptors or
+// memory.
+const acceptPause = 100 * time.Millisecond
+
+// acceptAll handles one connection after the other, until l is closed.
+func acceptAll(l net.Listener, handle func(net.Conn)) error {
+	for {
+		conn, err := l.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept: %w", err)
+		case err != nil:
+			<-time.After(acceptPause)
+		default:
+			handle(conn)
+		}
 	}
 }
 
@@ -60,21 +94,35 @@ func userOf(conn *net.UnixConn) int64 {
 	return user
 }
 
+// helper runs the command of a container.
+type helper struct {
+	start  execwire.Start
+	killed int // process group of a killed command that has not ended, 0 for none
+}
+
+// killTime is how long a check waits for the end of a killed command, which may hang in the kernel or be of another
+// user. It is less than the agent's execGrace.
+const killTime = time.Second
+
 // answer runs the command, and says what became of it. If the peer goes, so does the command.
-func answer(conn net.Conn, s execwire.Start) {
+func (h *helper) answer(conn net.Conn) {
 	gone := make(chan struct{})
 	go func() {
 		_, _ = conn.Read(make([]byte, 1)) // a peer has nothing to say
 		close(gone)
 	}()
-	if a, ok := check(s, gone); ok {
+	if a, ok := h.check(gone); ok {
 		_, _ = conn.Write(a.Encode()) // an error means that the peer is gone
 	}
 }
 
-// check runs the command once. What it writes is lost. It returns false if gone was closed before it ended.
-func check(s execwire.Start, gone <-chan struct{}) (execwire.Answer, bool) {
-	cmd := exec.Command(s.Command[0], s.Command[1:]...) //nolint:gosec,noctx // it is the user's own
+// check runs the command once. What it writes is lost. It returns false if gone was closed before it ended. While a
+// killed command has not ended, it starts no other.
+func (h *helper) check(gone <-chan struct{}) (execwire.Answer, bool) {
+	if !h.reapKilled(0) {
+		return execwire.Answer{Outcome: execwire.TimedOut}, true
+	}
+	cmd := exec.Command(h.start.Command[0], h.start.Command[1:]...) //nolint:gosec,noctx // it is the user's own
 	if errors.Is(cmd.Err, exec.ErrDot) {
 		cmd.Err = nil
 	}
@@ -82,46 +130,61 @@ func check(s execwire.Start, gone <-chan struct{}) (execwire.Answer, bool) {
 	if err := cmd.Start(); err != nil {
 		return execwire.Answer{Outcome: execwire.NotStarted, Code: errnoOf(err)}, true
 	}
+	pid := cmd.Process.Pid
+	_ = cmd.Process.Release() // it is waited for below
 	ended := make(chan struct{})
 	go func() {
-		waitFor(cmd.Process.Pid)
+		waitFor(pid)
 		close(ended)
 	}()
-	timeout := time.NewTimer(s.Timeout)
+	timeout := time.NewTimer(h.start.Timeout)
 	defer timeout.Stop()
-	late, left := false, false
 	select {
 	case <-ended:
 	case <-timeout.C:
-		late = true
 	case <-gone:
-		left = true
-	}
-	group := -cmd.Process.Pid
-	if late || left {
-		_ = syscall.Kill(group, syscall.SIGKILL) // an error means that it has just ended
-		<-ended
-	}
-	_ = cmd.Wait() // the state says it, too
-	if late || left {
-		reap(group, 0) // they have been killed
-	}
-	switch {
-	case left:
+		h.kill(pid)
 		return execwire.Answer{}, false
-	case late:
-		return execwire.Answer{Outcome: execwire.TimedOut}, true
 	}
-	return execwire.Answer{Outcome: execwire.Exited, Code: exitCode(cmd.ProcessState)}, true
+	// Both may be due after a pause of the container: what has ended is not late.
+	if code, ok := exitCode(pid); ok {
+		return execwire.Answer{Outcome: execwire.Exited, Code: code}, true
+	}
+	h.kill(pid)
+	return execwire.Answer{Outcome: execwire.TimedOut}, true
 }
 
-// exitCode returns the exit code as a container runtime does.
-func exitCode(state *os.ProcessState) byte {
-	const signaled = 128
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return byte(signaled + int(status.Signal()))
+// kill kills the process group of a command that has not been reaped.
+func (h *helper) kill(pid int) {
+	_ = syscall.Kill(-pid, syscall.SIGKILL) // an error means that it has just ended, or is of another user
+	h.killed = pid
+	h.reapKilled(killTime)
+}
+
+// reapKilled reports whether no process of the killed command is left, and waits for that for some time.
+func (h *helper) reapKilled(most time.Duration) bool {
+	for began := time.Now(); h.killed != 0; <-time.After(5 * time.Millisecond) {
+		switch {
+		case reap(-h.killed):
+			h.killed = 0
+		case time.Since(began) >= most:
+			return false
+		}
 	}
-	return byte(state.ExitCode())
+	return true
+}
+
+// exitCode reaps a process, and returns its exit code as a container runtime does. It returns false if it still runs.
+func exitCode(pid int) (byte, bool) {
+	var status syscall.WaitStatus
+	if reaped, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil); err != nil || reaped != pid {
+		return 0, false
+	}
+	const signaled = 128
+	if status.Signaled() {
+		return byte(signaled + int(status.Signal())), true
+	}
+	return byte(status.ExitStatus()), true
 }
 
 // errnoOf returns the errno of an error to start a command, 0 for another one.
@@ -149,12 +212,12 @@ func waitFor(pid int) {
 	}
 }
 
-// reap reaps what a command has left behind, of a process group or of all. No command runs meanwhile.
-func reap(group, options int) {
+// reap reaps what has ended, of a process group or of all. It reports whether no process of these is left.
+func reap(group int) bool {
 	for {
-		pid, err := syscall.Wait4(group, nil, options, nil)
+		pid, err := syscall.Wait4(group, nil, syscall.WNOHANG, nil)
 		if pid <= 0 && !errors.Is(err, syscall.EINTR) {
-			return
+			return errors.Is(err, syscall.ECHILD)
 		}
 	}
 }

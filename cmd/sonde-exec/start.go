@@ -3,11 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/sonde-mesh/sonde/internal/execwire"
 )
@@ -23,6 +26,9 @@ var errRuns = errors.New("the helper runs")
 
 // startOnce starts the helper, with a socket that is ready.
 func startOnce(s execwire.Start) error {
+	if err := own(s.Directory); err != nil {
+		return err
+	}
 	lock, err := lockDirectory(s.Directory)
 	if err != nil {
 		return err
@@ -33,12 +39,55 @@ func startOnce(s execwire.Start) error {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
-	cmd, err := again(execwire.ModeFork, s, listener, lock)
+	from, to, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start the helper: %w", err)
+	}
+	defer func() { _ = from.Close() }()
+	cmd, err := again(execwire.ModeFork, s, to, listener, lock)
 	if err == nil {
 		err = cmd.Run()
 	}
-	if err != nil {
+	_ = to.Close() // the helper has it
+	if cmd == nil || cmd.Process == nil {
 		return fmt.Errorf("start the helper: %w", err)
+	}
+	if err := readiness(from); err != nil { // it says more than an exit code
+		return fmt.Errorf("start the helper: %w", err)
+	}
+	return nil
+}
+
+// readyText is what the helper writes when it serves. Before that it may write an error.
+const readyText = "ready\n"
+
+// readyTime bounds the wait for the helper.
+const readyTime = 5 * time.Second
+
+// readiness returns nil once the helper is ready, or what it has written instead.
+func readiness(from *os.File) error {
+	const longest = 4 << 10
+	_ = from.SetReadDeadline(time.Now().Add(readyTime)) // a pipe has deadlines
+	text, err := io.ReadAll(io.LimitReader(from, longest))
+	switch wrong := strings.TrimSpace(strings.TrimPrefix(string(text), execwire.Program+": ")); {
+	case string(text) == readyText:
+		return nil
+	case wrong != "":
+		return errors.New(wrong)
+	case err != nil:
+		return err
+	}
+	return errors.New("it ended before it was ready")
+}
+
+// own keeps the other users of the container from replacing the socket of a helper that runs as root. The kubelet lets
+// all users write to the directory, which belongs to root.
+func own(directory string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if err := os.Chmod(directory, 0o755); err != nil { //nolint:gosec // the agent, another user, connects
+		return fmt.Errorf("keep other users out: %w", err)
 	}
 	return nil
 }
@@ -75,21 +124,22 @@ func listen(path string) (*os.File, error) {
 	return file, errors.Join(err, l.Close())
 }
 
-// again returns a command that runs this program in another mode, with /dev/null as standard streams.
-func again(mode execwire.Mode, s execwire.Start, listener, lock *os.File) (*exec.Cmd, error) {
+// again returns a command that runs this program in another mode, with /dev/null as standard input.
+func again(mode execwire.Mode, s execwire.Start, out, listener, lock *os.File) (*exec.Cmd, error) {
 	itself, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	s.Then = nil
 	cmd := exec.Command(itself, s.Args(mode)...) //nolint:gosec,noctx // it is this program, and outlives this process
+	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{listener, lock}
 	return cmd, nil
 }
 
 // fork starts the helper in a session of its own. With its parent gone, only PID 1 of the container could wait for it.
 func fork(s execwire.Start) error {
-	cmd, err := again(execwire.ModeServe, s, os.NewFile(listenerFD, "listener"), os.NewFile(lockFD, "lock"))
+	cmd, err := again(execwire.ModeServe, s, os.Stdout, os.NewFile(listenerFD, "listener"), os.NewFile(lockFD, "lock"))
 	if err != nil {
 		return err
 	}

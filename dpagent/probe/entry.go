@@ -20,6 +20,18 @@ const (
 	checksBurst     = 4
 )
 
+// limitOf returns how often a probe is checked. A command costs more than a request, so it runs about as often as the
+// kubelet would run it. A check after a restart waits at most a quarter of maxExecPeriod.
+func limitOf(p mesh.Probe) rate.Limit {
+	if p.Exec == nil {
+		return checksPerSecond
+	}
+	period := min(max(time.Duration(p.PeriodSeconds)*time.Second, time.Second), maxExecPeriod)
+	return rate.Every(period / checksBurst)
+}
+
+const maxExecPeriod = 10 * time.Second
+
 // entry is one probe or hook of the table.
 type entry struct {
 	probe   mesh.Probe
@@ -47,7 +59,7 @@ type lane struct {
 func (e *entry) lane(r rules) *lane {
 	l := e.lanes[r]
 	if l == nil {
-		l = &lane{limiter: rate.NewLimiter(checksPerSecond, checksBurst)}
+		l = &lane{limiter: rate.NewLimiter(limitOf(e.probe), checksBurst)}
 		e.lanes[r] = l
 	}
 	return l

@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/execwire"
@@ -39,8 +43,11 @@ type execProber struct {
 }
 
 func newExecProber(p mesh.Probe, timeout time.Duration, dial Dial) *execProber {
+	if dial == nil {
+		dial = DialHelper
+	}
 	return &execProber{
-		dial: dial.or(plainClose), timeout: timeout,
+		dial: dial, timeout: timeout,
 		address:  filepath.Join(mesh.ExecSocketsDir, p.Container, execwire.Socket),
 		patience: time.Duration(p.FailureThreshold) * time.Duration(p.PeriodSeconds) * time.Second,
 	}
@@ -67,6 +74,27 @@ func (a *execProber) probe(ctx context.Context, _ asker) result {
 		r.verdict = failure
 	}
 	return r
+}
+
+// DialHelper connects to a socket that a container has made. A symlink in its place would lead to another container's
+// helper, or to Envoy, so it is not followed.
+func DialHelper(ctx context.Context, network, path string) (net.Conn, error) {
+	file, err := os.OpenFile(path, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // it cannot be written to
+	switch info, err := file.Stat(); {
+	case err != nil:
+		return nil, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, &fs.PathError{Op: "dial", Path: path, Err: errors.New("not a socket")}
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
+	if failed, ok := errors.AsType[*net.OpError](err); ok {
+		failed.Addr = &net.UnixAddr{Name: path, Net: network} // which users know
+	}
+	return conn, err
 }
 
 // ask returns the helper's answer, for which it runs the command.

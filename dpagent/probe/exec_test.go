@@ -20,7 +20,7 @@ const socketOfApp = "/var/run/sonde-exec/sockets/app/socket"
 
 func execProbe() mesh.Probe {
 	return mesh.Probe{
-		ID: "app-liveness", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 5, Guarded: true, FailureThreshold: 3, PeriodSeconds: 10,
+		ID: hookID, Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 5, Guarded: true, FailureThreshold: 3, PeriodSeconds: 10,
 		Exec: &mesh.ExecProbe{Command: []string{"/alive"}},
 	}
 }
@@ -130,6 +130,63 @@ func TestExecHelperIsSilent(t *testing.T) {
 				end()
 				asks("errored", 3) // it is counted anew
 				asks("failure", 1)
+			})
+		})
+	}
+}
+
+// TestExecOfAStranger has callers that do not know the ID: the path alone runs no command.
+func TestExecOfAStranger(t *testing.T) {
+	for name, known := range map[string]string{"an entry with an ID": execProbe().ID, "an entry without one": ""} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pod := newPod(t)
+				var ran atomic.Int32
+				pod.help(func() []byte {
+					ran.Add(1)
+					return execwire.Answer{Outcome: execwire.Exited}.Encode()
+				})
+				p := execProbe()
+				p.ID = known
+				address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}})
+				for _, id := range []string{"", "app-liveness"} {
+					if verdict, text := pod.probe(address, "/exec/app", id); verdict != "failure" || !strings.HasPrefix(text, "404") {
+						t.Errorf("ID %q: %s %q, want 404", id, verdict, text)
+					}
+				}
+				if ran.Load() > 0 {
+					t.Error("the command ran")
+				}
+			})
+		})
+	}
+}
+
+// TestExecOften asks for a minute without a pause: the command runs about as often as the kubelet asks, which is three
+// times in a period after Errored.
+func TestExecOften(t *testing.T) {
+	tests := map[string]struct {
+		period int32
+		most   int32
+	}{"1s": {1, 4 + 60*4}, "10s": {10, 4 + 6*4}, "1h": {3600, 4 + 6*4}, "unknown": {0, 4 + 60*4}}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pod := newPod(t)
+				var ran atomic.Int32
+				pod.help(func() []byte {
+					ran.Add(1)
+					return execwire.Answer{Outcome: execwire.Exited}.Encode()
+				})
+				p := execProbe()
+				p.PeriodSeconds = tc.period
+				address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}})
+				for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+					pod.probe(address, "/exec/app", p.ID)
+				}
+				if n := ran.Load(); n > tc.most+1 || n < tc.most-4 {
+					t.Errorf("the command ran %d times, want about %d", n, tc.most)
+				}
 			})
 		})
 	}

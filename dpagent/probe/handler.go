@@ -212,7 +212,7 @@ func (h *Handler) find(r *http.Request) *entry {
 	path := pathKey(r.RequestURI)
 	switch ids := r.Header[mesh.ProbeHeader]; len(ids) {
 	case 0:
-		if e := h.byPath[path]; e != nil && !e.probe.Type.IsHook() {
+		if e := h.byPath[path]; e != nil && !e.probe.HasEffects() {
 			return e
 		}
 	case 1:

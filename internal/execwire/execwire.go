@@ -43,6 +43,8 @@ type Start struct {
 	Timeout time.Duration
 	// Command to run for each check, with its arguments. Required.
 	Command []string
+	// Retried means that the kubelet tries a start again that fails, and does nothing else.
+	Retried bool
 	// Then is the startup probe or hook of the user that starts the helper. Default: none.
 	Then []string
 }
@@ -51,8 +53,12 @@ type Start struct {
 func (s *Start) Args(mode Mode) []string {
 	args := []string{
 		string(mode), "--directory=" + s.Directory, "--peer=" + strconv.FormatUint(uint64(s.Peer), 10),
-		"--timeout=" + s.Timeout.String(), "--words=" + strconv.Itoa(len(s.Command)), "--",
+		"--timeout=" + s.Timeout.String(), "--words=" + strconv.Itoa(len(s.Command)),
 	}
+	if s.Retried {
+		args = append(args, "--retried")
+	}
+	args = append(args, "--")
 	return append(append(args, s.Command...), s.Then...)
 }
 
@@ -67,6 +73,7 @@ func Parse(args []string) (Mode, Start, error) {
 	flags.StringVar(&s.Directory, "directory", "", "")
 	flags.UintVar(&s.Peer, "peer", 0, "")
 	flags.DurationVar(&s.Timeout, "timeout", 0, "")
+	flags.BoolVar(&s.Retried, "retried", false, "")
 	words := flags.Int("words", 0, "")
 	if err := flags.Parse(args[1:]); err != nil {
 		return "", s, fmt.Errorf("parse arguments: %w", err)

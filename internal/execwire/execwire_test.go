@@ -15,6 +15,7 @@ func TestArgs(t *testing.T) {
 		"alone":               {Directory: "/run/a", Peer: 5678, Timeout: time.Second, Command: []string{"/alive"}},
 		"with another":        {Directory: "/run/a", Peer: 1, Timeout: time.Hour, Command: []string{"sh", "-c", ""}, Then: []string{"/started", "--", "-x"}},
 		"flags in its words":  {Directory: "/run/a", Timeout: time.Second, Command: []string{"--words=9", "--"}},
+		"retried":             {Directory: "/run/a", Timeout: time.Second, Command: []string{"/alive"}, Retried: true},
 		"of the largest user": {Directory: "/run/a", Peer: 1<<32 - 1, Timeout: time.Second, Command: []string{"a"}},
 	}
 	for name, want := range tests {

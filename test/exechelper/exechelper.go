@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/internal/execwire"
 	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/test/must"
@@ -63,9 +64,9 @@ func Serve(t testing.TB, s execwire.Start, env ...string) (socket string, proces
 	return socket, cmd.Process
 }
 
-// Ask asks a helper, and returns its answer.
+// Ask asks a helper as the agent does, and returns its answer.
 func Ask(ctx context.Context, socket string) (execwire.Answer, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	conn, err := probe.DialHelper(ctx, "unix", socket)
 	if err != nil {
 		return execwire.Answer{}, err
 	}

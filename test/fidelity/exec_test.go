@@ -2,6 +2,7 @@ package fidelity_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ import (
 )
 
 // runtime runs commands on this machine, as a container runtime does in a container, and returns errors as the kubelet gets them.
-// Source: containerd internal/cri/server/container_execsync.go, kubernetes k8s.io/cri-client/pkg/remote_runtime.go.
+// Source: containerd internal/cri/server/container_execsync.go, kubernetes k8s.io/cri-client/pkg/remote_runtime.go and utils.go.
 type runtime struct{ env []string }
 
 // RunInContainer implements kubecontainer.CommandRunner.
@@ -50,7 +51,10 @@ func (r runtime) RunInContainer(_ context.Context, _ kubecontainer.ContainerID, 
 	})
 	err := cmd.Wait()
 	timer.Stop()
+	const maxMsgSize = 16 << 20 // of a response, which has a few bytes more than the output
 	switch ended, ok := errors.AsType[*exec.ExitError](err); {
+	case out.Len() >= maxMsgSize:
+		return nil, errors.New("rpc error: code = ResourceExhausted desc = grpc: received message larger than max")
 	case late.Load():
 		return nil, fmt.Errorf("%w: command timed out after %s", cri.ErrCommandTimedOut, timeout)
 	case ok:
@@ -78,7 +82,8 @@ func TestExec(t *testing.T) {
 	tests := map[string]struct {
 		command []string
 		want    string
-		late    bool // the command takes longer than its probe may
+		native  string // without Sonde, where that differs on purpose: Sonde reads no output
+		late    bool   // the command takes longer than its probe may
 	}{
 		"exit 0":                     {command: shell("exit 0"), want: "Success"},
 		"exit 1":                     {command: shell("exit 1"), want: "Failure"},
@@ -96,8 +101,11 @@ func TestExec(t *testing.T) {
 		"timeout":                    {command: []string{"sleep", "60"}, want: "Failure", late: true},
 		"timeout, with children":     {command: shell("sleep 60 & sleep 60; true"), want: "Failure", late: true},
 		"timeout, SIGTERM ignored":   {command: shell("trap '' TERM HUP INT; sleep 60; exit 0"), want: "Failure", late: true},
-		"16 MiB of output":           {command: shell("head -c 16777216 /dev/zero"), want: "Success"},
-		"16 MiB of errors":           {command: shell("head -c 16777216 /dev/zero >&2; exit 3"), want: "Failure"},
+		"15 MiB of output":           {command: shell("head -c 15728640 /dev/zero"), want: "Success"},
+		"15 MiB of errors":           {command: shell("head -c 15728640 /dev/zero >&2; exit 3"), want: "Failure"},
+		"16 MiB of output":           {command: shell("head -c 16777216 /dev/zero"), want: "Success", native: "Errored"},
+		"16 MiB of errors":           {command: shell("head -c 16777216 /dev/zero >&2; exit 3"), want: "Failure", native: "Errored"},
+		"streams stay open":          {command: shell("sleep 5 & exit 0"), want: "Success", native: "Failure", late: true},
 		"standard input is empty":    {command: shell(`[ -z "$(cat)" ]`), want: "Success"},
 		"the container's variables":  {command: shell(`[ "$SONDE_TEST_EXEC" = "of the container" ]`), want: "Success"},
 		"a session of its own":       {command: shell(`read -r a b c d e session rest </proc/self/stat; [ "$session" = "$a" ]`), want: "Success"},
@@ -133,8 +141,8 @@ func TestExec(t *testing.T) {
 			socket, _ := exechelper.Serve(t, start, variable)
 			c.LivenessProbe = serveExec(t, p.IP, p.Virtual, c, socket)
 			sonde, _ := k.Probe(t.Context(), pod, c, "liveness")
-			if native != tc.want || sonde != tc.want {
-				t.Errorf("%s natively, %s with Sonde, want %s", native, sonde, tc.want)
+			if want := cmp.Or(tc.native, tc.want); native != want || sonde != tc.want {
+				t.Errorf("%s natively, %s with Sonde, want %s and %s", native, sonde, want, tc.want)
 			}
 		})
 	}

@@ -76,6 +76,7 @@ func serveContainer() error {
 type container struct {
 	t       *testing.T
 	folder  string
+	prefix  []string // a command that starts the helper
 	process *os.Process
 	in      *json.Encoder
 	out     *json.Decoder
@@ -132,7 +133,7 @@ func (c *container) start(s execwire.Start) (code int, output string) {
 	if s.Timeout == 0 {
 		s.Timeout = time.Minute
 	}
-	return c.run(append([]string{program}, s.Args(execwire.ModeStart)...)...)
+	return c.run(slices.Concat(c.prefix, []string{program}, s.Args(execwire.ModeStart))...)
 }
 
 // check asks the helper.
@@ -186,17 +187,21 @@ func (c *container) processes() (all []process) {
 // waitProcesses waits until the processes have these names and states, such as "sonde-exec S", in any order.
 func (c *container) waitProcesses(want ...string) {
 	c.t.Helper()
-	must.Poll(c.t, fmt.Sprintf("processes %q", want), func(context.Context) error {
-		var got []string
-		for _, p := range c.processes() {
-			got = append(got, p.name+" "+p.state)
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			return fmt.Errorf("the container has %q", got)
-		}
-		return nil
-	})
+	must.Poll(c.t, fmt.Sprintf("processes %q", want), func(context.Context) error { return c.has(want) })
+}
+
+// has returns an error if the container has other processes.
+func (c *container) has(want []string) error {
+	c.t.Helper()
+	var got []string
+	for _, p := range c.processes() {
+		got = append(got, p.name+" "+p.state)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("the container has %q", got)
+	}
+	return nil
 }
 
 // exited is the answer for an exit code.
