@@ -62,7 +62,9 @@ func (c *cli) status() *cobra.Command {
 
 // dashboard is sondectl dashboard, which says first what status does.
 func (c *cli) dashboard() *cobra.Command {
-	return dashboard.Command(dashboard.Options{Call: c.callWithin, Clusters: c.watchedClusters(), Out: c.stdout, Terminal: c.terminal})
+	return dashboard.Command(dashboard.Options{
+		Call: c.callWithin, Clusters: c.watchedClusters(), Out: c.stdout, Terminal: c.terminal,
+	})
 }
 
 // watchedClusters returns what opens the kubeconfig's cluster once, for its WatchedClusters.

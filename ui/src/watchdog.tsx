@@ -36,7 +36,7 @@ export function Watchdog() {
         rows={shown}
         id={idOf}
         columns={[
-          {title: 'Cluster', class: 'name', cell: idOf},
+          {title: 'Cluster', class: 'name', cell: (w) => <span title={idOf(w)}>{idOf(w)}</span>},
           {
             title: 'Nodes',
             cell: (w) => (

@@ -24,6 +24,7 @@ const (
 	maxDependants   = 64
 	// sectionWatchdog is no part of a reading of the control plane, which does not know the watchdog.
 	sectionWatchdog = "watchdog"
+	noKind          = "the API server has no WatchedClusters: their CustomResourceDefinition is not installed"
 )
 
 // Clusters reads WatchedClusters, and their dependants, with the rights of the caller.
@@ -89,7 +90,7 @@ func (s *source) readClusters(ctx context.Context) {
 	case apierrors.IsForbidden(err):
 		s.put(sectionWatchdog, Section{Denied: true, Error: shorten(err.Error())})
 	case apierrors.IsNotFound(err):
-		s.put(sectionWatchdog, Section{Absent: true, Error: "the API server has no WatchedClusters: their CustomResourceDefinition is not installed"})
+		s.put(sectionWatchdog, Section{Absent: true, Error: noKind})
 	default:
 		old, _, _ := s.section(sectionWatchdog)
 		old.Error, old.Absent, old.Denied = shorten(err.Error()), false, false
@@ -111,7 +112,8 @@ func watchdogOf(ctx context.Context, from Clusters) (*Watchdog, error) {
 		all.Rows = append(all.Rows, row)
 	}
 	slices.SortFunc(all.Rows, func(a, b *Watched) int {
-		return cmp.Or(slices.Index(levels, a.Level)-slices.Index(levels, b.Level), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		worse := slices.Index(levels, a.Level) - slices.Index(levels, b.Level)
+		return cmp.Or(worse, strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	ctx, cancel := context.WithTimeout(ctx, dependantsLimit)
 	defer cancel()
