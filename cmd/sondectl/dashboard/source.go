@@ -306,12 +306,6 @@ func sectionOf(content any, at time.Time) Section {
 	return Section{ReadAt: &at, Revision: hex.EncodeToString(sum[:8]), data: data, read: true}
 }
 
-func (s *source) put(name string, section Section) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*s.sections[name] = section
-}
-
 // fail says why sections were not read in this round.
 func (s *source) fail(err error) {
 	s.mu.Lock()

@@ -67,6 +67,12 @@ func (s *source) runClusters(ctx context.Context) {
 	}
 }
 
+func (s *source) putClusters(section Section) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*s.sections[sectionWatchdog] = section
+}
+
 func (s *source) setClustersDue(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,21 +86,21 @@ func (s *source) readClusters(ctx context.Context) {
 	now := time.Now()
 	from, err := s.clusters()
 	if err != nil {
-		s.put(sectionWatchdog, Section{Absent: true, Error: shorten(err.Error())})
+		s.putClusters(Section{Absent: true, Error: shorten(err.Error())})
 		return
 	}
 	content, err := watchdogOf(ctx, from)
 	switch {
 	case err == nil:
-		s.put(sectionWatchdog, sectionOf(content, now))
+		s.putClusters(sectionOf(content, now))
 	case apierrors.IsForbidden(err):
-		s.put(sectionWatchdog, Section{Denied: true, Error: shorten(err.Error())})
+		s.putClusters(Section{Denied: true, Error: shorten(err.Error())})
 	case apierrors.IsNotFound(err):
-		s.put(sectionWatchdog, Section{Absent: true, Error: noKind})
+		s.putClusters(Section{Absent: true, Error: noKind})
 	default:
 		old, _, _ := s.section(sectionWatchdog)
 		old.Error, old.Absent, old.Denied = shorten(err.Error()), false, false
-		s.put(sectionWatchdog, old)
+		s.putClusters(old)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,12 +106,12 @@ func TestWatchedClustersAreListedWorstFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := ""
+	var rows []string
 	for _, row := range got.Rows {
-		rows += fmt.Sprintf("%s %t %d, ", row.Name, row.Unread, len(row.Dependants))
+		rows = append(rows, fmt.Sprintf("%s %t %d", row.Name, row.Unread, len(row.Dependants)))
 	}
-	if want := "c false 2, a false 1, b false 32, d true 0, "; rows != want || !got.More {
-		t.Errorf("the rows are %s more %t, want %s", rows, got.More, want)
+	if want := []string{"c false 2", "a false 1", "b false 32", "d true 0"}; !slices.Equal(rows, want) || !got.More {
+		t.Errorf("the rows are %q, more %t, want %q", rows, got.More, want)
 	}
 	first := got.Rows[0]
 	if d := first.Dependants; len(d) != 2 || d[1].Next != "scale-down" || len(d[1].WaitsFor) != 1 || d[1].WaitsFor[0].Name != "d0" {
