@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/dashboard"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/watchdog"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
@@ -60,7 +62,29 @@ func (c *cli) status() *cobra.Command {
 
 // dashboard is sondectl dashboard, which says first what status does.
 func (c *cli) dashboard() *cobra.Command {
-	return dashboard.Command(dashboard.Options{Call: c.callWithin, Out: c.stdout, Terminal: c.terminal})
+	return dashboard.Command(dashboard.Options{
+		Call: c.callWithin, Clusters: c.watchedClusters(), Out: c.stdout, Terminal: c.terminal,
+	})
+}
+
+// watchedClusters returns what opens the kubeconfig's cluster once, for its WatchedClusters.
+func (c *cli) watchedClusters() func() (dashboard.Clusters, error) {
+	var reader *watchdog.Reader
+	return func() (dashboard.Clusters, error) {
+		if direct := c.addressGiven(); direct != "" {
+			return nil, fmt.Errorf("WatchedClusters are read with a kubeconfig only, and %s is set", c.placeOf(direct))
+		}
+		if reader == nil {
+			in, err := c.kubernetes()
+			if err != nil {
+				return nil, err
+			}
+			if reader, err = watchdog.NewReader(in); err != nil {
+				return nil, err //nolint:wrapcheck // it says what failed
+			}
+		}
+		return reader, nil
+	}
 }
 
 // statusOf selects what to look at. Empty fields select all.

@@ -7,10 +7,11 @@ import {Proxies} from './proxies';
 import {Restarts} from './restarts';
 import {view, views} from './route';
 import {Services} from './services';
-import {content, isBlind, now, refused, section, watch} from './source';
+import {content, isBlind, isUnknown, now, refused, section, watch} from './source';
 import './style.css';
 import {clock, short} from './time';
 import type {Name} from './types';
+import {Watchdog} from './watchdog';
 import {Workloads} from './workloads';
 
 const pages: Record<Name, () => preact.JSX.Element | null> = {
@@ -18,13 +19,14 @@ const pages: Record<Name, () => preact.JSX.Element | null> = {
   services: Services,
   proxies: Proxies,
   restarts: Restarts,
+  watchdog: Watchdog,
   controlplane: ControlPlane,
   problems: () => <ProblemList />,
 };
 
 function Verdict() {
   const problems = content('problems');
-  if (isBlind.value) return <Mark level="unknown">unknown</Mark>;
+  if (isUnknown.value) return <Mark level="unknown">unknown</Mark>;
   if (!problems) return null;
   return <Mark level={problems.ok ? 'good' : 'bad'}>{problems.summary}</Mark>;
 }
@@ -50,8 +52,9 @@ function Blind() {
 
 function View() {
   const Page = pages[view.value];
-  const {denied, error, readAt} = section(view.value);
+  const {denied, absent, error, readAt} = section(view.value);
   if (denied) return <p class="notice bad">Not allowed: {error}</p>;
+  if (absent) return <p class="notice warn">{error}</p>;
   if (!readAt || !content(view.value)) return isBlind.value ? null : <p>Reading…</p>;
   return <Page />;
 }
@@ -113,7 +116,7 @@ const announced = signal('');
 const announceEvery = 10_000;
 let announcedAt = 0;
 effect(() => {
-  const summary = isBlind.value ? 'blind: the control plane does not answer' : content('problems')?.summary;
+  const summary = isUnknown.value ? 'blind: the control plane does not answer' : content('problems')?.summary;
   if (!summary || summary === announced.peek() || now.value - announcedAt < announceEvery) return;
   announcedAt = now.value;
   announced.value = summary;
@@ -122,7 +125,7 @@ effect(() => {
 effect(() => {
   const problems = content('problems');
   const title = views.find((v) => v.name === view.value)?.title;
-  document.title = `${isBlind.value ? 'blind' : problems ? (problems.ok ? 'ok' : 'not ok') : ''} ${title} · Sonde`.trim();
+  document.title = `${isUnknown.value ? 'blind' : problems ? (problems.ok ? 'ok' : 'not ok') : ''} ${title} · Sonde`.trim();
 });
 
 render(<App />, document.getElementById('app')!);

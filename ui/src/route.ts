@@ -8,6 +8,7 @@ export const views: {name: Name; title: string}[] = [
   {name: 'services', title: 'Services'},
   {name: 'proxies', title: 'Proxies'},
   {name: 'restarts', title: 'Restarts'},
+  {name: 'watchdog', title: 'Watchdog'},
   {name: 'controlplane', title: 'Control plane'},
   {name: 'problems', title: 'Problems'},
 ];

@@ -18,7 +18,8 @@ export const refused = signal(token ? '' : 'This address lacks the token: open t
 // away is why sondectl does not answer.
 const away = signal('');
 const index = signal<Index | null>(null);
-const due = signal(0);
+// ahead is how much the clock of this page is ahead of sondectl's, in milliseconds.
+const ahead = signal(0);
 
 type Loaded = {[N in Name]?: {revision: string; data: Contents[N]}};
 const loaded = signal<Loaded>({});
@@ -33,17 +34,22 @@ export function content<N extends Name>(name: N): Contents[N] | undefined {
 
 // blind says since when a section is not known, and why; null while it is current.
 export function blind(name: Name): {since: number; why: string} | null {
-  const {readAt, error, denied} = section(name);
+  const {readAt, error, denied, absent, due} = section(name);
   if (!index.value && !away.value) return null; // it begins
-  if (denied) return null; // the view says so
+  if (denied || absent) return null; // the view says so
   const since = readAt ? Date.parse(readAt) : 0;
   if (away.value) return {since, why: away.value};
   if (error) return {since, why: error};
-  if (now.value > due.value && index.value) return {since, why: 'The control plane has not answered since.'};
+  const latest = due ?? index.value?.due;
+  if (latest && now.value > Date.parse(latest) + ahead.value) return {since, why: `The ${due ? 'API server' : 'control plane'} has not answered since.`};
   return null;
 }
 
-export const isBlind = computed(() => blind('problems') ?? blind(view.value));
+// The watchdog's view is read from the API server, and is current although the control plane does not answer.
+export const isBlind = computed(() => (view.value === 'watchdog' ? null : blind('problems')) ?? blind(view.value));
+
+// isUnknown means that the verdict at the top may be old.
+export const isUnknown = computed(() => !!(isBlind.value ?? blind('problems')));
 
 class Refused extends Error {}
 class Answered extends Error {}
@@ -74,8 +80,7 @@ async function ask() {
     batch(() => {
       index.value = next;
       loaded.value = fresh;
-      // by the clock of this page, whatever it says
-      due.value = Date.now() + Date.parse(next.due) - Date.parse(next.now);
+      ahead.value = Date.now() - Date.parse(next.now);
       away.value = '';
     });
   } catch (error) {

@@ -7,10 +7,12 @@ export interface Section {
   readAt?: string;
   error?: string;
   denied?: boolean;
+  absent?: boolean;
+  due?: string;
   revision?: string;
 }
 
-export type Name = 'problems' | 'workloads' | 'services' | 'proxies' | 'restarts' | 'controlplane';
+export type Name = 'problems' | 'workloads' | 'services' | 'proxies' | 'restarts' | 'watchdog' | 'controlplane';
 
 export interface Index {
   now: string;
@@ -162,11 +164,59 @@ export interface Plane {
   envoys?: {version: string; count: number}[];
 }
 
+export interface Ref {
+  apiVersion: string;
+  kind: string;
+  name: string;
+}
+
+// Zone is all nodes if it has no name.
+export interface Zone {
+  zone?: string;
+  nodes: number;
+  silent: number;
+  unheard: number;
+  verdict?: string;
+  cause?: string;
+}
+
+export interface Dependant {
+  ref: Ref;
+  replicas?: number;
+  before?: number;
+  step?: string;
+  next: string;
+  waitsFor?: Ref[];
+  note?: string;
+}
+
+export interface Watched {
+  namespace: string;
+  name: string;
+  paused: boolean;
+  verdict?: string;
+  cause?: string;
+  since?: string;
+  lostSince?: string;
+  why: string;
+  next: string;
+  refused?: string;
+  failed?: string;
+  nodes?: Zone[];
+  dependants?: Dependant[];
+  level: Level;
+  scaled?: number;
+  total: number;
+  unread?: boolean;
+  do: string;
+}
+
 export interface Contents {
   problems: Problems;
   workloads: Rows<Workload>;
   services: Rows<Service>;
   proxies: Rows<Proxy>;
   restarts: Restarts;
+  watchdog: {rows: Watched[]; more?: boolean};
   controlplane: Plane;
 }

@@ -23,7 +23,8 @@ import (
 )
 
 const help = `Serve a page that shows which probes fail and why, the endpoints of services, proxies, restarts, and the control plane. It is live: it shows
-what has changed within two seconds, and says since when it is blind if the control plane does not answer.
+what has changed within two seconds, and says since when it is blind if the control plane does not answer. With a kubeconfig it also shows the
+clusters that sonde-watchdog watches, by your rights at the API server.
 
 The page is at 127.0.0.1 only, and needs the token in the printed address. It can only read, with the rights that sondectl has for the
 control plane: a section without the right says so. While no page is open, the control plane is not asked.
@@ -33,6 +34,8 @@ control plane: a section without the right says so. While no page is open, the c
 // Options of Command.
 type Options struct {
 	Call Call
+	// Clusters returns who reads the WatchedClusters. Its error says why sondectl has no access to them.
+	Clusters func() (Clusters, error)
 	// Out gets the address, and Terminal is whether it is a terminal.
 	Out      io.Writer
 	Terminal bool
@@ -57,11 +60,12 @@ func Command(o Options) *cobra.Command {
 		if once != "" && (port != 0 || noOpen) {
 			return settings.Usagef("--once: must not be given with --port or --no-open")
 		}
-		s := newSource(o.Call)
+		s := newSource(o.Call, o.Clusters)
 		if err := s.once(cmd.Context()); err != nil {
 			return err
 		}
 		if once != "" {
+			s.readClusters(cmd.Context())
 			return replaceFile(once, s.snapshot)
 		}
 		l, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
@@ -105,6 +109,10 @@ func (s *source) serve(ctx context.Context, l net.Listener, token string) error 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		s.run(ctx)
+		return nil
+	})
+	group.Go(func() error {
+		s.runClusters(ctx)
 		return nil
 	})
 	group.Go(func() error {

@@ -36,7 +36,7 @@ func get(h http.Handler, path string, change func(*http.Request)) *httptest.Resp
 }
 
 func newTestHandler(api adminv1.AdminServiceClient) (*handler, *source) {
-	s := newSource(callOf(api))
+	s := newSource(callOf(api), noClusters)
 	return newHandler(s, testToken, testPort), s
 }
 
@@ -213,6 +213,7 @@ func compare(t *testing.T, before, after map[string]content) (failed, denied []s
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		section := after[name]
 		switch {
+		case name == sectionWatchdog: // it is not read from the control plane
 		case section.Denied:
 			denied = append(denied, name)
 			if section.ReadAt != nil || string(section.Data) != "null" || !strings.Contains(section.Error, "must have the right") {

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -102,3 +103,6 @@ func wellAPI() *fakeAPI {
 }
 
 var errForbidden = grpcstatus.Error(codes.PermissionDenied, "not allowed")
+
+// noClusters is a sondectl without a kubeconfig.
+func noClusters() (Clusters, error) { return nil, errors.New("no kubeconfig") }

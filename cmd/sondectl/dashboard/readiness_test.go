@@ -190,7 +190,7 @@ func TestReadinessOfPods(t *testing.T) {
 		for name, tc := range tests {
 			c.addPod(name, tc.ready, tc.change)
 		}
-		s := newSource(callOf(c.read(t)))
+		s := newSource(callOf(c.read(t)), noClusters)
 		if err := s.once(t.Context()); err != nil {
 			t.Fatal(err)
 		}

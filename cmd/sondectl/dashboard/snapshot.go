@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -31,6 +32,7 @@ type view struct {
 	Proxies      Proxies
 	Restarts     Restarts
 	ControlPlane Plane
+	Watchdog     Watchdog
 }
 
 // snapshot writes the sections as a page without scripts, which needs no other file. Each text is data of the template,
@@ -45,6 +47,7 @@ func (s *source) snapshot(w io.Writer) error {
 	v.Sections, _ = s.look()
 	for name, into := range map[string]any{
 		"problems": &v.Problems, "workloads": &v.Workloads, "services": &v.Services, "proxies": &v.Proxies, "restarts": &v.Restarts, "controlplane": &v.ControlPlane,
+		sectionWatchdog: &v.Watchdog,
 	} {
 		_, data, _ := s.section(name)
 		if data == nil {
@@ -71,6 +74,13 @@ func (s *source) snapshot(w io.Writer) error {
 			return printer.ShortDuration(t.Sub(v.At))
 		},
 		"probe": func(state State) mark { return mark{string(levelsOfStates[state]), string(state)} },
+		"nodes": func(verdict, cause string) string {
+			text := cmp.Or(verdict, "not judged")
+			if cause != "" {
+				text += " (" + cause + ")"
+			}
+			return text
+		},
 		"level": func(level Level, text string) mark { return mark{string(level), text} },
 	}).Parse(snapshotHTML)
 	if err != nil {

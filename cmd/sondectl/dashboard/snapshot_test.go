@@ -20,7 +20,7 @@ import (
 
 func snapshotOf(t *testing.T, api *fakeAPI) string {
 	t.Helper()
-	s := newSource(callOf(api))
+	s := newSource(callOf(api), noClusters)
 	if err := s.once(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -95,6 +94,10 @@ type Section struct {
 	// Error is why it could not be read since, in words, and Denied that the caller lacks a right.
 	Error  string `json:"error,omitempty"`
 	Denied bool   `json:"denied,omitempty"`
+	// Absent means that nothing is there to be read, for the reason in Error.
+	Absent bool `json:"absent,omitempty"`
+	// Due is when it must be read again, nil if that is when the others must.
+	Due *time.Time `json:"due,omitempty"`
 	// Revision changes with the data.
 	Revision string `json:"revision,omitempty"`
 
@@ -106,6 +109,9 @@ type Section struct {
 type source struct {
 	call Call
 	wake run.Signal
+	// clusters returns who reads the WatchedClusters, and an error if sondectl has no access to them.
+	clusters     func() (Clusters, error)
+	wakeClusters run.Signal
 
 	asked time.Time // when agents were asked
 	// began is when the last reading began, or to connect. took is how long the control plane worked for the last one.
@@ -121,8 +127,10 @@ type source struct {
 	sections map[string]*Section
 }
 
-func newSource(call Call) *source {
-	s := &source{call: call, wake: run.NewSignal(), sections: map[string]*Section{}}
+func newSource(call Call, clusters func() (Clusters, error)) *source {
+	s := &source{
+		call: call, wake: run.NewSignal(), clusters: clusters, wakeClusters: run.NewSignal(), sections: map[string]*Section{sectionWatchdog: {}},
+	}
 	for _, p := range parts {
 		s.sections[p.name] = &Section{}
 	}
@@ -135,6 +143,7 @@ func (s *source) look() (map[string]Section, time.Time) {
 	defer s.mu.Unlock()
 	s.seen = time.Now()
 	s.wake.Set()
+	s.wakeClusters.Set()
 	all := map[string]Section{}
 	for name, section := range s.sections {
 		all[name] = *section
@@ -174,8 +183,8 @@ func (s *source) once(ctx context.Context) error {
 	s.setDue(time.Now().Add(time.Since(began) + readPatience))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, section := range s.sections {
-		if !section.Denied {
+	for _, p := range parts {
+		if !s.sections[p.name].Denied {
 			return nil
 		}
 	}
@@ -238,9 +247,7 @@ func (s *source) readOnce(ctx context.Context, api adminv1.AdminServiceClient) e
 		s.remember(r.facts, ask)
 	}
 	r.report = status.Judge(r.facts)
-	if err := s.publish(r); err != nil {
-		return err
-	}
+	s.publish(r)
 	return cmp.Or(undenied(r.readiness()), undenied(r.health), undenied(r.restarts))
 }
 
@@ -265,13 +272,13 @@ func (s *source) remember(f *status.Facts, asked bool) {
 func (s *source) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, section := range s.sections {
-		section.read = false
+	for _, p := range parts {
+		s.sections[p.name].read = false
 	}
 }
 
 // publish puts what was read into the sections.
-func (s *source) publish(r *reading) error {
+func (s *source) publish(r *reading) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range parts {
@@ -285,22 +292,26 @@ func (s *source) publish(r *reading) error {
 			section.Error = shorten(grpcstatus.Convert(err).Message()) // until fail explains it
 			continue
 		}
-		data, err := json.Marshal(content)
-		if err != nil {
-			return fmt.Errorf("encode %s: %w", p.name, err)
-		}
-		sum := sha256.Sum256(data)
-		*section = Section{ReadAt: &r.facts.Now, Revision: hex.EncodeToString(sum[:8]), data: data, read: true}
+		*section = sectionOf(content, r.facts.Now)
 	}
-	return nil
+}
+
+// sectionOf returns a section that was read at a time.
+func sectionOf(content any, at time.Time) Section {
+	data, err := json.Marshal(content)
+	if err != nil {
+		panic(err) // it has nothing that JSON lacks
+	}
+	sum := sha256.Sum256(data)
+	return Section{ReadAt: &at, Revision: hex.EncodeToString(sum[:8]), data: data, read: true}
 }
 
 // fail says why sections were not read in this round.
 func (s *source) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, section := range s.sections {
-		if !section.read {
+	for _, p := range parts {
+		if section := s.sections[p.name]; !section.read {
 			section.Error = shorten(err.Error())
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,17 +23,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // watch runs a source in a bubble while test does what pages do.
 func watch(t *testing.T, call Call, test func(s *source)) {
 	t.Helper()
+	watchClusters(t, call, noClusters, test)
+}
+
+// watchClusters is watch of a source that also reads clusters.
+func watchClusters(t *testing.T, call Call, clusters func() (Clusters, error), test func(s *source)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSource(call)
+		s := newSource(call, clusters)
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			s.run(ctx)
-		}()
+		var running sync.WaitGroup
+		running.Go(func() { s.run(ctx) })
+		running.Go(func() { s.runClusters(ctx) })
 		test(s)
 		cancel()
-		<-ended
+		running.Wait()
 	})
 }
 
@@ -180,7 +185,8 @@ func TestBlindSinceTheLastReading(t *testing.T) {
 		down.Store(true) // on the connection that is open, too
 		lookFor(s, time.Minute)
 		sections, due := s.look()
-		for name, section := range sections {
+		for _, p := range parts {
+			name, section := p.name, sections[p.name]
 			if section.Error != away.Error() || section.ReadAt == nil || time.Since(*section.ReadAt) < 59*time.Second {
 				t.Errorf("%s: read %v, error %q", name, section.ReadAt, section.Error)
 			}
@@ -191,7 +197,8 @@ func TestBlindSinceTheLastReading(t *testing.T) {
 		down.Store(false)
 		lookFor(s, 3*time.Second)
 		sections, _ = s.look()
-		for name, section := range sections {
+		for _, p := range parts {
+			name, section := p.name, sections[p.name]
 			if section.Error != "" || time.Since(*section.ReadAt) > 2*time.Second {
 				t.Errorf("%s: it is back, and read %v, error %q", name, section.ReadAt, section.Error)
 			}
@@ -217,7 +224,7 @@ func (k killed) ListMeshes(ctx context.Context, r *adminv1.ListMeshesRequest, o 
 func TestAgentsThatHang(t *testing.T) {
 	api := wellAPI()
 	api.proxies[0].Agent.Unresponsive = true
-	s := newSource(callOf(api))
+	s := newSource(callOf(api), noClusters)
 	for range 3 {
 		if err := s.once(t.Context()); err != nil {
 			t.Fatal(err)
@@ -254,7 +261,7 @@ func TestNothingMayBeRead(t *testing.T) {
 	for _, of := range []string{"health", "objects", "restarts"} {
 		api.errs[of] = errForbidden
 	}
-	if err := newSource(callOf(api)).once(t.Context()); err == nil || err.Error() != "not allowed" {
+	if err := newSource(callOf(api), noClusters).once(t.Context()); err == nil || err.Error() != "not allowed" {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -92,15 +93,6 @@ func statusCommand(out *printer.Output, t target) *cobra.Command {
 
 // read returns the cluster with this name, or all.
 func read(ctx context.Context, objects dynamic.ResourceInterface, args []string) ([]v1alpha1.WatchedCluster, error) {
-	var clusters []v1alpha1.WatchedCluster
-	decode := func(content map[string]any) error {
-		var c v1alpha1.WatchedCluster
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &c); err != nil {
-			return fmt.Errorf("decode WatchedCluster: %w", err)
-		}
-		clusters = append(clusters, c)
-		return nil
-	}
 	if len(args) > 0 {
 		_, name, err := names.Parse(args[0], names.WatchedCluster)
 		if err != nil {
@@ -110,15 +102,20 @@ func read(ctx context.Context, objects dynamic.ResourceInterface, args []string)
 		if err != nil {
 			return nil, fmt.Errorf("read WatchedCluster %q: %w", name, err)
 		}
-		return clusters, decode(o.Object)
+		return decode(*o)
 	}
 	list, err := objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list WatchedClusters: %w", err)
 	}
-	for i := range list.Items {
-		if err := decode(list.Items[i].Object); err != nil {
-			return nil, err
+	return decode(list.Items...)
+}
+
+func decode(objects ...unstructured.Unstructured) ([]v1alpha1.WatchedCluster, error) {
+	clusters := make([]v1alpha1.WatchedCluster, len(objects))
+	for i := range objects {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[i].Object, &clusters[i]); err != nil {
+			return nil, fmt.Errorf("decode WatchedCluster: %w", err)
 		}
 	}
 	return clusters, nil

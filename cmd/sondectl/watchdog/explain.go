@@ -53,14 +53,14 @@ func explainCommand(out *printer.Output, t target) *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("create client for the API server: %w", err)
 		}
-		e := explain(cmd.Context(), &clusters[0], clients.In(clusters[0].Namespace))
+		e := Explain(cmd.Context(), &clusters[0], clients.In(clusters[0].Namespace))
 		return printer.Write(out, output.Value, e, func() { e.write(out) })
 	}
 	return cmd
 }
 
-// explanation explains a cluster; it is the output of -o json.
-type explanation struct {
+// Explanation explains a cluster; it is the output of -o json.
+type Explanation struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
 	Paused    bool         `json:"paused"`
@@ -74,20 +74,20 @@ type explanation struct {
 	// Refused is the error in the object, Failed the error of the last probe.
 	Refused    string      `json:"refused,omitempty"`
 	Failed     string      `json:"failed,omitempty"`
-	Nodes      []zone      `json:"nodes,omitempty"`
-	Dependants []dependant `json:"dependants,omitempty"`
+	Nodes      []Zone      `json:"nodes,omitempty"`
+	Dependants []Dependant `json:"dependants,omitempty"`
 }
 
-// zone counts the nodes of a zone; the name "" means all nodes.
-type zone struct {
+// Zone counts the nodes of a zone; the name "" means all nodes.
+type Zone struct {
 	v1alpha1.NodeCount `json:",inline"`
 
 	Verdict string `json:"verdict,omitempty"`
 	Cause   string `json:"cause,omitempty"`
 }
 
-// dependant is an object that the watchdog scales.
-type dependant struct {
+// Dependant is an object that the watchdog scales.
+type Dependant struct {
 	Ref      v1alpha1.DependantRef `json:"ref"`
 	Optional bool                  `json:"optional,omitempty"`
 	Level    int32                 `json:"level"`
@@ -101,10 +101,10 @@ type dependant struct {
 	Note     string                  `json:"note,omitempty"`
 }
 
-// explain reads the dependants, and applies the rules of the watchdog.
-func explain(ctx context.Context, o *v1alpha1.WatchedCluster, objects scale.Objects) *explanation {
+// Explain reads the dependants, and applies the rules of the watchdog. If objects is nil, it reads no dependants.
+func Explain(ctx context.Context, o *v1alpha1.WatchedCluster, objects scale.Objects) *Explanation {
 	s := &o.Status
-	e := &explanation{
+	e := &Explanation{
 		Namespace: o.Namespace, Name: o.Name, Paused: o.Spec.Paused, Verdict: s.Verdict, Cause: s.Cause, Since: s.Since, LostSince: s.LostSince,
 		Refused: falseMessage(s, v1alpha1.ConditionAccepted), Failed: falseMessage(s, cluster.ConditionProbed), Nodes: zonesOf(s),
 	}
@@ -116,6 +116,9 @@ func explain(ctx context.Context, o *v1alpha1.WatchedCluster, objects scale.Obje
 	e.Why = why(o, conf)
 	direction, next := nextOf(o)
 	e.Next = next
+	if objects == nil {
+		return e
+	}
 	dependants := conf.Dependants
 	if direction != scale.Down {
 		dependants = append(dependants, cluster.Orphans(s.Steps, conf.Dependants)...)
@@ -133,9 +136,9 @@ func falseMessage(s *v1alpha1.WatchedClusterStatus, kind string) string {
 	return ""
 }
 
-func zonesOf(s *v1alpha1.WatchedClusterStatus) (zones []zone) {
+func zonesOf(s *v1alpha1.WatchedClusterStatus) (zones []Zone) {
 	for _, count := range s.Counts {
-		z := zone{NodeCount: count, Verdict: string(partition.Seen)}
+		z := Zone{NodeCount: count, Verdict: string(partition.Seen)}
 		if count.Zone == "" {
 			z.Verdict, z.Cause = s.Verdict, s.Cause
 		}
@@ -164,9 +167,9 @@ func nextOf(o *v1alpha1.WatchedCluster) (scale.Direction, string) {
 	return "", "nothing is scaled until a probe finds the state of the nodes"
 }
 
-func dependantOf(look *scale.Outlook, direction scale.Direction) dependant {
+func dependantOf(look *scale.Outlook, direction scale.Direction) Dependant {
 	d := look.Dependant
-	is := dependant{Ref: d.Ref, Optional: d.Optional, Level: d.Up.Level, Before: look.Step.Replicas, Step: look.Step.State, Next: string(look.Next)}
+	is := Dependant{Ref: d.Ref, Optional: d.Optional, Level: d.Up.Level, Before: look.Step.Replicas, Step: look.Step.State, Next: string(look.Next)}
 	if direction == scale.Down {
 		is.Level = d.Down.Level
 	}

@@ -202,7 +202,7 @@ b 2 0 1 seen -
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			e := explain(t.Context(), tc.cluster, tc.objects)
+			e := Explain(t.Context(), tc.cluster, tc.objects)
 			var out printer.Output
 			e.write(&out)
 			var got strings.Builder
@@ -216,7 +216,7 @@ b 2 0 1 seen -
 			if err := printer.WriteJSON(&out, e); err != nil {
 				t.Fatal(err)
 			}
-			var again explanation
+			var again Explanation
 			if err := json.Unmarshal(out.Bytes(), &again); err != nil || again.Why != e.Why || len(again.Dependants) != len(e.Dependants) {
 				t.Errorf("%v in %s", err, &out)
 			}
@@ -229,7 +229,7 @@ func TestWhyUnknown(t *testing.T) {
 	for cause, want := range map[string]string{
 		"unheard": "it may or may not be one", "throttled": "throttles requests", "api-server-away": "does not respond", "unreadable": "cannot be read",
 	} {
-		e := explain(t.Context(), watched(v1alpha1.WatchedClusterStatus{Verdict: "unknown", Cause: cause}), dependants{})
+		e := Explain(t.Context(), watched(v1alpha1.WatchedClusterStatus{Verdict: "unknown", Cause: cause}), dependants{})
 		if !strings.Contains(e.Why, want) || !strings.Contains(e.Next, "until a probe finds") {
 			t.Errorf("%s: %+v", cause, e)
 		}

@@ -59,7 +59,7 @@ func delayOf(look *scale.Outlook, direction scale.Direction) time.Duration {
 }
 
 // write writes facts, a table of zones and a table of dependants.
-func (e *explanation) write(out *printer.Output) {
+func (e *Explanation) write(out *printer.Output) {
 	facts := &printer.Facts{}
 	add := func(name, text string) {
 		if text != "" {
@@ -101,7 +101,7 @@ func (e *explanation) write(out *printer.Output) {
 
 func ago(t *metav1.Time) string { return duration.HumanDuration(max(0, time.Since(t.Time))) }
 
-func (e *explanation) writeNodes(out *printer.Output) {
+func (e *Explanation) writeNodes(out *printer.Output) {
 	rows := make([]printer.Row, 0, len(e.Nodes))
 	for _, z := range e.Nodes {
 		name := z.Zone
@@ -113,7 +113,7 @@ func (e *explanation) writeNodes(out *printer.Output) {
 	printer.WriteTable(out, []string{"ZONE", "NODES", "SILENT", "UNHEARD", "VERDICT", "CAUSE"}, rows)
 }
 
-func (e *explanation) writeDependants(out *printer.Output) {
+func (e *Explanation) writeDependants(out *printer.Output) {
 	rows := make([]printer.Row, 0, len(e.Dependants))
 	for _, d := range e.Dependants {
 		replicas := ""

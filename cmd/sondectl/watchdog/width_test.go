@@ -21,9 +21,9 @@ func TestTablesFit(t *testing.T) {
 			Verdict: "unknown", Cause: "api-server-away", Since: &since, Steps: []v1alpha1.ScaleStep{{Ref: ref, State: "Lowered", Replicas: 3}},
 		},
 	}
-	explained := &explanation{
+	explained := &Explanation{
 		Namespace: cluster.Namespace, Name: cluster.Name,
-		Dependants: []dependant{{Ref: ref, Replicas: &replicas, Before: 3, Step: "Lowering", Next: "scale-down"}},
+		Dependants: []Dependant{{Ref: ref, Replicas: &replicas, Before: 3, Step: "Lowering", Next: "scale-down"}},
 	}
 	for name, write := range map[string]func(*printer.Output) error{
 		"status": func(out *printer.Output) error { return write(out, []v1alpha1.WatchedCluster{cluster}, printer.Table) },
@@ -32,7 +32,7 @@ func TestTablesFit(t *testing.T) {
 			return nil
 		},
 		"zones": func(out *printer.Output) error {
-			(&explanation{Nodes: []zone{{NodeCount: v1alpha1.NodeCount{Zone: "eu-central-1a", Nodes: 1000, Silent: 1000, Unheard: 1000}, Verdict: "unknown", Cause: "api-server-away"}}}).write(out)
+			(&Explanation{Nodes: []Zone{{NodeCount: v1alpha1.NodeCount{Zone: "eu-central-1a", Nodes: 1000, Silent: 1000, Unheard: 1000}, Verdict: "unknown", Cause: "api-server-away"}}}).write(out)
 			return nil
 		},
 	} {

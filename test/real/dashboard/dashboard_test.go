@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-var views = []string{"workloads", "services", "proxies", "restarts", "controlplane", "problems"}
+var views = []string{"workloads", "services", "proxies", "restarts", "watchdog", "controlplane", "problems"}
 
 // TestDashboard makes a mesh ill, and looks at the page.
 func TestDashboard(t *testing.T) {
@@ -51,6 +51,7 @@ func TestDashboard(t *testing.T) {
 		b.run(t, `await page.click('button.cell:has-text("failing")'); await page.waitForSelector('.detail :focus')`)
 		b.sees(t, "Readiness of b", "connection refused", "tcpSocket "+b1.AppAddress, "sondectl why dataplane/b-1 --mesh default")
 		sinceWhen(t, m, b)
+		worstFirst(t, b)
 		shots(t, b, "failing")
 		b.run(t, `await page.keyboard.press('Escape'); await page.waitForSelector('.detail', {state: 'detached'})`)
 		must.Do(t, b1.StartApp(t.Context()))
@@ -117,6 +118,8 @@ func TestDashboard(t *testing.T) {
 			b.open(t, view)
 			shots(t, b, view)
 		}
+		b.open(t, "watchdog")
+		b.sees(t, "WatchedClusters are read with a kubeconfig only, and --address")
 	})
 	t.Run("the control plane is killed, and comes back", func(t *testing.T) {
 		b.open(t, "workloads")
@@ -152,6 +155,24 @@ func TestDashboard(t *testing.T) {
 			t.Errorf("the browser complains: %q", complaints)
 		}
 	})
+}
+
+// worstFirst looks for what is wrong before the rest, and alone when its verdict is chosen, which the address keeps.
+func worstFirst(t *testing.T, b *browser) {
+	t.Helper()
+	var found struct {
+		All    []string `json:"all"`
+		Chosen []string `json:"chosen"`
+		URL    string   `json:"url"`
+	}
+	b.do(t, `const rows = () => page.locator('.fixed tbody th').allInnerTexts();
+		const all = await rows(); await page.selectOption('label:has-text("Verdict") select', 'failing');
+		await page.waitForFunction((n) => document.querySelectorAll('.fixed tbody th').length < n, all.length);
+		const found = {all, chosen: await rows(), url: page.url()};
+		await page.selectOption('label:has-text("Verdict") select', ''); return found`, &found)
+	if len(found.All) < 2 || !strings.HasPrefix(found.All[0], "b ") || len(found.Chosen) != 1 || found.Chosen[0] != found.All[0] || !strings.Contains(found.URL, "state=failing") {
+		t.Errorf("the rows are %q, of which fail %q, at %s", found.All, found.Chosen, found.URL)
+	}
 }
 
 // sinceWhen looks for the changes of b-1's probe in the open cell, and since when it fails in the table and at the terminal.

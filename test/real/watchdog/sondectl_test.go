@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	inspected "github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/watchdog"
 	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/test/must"
 )
@@ -60,7 +62,30 @@ func TestSondectl(t *testing.T) {
 	says("explain operated -n operated", "nodes: lost (all) for ", "3 of 3 nodes have not renewed their leases for 3s, although the API server answers", "(all) 3 3 0 lost all",
 		"Deployment/mcm 0 0 Lowered nothing replicas before: 1", "Deployment/kcm 1 0 Lowered nothing replicas before: 2")
 	says("explain operated -n operated -o json", `"next": "dependants are scaled down, level by level"`, `"replicas": 0`)
+	readsForThePage(t)
 	says("explain nosuch -n operated", "exit status 1", `read WatchedCluster "nosuch"`)
 	s.connect(true)
 	s.scaled(2, 1, 1)
+}
+
+// readsForThePage reads what sondectl dashboard shows of the cluster.
+func readsForThePage(t *testing.T) {
+	t.Helper()
+	in, err := inspected.Open(inspected.Options{Kubeconfig: cluster.Kubeconfig})
+	must.Do(t, err)
+	reader, err := watchdog.NewReader(in)
+	must.Do(t, err)
+	clusters, _, err := reader.List(t.Context(), 500)
+	must.Do(t, err)
+	for i := range clusters {
+		if clusters[i].Name != "operated" {
+			continue
+		}
+		e := watchdog.Explain(t.Context(), &clusters[i], reader.In("operated"))
+		if e.Verdict != "lost" || len(e.Dependants) != 3 || e.Dependants[0].Replicas == nil || *e.Dependants[0].Replicas != 0 {
+			t.Errorf("the page gets %+v", e)
+		}
+		return
+	}
+	t.Error("the page gets no such cluster")
 }
