@@ -2912,7 +2912,7 @@ func (x *ProbeVerdicts) GetReason() string {
 type VerdictChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	At    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
-	// success, warning, failure, errored or held; unknown for a verdict of a later version.
+	// success, warning, failure, errored, held or not asked; unknown for a verdict of a later version.
 	Verdict       string `protobuf:"bytes,2,opt,name=verdict,proto3" json:"verdict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

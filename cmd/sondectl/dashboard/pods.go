@@ -21,6 +21,7 @@ const (
 	notYet       = "the control plane does not have a report of its probes"
 	notListed    = "more probes than the control plane lists"
 	notChecked   = "it has not been checked since the agent started"
+	notAsked     = "the kubelet does not check it: its container may not be running"
 	ofLater      = "its verdict is of a later version of the agent"
 )
 
@@ -115,6 +116,8 @@ func (f *Finding) setProbe(p *describe.Probe) {
 	switch {
 	case p.Verdict == "":
 		f.Reason = notChecked
+	case p.Verdict == describe.VerdictNotAsked:
+		f.Reason = notAsked
 	case f.State == Unreported:
 		f.Reason = ofLater
 	}

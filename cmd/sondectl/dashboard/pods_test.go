@@ -64,6 +64,10 @@ func TestVerdictsOfPods(t *testing.T) {
 			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "startup", "", ""), verdict("app", "readiness", "unknown", "")}, nil,
 			[3]string{"not reported 1/1 app: " + notChecked, "no probe 0/0", "not reported 1/1 app: " + ofLater},
 		},
+		"the kubelet has stopped asking": {
+			adminv1.Endpoint_NOT_READY, []*adminv1.ProbeVerdicts{verdict("app", "liveness", "not asked", ""), verdict("app", "readiness", "not asked", "")}, nil,
+			[3]string{"no probe 0/0", "not reported 1/1 app: " + notAsked, "failing 1/2 : " + podNotReady},
+		},
 		"the kubelet decides": {
 			adminv1.Endpoint_NOT_READY, []*adminv1.ProbeVerdicts{verdict("app", "readiness", "success", "")}, nil,
 			[3]string{"no probe 0/0", "no probe 0/0", "failing 1/2 : " + podNotReady},

@@ -17,7 +17,8 @@ type Probe struct {
 	Inbound   string `json:"inbound,omitempty"`
 	// Probe is startup, liveness or readiness.
 	Probe string `json:"probe"`
-	// Verdict is success, warning, failure, errored or held, and "" if the agent has not checked it since it started.
+	// Verdict is success, warning, failure, errored, held or not asked, and "" if the agent has not checked it since it
+	// started.
 	Verdict string `json:"verdict,omitempty"`
 	// Since is when the verdict began. AtLeast means that it may be older: it is the first since the agent started.
 	Since   *time.Time `json:"since,omitempty"`
@@ -42,6 +43,8 @@ const (
 	VerdictFailure = "failure"
 	VerdictErrored = "errored"
 	VerdictHeld    = "held"
+	// VerdictNotAsked is of a probe that the kubelet has stopped checking: how it would go is unknown.
+	VerdictNotAsked = "not asked"
 )
 
 // Probes returns the probes of a proxy.
@@ -89,6 +92,7 @@ func (p *Probe) Title() string {
 var verdictClauses = map[string]string{
 	"": "has not been checked since the agent started", VerdictSuccess: "passes", VerdictWarning: "passes with a warning", VerdictFailure: "fails",
 	VerdictErrored: "has no verdict", VerdictHeld: "fails, and the failure is withheld",
+	VerdictNotAsked: "is not checked by the kubelet: its container may not be running",
 }
 
 // Clause is what the probe does, with the reason, without a duration.

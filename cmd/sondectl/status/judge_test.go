@@ -152,6 +152,7 @@ var faults = map[string]func(*status.Facts){
 		onKubernetes(f)
 		fails(f, 1, "liveness", "failure", "connection refused")
 		fails(f, 2, "liveness", "held", "connection refused") // restarts has it
+		fails(f, 0, "liveness", "not asked", "")
 	},
 	"frozen": func(f *status.Facts) {
 		onKubernetes(f)
