@@ -27,6 +27,8 @@ type listing struct {
 	rows      []printer.Row
 	documents []any
 	tail      *adminv1.Tail
+	// probesLeftOut counts the probes of proxies that the control plane does not list.
+	probesLeftOut uint32
 }
 
 // shower returns the document and the row of an entry.

@@ -2766,7 +2766,8 @@ type Verdicts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sorted by container or inbound, then startup, liveness, readiness.
 	Probes []*ProbeVerdicts `protobuf:"bytes,1,rep,name=probes,proto3" json:"probes,omitempty"`
-	// Number of probes that are not listed: a proxy has at most 60, an answer at most 20000.
+	// Number of probes that are not listed: a proxy has at most 60, an answer at most 20000. The ones that do not succeed
+	// come first.
 	LeftOut       uint32 `protobuf:"varint,2,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
@@ -62,6 +63,21 @@ func Probes(v *adminv1.Verdicts) []Probe {
 		all = append(all, p)
 	}
 	return all
+}
+
+// ProbesLeftOut returns the number of probes of proxies that the control plane does not list.
+func ProbesLeftOut(proxies []*adminv1.Proxy) uint32 {
+	n := uint32(0)
+	for _, p := range proxies {
+		n += p.GetVerdicts().GetLeftOut()
+	}
+	return n
+}
+
+// ProbesLeftOutText says that n probes are not listed.
+func ProbesLeftOutText(n uint32) string {
+	return fmt.Sprintf("%d probes are not included: an agent reports at most %d, an answer has at most %d, the ones that do not succeed first",
+		n, agentv1.MaxProbes, adminv1.MaxListedProbes)
 }
 
 // FailingProbes yields the probes of a proxy whose last check failed, or had no verdict.

@@ -34,7 +34,7 @@ var faults = map[string]func(*status.Facts){
 	},
 	"replica-missing":  func(f *status.Facts) { f.Missing = []string{"sonde-cp-b"} },
 	"not-asked":        func(f *status.Facts) { f.NotAsked = []string{"restarts: get restarts of sonde.dev is not allowed"} },
-	"more-than-listed": func(f *status.Facts) { f.LeftOut["proxies"] = 12 },
+	"more-than-listed": func(f *status.Facts) { f.LeftOut["proxies"], f.LeftOut["probes"] = 12, 34 },
 	"mesh-lost":        meshLost,
 	"mesh-lost-checked": func(f *status.Facts) {
 		meshLost(f)
