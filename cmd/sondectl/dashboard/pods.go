@@ -60,9 +60,9 @@ func (w *Workload) addPod(
 	w.addRestarts(namespace, pod, restarts, probes)
 	kubelet := ofPod(d, endpoints, pod, why)
 	if missing != "" {
-		w.Startup.miss(missing)
+		w.Startup.miss(pod, missing)
 		if len(restarts) == 0 {
-			w.Liveness.miss(cmp.Or(hidden, missing))
+			w.Liveness.miss(pod, cmp.Or(hidden, missing))
 		}
 		w.Readiness.add(kubelet)
 		return
@@ -86,7 +86,7 @@ func (w *Workload) addPod(
 	}
 	if p.GetVerdicts().GetLeftOut() > 0 {
 		for _, cell := range cells {
-			cell.miss(notListed)
+			cell.miss(pod, notListed)
 		}
 	}
 }
