@@ -1,14 +1,25 @@
 package status
 
 import (
+	"iter"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 )
 
+// failingProbes yields the failing probes of a proxy, none if its agent hangs: its verdicts may be old.
+func failingProbes(p *adminv1.Proxy) iter.Seq[describe.Probe] {
+	if p.GetAgent().GetUnresponsive() {
+		return func(func(describe.Probe) bool) {}
+	}
+	return describe.FailingProbes(p)
+}
+
 // failingProbe returns the first probe of a pod that keeps it from being Ready, nil without one. The health of an
 // inbound has the reason of a serviceProbe.
 func (v *picture) failingProbe(id mesh.ID) *describe.Probe {
-	for p := range describe.FailingProbes(v.proxies[id]) {
+	for p := range failingProbes(v.proxies[id]) {
 		if p.Container != "" && p.Probe != string(mesh.ProbeLiveness) {
 			return &p
 		}
@@ -21,7 +32,7 @@ func (v *picture) failingProbe(id mesh.ID) *describe.Probe {
 func probes(v *picture) []Problem {
 	var all []Problem
 	for _, p := range v.Proxies {
-		for probe := range describe.FailingProbes(p) {
+		for probe := range failingProbes(p) {
 			if probe.Probe != string(mesh.ProbeLiveness) || probe.Verdict != describe.VerdictFailure || v.restarts(p.GetName(), probe.Container) {
 				continue
 			}

@@ -154,6 +154,13 @@ var faults = map[string]func(*status.Facts){
 		fails(f, 2, "liveness", "held", "connection refused") // restarts has it
 		fails(f, 0, "liveness", "not asked", "")
 	},
+	"probes-of-agents-that-hang": func(f *status.Facts) {
+		onKubernetes(f)
+		unready(f, "its state is NotReady", 2)
+		fails(f, 1, "liveness", "failure", "connection refused")
+		fails(f, 2, "readiness", "failure", "connection refused")
+		f.Proxies[1].Agent.Unresponsive, f.Proxies[2].Agent.Unresponsive = true, true
+	},
 	"frozen": func(f *status.Facts) {
 		onKubernetes(f)
 		const reason = "Frozen: its node is not seen"
