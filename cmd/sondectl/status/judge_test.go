@@ -154,6 +154,11 @@ var faults = map[string]func(*status.Facts){
 		fails(f, 2, "liveness", "held", "connection refused") // restarts has it
 		fails(f, 0, "liveness", "not asked", "")
 	},
+	"liveness-fails-and-restarts": func(f *status.Facts) {
+		onKubernetes(f)
+		fails(f, 1, "liveness", "failure", "connection refused")
+		f.Restarts.Restarts = []*adminv1.Restart{{Namespace: "shop", Pod: "db-1", Container: "app", State: adminv1.Restart_GRANTED, Since: ago(time.Minute)}}
+	},
 	"probes-of-agents-that-hang": func(f *status.Facts) {
 		onKubernetes(f)
 		unready(f, "its state is NotReady", 2)
