@@ -88,7 +88,7 @@ func newCollection[Request any, Answer interface{ GetTail() *adminv1.Tail }, Ent
 		}
 		l.more, l.tail = strings.Fields(more), found.GetTail()
 		if of, ok := any(found).(*adminv1.ListProxiesResponse); ok {
-			l.probesLeftOut = describe.ProbesLeftOut(of.GetProxies())
+			l.probesLeftOut, l.compared = describe.ProbesLeftOut(of.GetProxies()), comparedProxies(of.GetProxies())
 		}
 		return l, nil
 	}
