@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
-// Why nothing is known of probes.
+// Reasons for unreported probes.
 const (
 	disconnected = "its agent is not connected"
 	hangs        = "its agent is connected, and does not answer"
@@ -31,7 +31,7 @@ var statesOf = map[string]State{
 	describe.VerdictHeld: Held,
 }
 
-// unreported returns why nothing is known of the probes of a pod, "" if its agent reports them.
+// unreported returns the reason for unreported probes of a pod, "" if its agent reports them.
 func unreported(p *adminv1.Proxy) string {
 	switch {
 	case p.GetAgentState().GetPhase() != adminv1.AgentState_CONNECTED:
@@ -46,7 +46,7 @@ func unreported(p *adminv1.Proxy) string {
 	return notYet
 }
 
-// addPod adds what is known of a pod: the verdicts that its agent reports, guarded containers that wait or restart, and
+// addPod adds the state of a pod's probes: the verdicts that its agent reports, guarded containers that wait or restart, and
 // whether its endpoints say that it is Ready. hidden is why restarts are unknown.
 func (w *Workload) addPod(
 	d *status.Dataplane, p *adminv1.Proxy, endpoints []*adminv1.Endpoint, restarts []*adminv1.Restart, hidden string,

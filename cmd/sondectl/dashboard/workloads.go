@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
-// State is what is known of a probe. Nothing that is not reported counts as passing.
+// State is the state of a probe. Nothing that is not reported counts as passing.
 type State string
 
 // States, the worst first.
@@ -63,8 +63,8 @@ type Cell struct {
 	// Since is the earliest of those with State, nil if unknown. AtLeast means that it may be earlier.
 	Since   *time.Time `json:"since,omitempty"`
 	AtLeast bool       `json:"sinceAtLeast,omitempty"`
-	// Findings are the worst ones first, at most maxFindings. Unreported is why nothing is known of the pods that are
-	// not among them, which may be thousands.
+	// Findings are the worst ones first, at most maxFindings. Unreported is the reason for pods without a finding, which
+	// may be thousands.
 	Findings   []Finding `json:"findings,omitempty"`
 	LeftOut    int       `json:"leftOut,omitempty"`
 	Unreported string    `json:"unreported,omitempty"`
@@ -75,7 +75,7 @@ type Cell struct {
 // maxFindings limits the probes that a cell lists.
 const maxFindings = 200
 
-// Finding is what is known of one probe of one instance.
+// Finding is the state of one probe of one instance.
 type Finding struct {
 	Instance  string `json:"instance"`
 	Container string `json:"container,omitempty"`
@@ -169,7 +169,7 @@ func (w *Workload) addInbounds(d *status.Dataplane, p *adminv1.Proxy) {
 	}
 }
 
-// ofInbound returns what is known of the application behind an inbound of a written Dataplane.
+// ofInbound returns the state of the application behind an inbound of a written Dataplane.
 func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p *adminv1.Proxy) Finding {
 	f := Finding{
 		Instance: d.Spec.Name, Since: timeOf(h.GetSince()), Do: fmt.Sprintf("sondectl why dataplane/%s --mesh %s", d.Spec.Name, d.Spec.Mesh),
