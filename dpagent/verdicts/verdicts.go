@@ -103,12 +103,14 @@ func (h *History) Run(ctx context.Context) {
 	}
 }
 
-// expire ends verdicts that are too old. A startup probe that has passed keeps its verdict: the kubelet is done with it.
+// expire ends verdicts that are too old. A startup probe that has passed keeps its verdict, since the kubelet checks it
+// only until then.
 func (h *History) expire() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for k, c := range h.probes {
-		if c.patience == 0 || c.total == 0 || time.Since(c.checked) <= c.patience || k.probe == mesh.ProbeStartup && c.passes() {
+		if c.patience == 0 || c.total == 0 || k.probe == mesh.ProbeStartup && c.passes() ||
+			time.Since(c.checked) <= c.patience {
 			continue
 		}
 		h.record(c, agentv1.VerdictChange_NOT_ASKED, "", c.checked)
