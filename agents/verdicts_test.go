@@ -71,6 +71,14 @@ func TestVerdictsOfProbes(t *testing.T) {
 		a.judges(probeFails("refused", 0))
 		is("another session", "app startup ", "app readiness refused success 1m0s failure 0s")
 
+		// Reports take different times to arrive, so the same change seems to be at another time.
+		<-time.After(10 * time.Second)
+		a.judges(probeFails("timeout", 9*time.Second))
+		is("the same changes", "app startup ", "app readiness timeout success 1m10s failure 10s")
+		<-time.After(2 * time.Second) // the next report is not delayed
+		a.judges(probeFails("HTTP 500", 5*time.Second))
+		is("a time that differs by more", "app startup ", "app readiness HTTP 500 success 1m5s failure 5s")
+
 		h.has("2")
 		is("another pod has its name")
 	})

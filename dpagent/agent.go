@@ -208,6 +208,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	group.Go(func() error { return a.perPort.Run(ctx) })
 	group.Go(func() error { return a.serviceProbes.Run(ctx) })
 	group.Go(func() error {
+		a.verdicts.Run(ctx)
+		return nil
+	})
+	group.Go(func() error {
 		a.plaintext.Run(ctx, proxy)
 		return nil
 	})

@@ -63,14 +63,16 @@ func parseEnhancedLiveness(value string) (*bool, error) {
 	return new(value == "true"), nil
 }
 
-// markGuarded marks a liveness probe of a guarded pod in the probe table, if the agent can hold back its failures. If
-// the entry was already marked, only the entry has the user's threshold.
+// markGuarded marks a liveness probe of a guarded pod in the probe table, if the agent can hold back its failures, and
+// sets a long period of other probes. If the entry was already marked, only the entry has the user's threshold.
 func (in *injection) markGuarded(h handler, p *mesh.Probe) {
 	threshold := p.FailureThreshold
 	p.Guarded, p.FailureThreshold, p.PeriodSeconds = false, 0, 0
 	if in.guarded && h.kind == mesh.ProbeLiveness && in.undiscarded(p) == "" {
 		p.Guarded, p.FailureThreshold, p.PeriodSeconds = true, cmp.Or(threshold, h.probe.FailureThreshold), h.probe.PeriodSeconds
 		p.SetDefaults()
+	} else if h.probe != nil && h.probe.PeriodSeconds > mesh.DefaultPeriodSeconds {
+		p.PeriodSeconds = h.probe.PeriodSeconds
 	}
 }
 

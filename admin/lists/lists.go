@@ -171,7 +171,7 @@ func (a *Answers) ListProxies(
 		slices.Collect(maps.Keys(states)))
 	slices.Sort(all)
 	all = slices.Compact(all)
-	room := adminv1.MaxListedProbes
+	room := probesRoom{left: adminv1.MaxListedProbes}
 	entries, total, err := collect(by(r.GetFilter()), all, func(meshName, name string) (*adminv1.Proxy, error) {
 		id := mesh.MakeID(meshName, name)
 		_, p := v.Proxy(id)
@@ -186,7 +186,7 @@ func (a *Answers) ListProxies(
 			entry.Draining, entry.Drain = drains(p, states[id]), p.Drain().String()
 		}
 		if r.GetVerdicts() {
-			entry.Verdicts = a.verdictsWithin(id, &room)
+			entry.Verdicts = room.fit(a.Agents.Verdicts(id))
 		}
 		return entry, nil
 	})
@@ -195,17 +195,6 @@ func (a *Answers) ListProxies(
 	}
 	return &adminv1.ListProxiesResponse{Proxies: entries, Tail: withMissing(a.tail(r.GetFilter(), total, all),
 		distinct(missing, unasked))}, nil
-}
-
-// verdictsWithin returns the verdicts of a proxy's probes if the answer has room for them, and takes the room.
-func (a *Answers) verdictsWithin(id mesh.ID, room *int) *adminv1.Verdicts {
-	verdicts := a.Agents.Verdicts(id)
-	n := len(verdicts.GetProbes())
-	if n > *room {
-		return &adminv1.Verdicts{LeftOut: verdicts.GetLeftOut() + uint32(n)}
-	}
-	*room -= n
-	return verdicts
 }
 
 // unresponsive pings the agents if the caller requests it.

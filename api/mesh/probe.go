@@ -129,10 +129,12 @@ type Probe struct {
 	VirtualPort int32 `json:"virtualPort,omitempty"`
 	// Guarded means that a failure waits until a restart of the container is granted. Only liveness probes are guarded.
 	Guarded bool `json:"guarded,omitempty"`
-	// FailureThreshold and PeriodSeconds belong to a guarded probe, with defaults 3 and 10: how many failures in a row
-	// restart the container, and how far apart checks are. They are absent from others.
+	// FailureThreshold belongs to a guarded probe: how many failures in a row restart the container. Default 3. It is
+	// absent from others.
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
-	PeriodSeconds    int32 `json:"periodSeconds,omitempty"`
+	// PeriodSeconds between two checks by the kubelet. Default 10; absent up to that unless the probe is guarded, and from
+	// tables of earlier releases.
+	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
 
 	HTTPGet   *HTTPGetProbe   `json:"httpGet,omitempty"`
 	TCPSocket *TCPSocketProbe `json:"tcpSocket,omitempty"`

@@ -59,7 +59,7 @@ const (
 // Defaults of Kubernetes.
 // Source: kubernetes pkg/apis/core/v1/defaults.go.
 const (
-	defaultPeriodSeconds    = 10
+	DefaultPeriodSeconds    = 10
 	defaultTimeoutSeconds   = 1
 	defaultFailureThreshold = 3
 	defaultSuccessThreshold = 1
@@ -140,7 +140,7 @@ func (p *ServiceProbe) setDefaults(servicePort uint32) {
 		p.HealthyThreshold = cmp.Or(p.HealthyThreshold, defaultProbeThreshold)
 		return
 	}
-	p.PeriodSeconds = cmp.Or(p.PeriodSeconds, defaultPeriodSeconds)
+	p.PeriodSeconds = cmp.Or(p.PeriodSeconds, DefaultPeriodSeconds)
 	p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, defaultTimeoutSeconds)
 	p.FailureThreshold = cmp.Or(p.FailureThreshold, defaultFailureThreshold)
 	p.SuccessThreshold = cmp.Or(p.SuccessThreshold, defaultSuccessThreshold)

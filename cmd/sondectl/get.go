@@ -87,6 +87,9 @@ func newCollection[Request any, Answer interface{ GetTail() *adminv1.Tail }, Ent
 			return nil, err
 		}
 		l.more, l.tail = strings.Fields(more), found.GetTail()
+		if of, ok := any(found).(*adminv1.ListProxiesResponse); ok {
+			l.probesLeftOut, l.compared = describe.ProbesLeftOut(of.GetProxies()), comparedProxies(of.GetProxies())
+		}
 		return l, nil
 	}
 	return collection{singular, columns, singular != names.Mesh, list}
@@ -164,6 +167,7 @@ func (c *cli) getOne(r collection) *cobra.Command {
 			return err
 		}
 		reportTail(cmd, found.tail)
+		reportProbesLeftOut(cmd, found.probesLeftOut)
 		if filter.Name != "" && len(found.rows) == 0 {
 			return notFound(string(r.singular), filter, found.tail.GetNear())
 		}
@@ -209,6 +213,13 @@ func didYouMean(near string) string {
 // reportTail writes to stderr how many entries are omitted, and the problems of the store.
 func reportTail(cmd *cobra.Command, tail *adminv1.Tail) {
 	reportChanges(cmd, nil, tail)
+}
+
+// reportProbesLeftOut writes to stderr how many probes are omitted.
+func reportProbesLeftOut(cmd *cobra.Command, n uint32) {
+	if n > 0 {
+		cmd.PrintErrf("sondectl: %s\n", describe.ProbesLeftOutText(n))
+	}
 }
 
 // reportChanges is reportTail without the lines that it has already written.

@@ -26,7 +26,11 @@ type listing struct {
 	varying   []int
 	rows      []printer.Row
 	documents []any
-	tail      *adminv1.Tail
+	// compared are what tables show of the documents without ages, for --watch; nil: the documents.
+	compared []any
+	tail     *adminv1.Tail
+	// probesLeftOut counts the probes of proxies that the control plane does not list.
+	probesLeftOut uint32
 }
 
 // shower returns the document and the row of an entry.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
@@ -41,6 +43,22 @@ SERIAL        serial number of the certificate in use
 BUNDLE        bundle of CAs in use
 REPLICAS      replicas of the control plane to which agent and Envoy are connected
 FEATURES      features of the agent`
+
+// comparedProxies returns what the table shows of proxies: of their probes only the failing ones. Their times are ages,
+// which the replicas of the control plane may report a second apart.
+func comparedProxies(all []*adminv1.Proxy) []any {
+	compared := make([]any, len(all))
+	for i, p := range all {
+		of := proto.CloneOf(p)
+		of.Verdicts = nil
+		var failing []string
+		for probe := range describe.FailingProbes(p) {
+			failing = append(failing, fmt.Sprintf("%s %d %s", probe.Title(), probe.Total, probe.Clause()))
+		}
+		compared[i] = []any{printer.Message{Message: of}, failing}
+	}
+	return compared
+}
 
 func proxyRow(p *adminv1.Proxy) printer.Row {
 	types, synced, refused, protocol := 0, 0, 0, ""

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -81,7 +82,7 @@ func (w *watcher) show(now *listing) error {
 	}
 	before, is := byName(w.shown), byName(after)
 	for _, e := range after {
-		if was, ok := before[e.name]; !ok || !bytes.Equal(was.body, e.body) {
+		if was, ok := before[e.name]; !ok || !bytes.Equal(was.compared, e.compared) {
 			changed.rows, changed.documents = append(changed.rows, e.row), append(changed.documents, e.body)
 		}
 	}
@@ -144,9 +145,10 @@ func (w *watcher) write(out *printer.Output, first bool, l *listing) error {
 
 // entry is an object of a listing.
 type entry struct {
-	name string          // mesh/name, or a mesh's name
-	body json.RawMessage // document to compare
-	row  printer.Row
+	name     string          // mesh/name, or a mesh's name
+	body     json.RawMessage // document
+	compared json.RawMessage // what the format shows of it
+	row      printer.Row
 }
 
 func byName(entries []entry) map[string]entry {
@@ -159,18 +161,34 @@ func byName(entries []entry) map[string]entry {
 
 func (w *watcher) entries(l *listing) ([]entry, error) {
 	entries := make([]entry, len(l.rows))
+	table := l.compared != nil && slices.Contains([]printer.Format{printer.Table, printer.Wide, printer.Name}, w.output.format)
 	for i := range l.rows {
-		var body bytes.Buffer
-		encoder := json.NewEncoder(&body)
-		encoder.SetEscapeHTML(false)
-		if err := encoder.Encode(l.documents[i]); err != nil {
-			return nil, fmt.Errorf("encode answer: %w", err)
+		body, err := encoded(l.documents[i])
+		if err != nil {
+			return nil, err
+		}
+		compared := body
+		if table {
+			if compared, err = encoded(l.compared[i]); err != nil {
+				return nil, err
+			}
 		}
 		name := l.rows[i].Cells[0]
 		if w.of.inMeshes {
 			name += "/" + w.of.name(l.rows[i])
 		}
-		entries[i] = entry{name: name, body: body.Bytes(), row: l.rows[i]}
+		entries[i] = entry{name: name, body: body, compared: compared, row: l.rows[i]}
 	}
 	return entries, nil
+}
+
+// encoded returns the JSON of a document, without escapes for HTML.
+func encoded(document any) (json.RawMessage, error) {
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(document); err != nil {
+		return nil, fmt.Errorf("encode answer: %w", err)
+	}
+	return body.Bytes(), nil
 }

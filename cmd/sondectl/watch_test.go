@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -20,6 +21,35 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/store"
 )
+
+// A table shows the failing probes of a proxy with ages: that a time differs is no change.
+func TestWatchOfProxies(t *testing.T) {
+	now := time.Now()
+	listed := func(reason string, at time.Time, passes uint32) *listing {
+		p := &adminv1.Proxy{Mesh: "default", Name: "web-1", Verdicts: &adminv1.Verdicts{Probes: []*adminv1.ProbeVerdicts{
+			{Container: "app", Probe: "readiness", Reason: reason, Total: 2, Changes: []*adminv1.VerdictChange{{At: timestamppb.New(at), Verdict: "failure"}}},
+			{Container: "app", Probe: "liveness", Total: passes, Changes: []*adminv1.VerdictChange{{At: timestamppb.New(at), Verdict: "success"}}},
+		}}}
+		l, err := newListing(proxiesHeader, []*adminv1.Proxy{p}, showMessage(proxyRow))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.compared = comparedProxies([]*adminv1.Proxy{p})
+		return l
+	}
+	for format, want := range map[printer.Format]int{printer.Table: 2, printer.Wide: 2, printer.Name: 2, printer.JSON: 4} {
+		var out printer.Output
+		w := &watcher{out: &out, of: proxies, output: &getOutput{format: format, noHeaders: true}}
+		for _, l := range []*listing{listed("refused", now, 1), listed("refused", now.Add(time.Second), 1), listed("refused", now, 3), listed("timeout", now, 3)} {
+			if err := w.show(l); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := strings.Count(out.String(), "web-1"); got != want {
+			t.Errorf("%s: %d rows, want %d:\n%s", format, got, want, &out)
+		}
+	}
+}
 
 func TestWatcher(t *testing.T) {
 	listed := func(rows ...[3]string) *listing {

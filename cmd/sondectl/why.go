@@ -128,6 +128,7 @@ func (c *cli) whyNamed(cmd *cobra.Command, filter *adminv1.Filter, kind names.Ki
 	if n := found.leftOut; n > 0 {
 		cmd.PrintErrf("sondectl: %d more proxies are not included: problems of their agents are not shown\n", n)
 	}
+	reportProbesLeftOut(cmd, describe.ProbesLeftOut(slices.Collect(maps.Values(found.proxies))))
 	all, err := found.findings(filter.GetName())
 	if err != nil {
 		return err

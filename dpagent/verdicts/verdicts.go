@@ -3,6 +3,7 @@ package verdicts
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"net/netip"
 	"slices"
@@ -47,9 +48,13 @@ func (k key) compare(other key) int {
 
 // changes are the latest changes of one probe, oldest first.
 type changes struct {
-	latest []change
-	total  uint32
-	reason string // of the last check
+	latest  []change
+	total   uint32
+	reason  string // of the last check
+	checked time.Time
+	// patience is how long the kubelet may be silent before the last verdict no longer says anything; 0 for an inbound,
+	// which the agent itself checks.
+	patience time.Duration
 }
 
 type change struct {
@@ -71,10 +76,50 @@ func New(table mesh.ProbeTable) *History {
 	h := &History{wake: run.NewSignal(), probes: map[key]*changes{}}
 	for _, p := range table {
 		if slices.Contains(order, p.Type) && agentv1.IsContainerName(p.Container) {
-			h.probes[key{container: p.Container, probe: p.Type}] = &changes{}
+			h.probes[key{container: p.Container, probe: p.Type}] = &changes{patience: patienceOf(p)}
 		}
 	}
 	return h
+}
+
+const (
+	// missedPeriods without a check mean that the kubelet does not ask.
+	missedPeriods = 3
+	// minPatience allows for a busy kubelet.
+	minPatience = 30 * time.Second
+	// silenceEvery is how often Run looks for silence.
+	silenceEvery = 5 * time.Second
+)
+
+func patienceOf(p mesh.Probe) time.Duration {
+	period := time.Duration(cmp.Or(p.PeriodSeconds, mesh.DefaultPeriodSeconds)) * time.Second
+	return max(minPatience, missedPeriods*period+probe.Longest(p))
+}
+
+// Run records until ctx ends which probes the kubelet has stopped asking for, such as of a container that exited.
+func (h *History) Run(ctx context.Context) {
+	for range run.Ticks(ctx, silenceEvery) {
+		h.expire()
+	}
+}
+
+// expire ends verdicts that are too old. A startup probe that has passed keeps its verdict, since the kubelet checks it
+// only until then.
+func (h *History) expire() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for k, c := range h.probes {
+		if c.patience == 0 || c.total == 0 || k.probe == mesh.ProbeStartup && c.passes() ||
+			time.Since(c.checked) <= c.patience {
+			continue
+		}
+		h.record(c, agentv1.VerdictChange_NOT_ASKED, "", c.checked)
+	}
+}
+
+// passes reports whether the last check passed.
+func (c *changes) passes() bool {
+	return c.verdict() == agentv1.VerdictChange_SUCCESS || c.verdict() == agentv1.VerdictChange_WARNING
 }
 
 // Checked records a check of a probe of the table, as probe.Options.Checked.
@@ -86,7 +131,8 @@ func (h *History) Checked(p mesh.Probe, o probe.Outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c := h.probes[key{container: p.Container, probe: p.Type}]; c != nil {
-		h.record(c, verdict, o.Reason)
+		c.checked = time.Now()
+		h.record(c, verdict, o.Reason, c.checked)
 	}
 }
 
@@ -105,7 +151,7 @@ func (h *History) Set(inbound netip.AddrPort, s serviceprobe.State) {
 	if h.probes[k] == nil {
 		h.probes[k] = &changes{}
 	}
-	h.record(h.probes[k], verdict, s.Reason)
+	h.record(h.probes[k], verdict, s.Reason, time.Now())
 }
 
 // Forget implements serviceprobe.Reporter.
@@ -116,8 +162,8 @@ func (h *History) Forget(inbound netip.AddrPort) {
 	h.wake.Set()
 }
 
-// record records the result of a check. The caller holds mu.
-func (h *History) record(c *changes, v agentv1.VerdictChange_Verdict, reason string) {
+// record records a verdict since a time. The caller holds mu.
+func (h *History) record(c *changes, v agentv1.VerdictChange_Verdict, reason string, at time.Time) {
 	if v == agentv1.VerdictChange_SUCCESS {
 		reason = ""
 	}
@@ -129,7 +175,7 @@ func (h *History) record(c *changes, v agentv1.VerdictChange_Verdict, reason str
 		if len(c.latest) == agentv1.MaxChanges {
 			c.latest = slices.Delete(c.latest, 0, 1)
 		}
-		c.latest = append(c.latest, change{v, time.Now()})
+		c.latest = append(c.latest, change{v, at})
 		c.total++
 	}
 	c.reason = reason

@@ -1,6 +1,7 @@
 package verdicts
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -105,6 +106,47 @@ func TestOnlyTheLatestChangesAreKept(t *testing.T) {
 		if len(p.GetChanges()) != agentv1.MaxChanges || p.GetTotal() != 18 || p.GetChanges()[0].GetAgo().AsDuration() != 10*time.Second {
 			t.Errorf("the report is %v", p)
 		}
+	})
+}
+
+// The kubelet asks for nothing while a container does not run: its last verdict must not stay.
+func TestKubeletStopsAsking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := mesh.Probe{Container: "slow", Type: mesh.ProbeReadiness, PeriodSeconds: 60, TimeoutSeconds: 5}
+		failed := mesh.Probe{Container: "slow", Type: mesh.ProbeStartup}
+		h, at := New(mesh.ProbeTable{startup, liveness, slow, failed, readiness}), netip.MustParseAddrPort("10.0.0.1:80")
+		ctx, cancel := context.WithCancel(t.Context())
+		go h.Run(ctx)
+		is := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			if diff := cmp.Diff(want, lines(h.Report())); diff != "" {
+				t.Errorf("Report() (-want +got):\n%s", diff)
+			}
+		}
+		h.Checked(startup, succeeds())
+		h.Checked(slow, succeeds())
+		h.Checked(failed, fails("refused"))
+		h.Checked(liveness, succeeds())
+		h.Set(at, serviceprobe.State{Ready: true})
+		<-time.After(20 * time.Second)
+		h.Checked(liveness, succeeds())
+		<-time.After(30 * time.Second)
+		h.due()
+		is("10.0.0.1:80 readiness 1: success 50s", "app startup 1: success 50s", "app liveness 1: success 50s", "app readiness 0:",
+			"slow startup 2: failure 50s not asked 50s", "slow readiness 1: success 50s")
+		<-time.After(6 * time.Second)
+		is("10.0.0.1:80 readiness 1: success 56s", "app startup 1: success 56s", "app liveness 2: success 56s not asked 36s",
+			"app readiness 0:", "slow startup 2: failure 56s not asked 56s", "slow readiness 1: success 56s")
+		if err := agentv1.CheckVerdicts(h.Report()); err != nil || !h.due() {
+			t.Errorf("no report is due, or the control plane refuses it: %v", err)
+		}
+		<-time.After(134 * time.Second)
+		h.Checked(liveness, succeeds())
+		is("10.0.0.1:80 readiness 1: success 3m10s", "app startup 1: success 3m10s",
+			"app liveness 3: success 3m10s not asked 2m50s success 0s", "app readiness 0:",
+			"slow startup 2: failure 3m10s not asked 3m10s", "slow readiness 2: success 3m10s not asked 3m10s")
+		cancel()
 	})
 }
 

@@ -2766,7 +2766,8 @@ type Verdicts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sorted by container or inbound, then startup, liveness, readiness.
 	Probes []*ProbeVerdicts `protobuf:"bytes,1,rep,name=probes,proto3" json:"probes,omitempty"`
-	// Number of probes that are not listed: a proxy has at most 60, an answer at most 20000.
+	// Number of probes that are not listed: a proxy has at most 60, an answer at most 20000. The ones that do not succeed
+	// come first.
 	LeftOut       uint32 `protobuf:"varint,2,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2912,7 +2913,7 @@ func (x *ProbeVerdicts) GetReason() string {
 type VerdictChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	At    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
-	// success, warning, failure, errored or held; unknown for a verdict of a later version.
+	// success, warning, failure, errored, held or not asked; unknown for a verdict of a later version.
 	Verdict       string `protobuf:"bytes,2,opt,name=verdict,proto3" json:"verdict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

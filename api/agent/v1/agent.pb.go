@@ -37,6 +37,8 @@ const (
 	VerdictChange_ERRORED VerdictChange_Verdict = 4
 	// The check failed, and the kubelet did not receive the failure: the probe is guarded.
 	VerdictChange_HELD VerdictChange_Verdict = 5
+	// The kubelet has made no check for about three periods: the container may not be running.
+	VerdictChange_NOT_ASKED VerdictChange_Verdict = 6
 )
 
 // Enum value maps for VerdictChange_Verdict.
@@ -48,6 +50,7 @@ var (
 		3: "FAILURE",
 		4: "ERRORED",
 		5: "HELD",
+		6: "NOT_ASKED",
 	}
 	VerdictChange_Verdict_value = map[string]int32{
 		"VERDICT_UNSPECIFIED": 0,
@@ -56,6 +59,7 @@ var (
 		"FAILURE":             3,
 		"ERRORED":             4,
 		"HELD":                5,
+		"NOT_ASKED":           6,
 	}
 )
 
@@ -4242,17 +4246,18 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05probe\x18\x03 \x01(\tR\x05probe\x127\n" +
 	"\achanges\x18\x04 \x03(\v2\x1d.sonde.agent.v1.VerdictChangeR\achanges\x12\x14\n" +
 	"\x05total\x18\x05 \x01(\rR\x05total\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xdf\x01\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xee\x01\n" +
 	"\rVerdictChange\x12?\n" +
 	"\averdict\x18\x01 \x01(\x0e2%.sonde.agent.v1.VerdictChange.VerdictR\averdict\x12+\n" +
-	"\x03ago\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ago\"`\n" +
+	"\x03ago\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ago\"o\n" +
 	"\aVerdict\x12\x17\n" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aSUCCESS\x10\x01\x12\v\n" +
 	"\aWARNING\x10\x02\x12\v\n" +
 	"\aFAILURE\x10\x03\x12\v\n" +
 	"\aERRORED\x10\x04\x12\b\n" +
-	"\x04HELD\x10\x05\"_\n" +
+	"\x04HELD\x10\x05\x12\r\n" +
+	"\tNOT_ASKED\x10\x06\"_\n" +
 	"\tPlaintext\x12<\n" +
 	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.PlaintextInboundR\binbounds\x12\x14\n" +
 	"\x05asked\x18\x02 \x01(\bR\x05asked\"\xe4\x02\n" +

@@ -32,6 +32,7 @@ func IsContainerName(name string) bool { return containerName.MatchString(name) 
 var verdictWords = map[VerdictChange_Verdict]string{
 	VerdictChange_SUCCESS: "success", VerdictChange_WARNING: "warning", VerdictChange_FAILURE: "failure",
 	VerdictChange_ERRORED: "errored", VerdictChange_HELD: "held",
+	VerdictChange_NOT_ASKED: "not asked",
 }
 
 // Word returns the verdict for users, unknown for one of a later version.

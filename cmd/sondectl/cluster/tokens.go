@@ -39,7 +39,7 @@ type accounts interface {
 // tokens caches tokens of service accounts until shortly before they expire. Several goroutines may use it.
 type tokens struct {
 	accounts accounts
-	// one has room for the call that uses known, also while it requests a token: the others wait for that one.
+	// one guards known; its holder may be requesting a token.
 	one   chan struct{}
 	known map[string]token // by service account
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
-// Why nothing is known of probes.
+// Reasons for unreported probes.
 const (
 	disconnected = "its agent is not connected"
 	hangs        = "its agent is connected, and does not answer"
@@ -21,6 +21,7 @@ const (
 	notYet       = "the control plane does not have a report of its probes"
 	notListed    = "more probes than the control plane lists"
 	notChecked   = "it has not been checked since the agent started"
+	notAsked     = "the kubelet does not check it: its container may not be running"
 	ofLater      = "its verdict is of a later version of the agent"
 )
 
@@ -30,7 +31,7 @@ var statesOf = map[string]State{
 	describe.VerdictHeld: Held,
 }
 
-// unreported returns why nothing is known of the probes of a pod, "" if its agent reports them.
+// unreported returns the reason for unreported probes of a pod, "" if its agent reports them.
 func unreported(p *adminv1.Proxy) string {
 	switch {
 	case p.GetAgentState().GetPhase() != adminv1.AgentState_CONNECTED:
@@ -45,7 +46,7 @@ func unreported(p *adminv1.Proxy) string {
 	return notYet
 }
 
-// addPod adds what is known of a pod: the verdicts that its agent reports, guarded containers that wait or restart, and
+// addPod adds the state of a pod's probes: the verdicts that its agent reports, guarded containers that wait or restart, and
 // whether its endpoints say that it is Ready. hidden is why restarts are unknown.
 func (w *Workload) addPod(
 	d *status.Dataplane, p *adminv1.Proxy, endpoints []*adminv1.Endpoint, restarts []*adminv1.Restart, hidden string,
@@ -59,9 +60,9 @@ func (w *Workload) addPod(
 	w.addRestarts(namespace, pod, restarts, probes)
 	kubelet := ofPod(d, endpoints, pod, why)
 	if missing != "" {
-		w.Startup.miss(missing)
+		w.Startup.miss(pod, missing)
 		if len(restarts) == 0 {
-			w.Liveness.miss(cmp.Or(hidden, missing))
+			w.Liveness.miss(pod, cmp.Or(hidden, missing))
 		}
 		w.Readiness.add(kubelet)
 		return
@@ -85,7 +86,7 @@ func (w *Workload) addPod(
 	}
 	if p.GetVerdicts().GetLeftOut() > 0 {
 		for _, cell := range cells {
-			cell.miss(notListed)
+			cell.miss(pod, notListed)
 		}
 	}
 }
@@ -115,6 +116,8 @@ func (f *Finding) setProbe(p *describe.Probe) {
 	switch {
 	case p.Verdict == "":
 		f.Reason = notChecked
+	case p.Verdict == describe.VerdictNotAsked:
+		f.Reason = notAsked
 	case f.State == Unreported:
 		f.Reason = ofLater
 	}

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ func TestVerdictsOfPods(t *testing.T) {
 		},
 		"one of two fails": {
 			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "readiness", "failure", "refused"), verdict("cache", "readiness", "success", "")}, nil,
-			[3]string{"no probe 0/0", "no probe 0/0", "failing 1/2 app: refused"},
+			[3]string{"no probe 0/0", "no probe 0/0", "failing 1/1 app: refused"},
 		},
 		"the other verdicts": {
 			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "startup", "warning", "stopped redirect"), verdict("app", "liveness", "held", "refused"), verdict("app", "readiness", "errored", "body cut")}, nil,
@@ -64,18 +65,22 @@ func TestVerdictsOfPods(t *testing.T) {
 			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "startup", "", ""), verdict("app", "readiness", "unknown", "")}, nil,
 			[3]string{"not reported 1/1 app: " + notChecked, "no probe 0/0", "not reported 1/1 app: " + ofLater},
 		},
+		"the kubelet has stopped asking": {
+			adminv1.Endpoint_NOT_READY, []*adminv1.ProbeVerdicts{verdict("app", "liveness", "not asked", ""), verdict("app", "readiness", "not asked", "")}, nil,
+			[3]string{"no probe 0/0", "not reported 1/1 app: " + notAsked, "failing 1/1 : " + podNotReady},
+		},
 		"the kubelet decides": {
 			adminv1.Endpoint_NOT_READY, []*adminv1.ProbeVerdicts{verdict("app", "readiness", "success", "")}, nil,
-			[3]string{"no probe 0/0", "no probe 0/0", "failing 1/2 : " + podNotReady},
+			[3]string{"no probe 0/0", "no probe 0/0", "failing 1/1 : " + podNotReady},
 		},
 		"without a readiness probe": {adminv1.Endpoint_READY, nil, nil, [3]string{"no probe 0/0", "no probe 0/0", "passing 1/1"}},
 		"a restart counts": {
 			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "liveness", "failure", "refused"), verdict("cache", "liveness", "success", "")}, wait,
-			[3]string{"no probe 0/0", "restarting 1/2 app: granted", "passing 1/1"},
+			[3]string{"no probe 0/0", "restarting 1/1 app: granted", "passing 1/1"},
 		},
 		"more than listed": {
 			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "readiness", "success", "")}, func(a *fakeAPI) { a.proxies[0].Verdicts.LeftOut = 1 },
-			[3]string{"not reported 1/1", "not reported 1/1", "not reported 1/2"},
+			[3]string{"not reported 1/1", "not reported 1/1", "not reported 1/1"},
 		},
 		"not reported yet": {adminv1.Endpoint_READY, nil, func(a *fakeAPI) { a.proxies[0].Verdicts = nil }, [3]string{"not reported 1/1", "not reported 1/1", "passing 1/1"}},
 		"the agent hangs": {
@@ -101,6 +106,18 @@ func TestVerdictsOfPods(t *testing.T) {
 				t.Errorf("the cells (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestMoreProbesThanListedAreAProblem(t *testing.T) {
+	api := podAPI(adminv1.Endpoint_READY)
+	api.proxies[0].Verdicts.LeftOut = 2
+	s := newSource(callOf(api))
+	if err := s.once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, data, _ := s.section("problems"); !strings.Contains(string(data), "2 probes are not included") {
+		t.Errorf("the problems are %s", data)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
-// What is known of the readiness of a pod.
+// Reasons for the readiness of a pod.
 const (
 	podReady      = "Kubernetes says that the pod is Ready"
 	podNotReady   = "Kubernetes says that the pod is not Ready"

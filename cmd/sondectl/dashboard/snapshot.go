@@ -101,8 +101,8 @@ var levelsOfStates = map[State]Level{
 	Failing: Bad, Held: Bad, Restarting: Warn, Errored: Warn, Warned: Warn, Unreported: Unknown, Unchecked: Unknown, Passing: Good, NoProbe: "none",
 }
 
-// replaceFile writes a file that only its owner may read. On errors the previous one stays as it is. What is no regular
-// file, such as /dev/stdout, is written in place.
+// replaceFile writes a file that only its owner may read. On errors the previous one stays as it is. Other files,
+// such as /dev/stdout, are written in place.
 func replaceFile(path string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
-// State is what is known of a probe. Nothing that is not reported counts as passing.
+// State is the state of a probe. Nothing that is not reported counts as passing.
 type State string
 
 // States, the worst first.
@@ -56,24 +56,26 @@ type Workload struct {
 
 // Cell is all probes of one type of a workload.
 type Cell struct {
-	// State is the worst, which Count of Total have.
+	// State is the worst, which Count of Total instances have.
 	State State `json:"state"`
 	Count int   `json:"count,omitempty"`
 	Total int   `json:"total,omitempty"`
 	// Since is the earliest of those with State, nil if unknown. AtLeast means that it may be earlier.
 	Since   *time.Time `json:"since,omitempty"`
 	AtLeast bool       `json:"sinceAtLeast,omitempty"`
-	// Findings are the worst ones first, at most maxFindings. Unreported is why nothing is known of the pods that are
-	// not among them, which may be thousands.
+	// Findings are the worst ones first, at most maxFindings. Unreported is the reason for pods without a finding, which
+	// may be thousands.
 	Findings   []Finding `json:"findings,omitempty"`
 	LeftOut    int       `json:"leftOut,omitempty"`
 	Unreported string    `json:"unreported,omitempty"`
+
+	missed map[string]bool // instances that Unreported is about
 }
 
 // maxFindings limits the probes that a cell lists.
 const maxFindings = 200
 
-// Finding is what is known of one probe of one instance.
+// Finding is the state of one probe of one instance.
 type Finding struct {
 	Instance  string `json:"instance"`
 	Container string `json:"container,omitempty"`
@@ -167,7 +169,7 @@ func (w *Workload) addInbounds(d *status.Dataplane, p *adminv1.Proxy) {
 	}
 }
 
-// ofInbound returns what is known of the application behind an inbound of a written Dataplane.
+// ofInbound returns the state of the application behind an inbound of a written Dataplane.
 func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p *adminv1.Proxy) Finding {
 	f := Finding{
 		Instance: d.Spec.Name, Since: timeOf(h.GetSince()), Do: fmt.Sprintf("sondectl why dataplane/%s --mesh %s", d.Spec.Name, d.Spec.Mesh),
@@ -202,10 +204,13 @@ func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, 
 	return f
 }
 
-// miss counts a probe that is not reported, and why.
-func (c *Cell) miss(why string) {
+// miss counts an instance whose probe is not reported, and why.
+func (c *Cell) miss(instance, why string) {
 	c.Unreported = shorten(why)
-	c.Total++
+	if c.missed == nil {
+		c.missed = map[string]bool{}
+	}
+	c.missed[instance] = true
 }
 
 func (c *Cell) add(f Finding) {
@@ -217,34 +222,54 @@ func (c *Cell) add(f Finding) {
 		f.AtLeast, f.Changes, f.Earlier = false, nil, 0
 	}
 	c.Findings = append(c.Findings, f)
-	c.Total++
 }
 
-// finish sorts the findings, and counts them.
+// finish sorts the findings, and counts instances.
 func (c *Cell) finish() {
-	missed := c.Total - len(c.Findings)
-	if len(c.Findings) == 0 {
-		c.State, c.Count = NoProbe, missed
-		if missed > 0 {
-			c.State = Unreported
-		}
-		return
+	all := maps.Clone(c.missed)
+	if all == nil {
+		all = map[string]bool{}
 	}
+	for _, f := range c.Findings {
+		all[f.Instance] = true
+	}
+	c.Total = len(all)
 	slices.SortStableFunc(c.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), cmp.Compare(a.Instance, b.Instance))
 	})
-	if c.State = c.Findings[0].State; missed > 0 && slices.Index(states, c.State) >= slices.Index(states, Unreported) {
-		c.State, c.Count = Unreported, missed
+	c.State = NoProbe
+	if len(c.Findings) > 0 {
+		c.State = c.Findings[0].State
+	}
+	if len(c.missed) > 0 && slices.Index(states, c.State) >= slices.Index(states, Unreported) {
+		c.State = Unreported
+	}
+	c.setSince()
+	c.LeftOut = max(0, len(c.Findings)-maxFindings)
+	c.Findings = c.Findings[:len(c.Findings)-c.LeftOut]
+}
+
+// setSince counts the instances with the state, and sets its begin. It may be earlier if an instance has no begin.
+func (c *Cell) setSince() {
+	begun := map[string]bool{} // by instance: whether a begin is known
+	if c.State == Unreported {
+		for instance := range c.missed {
+			begun[instance] = false
+		}
 	}
 	for _, f := range c.Findings {
 		if f.State != c.State {
-			break
+			continue
 		}
-		c.Count++
+		begun[f.Instance] = begun[f.Instance] || f.Since != nil
 		if f.Since != nil && (c.Since == nil || f.Since.Before(*c.Since)) {
-			c.Since, c.AtLeast = f.Since, f.AtLeast
+			c.Since = f.Since
 		}
+		c.AtLeast = c.AtLeast || f.AtLeast
 	}
-	c.LeftOut = max(0, len(c.Findings)-maxFindings)
-	c.Findings = c.Findings[:len(c.Findings)-c.LeftOut]
+	c.Count = len(begun)
+	for _, known := range begun {
+		c.AtLeast = c.AtLeast || !known
+	}
+	c.AtLeast = c.AtLeast && c.Since != nil
 }

@@ -2,7 +2,9 @@ package dashboard
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -159,17 +161,46 @@ func TestProbesOfPods(t *testing.T) {
 // A pod whose restart is withheld is the worst of its workload. What is not reported of the others stays so.
 func TestHeldPodAmongOthers(t *testing.T) {
 	cell := &Cell{}
-	cell.miss(tooOld)
+	cell.miss("web-1", tooOld)
 	cell.add(Finding{Instance: "web-2", State: Held})
-	cell.miss(tooOld)
+	cell.miss("web-3", tooOld)
 	if cell.finish(); cell.State != Held || cell.Count != 1 || cell.Total != 3 || cell.Unreported != tooOld {
 		t.Errorf("the cell is %+v", cell)
 	}
 	cell = &Cell{}
 	cell.add(Finding{Instance: "web-2", State: Passing})
-	cell.miss(tooOld)
+	cell.miss("web-1", tooOld)
 	if cell.finish(); cell.State != Unreported || cell.Count != 1 || cell.Total != 2 {
 		t.Errorf("the cell is %+v", cell)
+	}
+}
+
+// A cell counts instances, and says "at least" if one of them may have had the state before.
+func TestSinceOfACell(t *testing.T) {
+	early, late := at, at.Add(time.Minute)
+	tests := map[string]struct {
+		findings     []Finding
+		since        *time.Time
+		atLeast      bool
+		count, total int
+	}{
+		"two probes of one instance": {[]Finding{{Instance: "a", State: Failing, Since: &late}, {Instance: "a", State: Failing}, {Instance: "b", State: Passing}}, &late, false, 1, 2},
+		"one without a begin":        {[]Finding{{Instance: "a", State: Failing, Since: &late}, {Instance: "b", State: Failing}}, &late, true, 2, 2},
+		"none with a begin":          {[]Finding{{Instance: "a", State: Failing}, {Instance: "b", State: Passing, Since: &early}}, nil, false, 1, 2},
+		"a later one is older":       {[]Finding{{Instance: "a", State: Failing, Since: &early}, {Instance: "b", State: Failing, Since: &late, AtLeast: true}}, &early, true, 2, 2},
+		"of the other state":         {[]Finding{{Instance: "a", State: Failing, Since: &late}, {Instance: "b", State: Passing, Since: &early, AtLeast: true}}, &late, false, 1, 2},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			cell := &Cell{}
+			for _, f := range tc.findings {
+				cell.add(f)
+			}
+			cell.finish()
+			if cell.AtLeast != tc.atLeast || cell.Count != tc.count || cell.Total != tc.total || !reflect.DeepEqual(cell.Since, tc.since) {
+				t.Errorf("the cell is %+v", cell)
+			}
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
@@ -17,7 +18,8 @@ type Probe struct {
 	Inbound   string `json:"inbound,omitempty"`
 	// Probe is startup, liveness or readiness.
 	Probe string `json:"probe"`
-	// Verdict is success, warning, failure, errored or held, and "" if the agent has not checked it since it started.
+	// Verdict is success, warning, failure, errored, held or not asked, and "" if the agent has not checked it since it
+	// started.
 	Verdict string `json:"verdict,omitempty"`
 	// Since is when the verdict began. AtLeast means that it may be older: it is the first since the agent started.
 	Since   *time.Time `json:"since,omitempty"`
@@ -42,6 +44,8 @@ const (
 	VerdictFailure = "failure"
 	VerdictErrored = "errored"
 	VerdictHeld    = "held"
+	// VerdictNotAsked is of a probe that the kubelet has stopped checking: how it would go is unknown.
+	VerdictNotAsked = "not asked"
 )
 
 // Probes returns the probes of a proxy.
@@ -59,6 +63,21 @@ func Probes(v *adminv1.Verdicts) []Probe {
 		all = append(all, p)
 	}
 	return all
+}
+
+// ProbesLeftOut returns the number of probes of proxies that the control plane does not list.
+func ProbesLeftOut(proxies []*adminv1.Proxy) uint32 {
+	n := uint32(0)
+	for _, p := range proxies {
+		n += p.GetVerdicts().GetLeftOut()
+	}
+	return n
+}
+
+// ProbesLeftOutText says that n probes are not listed.
+func ProbesLeftOutText(n uint32) string {
+	return fmt.Sprintf("%d probes are not included: an agent reports at most %d, an answer has at most %d, the ones that do not succeed first",
+		n, agentv1.MaxProbes, adminv1.MaxListedProbes)
 }
 
 // FailingProbes yields the probes of a proxy whose last check failed, or had no verdict.
@@ -89,6 +108,7 @@ func (p *Probe) Title() string {
 var verdictClauses = map[string]string{
 	"": "has not been checked since the agent started", VerdictSuccess: "passes", VerdictWarning: "passes with a warning", VerdictFailure: "fails",
 	VerdictErrored: "has no verdict", VerdictHeld: "fails, and the failure is withheld",
+	VerdictNotAsked: "is not checked by the kubelet: its container may not be running",
 }
 
 // Clause is what the probe does, with the reason, without a duration.

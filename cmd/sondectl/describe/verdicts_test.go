@@ -37,6 +37,10 @@ func TestProbes(t *testing.T) {
 			"liveness probe of container app (for 0s) has no verdict", true,
 		},
 		"not checked": {&adminv1.ProbeVerdicts{Container: "app", Probe: "startup"}, "startup probe of container app has not been checked since the agent started", false},
+		"the kubelet does not ask": {
+			&adminv1.ProbeVerdicts{Container: "app", Probe: "liveness", Total: 2, Changes: []*adminv1.VerdictChange{change("success", time.Hour), change("not asked", 3*time.Minute)}},
+			"liveness probe of container app (for 3m) is not checked by the kubelet: its container may not be running", false,
+		},
 		"a later version": {
 			&adminv1.ProbeVerdicts{Container: "app", Probe: "startup", Total: 2, Changes: []*adminv1.VerdictChange{change("unknown", 0)}},
 			"startup probe of container app (for 0s) has an unknown verdict, of a later version", false,

@@ -14,6 +14,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 )
 
 // Facts are the control plane's answers about all meshes, or one.
@@ -119,6 +120,9 @@ func (f *Facts) failing() bool {
 	return false
 }
 
+// probesPlural is the key of probes in Facts.LeftOut.
+const probesPlural = "probes"
+
 // AskTakes is how long ReadObjects waits for agents that do not answer.
 const AskTakes = 2 * time.Second
 
@@ -153,6 +157,9 @@ func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient,
 	f.Meshes, f.Services, f.Proxies = meshes.GetMeshes(), services.GetServices(), proxies.GetProxies()
 	f.Problems, f.Missing = meshes.GetTail().GetProblems(), proxies.GetTail().GetMissingReplicas()
 	f.LeftOut = map[string]uint32{}
+	if n := describe.ProbesLeftOut(f.Proxies); n > 0 {
+		f.LeftOut[probesPlural] = n
+	}
 	for plural, tail := range map[string]*adminv1.Tail{
 		"meshes": meshes.GetTail(), "dataplanes": dataplanes.GetTail(), "services": services.GetTail(), "proxies": proxies.GetTail(),
 	} {

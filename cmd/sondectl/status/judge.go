@@ -162,9 +162,11 @@ func notAsked(v *picture) []Problem {
 		all = append(all, Problem{Severity: Warning, What: "could not be read", Notes: []string{missed}, Do: "see docs/kubernetes.md for the rights that sondectl needs"})
 	}
 	for _, plural := range slices.Sorted(maps.Keys(v.LeftOut)) {
-		all = append(all, Problem{
-			Severity: Warning, tier: ofMesh, What: fmt.Sprintf("%d %s are not included: an answer has at most 5000", v.LeftOut[plural], plural), Do: "sondectl status --mesh MESH for each mesh",
-		})
+		what := fmt.Sprintf("%d %s are not included: an answer has at most 5000", v.LeftOut[plural], plural)
+		if plural == probesPlural {
+			what = describe.ProbesLeftOutText(v.LeftOut[plural])
+		}
+		all = append(all, Problem{Severity: Warning, tier: ofMesh, What: what, Do: "sondectl status --mesh MESH for each mesh"})
 	}
 	return all
 }

@@ -34,7 +34,7 @@ var faults = map[string]func(*status.Facts){
 	},
 	"replica-missing":  func(f *status.Facts) { f.Missing = []string{"sonde-cp-b"} },
 	"not-asked":        func(f *status.Facts) { f.NotAsked = []string{"restarts: get restarts of sonde.dev is not allowed"} },
-	"more-than-listed": func(f *status.Facts) { f.LeftOut["proxies"] = 12 },
+	"more-than-listed": func(f *status.Facts) { f.LeftOut["proxies"], f.LeftOut["probes"] = 12, 34 },
 	"mesh-lost":        meshLost,
 	"mesh-lost-checked": func(f *status.Facts) {
 		meshLost(f)
@@ -152,6 +152,19 @@ var faults = map[string]func(*status.Facts){
 		onKubernetes(f)
 		fails(f, 1, "liveness", "failure", "connection refused")
 		fails(f, 2, "liveness", "held", "connection refused") // restarts has it
+		fails(f, 0, "liveness", "not asked", "")
+	},
+	"liveness-fails-and-restarts": func(f *status.Facts) {
+		onKubernetes(f)
+		fails(f, 1, "liveness", "failure", "connection refused")
+		f.Restarts.Restarts = []*adminv1.Restart{{Namespace: "shop", Pod: "db-1", Container: "app", State: adminv1.Restart_GRANTED, Since: ago(time.Minute)}}
+	},
+	"probes-of-agents-that-hang": func(f *status.Facts) {
+		onKubernetes(f)
+		unready(f, "its state is NotReady", 2)
+		fails(f, 1, "liveness", "failure", "connection refused")
+		fails(f, 2, "readiness", "failure", "connection refused")
+		f.Proxies[1].Agent.Unresponsive, f.Proxies[2].Agent.Unresponsive = true, true
 	},
 	"frozen": func(f *status.Facts) {
 		onKubernetes(f)

@@ -30,7 +30,7 @@ func Judge(f *Facts) *Report {
 	if !f.ready() && f.Pod.DeletionTimestamp == nil && !slices.ContainsFunc(r.Findings, func(o Finding) bool { return o.Keeps == FromReady }) {
 		r.Findings = append(r.Findings, notReady(f))
 	}
-	r.Probes = f.probes()
+	r.Probes, r.ProbesLeftOut = f.probes()
 	f.serveNevertheless(r.Findings)
 	r.State = f.state(r.Findings)
 	r.summarise(f)

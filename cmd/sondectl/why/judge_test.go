@@ -237,6 +237,7 @@ var faults = map[string]func(*why.Facts){
 		unready(f, "app")
 		tell(f, podcause.ProbeFailed, "app", podcause.Failure{Probe: "readiness", Verdict: "failure", Reason: "an earlier reason"}.String())
 		f.Plane.Proxy.Verdicts = verdicts("failure", "connection refused")
+		f.Plane.Proxy.Verdicts.LeftOut = 3
 	},
 	"well-by-the-agent": func(f *why.Facts) { f.Plane.Proxy.Verdicts = verdicts("success", "") },
 	"readiness-gate": func(f *why.Facts) {

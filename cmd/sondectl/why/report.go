@@ -40,6 +40,8 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 	// Probes are the probes that the agent answers, nil if it has not reported them.
 	Probes []describe.Probe `json:"probes,omitempty"`
+	// ProbesLeftOut counts the probes that are not among them.
+	ProbesLeftOut uint32 `json:"probesLeftOut,omitempty"`
 	// NotAsked is what could not be read, each with the reason.
 	NotAsked []string `json:"notAsked,omitempty"`
 
@@ -161,7 +163,7 @@ func (r *Report) Write(b *printer.Output) {
 
 // writeProbes writes the verdicts of all probes, and when they changed.
 func (r *Report) writeProbes(b *printer.Output) {
-	if len(r.Probes) == 0 {
+	if len(r.Probes) == 0 && r.ProbesLeftOut == 0 {
 		return
 	}
 	b.WriteString("\nProbes that the agent answers:\n")
@@ -176,6 +178,9 @@ func (r *Report) writeProbes(b *printer.Output) {
 			changes[i] = c.Verdict + " " + r.when(c.At)
 		}
 		b.WriteString("    changes: " + printer.OneLine(strings.Join(changes, ", ")) + "\n")
+	}
+	if r.ProbesLeftOut > 0 {
+		b.WriteString("  " + describe.ProbesLeftOutText(r.ProbesLeftOut) + "\n")
 	}
 }
 
