@@ -226,7 +226,8 @@ func (d *Daemon) end(ctx context.Context) error {
 	}
 	d.o.Logger.Info("the DaemonSet is deleted, uninstalling the plugin")
 	err = d.installer.Uninstall()
-	if conditionErr := d.writeCondition(ctx, timed(condition(errUninstalled, nil), corev1.NodeCondition{}, metav1.Now())); conditionErr != nil {
+	gone := timed(condition(errUninstalled, nil), corev1.NodeCondition{}, metav1.Now())
+	if conditionErr := d.writeCondition(ctx, gone); conditionErr != nil {
 		d.o.Logger.Warn("failed to write the node's condition", "err", conditionErr)
 	}
 	return err
