@@ -107,7 +107,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"admin":        {own: []string{"admin/caller", "admin/lists", "admin/lookup", "api/mesh", "api/admin/v1", "health", "identity", "meshview", "internal/connlimit", "internal/grpcconn"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"admin/lists":  {own: []string{"admin/lookup", "api/mesh", "api/admin/v1", "meshview", "meshview/explain"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"admin/lists":  {own: []string{"admin/lookup", "api/mesh", "api/admin/v1", "api/agent/v1", "meshview", "meshview/explain"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"admin/lookup": {own: []string{"api/mesh", "meshview", "internal/run"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"admin/caller": {forbidden: [][]string{kubernetes, envoyProtos}},
 	"recorded":     {own: []string{"api/mesh", "identity", "internal/run", "meshview"}, forbidden: [][]string{kubernetes, envoyProtos}},

@@ -112,7 +112,7 @@ func TestVerdictsOfPods(t *testing.T) {
 func TestMoreProbesThanListedAreAProblem(t *testing.T) {
 	api := podAPI(adminv1.Endpoint_READY)
 	api.proxies[0].Verdicts.LeftOut = 2
-	s := newSource(callOf(api))
+	s := newSource(callOf(api), noClusters)
 	if err := s.once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
