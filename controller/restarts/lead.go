@@ -96,13 +96,15 @@ type creation struct {
 }
 
 func newLeader(r *Restarts, epoch int64) *leader {
-	return &leader{
+	l := &leader{
 		Restarts: r, epoch: epoch, writer: newWriter(r.o.Logger, r.o.Writes, r.wakeLead), report: newReport(r),
-		status: newBudgetStatus(r), unheld: newUnheld(r), creating: map[writeID]creation{},
+		status: newBudgetStatus(r), creating: map[writeID]creation{},
 		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{},
 		late: map[restartbudget.GrantID]bool{}, judged: map[restartbudget.GrantID]restartbudget.Grant{},
 		sent: map[watch.Key]sentStatus{}, taken: map[watch.Key]sentStatus{}, conditions: map[watch.Key]time.Time{},
 	}
+	l.unheld = newUnheld(r, func(id restartbudget.ContainerKey) (restartbudget.Grant, bool) { return l.state.Last(id) })
+	return l
 }
 
 // read restores the state from all grants.

@@ -33,6 +33,8 @@ const (
 type unheld struct {
 	*Restarts
 
+	// last returns the last grant of a container that the leader knows. Its watch may lack it.
+	last     func(restartbudget.ContainerKey) (restartbudget.Grant, bool)
 	hold     mesh.LivenessHold // how failures are held
 	held     map[restartbudget.ContainerKey]*heldContainer
 	suspects chan suspect
@@ -103,9 +105,9 @@ type suspect struct {
 	last ending
 }
 
-func newUnheld(r *Restarts) *unheld {
+func newUnheld(r *Restarts, last func(restartbudget.ContainerKey) (restartbudget.Grant, bool)) *unheld {
 	return &unheld{
-		Restarts: r, held: map[restartbudget.ContainerKey]*heldContainer{}, suspects: make(chan suspect, maxSuspects),
+		Restarts: r, last: last, held: map[restartbudget.ContainerKey]*heldContainer{}, suspects: make(chan suspect, maxSuspects),
 		nodes: map[string]*UnheldNode{},
 	}
 }
@@ -210,6 +212,9 @@ func (u *unheld) restarted(ctx context.Context, id restartbudget.ContainerKey, h
 
 // wasGranted reports whether the container got a grant while it was held.
 func (u *unheld) wasGranted(h *heldContainer, id restartbudget.ContainerKey) bool {
+	if g, is := u.last(id); is && g.ID.Restarts >= h.restarts {
+		return true
+	}
 	u.Restarts.mu.Lock()
 	defer u.Restarts.mu.Unlock()
 	for _, g := range u.granted[h.pod] {

@@ -195,6 +195,31 @@ func TestUnheldRestartInTheNextRound(t *testing.T) {
 	})
 }
 
+// A new leader's watches may lack the restart, and the grant for it, that its agent has used.
+func TestUnheldRestartByAGrantOfAnEarlierLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, nothingRestarts)
+		a.deploy("web", 1)
+		p := a.pod("web-0")
+		running(p)
+		a.setPod(p)
+		key := a.put(grantOfPod("web-0"), "web-0", 7)
+		if err := a.r.grants.Delete(a.grants[key]); err != nil {
+			t.Fatal(err)
+		}
+		defer a.lead(8)()
+		a.fail("web-0")
+		wait(10 * time.Second)
+		a.kills("app", "Container app failed liveness probe, will be restarted", time.Second)
+		restarts(exitKilled, "Error")(p)
+		a.setPod(p)
+		wait(10 * time.Second)
+		if n := a.unheldEvents(); n != 0 {
+			t.Errorf("%d restarts are reported, want none", n)
+		}
+	})
+}
+
 // Restarts while no replica led, or before this replica led, are unknown.
 func TestUnheldRestartWhileAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
