@@ -107,8 +107,8 @@ type suspect struct {
 
 func newUnheld(r *Restarts, last func(restartbudget.ContainerKey) (restartbudget.Grant, bool)) *unheld {
 	return &unheld{
-		Restarts: r, last: last, held: map[restartbudget.ContainerKey]*heldContainer{}, suspects: make(chan suspect, maxSuspects),
-		nodes: map[string]*UnheldNode{},
+		Restarts: r, last: last, held: map[restartbudget.ContainerKey]*heldContainer{},
+		suspects: make(chan suspect, maxSuspects), nodes: map[string]*UnheldNode{},
 	}
 }
 
