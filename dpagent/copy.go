@@ -2,10 +2,11 @@ package dpagent
 
 import (
 	"crypto/sha256"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/sonde-mesh/sonde/internal/replacefile"
 )
 
 // copyProgram copies a program into a directory, in place of one that has its name there. A process that starts it
@@ -22,20 +23,11 @@ func copyProgram(program, directory string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = from.Close() }() // it was only read
-	to, err := os.OpenFile(copied+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
+	defer func() { _ = from.Close() }()                                // it was only read
+	return replacefile.Write(copied, 0o755, func(to io.Writer) error { // each user of a container runs it
+		_, err := io.Copy(to, from)
 		return err
-	}
-	_, err = io.Copy(to, from)
-	err = errors.Join(err, to.Chmod(0o755), to.Close()) // each user of a container runs it
-	if err == nil {
-		err = os.Rename(to.Name(), copied)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(to.Name()))
-	}
-	return nil
+	})
 }
 
 // sameFiles reports whether a program and its copy are equal. A copy that cannot be read or run is another one.

@@ -3,7 +3,6 @@ package install
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/sonde-mesh/sonde/cni/conflist"
+	"github.com/sonde-mesh/sonde/internal/replacefile"
 )
 
 // Options of an Installer. All but Changed are required.
@@ -267,19 +267,8 @@ func replaceKeepingMode(file string, text []byte) error {
 	return replace(file, text, info.Mode().Perm())
 }
 
-// replace replaces a file atomically. The temporary file has a name that container runtimes do not read.
 func replace(file string, text []byte, mode fs.FileMode) error {
-	temporary, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*.new")
-	if err != nil {
-		return fmt.Errorf("replace %s: %w", file, err)
-	}
-	_, err = temporary.Write(text)
-	err = cmp.Or(err, temporary.Chmod(mode), temporary.Sync())
-	if err = cmp.Or(err, temporary.Close()); err == nil {
-		err = os.Rename(temporary.Name(), file)
-	}
-	if err != nil {
-		_ = os.Remove(temporary.Name()) // best effort: replace returns the first error
+	if err := replacefile.Bytes(file, mode, text); err != nil {
 		return fmt.Errorf("replace %s: %w", file, err)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/disk"
 	"github.com/sonde-mesh/sonde/internal/filelock"
+	"github.com/sonde-mesh/sonde/internal/replacefile"
 )
 
 // Names of files in the directory, besides the files of the sidecar's contract (api/mesh).
@@ -196,26 +197,8 @@ func read(path string) ([]byte, error) {
 // Write replaces a file by rename, with mode 0600: readers see either the old or the new content.
 func (d *Dir) Write(name string, data []byte) error {
 	path := d.File(name)
-	if err := d.disk.Do(func() error { return write(path, data) }); err != nil {
+	if err := d.disk.Do(func() error { return replacefile.Bytes(path, 0o600, data) }); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
-
-func write(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
 	}
 	return nil
 }

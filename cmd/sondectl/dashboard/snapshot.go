@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/replacefile"
 )
 
 //go:embed snapshot.html
@@ -119,16 +120,5 @@ func replaceFile(path string, write func(io.Writer) error) (err error) {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.new") // its mode is 0600
-	if err != nil {
-		return err
-	}
-	err = errors.Join(write(file), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
-	}
-	return nil
+	return replacefile.Write(path, 0o600, write)
 }
