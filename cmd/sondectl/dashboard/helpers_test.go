@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,7 +29,7 @@ type fakeAPI struct {
 	proxies    []*adminv1.Proxy
 	restarts   *adminv1.ListRestartsResponse // nil without Kubernetes
 	errs       map[string]error
-	asked      int // how often agents were asked whether they live
+	asked      atomic.Int64 // how often agents were asked whether they live
 	tail       *adminv1.Tail
 }
 
@@ -50,7 +51,7 @@ func (a *fakeAPI) ListServices(context.Context, *adminv1.ListServicesRequest, ..
 
 func (a *fakeAPI) ListProxies(_ context.Context, r *adminv1.ListProxiesRequest, _ ...grpc.CallOption) (*adminv1.ListProxiesResponse, error) {
 	if r.GetAsk() {
-		a.asked++
+		a.asked.Add(1)
 	}
 	return &adminv1.ListProxiesResponse{Proxies: a.proxies, Tail: a.tail}, a.errs["objects"]
 }

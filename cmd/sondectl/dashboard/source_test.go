@@ -145,8 +145,8 @@ func TestAgentThatHangsDoesNotSlowReadings(t *testing.T) {
 	}
 	watch(t, call, func(s *source) {
 		lookFor(s, time.Minute)
-		if n := readings.Load(); n < 45 || api.asked > 5 {
-			t.Errorf("%d readings in a minute, of which %d asked agents, want nearly one in a second, and five", n, api.asked)
+		if n := readings.Load(); n < 45 || api.asked.Load() > 5 {
+			t.Errorf("%d readings in a minute, of which %d asked agents, want nearly one in a second, and five", n, api.asked.Load())
 		}
 	})
 }
@@ -239,8 +239,8 @@ func TestAgentsThatHang(t *testing.T) {
 		}
 		api.proxies[0].Agent.Unresponsive = false // which only an answer to a question has
 	}
-	if api.asked != 1 {
-		t.Errorf("the agents were asked %d times", api.asked)
+	if n := api.asked.Load(); n != 1 {
+		t.Errorf("the agents were asked %d times", n)
 	}
 	api.proxies[0].Agent.ConnectedSince = timestamppb.New(at.Add(time.Hour))
 	if err := s.once(t.Context()); err != nil {
