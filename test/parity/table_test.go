@@ -123,12 +123,8 @@ The test in `+"`test/parity`"+` makes %d calls: without a mesh; from a caller wi
 sidecars, in both modes. %d end as without the mesh ([all results](../test/parity/results.md)). These are the others;
 *the same* means as without a mesh.
 `, len(all), len(all)-len(different))
-	writeGroups(&text, different, "call | without a mesh | in the mesh", func(c *call) string {
-		in := differs(c, strict, "")
-		if of := differs(c, plain, ""); of != in {
-			in = "plain caller: " + of + "; between sidecars: " + in
-		}
-		return fmt.Sprintf("| %s | %s | %s |\n", cell(c.name), cell(c.want), in)
+	writeGroups(&text, merged(different), "call | without a mesh | in the mesh", func(c *call) string {
+		return fmt.Sprintf("| %s | %s |\n", cell(c.name), ends(c))
 	})
 	text.WriteString("\n## Why\n\n")
 	for _, r := range reasons() {
@@ -136,6 +132,30 @@ sidecars, in both modes. %d end as without the mesh ([all results](../test/parit
 	}
 	text.WriteString("\n## What no row shows\n\n" + strings.Join(elsewhere, "\n") + "\n")
 	return text.String()
+}
+
+// ends returns the cells with how a call ends without a mesh and in it.
+func ends(c *call) string {
+	in := differs(c, strict, "")
+	if of := differs(c, plain, ""); of != in {
+		in = "plain caller: " + of + "; between sidecars: " + in
+	}
+	return cell(c.want) + " | " + in
+}
+
+// merged returns the calls, with one for all calls of a group that end in the same way.
+func merged(all []*call) []*call {
+	var rows []*call
+	for _, c := range all {
+		i := slices.IndexFunc(rows, func(r *call) bool { return r.group == c.group && ends(r) == ends(c) })
+		if i < 0 {
+			row := *c
+			rows = append(rows, &row)
+			continue
+		}
+		rows[i].name += "; " + c.name
+	}
+	return rows
 }
 
 // resultsPage returns test/parity/results.md, which has all calls.
