@@ -64,11 +64,13 @@ func (p *page) print(format string, args ...any) {
 func (p *page) command(cmd *cobra.Command) {
 	flags := flagsOf(cmd)
 	if len(flags) > 0 || !cmd.HasSubCommands() {
-		p.print("\n## %s\n\n", cmd.CommandPath())
+		p.print("\n## %s\n", cmd.CommandPath())
 		if cmd.HasParent() {
-			p.print("%s.\n\n", cmd.Short)
+			p.print("\n%s.\n", cmd.Short)
 		}
-		p.print("```\n%s\n```\n", cmd.UseLine())
+		if cmd.UseLine() != cmd.CommandPath()+" [flags]" {
+			p.print("\n```\n%s\n```\n", cmd.UseLine())
+		}
 	}
 	p.flags(cmd, flags)
 	for _, below := range cmd.Commands() {
