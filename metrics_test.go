@@ -45,8 +45,10 @@ func metricsPage(all []metric) string {
 	var page strings.Builder
 	write := func(format string, args ...any) { _, _ = fmt.Fprintf(&page, format, args...) } // never fails
 	write("# Metrics\n\n<!-- Written by make golden from the source. -->\n\n" +
-		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, `sonde-dp` on `--admin-addr` and, for Prometheus, on `--metrics-addr` ([metrics of pods](#metrics-of-pods)), and `sonde-watchdog` and `sonde-cni` on `--health-addr`. " +
-		"`sonde-dp` also serves Envoy's statistics, with Envoy's names (`envoy_…`), the others Go's metrics (`go_…`, `process_…`).\n")
+		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, " +
+		"`sonde-dp` on `--admin-addr` and, for Prometheus, on `--metrics-addr` ([metrics of pods](#metrics-of-pods)), " +
+		"and `sonde-watchdog` and `sonde-cni` on `--health-addr`. `sonde-dp` also serves Envoy's statistics, " +
+		"with Envoy's names (`envoy_…`), the others Go's metrics (`go_…`, `process_…`).\n")
 	ofAll := func(directory string) bool { return directory == "health" || directory == "internal/buildinfo" }
 	for _, program := range []struct {
 		title string
@@ -54,7 +56,8 @@ func metricsPage(all []metric) string {
 	}{
 		{"All programs", ofAll},
 		{"`sonde-cp`, the control plane", func(d string) bool {
-			return !ofAll(d) && !strings.HasPrefix(d, "dpagent") && !strings.HasPrefix(d, "watchdog") && !strings.HasPrefix(d, "cni")
+			return !ofAll(d) &&
+				!strings.HasPrefix(d, "dpagent") && !strings.HasPrefix(d, "watchdog") && !strings.HasPrefix(d, "cni")
 		}},
 		{"`sonde-dp`, the agent", func(d string) bool { return strings.HasPrefix(d, "dpagent") }},
 		{"`sonde-watchdog`", func(d string) bool { return strings.HasPrefix(d, "watchdog") }},

@@ -21,7 +21,8 @@ func TestKumaReferenceGolden(t *testing.T) {
 	write("# What Kuma has and Sonde has not\n\n<!-- Written by make golden from store/kuma_kinds.go and kuma_fields.go. -->\n\n" +
 		"`sondectl validate -f DIRECTORY` says the same of each document.\n\n## Kinds\n\nA document of one of these kinds is refused; the others of its file are used.\n\n" +
 		"| kind | what that means |\n|---|---|\n")
-	for _, kinds := range alike(slices.Sorted(maps.Keys(kumaKinds)), func(kind string) string { return kumaKinds[kind] }) {
+	means := func(kind string) string { return kumaKinds[kind] }
+	for _, kinds := range alike(slices.Sorted(maps.Keys(kumaKinds)), means) {
 		write("| `%s` | %s |\n", strings.Join(kinds, "`, `"), kumaKinds[kinds[0]])
 	}
 	fields := func(text func(kumaField) string) {
