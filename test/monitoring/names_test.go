@@ -145,7 +145,7 @@ func TestCommandsExist(t *testing.T) {
 				continue
 			}
 			for _, f := range flag.FindAllStringSubmatch(match[2], -1) {
-				if !regexp.MustCompile("(?m)^\\| `(-., )?" + f[1] + "\\b|^\\| `" + f[1] + ",").MatchString(sections[name]) {
+				if !regexp.MustCompile("`(-., )?" + f[1] + "[ `,]").MatchString(sections[name]) {
 					t.Errorf("%s: %q: sondectl %s has no flag %s", where, match[0], name, f[1])
 				}
 			}

@@ -44,8 +44,8 @@ kubelet kills its container, guarded liveness cannot hold failures back on that 
 nodes, ten at a time, for at most 10 minutes. It deletes the Jobs, even after a signal. You need the rights to create
 and delete jobs, and to create and list pods, in the namespace of --nodes-namespace.
 
-Each line is [ok], [warn] or [fail], with what to do. A check for which you lack rights is [warn]. docs/kubernetes.md
-explains each check.
+Each line is [ok], [warn] or [fail], with what to do. A check for which you lack rights is [warn].
+docs/reference/check.md explains each check.
 
 Exit code 0: no line is [fail]; 6: at least one line is [fail].`
 
