@@ -27,7 +27,7 @@ what has changed within two seconds, and says since when it is blind if the cont
 kubeconfig it also shows the clusters that sonde-watchdog watches, by your rights at the API server.
 
 The page is at 127.0.0.1 only, and needs the token in the printed address. It can only read, with the rights that
-sondectl has for the control plane: a section without the right says so. While no page is open, the control plane is not asked.
+sondectl has for the control plane: a section without the right says so. While no page is open, nothing is requested.
 
 --once writes the current state into a file without scripts, such as for a ticket.`
 
