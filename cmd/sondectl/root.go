@@ -53,7 +53,7 @@ Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
   sondectl rotate ca --wait
   sondectl restarts release deployment/web -n shop  allow restarts again that have not helped
-  sondectl freeze --zone eu-west-1a                 keep its endpoints while its nodes are away, until sondectl thaw
+  sondectl freeze --zone eu-west-1a                 keep endpoints while its nodes are unreachable, until sondectl thaw
 
 Keep new traffic from pods, with your rights in the cluster:
   sondectl drain node/worker-3                      until sondectl undrain node/worker-3

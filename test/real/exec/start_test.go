@@ -70,7 +70,7 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// TestUmask has a umask that denies writes to other users: the agent can still connect, and the user's command has the
+// TestUmask has a umask that denies other users access: the agent can still connect, and the user's command has the
 // umask.
 func TestUmask(t *testing.T) {
 	program, err := exechelper.Program()
