@@ -50,7 +50,7 @@ type difference struct {
 	before int
 }
 
-// reason says why something cannot be as without the mesh. It names the option of Envoy, or says that Envoy has no option.
+// reason says why something differs from the behaviour without the mesh. It names the option that Envoy has or lacks.
 type reason struct{ text string }
 
 var (

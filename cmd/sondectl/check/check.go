@@ -60,7 +60,8 @@ func Command(out *printer.Output, o Options) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&asked.installed, "installed", false, "check an existing installation")
-	cmd.Flags().StringVar(&asked.podNamespace, flagPodNamespace, metav1.NamespaceDefault, "`NAMESPACE` of the pod for the dry run, with --installed")
+	cmd.Flags().StringVar(&asked.podNamespace, flagPodNamespace, metav1.NamespaceDefault,
+		"`NAMESPACE` of the pod for the dry run, with --installed")
 	asked.nodes.add(cmd)
 	output := printer.AddFormat(cmd, printer.Text, printer.YAML, printer.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -92,11 +93,13 @@ type request struct {
 // before and installed list the checks before and after an installation, in the order of the output.
 var (
 	before = []check{
-		apiServer, kubelets, kubeletGates, kernels, definitions, controlPlanes, installation, yourRights, otherMeshes, declaredPorts, gateways,
+		apiServer, kubelets, kubeletGates, kernels, definitions, controlPlanes, installation, yourRights, otherMeshes,
+		declaredPorts, gateways,
 	}
 	installed = []check{
-		apiServer, kubelets, kubeletGates, kernels, cniPlugin, definitions, controlPlanes, installation, planeRights, otherMeshes, controlPlane,
-		replicas, endpoints, dryRunPod, certificates, health, notInjected, agents, guardedLiveness, servingCA, declaredPorts, takenPorts, gateways,
+		apiServer, kubelets, kubeletGates, kernels, cniPlugin, definitions, controlPlanes, installation, planeRights,
+		otherMeshes, controlPlane, replicas, endpoints, dryRunPod, certificates, health, notInjected, agents,
+		guardedLiveness, servingCA, declaredPorts, takenPorts, gateways,
 	}
 )
 
