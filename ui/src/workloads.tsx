@@ -13,7 +13,7 @@ import {kinds, type Cell, type Kind, type State, type Workload} from './types';
 const nameOf = (w: Workload) => (w.namespace ? `${w.namespace}/${w.name}` : w.name);
 const idOf = (w: Workload) => `${w.mesh} ${nameOf(w)}`;
 const worst = (w: Workload): State => kinds.map((k) => w[k].state).sort((a, b) => states.indexOf(a) - states.indexOf(b))[0]!;
-const wrong = (s: State) => states.indexOf(s) <= states.indexOf('errored');
+const wrong = (s: State) => states.indexOf(s) <= states.indexOf('cannot fail');
 
 function textOf(w: Workload): string {
   return [w.mesh, nameOf(w), ...kinds.flatMap((k) => (w[k].findings ?? []).map((f) => `${f.instance} ${f.container ?? ''} ${f.probe ?? ''} ${f.reason ?? ''}`))].join(' ');
