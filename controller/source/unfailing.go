@@ -34,13 +34,11 @@ func (p *Pod) unfailing(of *corev1.Pod) (all []Unfailing) {
 			if c.Name == mesh.ContainerSidecar || c.Name == mesh.ContainerInit {
 				continue
 			}
-			for _, probe := range []struct {
-				kind    mesh.ProbeType
-				written *corev1.Probe
-			}{{mesh.ProbeStartup, c.StartupProbe}, {mesh.ProbeLiveness, c.LivenessProbe}, {mesh.ProbeReadiness, c.ReadinessProbe}} {
-				port, is := tcpPort(c, probe.written)
+			written := []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe}
+			for i, kind := range []mesh.ProbeType{mesh.ProbeStartup, mesh.ProbeLiveness, mesh.ProbeReadiness} {
+				port, is := tcpPort(c, written[i])
 				if is && p.redirects(port) && len(all) < maxUnfailing {
-					all = append(all, Unfailing{intern(c.Name), probe.kind, port, intern(whyUnfailing(of, c, port))})
+					all = append(all, Unfailing{intern(c.Name), kind, port, intern(whyUnfailing(of, c, port))})
 				}
 			}
 		}
@@ -73,11 +71,13 @@ func whyUnfailing(of *corev1.Pod, c *corev1.Container, port uint32) string {
 	accepts := fmt.Sprintf("Envoy accepts each connection to port %d, whether the application listens or not", port)
 	switch sidecar := podspec.Container(&of.Spec, mesh.ContainerSidecar); {
 	case of.Annotations[mesh.AnnotationVirtualProbes] == "disabled":
-		return fmt.Sprintf("%s: remove the annotation %s: disabled of the pod, so that the agent answers the probe", accepts, mesh.AnnotationVirtualProbes)
+		return fmt.Sprintf("%s: remove the annotation %s: disabled of the pod, so that the agent answers the probe",
+			accepts, mesh.AnnotationVirtualProbes)
 	case podspec.IsNativeSidecar(c) && sidecar != nil && !podspec.IsNativeSidecar(sidecar):
-		return accepts + ", and this container starts before the agent: set sidecarForm to native, so that the agent answers the probe"
+		return accepts + ", and this container starts before the agent: set sidecarForm to native"
 	}
-	return fmt.Sprintf("%s: create the pod again, so that the agent answers the probe, or add the port to %s", accepts, mesh.AnnotationExcludeInboundPorts)
+	return fmt.Sprintf("%s: create the pod again, so that the agent answers the probe, or add the port to %s",
+		accepts, mesh.AnnotationExcludeInboundPorts)
 }
 
 // StateOf returns what Kubernetes says of a pod, by the name of its Dataplane, nil for an unknown pod.

@@ -19,6 +19,7 @@ export type Name = 'problems' | 'workloads' | 'services' | 'proxies' | 'restarts
 export interface Index {
   now: string;
   due: string;
+  version: string;
   sections: Record<Name, Section>;
 }
 
