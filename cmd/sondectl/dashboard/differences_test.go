@@ -3,6 +3,7 @@ package dashboard
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,7 +49,7 @@ func sameJSON(a, b string) bool {
 func TestPagesThatAreLateGetEverything(t *testing.T) {
 	d := newDifferences()
 	for i := range maxVersions + 1 {
-		d.patch("workloads", "", fmt.Sprint(i), json.RawMessage(`{"rows":[]}`))
+		d.patch("workloads", "", strconv.Itoa(i), json.RawMessage(`{"rows":[]}`))
 	}
 	const now = `{"rows":[{"a":1}]}`
 	if d.patch("workloads", "0", "now", json.RawMessage(now)) != nil || d.patch("workloads", "2", "now", json.RawMessage(now)) == nil {

@@ -93,7 +93,7 @@ func (br *browser) opens(b *testing.B, address string, rows int) (ms float64) {
 func (s *stage) changes(b *testing.B, br *browser, address string, id mesh.ID) float64 {
 	b.Helper()
 	_, name := mesh.SplitID(id)
-	workload := strings.Split(name, "-5d9c")[0]
+	workload, _, _ := strings.Cut(name, "-5d9c")
 	br.run(b, fmt.Sprintf(`await page.evaluate((name) => {
 		window.shownAt = new Promise((resolve) => {
 			const look = () => document.querySelector('.fixed tbody th')?.textContent.includes(name) && resolve(Date.now());

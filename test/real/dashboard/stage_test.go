@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"strings"
@@ -79,11 +80,7 @@ func (a *agents) Verdicts(id mesh.ID) *adminv1.Verdicts {
 }
 
 func (a *agents) allStreams(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) {
-	all := make(map[mesh.ID][]*adminv1.Stream, len(a.streams)) // the caller may change it
-	for id, s := range a.streams {
-		all[id] = s
-	}
-	return all, nil
+	return maps.Clone(a.streams), nil // the caller may change it
 }
 
 func (a *agents) shown() *meshview.View {
