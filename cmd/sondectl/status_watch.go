@@ -56,7 +56,8 @@ func (w *statusWatcher) watch(cmd *cobra.Command) error {
 			cmd.PrintErrf("sondectl: blind since %s: %s; asking again every %s\n", w.at.UTC().Format(time.RFC3339), printer.OneLine(err.Error()), watchEvery)
 			w.lost, w.shown = true, nil
 		}
-		_ = run.Sleep(ctx, max(watchEvery, watchPause*(time.Since(began)-status.AskTakes))) // the next reading sees the end of ctx
+		// The next reading sees the end of ctx.
+		_ = run.Sleep(ctx, max(watchEvery, watchPause*(time.Since(began)-status.AskTakes)))
 	}
 }
 
