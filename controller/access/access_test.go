@@ -190,7 +190,7 @@ func TestWhatIsRefused(t *testing.T) {
 		}{
 			"no right": {&server{}, token(1, mesh.AdminAudience), adminv1.Right{Verb: adminv1.VerbCreate, Resource: "rotations"}, codes.PermissionDenied,
 				`rotations.sonde.dev is forbidden: User "system:serviceaccount:shop:default" cannot create resource "rotations" in API group "sonde.dev" at the cluster scope: a reason`, 1},
-			"another audience": {&server{}, token(1, mesh.TokenAudience), need, codes.Unauthenticated, `invalid token: aud: must hold "sonde-admin"`, 0},
+			"another audience": {&server{}, token(1, mesh.TokenAudience), need, codes.Unauthenticated, `invalid token: aud: must contain "sonde-admin"`, 0},
 			"no JWT":           {&server{}, "a.b.c", need, codes.Unauthenticated, "invalid token: the token is not a signed JWT", 0},
 			"too long":         {&server{}, strings.Repeat("x", 17<<10), need, codes.Unauthenticated, "invalid token: the token has 17408 bytes, at most 16384 are allowed", 0},
 			"no answer": {hanging, token(1, mesh.AdminAudience), need, codes.Unavailable,

@@ -66,7 +66,7 @@ func TestEvents(t *testing.T) {
 		wait(time.Second)
 		a.fail("web-1")
 		wait(time.Minute)
-		note := "Deployment web: 2 restarts in a row failed again before their liveness probe had passed: nothing restarts until the pod template changes, or for sondectl restarts release Deployment/shop/web"
+		note := "Deployment web: 2 restarts in a row failed again before their liveness probe had passed: no container restarts until the pod template changes, or sondectl restarts release Deployment/shop/web is run"
 		if diff := cmp.Diff([]string{note}, a.eventsOf(eventUnhelpful)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", eventUnhelpful, diff)
 		}

@@ -53,7 +53,7 @@ func TestReasonsToDrain(t *testing.T) {
 		"of the user's own": {node("a", "shop.example/going"), nil, &mesh.Drain{Node: "node a: taint shop.example/going"}},
 		"node deleted":      {deleted, nil, &mesh.Drain{Node: "node a: it is being deleted"}},
 		"another node":      {node("b", "karpenter.sh/disrupted"), nil, nil},
-		"node gone before":  {node("b"), []func(*corev1.Pod){onNode("c")}, &mesh.Drain{Node: "node c is no more"}},
+		"node gone before":  {node("b"), []func(*corev1.Pod){onNode("c")}, &mesh.Drain{Node: "node c no longer exists"}},
 		"node drained":      {drained("kernel update"), nil, &mesh.Drain{Administrator: "node a is drained: kernel update"}},
 		"without a reason":  {drained(""), nil, &mesh.Drain{Administrator: "node a is drained"}},
 		"a long reason": {drained(strings.Repeat("x", 255) + "\u00e9"), nil,
@@ -117,7 +117,7 @@ func TestNodeDrainsItsPods(t *testing.T) {
 	s.remove(t, node("a"))
 	s.derive()
 	check("node a is gone", "10.0.0.1 serving, 10.0.0.2 ready")
-	if got := r.dataplane("one.shop").Drain; got == nil || got.Node != "node a is no more" {
+	if got := r.dataplane("one.shop").Drain; got == nil || got.Node != "node a no longer exists" {
 		t.Errorf("the pod of a deleted node: %+v", got)
 	}
 	s.change(t, node("a"))

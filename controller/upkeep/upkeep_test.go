@@ -127,7 +127,7 @@ func TestRequestsAreLimited(t *testing.T) {
 			}
 			return err
 		}
-		if err := ask(); made != writesBurst || err == nil || err.Error() != "another program keeps writing something else" {
+		if err := ask(); made != writesBurst || err == nil || err.Error() != "another program keeps reverting the writes" {
 			t.Errorf("%d of 10 requests are sent, %v, want %d", made, err, writesBurst)
 		}
 		advance(5 * time.Second)
