@@ -14,7 +14,7 @@ import (
 func TestSkippedIsSaid(t *testing.T) {
 	const (
 		lowerCase = ": is not read: its name must end in .yaml, .yml or .json, in lower case"
-		directory = ": is not read: it is a directory, and only the files beside it are"
+		directory = ": is not read: it is a directory, and subdirectories are not read"
 		noFile    = ": is not read: it is a named pipe, a socket or a device, not a regular file"
 	)
 	tests := map[string]struct {
