@@ -39,7 +39,7 @@ func TestNamesAreOfOneReplica(t *testing.T) {
 		// The replica that is listed as x has this replica's own name.
 		second.Follow(map[string]string{"x": a.address})
 		synctest.Wait()
-		if err := second.Check(); err == nil || !strings.Contains(err.Error(), "is the name of this replica, too") {
+		if err := second.Check(); err == nil || !strings.Contains(err.Error(), "is also the name of this replica") {
 			t.Errorf("the second replica gets %v", err)
 		}
 	})
@@ -109,7 +109,7 @@ func TestBadMessages(t *testing.T) {
 		}{
 			"no Hello":           {[]*peerv1.ReportMessage{proxy(proxyOf("default/web", ""))}, codes.InvalidArgument, "hello: must be the first message"},
 			"another name":       {[]*peerv1.ReportMessage{helloOf("c")}, codes.PermissionDenied, `the certificate is for replica "a"`},
-			"two Hellos":         {[]*peerv1.ReportMessage{helloOf("a"), helloOf("a")}, codes.InvalidArgument, "hello: a stream has one"},
+			"two Hellos":         {[]*peerv1.ReportMessage{helloOf("a"), helloOf("a")}, codes.InvalidArgument, "hello: a stream must have only one"},
 			"an epoch of 0":      {[]*peerv1.ReportMessage{helloOf("a"), {Message: &peerv1.ReportMessage_Replica{Replica: &peerv1.Replica{Authorities: []*peerv1.Authority{{Mesh: "default"}}}}}}, codes.InvalidArgument, "bundle_epoch: 0: must be at least 1"},
 			"a message of 9 MiB": {[]*peerv1.ReportMessage{helloOf("a"), proxy(proxyOf("default/web", strings.Repeat("x", 9<<20)))}, codes.ResourceExhausted, "larger than max"},
 		}
