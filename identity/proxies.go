@@ -47,7 +47,7 @@ func (a *Authority) Loaded(meshName string) (ca.Progress, error) {
 }
 
 // CertificateInUse returns the certificate that a proxy uses or, before its first report, the last one issued to it. It
-// returns false if there is none.
+// returns false if the proxy has no certificate.
 func (a *Authority) CertificateInUse(proxy mesh.ID) (Peer, bool) {
 	h, joined := a.history(proxy)
 	c, ok := h.latest()

@@ -101,7 +101,7 @@ func (h history) inUse() (issuedCertificate, bool) {
 	return h.Issued[i], true
 }
 
-// latest returns the certificate in use or, before a report, the last issued one. It returns false if there is none.
+// latest returns the certificate in use or, before a report, the last issued one. It returns false without any.
 func (h history) latest() (issuedCertificate, bool) {
 	c, ok := h.inUse()
 	if !ok && len(h.Issued) > 0 {

@@ -90,7 +90,7 @@ func (s *Service) Listeners() []netip.AddrPort {
 	return all
 }
 
-// Serving returns the endpoints that get traffic: the ready ones or, if there are none, the draining ones. For a
+// Serving returns the endpoints that get traffic: the ready ones or, without any, the draining ones. For a
 // headless service it returns all, since clients call each by its address.
 func (s *Service) Serving() []Endpoint {
 	if s.Headless {

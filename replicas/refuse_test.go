@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// TestNamesAreOfOneReplica has two processes with one name: the later one counts.
+// TestNamesAreOfOneReplica has two processes with one name: only the one that started later is accepted.
 func TestNamesAreOfOneReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -45,8 +45,8 @@ func TestNamesAreOfOneReplica(t *testing.T) {
 	})
 }
 
-// TestOthersAreRefused has callers with the certificate of an agent, of the control plane for agents, and of a
-// replica of another trust domain and of another control plane, and a caller without a certificate.
+// TestOthersAreRefused has callers with the certificate of an agent, of the control plane's server for agents, of a
+// replica in another trust domain, and of a replica of another control plane, and a caller without a certificate.
 func TestOthersAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -128,8 +128,8 @@ func TestBadMessages(t *testing.T) {
 	})
 }
 
-// TestBadProxies has a replica send invalid reports of proxies: they are counted and ignored, and its reports of
-// other proxies count.
+// TestBadProxies has a replica send invalid reports about proxies. They are counted and ignored, but its valid reports
+// are used.
 func TestBadProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -159,7 +159,7 @@ func TestBadProxies(t *testing.T) {
 	})
 }
 
-// TestManyProxies has a replica report more proxies than allowed: the number kept is limited.
+// TestManyProxies has a replica report more proxies than allowed: only the allowed number is kept.
 func TestManyProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

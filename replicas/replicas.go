@@ -66,7 +66,7 @@ type Options struct {
 	NameOf func(tls.ConnectionState) (string, error)
 	// Dial connects to host:port. Default: by TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Connections limits all connections, including those of clients that are not replicas. Default MaxConnections.
+	// Connections limits all connections, also of clients that are not replicas. Default MaxConnections.
 	Connections int
 	Registerer  prometheus.Registerer
 	Logger      *slog.Logger

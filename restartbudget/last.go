@@ -2,7 +2,7 @@ package restartbudget
 
 import "time"
 
-// Last returns the last grant of a container; earlier ones have no effect. It returns false if there is none, or if the
+// Last returns the last grant of a container; earlier ones have no effect. It returns false without a grant, or if the
 // pod was deleted.
 func (s *State) Last(key ContainerKey) (Grant, bool) {
 	rec := s.last[key]

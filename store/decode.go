@@ -106,7 +106,7 @@ type decoder struct {
 	root     string   // path prefix of the fields of the spec: "" or "spec."
 	labelsAt string   // path prefix of the labels: "" or "metadata."
 	replaced []string // paths of fields for which another name, old or misspelt, was written
-	strange  []string // paths of mappings with unknown fields: a field that is missing there may be one of these, misspelt
+	strange  []string // paths of mappings with unknown fields: a field that is missing there may be one of them
 	problems []Problem
 	failed   bool
 }

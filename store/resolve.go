@@ -86,7 +86,7 @@ func (f *directory) refuse(refused map[string]bool, problems []Problem) bool {
 }
 
 // useOnePending puts the first refused content into use that does not conflict with the contents in use: usePending
-// also compared it with other refused contents. If there is none, all stay refused, with these problems.
+// also compared it with other refused contents. Without such content, all stay refused, with these problems.
 func (f *directory) useOnePending(refused []string, chosen claims) (problems []Problem, none bool) {
 	var meshes []entry
 	for _, file := range f.files {

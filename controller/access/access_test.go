@@ -134,8 +134,8 @@ func TestAnswersAreRemembered(t *testing.T) {
 	})
 }
 
-// A caller whose service account is deleted has no rights after validity, whatever it calls meanwhile, and however
-// slow the API server is.
+// A caller whose service account was deleted has no rights after validity, whatever calls it makes meanwhile, and
+// however slow the API server is.
 func TestNoAnswerOutlivesItsValidity(t *testing.T) {
 	for _, takes := range []time.Duration{2 * time.Second, 0} {
 		synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestNoAnswerOutlivesItsValidity(t *testing.T) {
 				_, err := a.Authorize(from(t, "10.0.0.1"), token(1, mesh.AdminAudience), adminv1.Right{Verb: adminv1.VerbGet, Resource: resource})
 				return err == nil
 			}
-			reviewed := takes + time.Millisecond // the token of the first call
+			reviewed := takes + time.Millisecond // when the token of the first call was reviewed
 			deleted := time.Now().Add(reviewed)
 			time.AfterFunc(reviewed, func() { s.deleted.Store(true) })
 			if !may("proxies") {

@@ -46,7 +46,7 @@ func (p *pod) readAnnotations(annotations map[string]string, before *pod) {
 	}
 	if text := annotations[mesh.AnnotationGuardedLiveness]; text != "enabled" {
 		p.notFollowed(mesh.AnnotationGuardedLiveness, text,
-			"must be enabled: this pod was created with guarded liveness probes, and they stay guarded while it runs; "+
+			"must be enabled while this pod runs: it was created with guarded liveness probes, which stay guarded; "+
 				mesh.AnnotationLiveness+": "+string(mesh.LivenessNative)+" leaves them to the kubelet")
 	}
 }

@@ -85,7 +85,7 @@ func (a *absence) slot(p *pod) *agentv1.WhenAway {
 
 // turnsOf assigns turns to the guarded pods of a workload, ordered by the hashes of their UIDs, whatever their
 // template: as many pods share a turn as may be unavailable. Every second turn is empty, so that the restarts of one
-// turn end before the next begins. All replicas must compute the same turns, also those of another release. The result
+// turn end before the next begins. All replicas must compute the same turns, even with another release. The result
 // is empty if no pod may be unavailable, or if the desired number of pods is unknown.
 func (a *absence) turnsOf(id restartbudget.WorkloadID) *turns {
 	if a.input == nil {

@@ -211,7 +211,7 @@ func TestUnguarded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := guardedPod()
 			o.Spec.Containers = o.Spec.Containers[:2]
-			o.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: exec} // the sidecar's own does not count
+			o.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: exec} // the sidecar's own probe is ignored
 			o.Spec.Containers[0].Env[0].Value = "[" + tc.table + "]"
 			o.Spec.Containers[1].LivenessProbe = &corev1.Probe{ProbeHandler: tc.probe}
 			o.Spec.Containers[1].Ports = []corev1.ContainerPort{{Name: "db", ContainerPort: 5432}}

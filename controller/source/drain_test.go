@@ -126,7 +126,8 @@ func TestNodeDrainsItsPods(t *testing.T) {
 	check("pod drained", "10.0.0.1 serving, 10.0.0.2 ready")
 }
 
-// held is a cluster of three pods on two nodes; two of the pods are for load balancers.
+// held returns a cluster with three pods on two nodes. Two of the pods belong to a Service with a port for load
+// balancers.
 func held(t *testing.T, minServing int) (*Source, *recorder, *[]string) {
 	t.Helper()
 	r := newRecorder()
@@ -224,8 +225,8 @@ func TestDrainIsHeld(t *testing.T) {
 	}
 }
 
-// TestEndedPodsDoNotDrain checks that evicted pods that still exist as objects are not counted, and do not count
-// against the limit.
+// TestEndedPodsDoNotDrain checks that evicted pods whose objects still exist are neither reported as draining, nor
+// counted as serving.
 func TestEndedPodsDoNotDrain(t *testing.T) {
 	t.Parallel()
 	s, r, told := held(t, 1)
@@ -239,7 +240,7 @@ func TestEndedPodsDoNotDrain(t *testing.T) {
 	}
 }
 
-// TestHeldIsToldAgain checks that a new leader can report what was held before.
+// TestHeldIsToldAgain checks that a new leader can report which pods keep serving, even if they did before.
 func TestHeldIsToldAgain(t *testing.T) {
 	t.Parallel()
 	s, _, told := held(t, 1)

@@ -172,7 +172,7 @@ func TestAuthenticate(t *testing.T) {
 	}
 }
 
-// TestTokenThatIsNotSent sends texts that cannot be the token of a joining pod, as any client may do.
+// TestTokenThatIsNotSent has texts that cannot be the token of a joining pod, as any client may send them.
 func TestTokenThatIsNotSent(t *testing.T) {
 	const pod = `"pod":{"name":"web-1","uid":"uid-1"}`
 	claims := func(audience, pod string) string {
@@ -217,7 +217,7 @@ func TestUnavailable(t *testing.T) {
 		},
 		"forbidden": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "RBAC", http.StatusForbidden) },
 		"silence": func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // only then the server notices that the client is gone
+			_, _ = io.Copy(io.Discard, r.Body) // only then does the server notice that the client is gone
 			<-r.Context().Done()
 		},
 	}

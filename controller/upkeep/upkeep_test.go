@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// kept counts its calls, and fails with problem.
+// kept counts its writes, which fail with problem unless that is nil.
 type kept struct {
 	*Keeper
 	changed chan struct{}
