@@ -129,7 +129,7 @@ func TestPlainTextIsRefused(t *testing.T) {
 		}
 		begun := time.Now()
 		answer, err := io.ReadAll(conn)
-		if took := time.Since(begun); err != nil || took > 0 || len(answer) > 0 && answer[0] != 0x15 { // only a TLS alert is valid
+		if took := time.Since(begun); err != nil || took > 0 || len(answer) > 0 && answer[0] != 0x15 { // a TLS alert
 			t.Errorf("answer %q, %v after %s: want the connection closed at once", answer, err, took)
 		}
 	})
