@@ -199,21 +199,20 @@ type MeshService struct {
 	Dataplanes []string
 }
 
-// Change names what differs between two views. All lists are sorted.
+// Change lists the differences between two views. All lists are sorted.
 //
 //   - Services: the Cluster (protocol, identities, affinity), which callers reach which endpoints (Local), the route or
 //     an address to listen on changed, or the service was added or removed.
 //   - Endpoints: an endpoint or its health changed, or whether the service is headless or Local, or the service was
-//     added or removed. The reason of a health, whose endpoint it is, and whether the service is unknown, do not count:
+//     added or removed. The reason for its health, its owner, and whether the service is unknown, do not count, because
 //     they are only shown.
 //   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.
-//   - Observed: the proxy was there before, and what is observed of it changed, or the health of an inbound, or the
-//     reason of that. It is for its agent: nothing that the proxy gets differs.
-//   - Unknown: the service is unknown and was not, or the reverse. It is only shown, too: nothing that a proxy gets
-//     differs.
+//   - Observed: the proxy existed before, and its observed state, the health of an inbound or the reason for that
+//     health changed. This is only for its agent: the proxy's resources stay the same.
+//   - Unknown: the service became unknown or known. This is only shown, too: no proxy's resources change.
 //
-// MeshServices are not listed: what follows from them is.
+// MeshServices are not listed, only their effects.
 //
 // If the mTLS mode of a mesh or its passthrough changes, all services and all proxies of that mesh are listed.
 type Change struct {

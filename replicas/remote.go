@@ -39,8 +39,8 @@ type remote struct {
 	// lost is when its last stream ended, zero while one is open; end ends that stream.
 	lost time.Time
 	end  func(error)
-	// answers are, by proxy, the versions for whose Taken the replica waits. done are the acknowledgements to send;
-	// answer wakes their sender.
+	// answers are, by proxy, the versions that the replica wants acknowledged by a Taken. done are the acknowledgements
+	// to send; answer wakes their sender.
 	answers map[mesh.ID]uint64
 	done    []*peerv1.Taken
 	answer  run.Signal

@@ -85,10 +85,10 @@ func (b *breaker) observe(now time.Time, in Input, candidates []candidate) Break
 	return r
 }
 
-// judge opens the breaker when both limits are reached. Each namespace contributes at most half of the needed
-// percentage, so that no namespace opens the breaker for the others alone. If the other namespaces contribute less than
-// the rest, the breaker opens only for the namespace with more than half, if that has enough workloads itself. Two such
-// namespaces open it for all.
+// judge opens the breaker when both limits are reached. Each namespace counts for at most half of the needed
+// percentage, so that no namespace alone opens the breaker for the others. If the sum is then too small, the breaker
+// opens only for the namespace with more than half, if that has enough workloads itself. Two such namespaces open it
+// for all.
 func (b *Breaker) judge(in Input, byNamespace map[string]*NamespaceHeld) {
 	limits := in.Settings.Breaker.withDefaults()
 	needed := limits.Percent * b.Guarded // held containers, times 100

@@ -27,8 +27,8 @@ func (s *State) forgetServed(now time.Time) {
 
 // turns decides which namespace is next while all share a limit: the namespace with the fewest restarts in the last
 // minute. If several have as few, which is common, since most numbers are small, the one whose last grant is oldest is
-// next; then the one with the oldest request. So no namespace uses up a limit for the others, and a single one may use
-// all of it.
+// next; then the one with the oldest request. So no namespace uses up the limit of the others, and a namespace that
+// waits alone may use all of it.
 type turns struct {
 	waiting []*waiting // a heap
 	granted map[string]int

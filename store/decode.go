@@ -301,7 +301,7 @@ func (d *decoder) inFile(field string) string {
 	return d.root + field
 }
 
-// unread returns the fields that already have an Error, or that another field with an Error stands for.
+// unread returns the fields that already have an Error, and those that may only be missing because of a misspelled one.
 func (d *decoder) unread() []string {
 	paths := slices.Clone(d.replaced)
 	for _, p := range d.problems {

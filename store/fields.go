@@ -153,8 +153,8 @@ func (d *decoder) mapping(n *yaml.Node, path string) []pair {
 	return pairs(n)
 }
 
-// decode decodes a value of that path into the variable that into points to. To report all problems, it checks again
-// what the library rejects, and each number that has a limit.
+// decode decodes a value of that path into the variable that into points to. To report all problems, it checks
+// values again that the library rejects, and each number that has a limit.
 func (d *decoder) decode(n *yaml.Node, path string, into any) {
 	unknown, err := json.UnmarshalStrict(toJSON(n), into)
 	if err == nil && len(unknown) == 0 && !d.unusual {

@@ -59,7 +59,7 @@ func (c ServiceMetrics) Collect(to chan<- prometheus.Metric) {
 	})
 	others := map[string]endpointCount{} // by mesh
 	for i, s := range all {
-		// A service that is named like the label of the others is counted with them, since two series must not be the
+		// A service whose name is otherServices is counted with the other services, since two series must not be the
 		// same.
 		if i >= maxMeasured || s.service == otherServices {
 			sum := others[s.mesh]

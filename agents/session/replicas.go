@@ -146,7 +146,7 @@ func (s *Sessions) Heard(id mesh.ID) {
 }
 
 // WakeAwaiting wakes the sessions whose agents wait until other proxies have a change of their endpoints. It is called
-// when a replica stops answering, since they do not wait for that one.
+// when a replica stops answering, since they do not wait for that replica.
 func (s *Sessions) WakeAwaiting() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

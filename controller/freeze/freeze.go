@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Mode says what verdicts do.
+// Mode is the effect of verdicts.
 type Mode string
 
 // Modes.

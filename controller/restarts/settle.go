@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// settle writes the status of each grant that lags behind the leader's state, whether a write failed or an earlier
+// settle writes the status of each grant that lags behind the leader's state, because a write failed or an earlier
 // leader did not write it.
 //
 // An open grant of an earlier leader gets the current epoch, since an agent that has seen a later epoch would reject

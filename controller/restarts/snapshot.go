@@ -56,7 +56,7 @@ func (r *Restarts) snapshot() (*snapshot, error) {
 	return s, nil
 }
 
-// waits reports whether restarts of the pod's workload with its template have not helped.
+// waits reports whether the pod's workload gets no more grants, because restarts with the pod's template did not help.
 func (s *snapshot) waits(p namedPod) bool { return s.state.Waits(p.workload, p.Template) }
 
 // failing returns the failure of a container with its start, nil if its last check has not failed.

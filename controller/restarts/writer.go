@@ -135,8 +135,8 @@ func (w *writer) waits(id writeID) bool {
 // busy reports whether a write with that ID waits or is in flight.
 func (w *writer) busy(id writeID) bool { return w.waits(id) || w.flies(id) }
 
-// flies reports whether a write with that ID is in flight, or its result has not been taken yet: until then the caller
-// does not know whether it must write again.
+// flies reports whether a write with that ID is in flight, or takeResults has not returned its result yet: until then
+// the caller does not know whether it must write again.
 func (w *writer) flies(id writeID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

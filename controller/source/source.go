@@ -98,7 +98,7 @@ type Source struct {
 	index  index
 	passed map[watch.Key][]mesh.Key // by Service: its Services of the mesh
 	proxy  map[watch.Key]mesh.Key   // by pod: its Dataplane
-	held   map[watch.Key]serving    // by Service: which of its pods serve on
+	held   map[watch.Key]serving    // by Service: its pods that keep serving
 	drains map[watch.Key]*mesh.Drain
 	// drained has the last calls of Options.Drained, by pod.
 	drained map[watch.Key]drained

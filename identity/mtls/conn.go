@@ -112,7 +112,7 @@ func (g *guardedConn) settle(p place, pace *rate.Limiter, cleanup func()) {
 	g.pace, g.place, g.cleanup, g.settled = pace, p, cleanup, time.Now()
 	closed := g.closed
 	g.mu.Unlock()
-	if closed { // it has already lost its place
+	if closed { // during the handshake, when Close had no place to free
 		g.leave()
 	}
 }

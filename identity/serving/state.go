@@ -138,7 +138,7 @@ func (c *Certificate) newCA() (*ca.CA, error) {
 	return ca.New(&x509.Certificate{Subject: ca.Subject("Sonde control plane CA")}, c.o.Now(), caValidity)
 }
 
-// signingFirst returns the CAs with the one that signs first: the first releases read only that one.
+// signingFirst returns all CAs, starting with the signing CA: the first releases read only the first one.
 func (s *state) signingFirst() []*ca.CA {
 	others := slices.DeleteFunc(slices.Clone(s.CAs), func(c *ca.CA) bool { return c == s.Signing })
 	return append([]*ca.CA{s.Signing}, others...)
