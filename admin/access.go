@@ -8,15 +8,15 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// Access authorizes callers with another token than the admin token.
+// Access authorizes callers that have another token than the admin token.
 type Access interface {
 	// Authorize returns the caller that the token identifies, if the caller has the right. The error is a gRPC status
 	// without the token: UNAUTHENTICATED for an invalid token, PERMISSION_DENIED with the caller and the missing right,
-	// UNAVAILABLE if the check is not possible now, RESOURCE_EXHAUSTED if the source of the call must wait.
+	// UNAVAILABLE if the check is not possible now, RESOURCE_EXHAUSTED if clients at the caller's address must wait.
 	Authorize(ctx context.Context, token string, need adminv1.Right) (caller string, err error)
 }
 
-// byAdminToken names the caller with the admin token in logs.
+// byAdminToken is the name in logs of a caller with the admin token.
 const byAdminToken = "admin token"
 
 // calledStream is a stream with the context of its caller.

@@ -17,7 +17,7 @@ type Rotations interface {
 	GetServingRotation(context.Context, *adminv1.GetServingRotationRequest) (*adminv1.Rotation, error)
 }
 
-// Strict answers which traffic meshes would reject in mode STRICT. *strict.Answers implements it.
+// Strict answers calls about the traffic that meshes would reject in mode STRICT. *strict.Answers implements it.
 type Strict interface {
 	CheckStrict(context.Context, *adminv1.CheckStrictRequest) (*adminv1.CheckStrictResponse, error)
 }

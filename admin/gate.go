@@ -18,9 +18,9 @@ import (
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
-// gate rejects calls without the admin token, unless access accepts the token. The log limits rejections by address.
-// Wrong tokens never block the right one: guessing is hopeless, and a script with an old token would lock out all
-// clients at its address.
+// gate rejects calls without the admin token, unless access accepts their token. It limits the logs of rejections by
+// address, but not the calls: guessing the token is hopeless, and a script with an old token would lock out all clients
+// at its address.
 type gate struct {
 	token  [sha256.Size]byte
 	access Access // may be nil
@@ -59,7 +59,7 @@ func (g *gate) check(ctx context.Context, method string) (name string, err error
 	if subtle.ConstantTimeCompare(sent[:], g.token[:]) == 1 {
 		return byAdminToken, nil
 	}
-	if g.access != nil && strings.Count(token, ".") == 2 { // as in a JWT
+	if g.access != nil && strings.Count(token, ".") == 2 { // as a JWT has
 		return g.authorize(ctx, token, method)
 	}
 	g.log.WarnContext(ctx, "admin token refused", "peer", caller.Address(ctx), "method", method)

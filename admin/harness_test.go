@@ -39,7 +39,7 @@ const (
 	other    = "10.0.0.3"
 )
 
-// fakes has the stages that Options joins.
+// fakes replaces the stages that Options connects.
 type fakes struct {
 	Options
 	roots *x509.CertPool
@@ -89,8 +89,8 @@ func newFakes(t *testing.T) *fakes {
 	return f
 }
 
-// newTokenFakes has a pod, web-2, and a Dataplane without a workload, alone-1. Its signer refuses tokens that are valid
-// for less than a second.
+// newTokenFakes has a pod, web-2, and a Dataplane without a workload, alone-1. Its signer rejects a validity of less
+// than a second.
 func newTokenFakes(t *testing.T) *fakes {
 	t.Helper()
 	f := newFakes(t)

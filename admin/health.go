@@ -40,7 +40,7 @@ func healthCheck(r *health.Result) *adminv1.HealthCheck {
 	return c
 }
 
-// healthStatus returns the status for a current or earlier result of r's check.
+// healthStatus returns the status for the current or an earlier result of r's check.
 func healthStatus(r *health.Result, err error) (adminv1.HealthCheck_Status, string) {
 	switch {
 	case err == nil:

@@ -18,8 +18,8 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Options connect the admin API with the stages that it shows. The functions must be safe for concurrent use, and must
-// not keep their results.
+// Options connect the admin API with the stages whose state it shows. The functions must be safe for concurrent use,
+// and must not keep or change their results.
 type Options struct {
 	// TLS has the serving certificate. It is cloned. Required.
 	TLS *tls.Config
@@ -30,8 +30,8 @@ type Options struct {
 	// Access authorizes other tokens. Default: only the admin token is valid.
 	Access Access
 
-	// Packages that answer most calls. Lists, Rotations and Strict are required. By default, calls of Restarts and Freeze
-	// fail, since only Kubernetes has restarts and zones.
+	// Packages that answer most calls. Lists, Rotations and Strict are required. Without Restarts and Freeze, their
+	// calls fail, as on a control plane without Kubernetes.
 	Lists     *lists.Answers
 	Rotations Rotations
 	Strict    Strict
@@ -54,8 +54,8 @@ type Options struct {
 	// the proxy was not drained. Errors are gRPC statuses. Required.
 	Drain func(ctx context.Context, p *meshview.Proxy, reason *string) (before string, err error)
 
-	// Token signs a dataplane token with that validity, and returns when it expires. The mesh must be in the view. Errors
-	// are mistakes of the caller. Required.
+	// Token signs a dataplane token with that validity, and returns when the token expires. The mesh must be in the
+	// view. Errors are mistakes of the caller. Required.
 	Token func(s identity.Subject, validity time.Duration) (signed string, expires time.Time, err error)
 	// Health has the checks for GetHealth. Required.
 	Health Health

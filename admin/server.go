@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
-// MaxConnections is the maximum of connections: at the limit, connections without a valid token are closed.
+// MaxConnections is the maximum of concurrent connections: at the limit, connections without a valid token are closed.
 const MaxConnections = 512
 
 // Limits of the server.
@@ -28,7 +28,7 @@ const (
 	handshakeTimeout  = 5 * time.Second
 	// maxIdle is how long a connection without a call stays open, since it counts against MaxConnections.
 	maxIdle = time.Minute
-	// endTimeout bounds the calls in progress when the server stops.
+	// endTimeout bounds the calls that are in progress when the server stops.
 	endTimeout = 5 * time.Second
 )
 

@@ -44,7 +44,7 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
 			f := newFakes(t)
-			// The API has no stream yet. A future one must not be open to unauthenticated callers.
+			// The API has no stream yet. If one is added, it must not be open to unauthenticated callers.
 			n := serve(t, f.Options, func(s *Server) { healthv1.RegisterHealthServer(s.grpc, health.NewServer()) })
 			conn := dial(t, n, f.roots)
 			api, watcher := adminv1.NewAdminServiceClient(conn), healthv1.NewHealthClient(conn)
@@ -77,7 +77,7 @@ func (refusing) Authorize(context.Context, string, adminv1.Right) (string, error
 	return "", status.Error(codes.PermissionDenied, "no right")
 }
 
-// Callers that are rejected all the time do not fill the log, and do not affect a caller with the right token.
+// Callers that are rejected continuously do not fill the log, and do not delay a caller with the right token.
 func TestRefusedCallersAreLimitedInTheLog(t *testing.T) {
 	for message, token := range map[string]string{"admin token refused": "wrong", "admin call refused": "a.b.c"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestPlainTextIsRefused(t *testing.T) {
 		}
 		begun := time.Now()
 		answer, err := io.ReadAll(conn)
-		if took := time.Since(begun); err != nil || took > 0 || len(answer) > 0 && answer[0] != 0x15 { // a TLS alert is the only valid answer
+		if took := time.Since(begun); err != nil || took > 0 || len(answer) > 0 && answer[0] != 0x15 { // a TLS alert
 			t.Errorf("answer %q, %v after %s: want the connection closed at once", answer, err, took)
 		}
 	})
@@ -145,9 +145,9 @@ func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.Close() //nolint:errcheck,gocritic // all stay open until the end
+			defer c.Close() //nolint:errcheck,gocritic // all must stay open until the end
 		}
-		ctx, cancel := context.WithTimeout(withToken(t.Context(), testToken), handshakeTimeout/2) // the others stay open for longer
+		ctx, cancel := context.WithTimeout(withToken(t.Context(), testToken), handshakeTimeout/2) // held ones live longer
 		defer cancel()
 		if _, err := adminv1.NewAdminServiceClient(dial(t, n, f.roots)).GetHealth(ctx, &adminv1.GetHealthRequest{}); err != nil {
 			t.Error(err)

@@ -28,7 +28,7 @@ type service struct {
 	o Options
 }
 
-// unimplemented is embedded one level deeper, so that the methods of the other embedded types win.
+// unimplemented is embedded one level deeper, so that the methods of the other embedded types take precedence.
 type unimplemented struct {
 	adminv1.UnimplementedAdminServiceServer
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// agent replaces sonde-dp. It only stores what it receives when the test calls obey.
+// agent replaces sonde-dp. It only stores the messages that it receives; obey follows one.
 type agent struct {
 	h     *harness
 	name  string
@@ -38,8 +38,8 @@ type agent struct {
 	leaf      *x509.Certificate
 	bundle    *agentv1.Bundle
 	bootstrap string
-	// trusted are the CAs with which it verifies the control plane, PEM: the initial ones, or with the feature
-	// "serving-ca" the last ones that it received.
+	// trusted are the CAs with which the agent verifies the control plane, in PEM: the initial CAs or, with the feature
+	// "serving-ca", the CAs that it received last.
 	trusted   []byte
 	servingCA *agentv1.Bundle
 
@@ -215,7 +215,7 @@ func (a *agent) leave() {
 	}
 	a.cancel()
 	_ = a.conn.Close()
-	for range a.inbox { // until its reader is done
+	for range a.inbox { // until the goroutine that reads the stream ends
 	}
 	a.conn = nil
 	synctest.Wait()

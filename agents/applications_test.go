@@ -80,7 +80,7 @@ func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
 		b := h.agent("web-2")
 		b.envoy.Accepted = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:8080")}
 		b.mustJoin()
-		// is needs no clock, which does not advance while a session waits to write.
+		// is must not wait, since the clock does not advance while a session waits to write.
 		is := func(name string, health meshview.Health, reason meshview.Reason) {
 			for e := endpointOf(<-views, "web", name); e == nil || e.Health != health || e.Reason != reason; e = endpointOf(<-views, "web", name) {
 			}
@@ -129,7 +129,8 @@ func TestBrokenRecordIsForgotten(t *testing.T) {
 	})
 }
 
-// TestRecordsOfProxiesThatAreGone removes a Dataplane: its state stays while its certificate is valid.
+// TestRecordsOfProxiesThatAreGone removes a Dataplane: the stored state of its applications stays while its certificate
+// is valid.
 func TestRecordsOfProxiesThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _ := joinedWithProbe(t, nil)
@@ -146,8 +147,8 @@ func TestRecordsOfProxiesThatAreGone(t *testing.T) {
 	})
 }
 
-// TestInboundThatDidNotServe adds a probe in the same change that makes the inbound ready: it waits for its first
-// report, as a new inbound does.
+// TestInboundThatDidNotServe adds a probe in the same change that declares the inbound ready: the inbound waits for its
+// first report, as a new inbound does.
 func TestInboundThatDidNotServe(t *testing.T) {
 	for name, change := range map[string]func(*mesh.Inbound){
 		"ignored":            func(in *mesh.Inbound) { in.State = mesh.InboundIgnored },

@@ -41,12 +41,12 @@ func TestDrainState(t *testing.T) {
 		a.wantDrainState(&agentv1.DrainState{Node: "node a goes"})
 		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"})
 		a.wantDrainState(&agentv1.DrainState{Node: "node a goes", ServesOn: "there is no other"})
-		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"}) // unchanged, so nothing is sent
+		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"}) // unchanged, so no message is sent
 		put(&mesh.Drain{Terminating: true, Administrator: "pod is drained"})
 		a.wantDrainState(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
 
 		a.leave()
-		a.connect(false) // another replica may have sent another state
+		a.connect(false) // another replica may have sent another state to the agent
 		a.wantDrainState(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
 		put(nil)
 		a.wantDrainState(&agentv1.DrainState{})
@@ -90,7 +90,7 @@ func TestAdministratorDrains(t *testing.T) {
 	})
 }
 
-// TestRecordOfADrainIsBad starts with records as a disk failure may leave them: the proxy is drained, and its agent
+// TestRecordOfADrainIsBad starts with records as a disk failure may leave them: the proxy stays drained, and its agent
 // gets the DrainState.
 func TestRecordOfADrainIsBad(t *testing.T) {
 	tests := map[string]struct{ record, text string }{

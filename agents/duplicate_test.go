@@ -81,8 +81,8 @@ func TestWhoGetsTheSession(t *testing.T) {
 	}
 }
 
-// TestRefusalGoesWithTheSession rejects a second agent, which exits, and then kills the first one: only the loss of
-// the first one is shown.
+// TestRefusalGoesWithTheSession rejects a second agent, which then exits. When the first agent is killed, the control
+// plane shows only its loss, and no longer the rejection.
 func TestRefusalGoesWithTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, first := joined(t, nil)
@@ -125,7 +125,7 @@ func TestRefusedAgentGetsTheSession(t *testing.T) {
 		first.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
 		wantStatus(t, second.ending(), codes.AlreadyExists, "duplicate")
 		second.leave()
-		third := *first // the second one again, while the first one drains
+		third := *first // the second process again, while the first one drains
 		third.hello("b", false)
 		if third.receive().GetWelcome() == nil {
 			t.Fatal("it gets no Welcome")

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// wantEndpoints waits until the agent receives Endpoints that are ready for want "", otherwise with the reason want.
+// wantEndpoints waits until the agent receives Endpoints with the reason want, or ready ones for want "".
 func (a *agent) wantEndpoints(want string) {
 	a.h.t.Helper()
 	for {
@@ -36,7 +36,7 @@ func TestEndpointsUntilTheyAreReady(t *testing.T) {
 		a.reportApplications(web)
 		a.wantEndpoints("")
 
-		// Endpoints that the Dataplane declares not ready do not count.
+		// Endpoints that the Dataplane declares not ready are ignored.
 		h.put(withProbe(func(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].Health = &mesh.Health{Ready: new(bool)} }))
 		h.becomes("web", meshview.NotReady, meshview.DeclaredNotReady)
 		a.heard()

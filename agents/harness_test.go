@@ -47,9 +47,9 @@ type harness struct {
 	bend    func(*agents.Options)
 	// apply is called with each change of the view before it becomes current. Default: no call.
 	apply func(meshview.Change)
-	// pods says that the source knows the proxies, as on Kubernetes: nothing is recorded.
+	// pods says that the source lists the proxies, as on Kubernetes, so that no proxy is recorded.
 	pods bool
-	// age is the maximum age of connections, grace the time for calls after that. Default: no maximum.
+	// age is the maximum age of connections, grace how long calls may continue after that. Default: no maximum.
 	age, grace time.Duration
 	// ahead is how far the control plane's clock is ahead of the bubble's.
 	ahead atomic.Int64
@@ -261,7 +261,7 @@ func (h *harness) token(s identity.Subject, validity time.Duration) string {
 	return token
 }
 
-// metric returns the sum of a metric's values, of those with the label value if it is not empty.
+// metric returns the sum of a metric's values. If label is not empty, only series with this label value count.
 func (h *harness) metric(name, label string) float64 {
 	h.t.Helper()
 	families, err := h.registry.Gather()

@@ -81,7 +81,7 @@ func (h *podHarness) pod(token string) *agent {
 	return a
 }
 
-// A deleted db-0 cannot continue as its successor.
+// A deleted pod db-0 cannot continue as its successor.
 func TestDeletedPodIsNotItsSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPodHarness(t, podTokens{"1": db0("1"), "2": db0("2")})
@@ -126,8 +126,8 @@ func TestDeletedPodIsNotItsSuccessor(t *testing.T) {
 	})
 }
 
-// TestWhatReplicasAreToldOfAPod checks that reports about a pod do not apply to its successor, and that Envoy's
-// listeners are kept until its agent connects.
+// TestWhatReplicasAreToldOfAPod checks that reports about a pod do not apply to its successor, and that reported
+// listeners of Envoy are kept until its agent connects.
 func TestWhatReplicasAreToldOfAPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "default/db-0.shop"
@@ -153,7 +153,8 @@ func TestWhatReplicasAreToldOfAPod(t *testing.T) {
 	})
 }
 
-// TestWorkloadIsNoPod checks that a workload's certificate is invalid for a pod of the same name, and vice versa.
+// TestWorkloadIsNoPod checks that a workload's certificate is invalid for a pod of the same name, and a pod's
+// certificate for the workload.
 func TestWorkloadIsNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		workload := identity.Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/workload/db"}
@@ -214,7 +215,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		wantStatus(t, h.pod("later").join(), codes.FailedPrecondition, "pod shop/db-0")
 		wantStatus(t, h.pod("down").join(), codes.Unavailable, "timeout")
 		wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1")
-		wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1") // passed to Refused once
+		wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1") // passed to Refused only once
 		other := h.pod("1")
 		other.name = "db-1.shop"
 		wantStatus(t, other.join(), codes.PermissionDenied, `for dataplane "db-0.shop"`)

@@ -223,7 +223,7 @@ func TestJoinsAreLimited(t *testing.T) {
 	})
 }
 
-// TestBadTokensCostGoodOnesNothing has many agents at one address, one of them without a valid token.
+// TestBadTokensCostGoodOnesNothing has many agents at one address, one of them without a valid token: the others join.
 func TestBadTokensCostGoodOnesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil)
@@ -239,7 +239,7 @@ func TestBadTokensCostGoodOnesNothing(t *testing.T) {
 	})
 }
 
-// slowTokens checks a token when the test releases it.
+// slowTokens checks a token only when the test releases it.
 type slowTokens struct {
 	join.Authenticator
 	asked, answer chan struct{}

@@ -103,14 +103,14 @@ func heldFor(container string, failing time.Duration) *agentv1.HeldLiveness {
 	return &agentv1.HeldLiveness{Container: container, Failing: durationpb.New(failing), Reason: "connection refused"}
 }
 
-// failing is the known state of a container whose probe fails.
+// failing is the reported state of a container whose probe fails.
 type failing struct {
 	container, reason, grant string
 	told                     bool
 	since                    time.Time
 }
 
-// known waits until these containers of db-0 are held.
+// known waits until the control plane has these containers of db-0 as held.
 func (h *podHarness) known(want ...failing) {
 	h.t.Helper()
 	h.until("PodLiveness() (-want +got)", func() error {
@@ -274,7 +274,7 @@ func TestLongLiveness(t *testing.T) {
 }
 
 // TestLivenessIsHeardOnceASecond checks that reports of an agent that changes them constantly are processed once per
-// second, including the last one.
+// second, and that the last report is processed.
 func TestLivenessIsHeardOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, r, a := guardedPod(t)
@@ -295,7 +295,7 @@ func TestLivenessIsHeardOnceASecond(t *testing.T) {
 			t.Errorf("Held was called %d times in %s for 41 messages, want one at once and one a second", told, took)
 		}
 		a.holds(heldFor("end", time.Minute))
-		if err := a.stream.CloseSend(); err != nil { // before it is processed
+		if err := a.stream.CloseSend(); err != nil { // before the control plane processes the report
 			t.Fatal(err)
 		}
 		h.eventually("the last word is heard", heard("end"))

@@ -42,8 +42,8 @@ func joinedCaller(t *testing.T, d *mesh.Dataplane) (*harness, *agent) {
 	return h, a
 }
 
-// TestOutboundsFollowWhatEnvoyAccepts has another program use the address of an outbound: the agent learns of it, and
-// its endpoint stays.
+// TestOutboundsFollowWhatEnvoyAccepts has another program listen at the address of an outbound: the agent is informed,
+// and its endpoint stays.
 func TestOutboundsFollowWhatEnvoyAccepts(t *testing.T) {
 	const id = "default/web-1"
 	at := netip.MustParseAddrPort("127.0.0.1:10001")
@@ -66,8 +66,8 @@ func TestOutboundsFollowWhatEnvoyAccepts(t *testing.T) {
 	})
 }
 
-// TestOutboundsAfterARestart restarts the control plane while Envoy is disconnected. Its listeners are unknown then,
-// unless it never had any.
+// TestOutboundsAfterARestart restarts the control plane while Envoy is disconnected. Then Envoy's listeners are
+// unknown, unless it never had any.
 func TestOutboundsAfterARestart(t *testing.T) {
 	at := netip.MustParseAddrPort("127.0.0.1:10001")
 	for name, tc := range map[string]struct {

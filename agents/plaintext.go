@@ -16,8 +16,8 @@ func (s *Server) Plaintext(meshName string) (proxies map[mesh.ID]observed.ProxyP
 	return s.observed.PlaintextOf(meshName)
 }
 
-// RefreshPlaintext requests current counts from the agents of these meshes, at all replicas, for a later call of
-// Plaintext. It returns the proxies that answered.
+// RefreshPlaintext asks the agents of these meshes, at all replicas, for their current counts, which later calls of
+// Plaintext return. It returns the proxies that answered.
 func (s *Server) RefreshPlaintext(ctx context.Context, meshes []string) map[mesh.ID]bool {
 	var elsewhere []*peerv1.Proxy
 	var asking sync.WaitGroup

@@ -44,7 +44,7 @@ func (q *asking) end(t *testing.T) error {
 	return wait.Receive(t, "the end of the query", q.done)
 }
 
-// limited returns a context that is short enough for an answer.
+// limited returns a context whose deadline is short enough for the method Answer.
 func limited(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -86,7 +86,7 @@ func TestQuery(t *testing.T) {
 		h := newHarness(t, nil)
 		h.fill("web-1")
 		a := h.joined("web-1")
-		for range 2 { // the second is independent of the first
+		for range 2 { // the second query does not depend on the first
 			q := h.query(t.Context(), "web-1")
 			err := a.answer(limited(t), &agentv1.AnswerPart{Query: a.nextQuery(), Data: []byte("a: 1\n")}, &agentv1.AnswerPart{Data: []byte("b: 2\n")})
 			if err != nil {
@@ -133,7 +133,7 @@ func TestQueryFails(t *testing.T) {
 				ctx, cancel := context.WithCancel(limited)
 				defer cancel()
 				conn := a.dial()
-				defer conn.Close() //nolint:errcheck // it is broken off
+				defer conn.Close() //nolint:errcheck // the test has broken the connection
 				stream, err := agentv1.NewAgentServiceClient(conn).Answer(ctx)
 				if err != nil {
 					return err

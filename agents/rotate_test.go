@@ -94,7 +94,7 @@ func (h *harness) waitsFor(step adminv1.Rotation_Step, names ...string) {
 	})
 }
 
-// trust checks that each agent accepts the leaves of the others, and that the control plane accepts all.
+// trust checks that each agent accepts the leaves of the other agents, and that the control plane accepts all leaves.
 func (h *harness) trust(all ...*agent) {
 	h.t.Helper()
 	for _, from := range all {
@@ -229,7 +229,7 @@ func TestForcedRotationPassesOverSilentProxies(t *testing.T) {
 		all[1].obey()
 		h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
 
-		h.again(all[:2]...) // the order to force survives
+		h.again(all[:2]...) // the forced rotation survives the restart
 		h.obey(all[:2]...)
 		h.trust(all[:2]...)
 		// After the restart, web-3 has not had time to reconnect.
@@ -238,7 +238,7 @@ func TestForcedRotationPassesOverSilentProxies(t *testing.T) {
 		h.obey(all[:2]...)
 		h.waitsFor(adminv1.Rotation_IDLE)
 
-		wantStatus(t, all[2].renew(), codes.Unavailable, "") // in the handshake
+		wantStatus(t, all[2].renew(), codes.Unavailable, "") // rejected in the handshake
 		if err := all[2].join(); err != nil {
 			t.Fatalf("the skipped proxy joins again: %v", err)
 		}

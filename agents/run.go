@@ -100,8 +100,8 @@ func (s *Server) Followed(meshName string) {
 }
 
 // Publishing records that a change of the health of these proxies' inbounds is on its way to other proxies. Until taken
-// is called, the agents are told that other proxies lack the change. The view with the change may become current only
-// after Publishing has returned.
+// is called, it tells the agents that other proxies lack the change. Call Publishing before the view with the change
+// becomes current.
 func (s *Server) Publishing(proxies []mesh.ID) (taken func()) {
 	done := s.sessions.Publishing(proxies)
 	return func() {

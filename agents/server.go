@@ -40,7 +40,7 @@ type Options struct {
 	// Storage keeps which proxies drain. Default: in memory only, which is enough if another source, such as Kubernetes,
 	// decides which endpoints get traffic.
 	Storage facts.Storage
-	// Frozen returns why the silence of proxies must have no effect, "" if it may have. Default: it may.
+	// Frozen returns the reason to ignore that proxies are disconnected, "" without one. Default: always "".
 	Frozen func() string
 	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
@@ -82,7 +82,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// Loop is the watchdog of Run. Default: none.
 	Loop *heartbeat.Loop
-	// Now is the clock for silence, and for displayed times. Default time.Now.
+	// Now is the clock for how long proxies are disconnected, and for displayed times. Default time.Now.
 	Now func() time.Time
 
 	joins    join.Limits

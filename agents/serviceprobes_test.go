@@ -221,8 +221,8 @@ func TestAgentThatHasDrainedStartsAgain(t *testing.T) {
 	})
 }
 
-// TestReportBeforeTheFirstView has reports come while the restarted control plane has no Dataplanes: the agent is asked
-// to repeat them.
+// TestReportBeforeTheFirstView has reports arrive while the restarted control plane has no Dataplanes yet: it asks the
+// agent to repeat them.
 func TestReportBeforeTheFirstView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joinedWithProbe(t, nil)
@@ -252,7 +252,8 @@ func TestReportBeforeTheFirstView(t *testing.T) {
 	})
 }
 
-// TestProbeOfAnInboundThatServes adds a probe, as to all replicas of a service at once, and an inbound.
+// TestProbeOfAnInboundThatServes adds a probe to an inbound that serves, as a change of all replicas of a service does,
+// and adds an inbound.
 func TestProbeOfAnInboundThatServes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)

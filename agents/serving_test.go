@@ -27,8 +27,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// following returns an agent that follows the rotation of the serving CA, with a session in which it has stored the
-// received CAs.
+// following returns an agent with the feature "serving-ca", and with a session in which it has stored the received CAs.
 func (h *harness) following(name string) *agent {
 	h.t.Helper()
 	a := h.agent(name)
@@ -150,7 +149,8 @@ func TestServingCARotation(t *testing.T) {
 	}
 }
 
-// TestAgentAwayButForOneStep has an agent that received both CAs, and reconnects after the rotation.
+// TestAgentAwayButForOneStep has an agent that received both CAs, was then disconnected, and reconnects after the
+// rotation.
 func TestAgentAwayButForOneStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, all := followers(t)
@@ -196,7 +196,7 @@ func TestAgentThatMissesAll(t *testing.T) {
 			if w := got.GetWaiting()[0]; !w.GetSilent() || w.GetOutdated() || w.GetCertificateExpires().AsTime().IsZero() {
 				t.Errorf("waiting = %v, want silent, with the end of its certificate", w)
 			}
-			if tc.ahead > time.Hour { // the others live on
+			if tc.ahead > time.Hour { // the certificates of the others are still valid
 				h.ahead.Store(int64(23 * time.Hour))
 				h.reachable(all[:2]...)
 				all[0].report()
@@ -246,7 +246,8 @@ func TestMissedProxyIsRemoved(t *testing.T) {
 	})
 }
 
-// TestOutdatedAgentIsWaitedFor has an agent of an earlier release, which is served as before.
+// TestOutdatedAgentIsWaitedFor has an agent of an earlier release: the rotation waits for it, and the agent is served
+// as before.
 func TestOutdatedAgentIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil)
@@ -266,7 +267,7 @@ func TestOutdatedAgentIsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestServingCARotationWaitsForOthers has another replica, or an API server, that lags in each step.
+// TestServingCARotationWaitsForOthers has another replica, or an API server, that completes each step late.
 func TestServingCARotationWaitsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var loaded atomic.Pointer[ca.Step] // the last step that the other replica has loaded
@@ -302,7 +303,7 @@ func TestServingCARotationWaitsForOthers(t *testing.T) {
 	})
 }
 
-// TestServingCARotationGoesOnAfterAFullDisk has a disk on which the copies have no space when a step begins.
+// TestServingCARotationGoesOnAfterAFullDisk has a disk without space for the copies when a step begins.
 func TestServingCARotationGoesOnAfterAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var full atomic.Bool
@@ -339,7 +340,7 @@ func TestServingCARotationGoesOnAfterAFullDisk(t *testing.T) {
 			t.Errorf("others = %q, paused %v, want only paused", got.GetOthers(), got.GetPaused())
 		}
 		full.Store(true)
-		// fails only if the next step begins before the answer
+		// This fails only if the next step begins before the answer.
 		_, err = h.server.Rotations().RotateServingCA(t.Context(), &adminv1.RotateServingCARequest{Proceed: true})
 		if err != nil && !strings.Contains(err.Error(), "disk full") {
 			t.Fatal(err)
@@ -350,7 +351,7 @@ func TestServingCARotationGoesOnAfterAFullDisk(t *testing.T) {
 	})
 }
 
-// TestAgentAheadIsToldNothing reports newer CAs than this replica knows.
+// TestAgentAheadIsToldNothing has an agent report newer CAs than this replica has.
 func TestAgentAheadIsToldNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, nil)
@@ -366,8 +367,8 @@ func TestAgentAheadIsToldNothing(t *testing.T) {
 	})
 }
 
-// TestBootstrapSaysWhatTheAgentDoes joins as an agent of an earlier release, as one that writes the file of CAs, and as
-// one that accepts records.
+// TestBootstrapSaysWhatTheAgentDoes joins as an agent of an earlier release, as an agent that writes the file of CAs,
+// and as an agent that accepts records of plaintext.
 func TestBootstrapSaysWhatTheAgentDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, func(o *agents.Options) {
@@ -395,7 +396,7 @@ func TestBootstrapSaysWhatTheAgentDoes(t *testing.T) {
 	})
 }
 
-// TestServingCARotationOfPods checks that after a restart, without reports, the rotation waits for each agent in the
+// TestServingCARotationOfPods checks that after a restart, before any report, the rotation waits for each agent in the
 // view.
 func TestServingCARotationOfPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

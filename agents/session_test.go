@@ -119,7 +119,7 @@ func TestRefusedCalls(t *testing.T) {
 	})
 }
 
-// TestEnvoyThatDoesNotRun checks that a stopped Envoy is shown while the session lasts that reported it.
+// TestEnvoyThatDoesNotRun checks that a stopped Envoy is shown as long as the session lasts that reported it.
 func TestEnvoyThatDoesNotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
@@ -254,7 +254,7 @@ func TestSessionsAreLimited(t *testing.T) {
 		b.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{}}})
 		wantStatus(t, b.ending(), codes.ResourceExhausted, "sessions are open")
 		c := *a
-		c.connect(false) // this replaces its own session, so it needs no additional place
+		c.connect(false) // the new session replaces its own session, so it does not count twice
 	})
 }
 

@@ -30,7 +30,7 @@ func TestFrozenRotationSkipsNone(t *testing.T) {
 		all[0].obey()
 		all[1].obey()
 		h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
-		time.Sleep(time.Minute) // rechecks
+		time.Sleep(time.Minute) // recheck runs meanwhile
 		h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
 		why.Store(new(""))
 		h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
@@ -51,7 +51,7 @@ func TestFrozenForgetsNone(t *testing.T) {
 		}
 		h.delete("web-3")
 		h.ahead.Store(int64(25 * time.Hour)) // its certificate has expired
-		time.Sleep(time.Minute)              // rechecks
+		time.Sleep(time.Minute)              // recheck runs meanwhile
 		if _, joined := h.server.LastSeen("default/web-3"); !joined {
 			t.Error("its record is removed")
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// extended gives a message a field of a later version.
+// extended adds a field of a later version to a message.
 func extended[M proto.Message](m M) M {
 	m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
 	return m

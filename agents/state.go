@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// States returns the state of the agent of each proxy that has a Dataplane, has a session or waits to join.
+// States returns the state of the agent of each proxy that has a Dataplane or a session, or waits to join.
 func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
 	waiting := s.waiting()
 	all := map[mesh.ID]*adminv1.AgentState{}

@@ -32,8 +32,8 @@ func TestEndpointIsReadyOnceItsProxyHasJoined(t *testing.T) {
 	})
 }
 
-// TestExpiredCertificate has the clock jump, as on a machine that slept, so that certificates expire without a message:
-// each answer shows it until the agents have new ones.
+// TestExpiredCertificate has the clock jump, as on a machine that slept, so that certificates expire without any
+// message: each answer shows that they are expired until the agents have new ones.
 func TestExpiredCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)

@@ -15,7 +15,7 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// probeFails is a report of a readiness probe that failed first a while ago.
+// probeFails is a report that a readiness probe began to fail that long ago.
 func probeFails(reason string, ago time.Duration) *agentv1.Verdicts {
 	return &agentv1.Verdicts{Probes: []*agentv1.ProbeVerdicts{
 		{Container: "app", Probe: "readiness", Total: 3, Reason: reason, Changes: []*agentv1.VerdictChange{
@@ -62,7 +62,7 @@ func TestVerdictsOfProbes(t *testing.T) {
 			t.Errorf("other replicas are told %v", told)
 		}
 
-		// What an earlier session reported may be wrong by now.
+		// The verdicts of an earlier session may be wrong by now.
 		a.leave()
 		is("the agent is disconnected")
 		a.connect(false)
@@ -84,7 +84,7 @@ func TestVerdictsOfProbes(t *testing.T) {
 	})
 }
 
-// Reports of an agent that changes them constantly are processed once per second, including the last one.
+// Reports of an agent that changes them constantly are processed once per second, and the last report is processed.
 func TestVerdictsAreTakenOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPodHarness(t, podTokens{"1": db0("1")})

@@ -26,7 +26,7 @@ func TestWorkloadChanges(t *testing.T) {
 		a.wantInbounds(`the certificate is for workload "web", the Dataplane has workload "api"`)
 		wantStatus(t, a.renew(), codes.PermissionDenied, "join again")
 		wantStatus(t, a.join(), codes.PermissionDenied, "sondectl generate dataplane-token")
-		a.report() // as after a reconnect: nothing new is due
+		a.report() // as after a reconnect: no renewal is due
 		if lines := h.log.Lines("level=WARN", "certificateWorkload=web", "workload=api", "proxy=web-1"); len(lines) != 1 {
 			t.Errorf("%d warnings, want one: %s", len(lines), lines)
 		}

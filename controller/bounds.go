@@ -16,12 +16,12 @@ import (
 const (
 	// boundsEvery is the interval of events about objects beyond the bounds.
 	boundsEvery = time.Minute
-	// maxTold is the number of objects of one kind and namespace that get an event: one namespace must not use up the
-	// events of all namespaces.
+	// maxTold is the number of objects of one kind and namespace that get an event, so that one namespace does not use
+	// up the events of all.
 	maxTold = 10
 )
 
-// tellBounds records events about objects with parts that have no effect, until ctx ends, and then returns nil.
+// tellBounds records events about objects with parts that have no effect, until ctx ends. Then it returns nil.
 func (c *Controller) tellBounds(ctx context.Context) error {
 	for {
 		for _, e := range boundsEvents(append(c.Cluster.Problems(), objectsBeyond(c.Objects.Problems())...)) {

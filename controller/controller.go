@@ -60,14 +60,14 @@ type Options struct {
 	Config *rest.Config
 	// Namespace of the control plane, and the name of this replica, such as its pod's. Required.
 	Namespace, Replica string
-	// Secrets keep the verdict of Freeze, and the epoch of an earlier release. Required.
+	// Secrets keep the verdict of Freeze, and have the epoch of an earlier release. Required.
 	Secrets freeze.Secrets
 	// Builder receives the objects. Required.
 	Builder Builder
 	// Recorded is passed on to objects.Options. Required.
 	Recorded func() map[string]*mesh.Mesh
 	// WebhookConfiguration is the name of the webhook configurations that get the webhook's CA; "" for none. CA returns
-	// the CA, and CAChanged receives when it has changed; nil for never.
+	// the CA, and CAChanged receives when it has changed. A nil CAChanged means that it never changes.
 	WebhookConfiguration string
 	CA                   func() []byte
 	CAChanged            <-chan struct{}
@@ -89,7 +89,7 @@ type Options struct {
 	Streams func() []mesh.ID
 	// GuardedLiveness are the initial settings of Restarts. They must be valid.
 	GuardedLiveness restartbudget.Settings
-	// LivenessHold is the initial way to hold failures. Default mesh.HoldErrored.
+	// LivenessHold is how failures are held until the first Configure. Default mesh.HoldErrored.
 	LivenessHold mesh.LivenessHold
 	// Drains decides which proxies should get no new traffic.
 	Drains source.Drains
@@ -99,7 +99,7 @@ type Options struct {
 	// no pod should have one.
 	WhyNotInjected  func(*corev1.Pod) uninjected.Absence
 	InjectionLabels []string
-	// Memory is the memory limit of this process in bytes, of which each namespace has a share. Default 512 MiB.
+	// Memory is the memory limit of this process in bytes. Each namespace may use a share of it. Default 512 MiB.
 	Memory uint64
 	// Registerer for metrics. Default none.
 	Registerer prometheus.Registerer
@@ -109,7 +109,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Loops of a Controller. Derive makes the objects of the mesh; the others run on the leader only.
+// Loops of a Controller. Derive watches the loop that makes the objects of the mesh; the others watch loops that run on
+// the leader only.
 type Loops struct {
 	Derive, Status, Warnings, CatchUp, WebhookCA, PublishedCA, Restarts, RestartWrites, Freeze *heartbeat.Loop
 }
@@ -205,7 +206,7 @@ func (c *Controller) Leads() bool { return c.leads.Load() }
 // Missing returns which kinds have not been read yet, and why; nil once all have been read.
 func (c *Controller) Missing() error { return errors.Join(c.Cluster.Missing(), c.Objects.Missing()) }
 
-// Lost returns since when the watch of some kind has been disconnected, zero if none is.
+// Lost returns since when the watch of any kind has been disconnected, zero if all are connected.
 func (c *Controller) Lost() watch.Loss { return watch.First(c.Cluster.Lost(), c.Objects.Lost()) }
 
 // Run runs until ctx ends, and then returns nil.
@@ -219,8 +220,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// drainHeld records an event about pods that serve on although they should drain. All replicas find the same pods, and
-// only the leader records the event.
+// drainHeld records an event about pods that keep serving although they should drain. All replicas find the same pods,
+// but only the leader records the event.
 func (c *Controller) drainHeld(service watch.Key, uid types.UID, pods []string) {
 	if !c.leads.Load() {
 		return
@@ -228,12 +229,12 @@ func (c *Controller) drainHeld(service watch.Key, uid types.UID, pods []string) 
 	c.Events.Record(events.Event{
 		Kind: "Service", APIVersion: "v1", Namespace: service.Namespace, Name: service.Name, UID: uid,
 		Reason: "DrainHeld", Action: "Drain",
-		Note: fmt.Sprintf("load balancers would have had fewer than %d proxies of this Service (--min-serving), so these pods serve on although they should drain: %s",
+		Note: fmt.Sprintf("load balancers would have had fewer than %d proxies of this Service (--min-serving), so these pods keep serving although they should drain: %s",
 			c.o.Drains.MinServing, strings.Join(pods, ", ")),
 	})
 }
 
-// drained records an event about a pod that gets no new traffic. Only the leader does, as in drainHeld.
+// drained records an event about a pod that gets no new traffic. Only the leader records it, as in drainHeld.
 func (c *Controller) drained(pod watch.Key, uid types.UID, why string) {
 	if !c.leads.Load() {
 		return
@@ -245,7 +246,7 @@ func (c *Controller) drained(pod watch.Key, uid types.UID, why string) {
 	})
 }
 
-// lead sets leads until ctx ends. First it repeats the reports that came while this replica did not lead, since no
+// lead sets leads until ctx ends. First it repeats the reports that arrived while this replica did not lead, since no
 // leader may have recorded them.
 func (c *Controller) lead(ctx context.Context) error {
 	c.leads.Store(true)

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Agents has the agents of all proxies, at any replica. *agents.Server implements it.
+// Agents knows the agents of all proxies, at any replica. *agents.Server implements it.
 type Agents interface {
 	restarts.Agents
 	// Connected reports whether the agent of a proxy has a session.

@@ -41,7 +41,7 @@ func (c *cluster) whyNotInjected(p *corev1.Pod) uninjected.Absence {
 // readTimeout bounds reads for the webhook. It is shorter than the webhook's timeoutSeconds.
 const readTimeout = time.Second
 
-// readAnew calls read, which reads from the API server for the webhook.
+// readAnew calls read, which reads from the API server for the webhook, within the rate limit of such reads.
 func readAnew[T any](ctx context.Context, c *cluster, read func(context.Context) (T, error)) (T, error) {
 	if !c.anew.Allow() {
 		var none T
@@ -55,8 +55,8 @@ func readAnew[T any](ctx context.Context, c *cluster, read func(context.Context)
 // errNotRead means that the cluster has not been read yet.
 var errNotRead = errors.New("the control plane has not read the cluster yet")
 
-// namespace returns a namespace. It reads a namespace anew that is unknown or may have changed: after an outage the API
-// server may call the webhook before the watches are open again. If that fails, it uses the last state.
+// namespace returns a namespace. It reads the namespace again if it is unknown or may have changed: after an outage,
+// the API server may call the webhook before the watches are open again. If that fails, it uses the last state.
 func (c *cluster) namespace(ctx context.Context, name string) (webhook.Namespace, error) {
 	n := c.controller.Cluster.Namespace(name)
 	if n == nil || c.controller.Cluster.Lost().Err != nil {
@@ -71,7 +71,7 @@ func (c *cluster) namespace(ctx context.Context, name string) (webhook.Namespace
 	return webhook.Namespace{Name: name, Labels: n.Labels, Annotations: n.Annotations}, nil
 }
 
-// meshes returns the names of all meshes, read anew if the wanted one is unknown.
+// meshes returns the names of all meshes. It reads them again if the wanted one is unknown.
 func (c *cluster) meshes(ctx context.Context, wanted string) ([]string, error) {
 	names, known := c.controller.Objects.Meshes()
 	if !known {

@@ -55,11 +55,11 @@ type ControlPlane struct {
 	admin    *admin.Server
 
 	listeners listeners
-	joined    chan struct{}         // closed when the stages above exist
-	waiting   atomic.Pointer[error] // why they do not exist, nil if unknown
+	joined    chan struct{}         // closed when join has created the stages
+	waiting   atomic.Pointer[error] // why join has not created the stages, nil if unknown
 	draining  chan struct{}         // closed when Run begins to end
 
-	clockWrong atomic.Bool // it has been logged
+	clockWrong atomic.Bool // the wrong clock has been logged
 }
 
 // New returns a control plane. With a directory of files it claims the state directory until Run returns, so the caller
@@ -201,7 +201,7 @@ func (cp *ControlPlane) observeListeners(node string, s xds.ListenerStatus) {
 	needed := cp.pipeline.Builder.View().Dataplane(node).OutboundListeners()
 	for _, n := range s.Refused {
 		if n.Outbound && !slices.Contains(needed, n.Address) {
-			continue // its IP family is not used by the proxy
+			continue // the proxy does not use its IP family
 		}
 		if _, known := before[n.Address]; !known {
 			cp.connection.events.ListenerRefused(node, n.Name, n.Reason)
@@ -248,7 +248,7 @@ func (cp *ControlPlane) Reconfigure(ctx context.Context, l Live) error {
 	}
 }
 
-// serve runs every stage until ctx ends or one of them fails. Health is served for longer than all others, so that
+// serve runs all stages until ctx ends or one of them fails. It serves health longer than everything else, so that
 // callers learn of the end.
 func (cp *ControlPlane) serve(ctx context.Context) error {
 	group, stages := errgroup.WithContext(context.WithoutCancel(ctx))
@@ -298,7 +298,7 @@ func (cp *ControlPlane) serveStages(ctx context.Context) error {
 		return cp.run(ctx)
 	}
 	if ctx.Err() != nil {
-		err = nil // the reason for the error
+		err = nil // err only tells why serving ended
 	}
 	return errors.Join(err, cp.listeners.closeUnserved())
 }

@@ -15,15 +15,16 @@ import (
 	"github.com/sonde-mesh/sonde/pipeline"
 )
 
-// Limits of a loop's turn. A restart costs every proxy its stream, so they are far beyond the time that a large mesh or
-// a slow disk needs: a slow loop is not dead. A restart does not fix an API server either: without one, a new mesh
-// takes up to half a minute, and loops that send several requests between two beats have longer limits.
+// Limits of one round of a loop. A restart costs every proxy its stream, so the limits are far beyond the time that a
+// large mesh or a slow disk needs: a slow loop is not a dead one. Nor does a restart help while the API server is slow:
+// without one, a new mesh takes up to half a minute, so loops that send several requests between two beats have longer
+// limits.
 const (
 	defaultLoopLimit = time.Minute
-	requestsLimit    = 5 // times as long
+	requestsLimit    = 5 // factor for loops that send requests
 )
 
-// How long results are cached for checks that call a server, or compute.
+// How long results are cached, for checks that call a server or compute.
 const (
 	keepDraining = 100 * time.Millisecond // load balancers must notice the end at once
 	keepXDS      = 5 * time.Second
@@ -32,10 +33,10 @@ const (
 	keepClock    = 10 * time.Second
 )
 
-// askTimeout bounds a check's wait for a server.
+// askTimeout bounds how long a check waits for a server.
 const askTimeout = 3 * time.Second
 
-// healthPath is the path of /readyz in old manifests.
+// healthPath is the path in old manifests that now means /readyz.
 const healthPath = "/healthz"
 
 // loops watch the stages of all control planes.
@@ -43,12 +44,12 @@ type loops struct {
 	view, agents, authority, servingCA *heartbeat.Loop
 }
 
-// loop adds a loop to livez that does not call a server.
+// loop adds a loop that calls no server to livez.
 func (cp *ControlPlane) loop(name string) *heartbeat.Loop {
 	return cp.checks.Loop(name, cp.o.loopLimit)
 }
 
-// requestingLoop adds a loop to livez that calls the API server.
+// requestingLoop adds a loop that calls the API server to livez.
 func (cp *ControlPlane) requestingLoop(name string) *heartbeat.Loop {
 	return cp.checks.Loop(name, requestsLimit*cp.o.loopLimit)
 }
@@ -69,7 +70,7 @@ func (cp *ControlPlane) starting() error {
 	return errStarting
 }
 
-// ready adds a check to readyz that needs the stages.
+// ready adds a check to readyz that passes only once the stages exist.
 func (cp *ControlPlane) ready(c health.Check) {
 	run := c.Run
 	c.Run = func(ctx context.Context) error {
@@ -124,7 +125,7 @@ func (cp *ControlPlane) addChecks() {
 	}, cp.staleness))
 }
 
-// staleness returns the seconds since the store was last read.
+// staleness returns the seconds since the source of objects was last connected or readable, 0 while it is.
 func (cp *ControlPlane) staleness() float64 {
 	since := cp.started
 	switch err := cp.starting(); {

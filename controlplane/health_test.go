@@ -93,16 +93,17 @@ func (r *running) want(path string, code int, text string) {
 	}
 }
 
-// brokenPipe is a log that takes no message with a certain text while broken, as a pipe whose reader has stopped.
+// brokenPipe is a log that blocks on messages with a certain text while it is broken, like a pipe whose reader has
+// stopped.
 type brokenPipe struct {
 	slog.Handler
 	text   string
 	broken atomic.Bool
-	mended chan struct{} // closed then
+	mended chan struct{} // closed when the pipe is repaired
 	hangs  atomic.Int32
 
 	kept   sync.Mutex
-	stacks []string // of the fan-out when it is stuck
+	stacks []string // stacks that were logged while the fan-out was stuck
 }
 
 func (*brokenPipe) Enabled(context.Context, slog.Level) bool { return true }
@@ -140,10 +141,10 @@ func writeMesh(t *testing.T, o *Options, text string) {
 	}
 }
 
-// The fan-out waits for a lock that is never released: livez fails, names it, and the log says once where it stands.
+// The fan-out waits for a lock that is never released: livez fails and names it, and the log shows once where it waits.
 func TestDeadlockOfTheFanOut(t *testing.T) {
 	tests := map[string]struct {
-		limit time.Duration // of a turn of the fan-out
+		limit time.Duration // limit of one round of the fan-out
 		dead  bool
 	}{
 		"deadlock":  {time.Second, true},
@@ -180,7 +181,7 @@ func TestDeadlockOfTheFanOut(t *testing.T) {
 	}
 }
 
-// A folder that cannot be read makes the control plane neither dead nor unready: it serves what it has read.
+// If the directory cannot be read, the control plane is neither dead nor unready: it serves what it has read.
 func TestUnreadableStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := local(t)
@@ -230,7 +231,7 @@ mtls:
 		r.want("/readyz", http.StatusServiceUnavailable, `[-]ca failed: the CA of mesh "short" has expired at `)
 		r.want("/readyz?exclude=ca", http.StatusOK, "ok")
 		r.want("/livez", http.StatusOK, "ok")
-		ahead.Store(int64(11 * 365 * 24 * time.Hour)) // the CA of the control plane itself
+		ahead.Store(int64(11 * 365 * 24 * time.Hour)) // the control plane's own CA has expired, too
 		await(t, "agents that refuse the control plane", func() bool {
 			_, body := r.get("/readyz")
 			return strings.Contains(body, "[-]xds failed: connect as an agent: ")
@@ -242,8 +243,8 @@ mtls:
 // strictMesh is the Mesh default in mode STRICT.
 const strictMesh = "type: Mesh\nname: default\nmtls: {enabledBackend: ca, backends: [{name: ca, type: builtin, mode: STRICT}]}\n"
 
-// A clock that was set back makes certificates of the control plane invalid for it alone: it serves on, and says so
-// until the clock is right.
+// A clock that was set back makes certificates of the control plane invalid, but only by this clock: the control plane
+// keeps serving, and reports that until the clock is right.
 func TestClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Int64
@@ -283,7 +284,7 @@ func TestPortBlockedForOneFamily(t *testing.T) {
 			return []net.Addr{&net.IPNet{IP: net.IPv4(10, 0, 0, 1)}, &net.IPNet{IP: net.ParseIP("fd00::1")}, &net.IPNet{IP: net.IPv6loopback}}, nil
 		}
 		r := startPlane(t, o)
-		r.client.Transport = &http.Transport{DialContext: n.DialFrom("127.0.0.1"), DisableKeepAlives: true} // a local caller gets reasons, and its link is not cut
+		r.client.Transport = &http.Transport{DialContext: n.DialFrom("127.0.0.1"), DisableKeepAlives: true} // a local caller
 		for host, address := range map[string]string{"127.0.0.1": "127.0.0.1:", "::1": "[::1]:"} {
 			n.SetCut("10.0.0.1", host, true)
 			time.Sleep(keepXDS)
@@ -295,7 +296,7 @@ func TestPortBlockedForOneFamily(t *testing.T) {
 	})
 }
 
-// A control plane that is to end says so at once, and serves on for a while.
+// A control plane that is about to end is unready at once, and keeps serving for a while.
 func TestDraining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := local(t)
@@ -322,14 +323,14 @@ func TestDraining(t *testing.T) {
 // scanned is how long the health pages may take to show a change in the directory of files.
 const scanned = 12 * time.Second
 
-// storeRead waits until the store is read, without which a control plane is ready, too.
+// storeRead waits until the store is read. A control plane is ready before that, too.
 func (r *running) storeRead() {
 	r.t.Helper()
 	time.Sleep(scanned)
 	r.want("/readyz?verbose", http.StatusOK, "\n[+]store ok\n")
 }
 
-// runs returns how often a check of readyz has been run and has passed.
+// runs returns how often a check of readyz has run and passed.
 func (r *running) runs(name string) int {
 	r.t.Helper()
 	_, metrics := r.get("/metrics")
@@ -341,7 +342,7 @@ func (r *running) runs(name string) int {
 	return runs
 }
 
-// A thousand questions cost one run of each check per age of its result.
+// A thousand requests run each check only once while its result is cached.
 func TestManyProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPlane(t, local(t))
@@ -373,8 +374,8 @@ func TestManyProbes(t *testing.T) {
 	})
 }
 
-// A CA whose file is removed is still used, and the next start would make another one: a warning says so until the file
-// is back.
+// A CA whose file is removed is still used, but the next start would create another one. A warning says so until the
+// file is restored.
 func TestRemovedCA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := local(t)

@@ -41,12 +41,12 @@ import (
 const injectingWebhooks = ".inject." + mesh.Group
 
 // Requests per second to the API server; bursts may be twice as large. Requests for agents and for callers of the admin
-// API have limits of their own, since clients cause them, and neither must delay the other.
+// API have limits of their own: clients cause them, and neither must delay the other.
 const (
 	requestsPerSecond = 50
 	reviewsPerSecond  = 200
 	accessPerSecond   = 80
-	// Admission reads unknown names again. Any client of the webhook may name objects that do not exist.
+	// Reads of names that the webhook does not know: any of its clients may name objects that do not exist.
 	anewPerSecond = 20
 )
 
@@ -57,7 +57,7 @@ type cluster struct {
 	client     kubernetes.Interface
 	controller *controller.Controller
 	loops      controller.Loops
-	// webhookFiles watches the files of the webhook's certificate.
+	// webhookFiles watches the loop that rereads the files of the webhook's certificate.
 	webhookFiles *heartbeat.Loop
 	webhook      webhookconfig.Check
 	anew         *rate.Limiter // limits the webhook's reads
@@ -107,7 +107,7 @@ func (c *cluster) secrets() *secrets.Store {
 	return secrets.New(c.client.CoreV1().Secrets(c.cp.o.Kubernetes.Namespace))
 }
 
-func (*cluster) emptied() bool { return false } // without a Mesh, its pods are not served
+func (*cluster) emptied() bool { return false } // if there is no Mesh, its pods are not served
 
 func (c *cluster) missing() error { return c.controller.Missing() }
 
@@ -270,7 +270,7 @@ func (c *cluster) reconfigure(l Live) {
 }
 
 // tokens authenticates agents: in pods by service-account tokens, elsewhere by tokens of the control plane. The latter
-// have no service account and no UID, so they are never valid for a pod.
+// contain no service account and no UID, so they are never valid for a pod.
 type tokens struct {
 	own  *token.Issuer
 	pods *tokenreview.Authenticator

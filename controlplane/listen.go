@@ -18,7 +18,7 @@ const addressesFile = "addresses.json"
 // listeners of the control plane.
 type listeners struct{ agents, admin, health, webhook, peers net.Listener }
 
-// closeUnserved closes the listeners that only stages serve.
+// closeUnserved closes the listeners that the stages would have served, if there are no stages.
 func (l *listeners) closeUnserved() (err error) {
 	for _, one := range []net.Listener{l.agents, l.admin, l.webhook, l.peers} {
 		if one != nil {

@@ -30,9 +30,9 @@ const DefaultBindAddress = "*"
 // MaxShutdownDelay is shorter than the time that Kubernetes gives a pod to stop.
 const MaxShutdownDelay = 20 * time.Second
 
-// DefaultConnectionAge and its limits. A shorter age would cost more than it helps: each connection is a handshake, and
-// lasts for up to ageGrace longer. With a longer age, streams would stay for more than a day where a restart has put
-// them; the certificates of most proxies expire earlier.
+// DefaultConnectionAge and its limits. A shorter age would cost more than it helps: each connection needs a handshake,
+// and may last for ageGrace longer. With a longer age, streams would stay for more than a day at the replica to which a
+// restart has moved them. The certificates of most proxies expire earlier.
 const (
 	DefaultConnectionAge = 30 * time.Minute
 	MinConnectionAge     = time.Minute
@@ -61,13 +61,13 @@ type Options struct {
 	// BindAddress is the IP address of all listeners, or DefaultBindAddress, the default.
 	BindAddress string
 	// AgentsPort is for agents and ADS, AdminPort for sondectl, HealthPort for health and metrics. 0 means a free port,
-	// which the file addresses.json in StateDir has.
+	// which is then in the file addresses.json in StateDir.
 	AgentsPort, AdminPort, HealthPort uint16
 	// HealthAddress is host:port for health and metrics, if it differs from BindAddress and HealthPort. An empty host or
 	// DefaultBindAddress means all addresses. Default: BindAddress and HealthPort.
 	HealthAddress string
-	// ShutdownDelay is how long the control plane serves after a request to stop, while it is not Ready: clients need a
-	// while to notice. Default 0; at most MaxShutdownDelay.
+	// ShutdownDelay is how long the control plane keeps serving after a request to stop, while it is not Ready: clients
+	// need some time to notice. Default 0; at most MaxShutdownDelay.
 	ShutdownDelay time.Duration
 	// ConnectionAge is the maximum age of a connection of an agent or an Envoy, plus or minus a tenth. Then the client
 	// opens another one, perhaps to another replica. Default DefaultConnectionAge; from MinConnectionAge to
@@ -81,7 +81,7 @@ type Options struct {
 	ProbesMode mesh.ProbesMode
 	// Memory is the memory limit of the process in bytes. It also limits unauthenticated connections. Default 512 MiB.
 	Memory uint64
-	// OpenFiles is the limit of file descriptors of the process, which its ports share. Default: no limit.
+	// OpenFiles is the limit of file descriptors of the process, which all its ports share. Default: no limit.
 	OpenFiles int
 	// Version of the program, for agents.
 	Version string
@@ -92,7 +92,7 @@ type Options struct {
 	// Dial connects to the listener for agents, for readiness. Default: net.Dialer.DialContext.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// loopLimit is the limit of a loop's turn. Default defaultLoopLimit.
+	// loopLimit is the limit of one round of a loop. Default defaultLoopLimit.
 	loopLimit time.Duration
 	// now is the clock of certificates. Default time.Now.
 	now func() time.Time
@@ -129,8 +129,8 @@ type Kubernetes struct {
 	// LivenessHold is the kubelet's answer in place of a held failure of a liveness probe. Default mesh.HoldErrored. It is
 	// the initial value of Live.LivenessHold.
 	LivenessHold mesh.LivenessHold
-	// FreezeMode is what verdicts about unreachable nodes and proxies do. Default freeze.Enforce. It is the initial value
-	// of Live.FreezeMode.
+	// FreezeMode says what verdicts about unreachable nodes and proxies do. Default freeze.Enforce. It is the initial
+	// value of Live.FreezeMode.
 	FreezeMode freeze.Mode
 	// Injection has the options of injection; errors name its fields. The control plane sets its ProbesMode,
 	// ControlPlaneCA and ControlPlaneNamespace.
@@ -139,14 +139,15 @@ type Kubernetes struct {
 
 // Drain decides which proxies should get no new traffic. The zero value is usable.
 type Drain struct {
-	// Taints are keys of taints that announce a node's removal, beside source.DefaultTaints.
+	// Taints are the keys of taints that announce a node's removal, in addition to source.DefaultTaints.
 	Taints []string
-	// Conditions are types of node conditions that announce it, beside source.DefaultConditions.
+	// Conditions are the types of node conditions that announce a node's removal, in addition to
+	// source.DefaultConditions.
 	Conditions []string
-	// MinServing is the minimum number of serving proxies of a Service with a port for load balancers, see source.Drains.
-	// Default 0, no minimum.
+	// MinServing is the minimum number of proxies that keep serving for a Service with a port for load balancers, see
+	// source.Drains. Default 0, no minimum.
 	MinServing int
-	// IgnoreNodes is the initial value of Live.IgnoreNodes.
+	// IgnoreNodes is the initial setting, see Live.IgnoreNodes.
 	IgnoreNodes bool
 }
 
@@ -221,7 +222,7 @@ func (o *Options) Validate() error {
 	if o.StateDir == "" && !o.onKubernetes() {
 		refuse("StateDir", o.StateDir, "must be a directory")
 	}
-	// also with another store, so that mistakes show early
+	// also if Store is not kubernetes, so that mistakes show early
 	errs = append(errs, o.Kubernetes.validate())
 	if _, err := mesh.ParseProbesMode(string(o.ProbesMode)); o.ProbesMode != "" && err != nil {
 		refuse("ProbesMode", string(o.ProbesMode), err.Error())

@@ -23,7 +23,8 @@ type platform interface {
 	means() means
 	// reach waits until the platform's storage is reachable. It returns the error of ctx.
 	reach(ctx context.Context) error
-	// connect creates the parts that feed the existing pipeline. It is called once, before the methods that follow.
+	// connect creates the parts that pass objects to the existing pipeline. It is called once, before the methods that
+	// follow.
 	connect() (connection, error)
 	// peers returns the other replicas, whose names are known after connect, or nil.
 	peers() (*replicas.Peers, error)
@@ -67,7 +68,8 @@ type means struct {
 type connection struct {
 	// tokens authenticates agents.
 	tokens join.Authenticator
-	// access authorizes callers of the admin API without the admin token, nil if that token is always required.
+	// access authorizes callers of the admin API that do not have the admin token, nil if that token is always
+	// required.
 	access admin.Access
 	// tasks run as long as the control plane.
 	tasks []func(context.Context) error
@@ -76,17 +78,19 @@ type connection struct {
 		agents.Restarts
 		admin.Restarts
 	}
-	// frozen returns why silence must have no effect, freeze freezes and thaws zones for sondectl. Both are nil without
-	// zones.
+	// frozen returns the reason to ignore that nodes and proxies are silent, "" without one; freeze freezes and thaws
+	// zones for sondectl. Both are nil without zones.
 	frozen func() string
 	freeze admin.Freeze
-	// events are about pods, nil without Kubernetes: then only the log and sondectl get proxies report the problems.
+	// events are about pods. They are nil without Kubernetes: then only the log and sondectl get proxies report the
+	// problems.
 	events *podevents.Events
 	// podsAt returns which pods had addresses at some time, nil without Kubernetes.
 	podsAt func(ctx context.Context, last map[netip.Addr]time.Time) map[netip.Addr]strict.Pod
 	// podState returns what Kubernetes says of a pod by its Dataplane, nil for an unknown one. It is nil without
 	// Kubernetes.
 	podState func(dataplane string) *adminv1.PodState
-	// servingWaits describe for whom else a rotation of the serving CA waits, see rotation.Options.
+	// servingWaits describe the clients other than proxies for which a rotation of the serving CA waits, see
+	// rotation.Options.
 	servingWaits []func(context.Context, serving.Rotation) []string
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Pauses between requests to an API server that does not answer: first a second, then each time twice as long, up to
+// Pauses between requests to an API server that does not answer: first a second, then twice as long each time, up to
 // longestPause.
 const (
 	firstPause   = time.Second
@@ -22,7 +22,7 @@ const (
 	reachTimeout = 10 * time.Second
 )
 
-// reach waits until the API server answers. The caller handles the answer, such as a forbidden request.
+// reach waits until the API server answers. The caller handles the answer itself, such as a forbidden request.
 func (c *cluster) reach(ctx context.Context) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := c.ask(ctx)

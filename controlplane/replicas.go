@@ -50,7 +50,8 @@ func (c *cluster) peerTasks() []func(context.Context) error {
 	}
 }
 
-// checkPeers adds a check that never makes a replica unready: without the others, it serves its own state.
+// checkPeers adds a check that never makes a replica unready: without the other replicas, it still serves its own
+// state.
 func (c *cluster) checkPeers() {
 	c.cp.ready(health.Check{Name: "peers", Informational: true,
 		Run: func(context.Context) error { return c.cp.peers.Check() }})

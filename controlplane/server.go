@@ -18,18 +18,18 @@ const (
 	streamsPerConnection = 4
 	// maxHeaderBytes of a call, decoded: in HPACK, a few bytes can repeat kilobytes (RFC 7541 §7.3).
 	maxHeaderBytes = 16 << 10
-	// Unread bytes that a client may send; a message that the server waits for may be larger.
+	// Unread bytes that a client may send; a message for which the server waits may be larger.
 	streamWindow     = 64 << 10
 	connectionWindow = 256 << 10
 	// readBuffer of a connection. gRPC's default is 32 KiB.
 	readBuffer = 8 << 10
 	// leastPingInterval is how often clients may ping; Envoy does so every 30 s.
 	leastPingInterval = 10 * time.Second
-	// The server detects a vanished client after the sum of both.
+	// The server notices after the sum of both that a client has vanished.
 	pingInterval = 30 * time.Second
 	pingTimeout  = 10 * time.Second
-	// ageGrace is how long a connection at its maximum age may still be used: an agent reconnects at once, an Envoy's
-	// stream ends with it.
+	// ageGrace is how long a connection that has reached its maximum age may still be used. An agent reconnects at
+	// once, and so does an Envoy when its stream ends with the connection.
 	ageGrace = 10 * time.Second
 	// endTimeout bounds calls when the control plane stops; streams end at once.
 	endTimeout = 2 * time.Second

@@ -16,7 +16,7 @@ import (
 )
 
 // TestSidecarReadinessIsAnswered follows the readiness probe of an injected sidecar through Envoy's configuration to
-// the agent: the port, the path and the agent's endpoint have to be the same, or no injected pod becomes ready.
+// the agent. Port, path and the agent's endpoint must agree, or no injected pod becomes ready.
 func TestSidecarReadinessIsAnswered(t *testing.T) {
 	pod, _, err := webhook.Inject(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}}}, webhook.Options{})
 	if err != nil {

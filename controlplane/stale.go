@@ -14,16 +14,16 @@ import (
 	"github.com/sonde-mesh/sonde/replicas"
 )
 
-// A replica with a hanging watch serves outdated endpoints, and new pods that connect to it never become ready. While
-// another replica has seen more, it is not ready, serves no proxies and does not lead
+// A replica whose watch hangs serves outdated endpoints, and new pods that connect to it never become ready. While
+// another replica has seen newer events, it is not ready, serves no proxies and does not lead
 // (docs/decisions/064-stale-replica.md).
 
 const (
-	// compareInterval is how often a replica compares how far it has read with the other replicas.
+	// compareInterval is how often a replica compares how far it has read with how far the other replicas have.
 	compareInterval = time.Second
 	// latestTimeout bounds the API server's answer with its latest revision.
 	latestTimeout = 2 * time.Second
-	// checkCurrent is the name of the check that prevents new connections.
+	// checkCurrent is the name of the check that fails while this replica is stale, and so keeps new connections away.
 	checkCurrent = "current"
 )
 
@@ -38,7 +38,7 @@ var _ replicas.Revisions = revisions{}
 
 // Read implements replicas.Revisions.
 func (r revisions) Read(ctx context.Context) (newest, seen uint64) {
-	// a check that waits for the API server returns its last result
+	// if a check waits for the API server, use its last result
 	ctx, cancel := context.WithTimeout(ctx, compareInterval/2)
 	defer cancel()
 	read := r.controller.Cluster.PodRevision()
@@ -66,7 +66,7 @@ func (r revisions) Latest(ctx context.Context) (uint64, error) {
 	return latest, nil
 }
 
-// followOthers compares until ctx ends, and then returns nil.
+// followOthers compares this replica with the others until ctx ends, and then returns nil.
 func (c *cluster) followOthers(ctx context.Context) error {
 	for range run.Every(ctx, compareInterval) {
 		changed, err := c.cp.peers.Compare(ctx)

@@ -15,7 +15,7 @@ import (
 type webhookCertificate struct {
 	tls     *tls.Config
 	ca      func() []byte
-	changed <-chan struct{} // receives after the CA has changed; nil for never
+	changed <-chan struct{} // receives after the CA has changed; nil means never
 	tasks   []func(context.Context) error
 }
 
@@ -56,7 +56,7 @@ func (c *cluster) webhookBundles(ctx context.Context) ([][]byte, error) {
 	return webhookconfig.Bundles(ctx, c.client, c.cp.o.Kubernetes.WebhookConfiguration)
 }
 
-// servingWaits describes for whom a rotation of the serving CA waits on Kubernetes: clients must find the CAs, and API
+// servingWaits describes what a rotation of the serving CA waits for on Kubernetes: clients must find the CAs, and API
 // servers must have them, unless another program signs the webhook's certificate or manages its configurations.
 func (c *cluster) servingWaits() []func(context.Context, serving.Rotation) []string {
 	k := c.cp.o.Kubernetes

@@ -15,8 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// Applications are the inbounds whose application cannot take traffic, with the reason. All others count as able. They
-// are stored, since agents only report changes.
+// Applications are the inbounds whose application cannot take traffic, with the reason. The applications of other
+// inbounds count as ready. They are stored, since agents only report changes.
 var Applications = Kind[*peerv1.Applications]{
 	Name:  "applications",
 	Field: func(m *peerv1.Proxy) **peerv1.Applications { return &m.Applications },
@@ -51,7 +51,7 @@ var Applications = Kind[*peerv1.Applications]{
 	},
 }
 
-// Reasons returns texts by address. The addresses were checked when the message came.
+// Reasons returns texts by address. The addresses were checked when the message arrived.
 func Reasons(m map[string]string) map[netip.AddrPort]string {
 	all := make(map[netip.AddrPort]string, len(m))
 	for text, reason := range m {
@@ -80,7 +80,7 @@ func cutReasons(reasons map[string]string) map[string]string {
 	return all
 }
 
-// addressesOf parses addresses. There may be thousands, which rarely differ from before.
+// addressesOf parses addresses. It reuses before if it is equal, since there may be thousands that rarely change.
 func addressesOf(texts []string, before mesh.Addresses) mesh.Addresses {
 	if strings.Join(texts, ",") == string(before) {
 		return before

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/facts"
 )
 
-// TestBounds has another replica say of a proxy what none would, in each field.
+// TestBounds has another replica report an impossible value about a proxy, in each field.
 func TestBounds(t *testing.T) {
 	long, none := strings.Repeat("x", 513), &peerv1.Order{Time: -1}
 	longReason := map[string]string{"10.0.0.1:80": strings.Repeat("x", 1025)}

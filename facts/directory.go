@@ -8,9 +8,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Storage keeps sets of proxies with data. Names are slash-separated paths. Write is atomic, and durable as soon as the
-// disk takes it, for which it does not wait long. List returns the names in a directory, none if it does not exist.
-// *store.Records implements it.
+// Storage keeps sets of proxies with data. Names are slash-separated paths. Write is atomic. It is durable once the
+// data is on disk, for which it waits only for a short time. List returns the names in a directory, none if it does not
+// exist. *store.Records implements it.
 type Storage interface {
 	Read(name string) ([]byte, error)
 	Write(name string, data []byte) error

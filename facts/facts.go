@@ -1,6 +1,6 @@
 // Package facts keeps what agents and Envoys report of each proxy, to any replica of the control plane: a register for
-// each kind. Each fact has the Order of the session or stream that reported it, and the newest wins. Together they make
-// one mesh.Observation.
+// each kind. Each fact has the Order of the session or stream that reported it, and the newest fact is used. Together
+// the facts of a proxy make one mesh.Observation.
 package facts
 
 import (
@@ -21,7 +21,7 @@ var kinds = []interface {
 	check(*Bounds, *peerv1.Proxy)
 }{Session, Applications, Listeners, Liveness, Plaintext, Verdicts}
 
-// Said is what another replica reports of a proxy.
+// Said is what another replica reports about a proxy.
 type Said struct {
 	Replica string
 	Proxy   *peerv1.Proxy // must not be changed
@@ -31,7 +31,7 @@ type Said struct {
 	Lost time.Time
 }
 
-// Superseded reports whether others have a newer fact of each kind in m.
+// Superseded reports whether others has a newer fact for each kind in m.
 func Superseded(m *peerv1.Proxy, others []*peerv1.Proxy) bool {
 	for _, k := range kinds {
 		order := k.order(m)
@@ -50,8 +50,8 @@ type Options struct {
 	Dataplane func(mesh.ID) *mesh.Dataplane
 	// Heard returns what other replicas report of a proxy.
 	Heard func(mesh.ID) []Said
-	// Changed is called to tell other replicas about a proxy, Observe when its Observation changes. They must return at
-	// once, and must not call the Facts.
+	// Changed is called when other replicas must be informed about a proxy, Observe when its Observation has changed.
+	// They must return at once, and must not call the Facts.
 	Changed func(mesh.ID)
 	Observe func(mesh.ID, mesh.Observation)
 	// Storage keeps what agents do not report again. Default: nothing is kept.
@@ -60,7 +60,7 @@ type Options struct {
 	Now     func() time.Time
 }
 
-// Own has the fields of an Observation that no register writes, as this replica knows them.
+// Own has the fields of an Observation that belong to no register, with this replica's values.
 type Own struct {
 	Joined, Draining, Expired bool
 	Path, Administrator       string
@@ -112,7 +112,8 @@ func (f *Facts) Load() error {
 	return errors.Join(errs...)
 }
 
-// Said returns the reports of other replicas on a proxy. If the view has the proxy, other instances of it are left out.
+// Said returns what other replicas report about a proxy. If the view has the proxy, reports about other instances of it
+// are left out.
 func (f *Facts) Said(id mesh.ID) []Said {
 	all := f.o.Heard(id)
 	d := f.o.Dataplane(id)
@@ -152,7 +153,7 @@ func (f *Facts) Heard(id mesh.ID) {
 	}
 }
 
-// remerge passes on a changed Observation. The caller holds mu.
+// remerge merges the facts of a proxy again, and passes on the Observation if it has changed. The caller holds mu.
 func (f *Facts) remerge(id mesh.ID) {
 	own, said := f.own[id], f.Said(id)
 	now := f.known[id]
@@ -223,7 +224,7 @@ func (f *Facts) Told() []mesh.ID {
 	return slices.Collect(maps.Keys(all))
 }
 
-// Drop forgets this replica's own facts of a proxy. After an error a record of them stays.
+// Drop forgets this replica's own facts of a proxy. If it returns an error, a stored record of them remains.
 func (f *Facts) Drop(id mesh.ID) error {
 	var errs []error
 	for _, r := range f.registers {

@@ -8,9 +8,9 @@ import (
 )
 
 // Order tells which replica has the newest fact about a proxy. The zero Order is before all others. It does not rely on
-// clocks: an event after the receipt of another Order is later than it.
+// equal clocks: an event after the receipt of another Order always gets a later Order.
 type Order struct {
-	// Time is in nanoseconds since 1970, Count the sessions that the agent's process has had.
+	// Time is in nanoseconds since 1970, Count is the number of sessions that the agent's process has had.
 	Time, Count int64
 }
 

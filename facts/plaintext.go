@@ -27,7 +27,7 @@ var Plaintext = Kind[*peerv1.Plaintext]{
 	},
 }
 
-// aged returns m as it would be reported now, by later.
+// aged returns m as the agent would report it now, when by has passed.
 func aged(m *agentv1.Plaintext, by time.Duration) *agentv1.Plaintext {
 	ago := func(d *durationpb.Duration) *durationpb.Duration {
 		return durationpb.New(min(d.AsDuration()+by, agentv1.MaxAgo))

@@ -22,22 +22,22 @@ type Message interface {
 
 // Kind describes one kind of fact. Only Name and Field are required. The functions must not change messages.
 type Kind[T Message] struct {
-	// Name of the field in peerv1.Proxy, for errors, and of the directory that keeps it.
+	// Name is the name of the field in peerv1.Proxy, for errors, and of the directory with its records.
 	Name string
 	// Field returns a pointer to the field.
 	Field func(*peerv1.Proxy) *T
-	// Check checks the bounds of all but the order.
+	// Check checks the bounds of all fields except the order.
 	Check func(*Bounds, T)
-	// PerInstance drops what an earlier proxy of the same name has reported.
+	// PerInstance means that facts of an earlier proxy of the same name are dropped.
 	PerInstance bool
-	// Same compares two messages, but not their orders. Default: each message is news.
+	// Same compares two messages, except their orders. Default: two messages always differ.
 	Same func(a, b T) bool
 	// Tell returns the message for other replicas, some time after it was reported. Default: the message itself.
 	Tell func(m T, after time.Duration) T
-	// Observe writes the newest message, nil without one, into the Observation, which has the values before. Default: it
+	// Observe writes the newest message, or nil without one, into o, which has the values from before. Default: it
 	// writes nothing.
 	Observe func(o *mesh.Observation, m T)
-	// Keep stores it. Default: it is in memory only, since agents report it again.
+	// Keep stores the facts. Default: they are in memory only, since agents report them again.
 	Keep *Format[T]
 }
 
@@ -46,11 +46,11 @@ type Format[T Message] struct {
 	// Marshal returns nil if no record is needed. Its argument may be nil.
 	Marshal   func(T) ([]byte, error)
 	Unmarshal func([]byte) (T, error)
-	// Unread logs that a record cannot be read, and the consequence.
+	// Unread logs that a record cannot be read, with the consequence.
 	Unread func(log *slog.Logger, err error)
 }
 
-// Fact is what was reported of a proxy. The zero Fact is unknown.
+// Fact is what was reported about a proxy. The zero Fact is unknown.
 type Fact[T Message] struct {
 	Said T // replaced, never changed
 	// At is when it was reported, by the clock of this process.
@@ -68,7 +68,7 @@ func (f Fact[T]) Known() bool {
 // Order returns the order of the session or stream that reported it.
 func (f Fact[T]) Order() Order { return OrderOf(f.Said.GetOrder()) }
 
-// Newest returns the replica's statement with the newest fact of a kind, and false without one.
+// Newest returns the report of the replica that has the newest fact of a kind, and false if none has one.
 func (k Kind[T]) Newest(all []Said) (newest Said, found bool) {
 	var order Order
 	for _, ok := range all {
@@ -112,11 +112,11 @@ type Register[T Message] struct {
 	changed func(mesh.ID)
 	writing sync.Mutex // held while one record is written
 
-	// Guarded by Facts.mu, which is not held while something is written, since endpoints change under it:
-	// own has what was reported to this replica.
+	// Guarded by Facts.mu, which is not locked during writes, since changes of endpoints need it. own has what was
+	// reported to this replica.
 	own map[mesh.ID]Fact[T]
-	// newest has the newest of all replicas for proxies in the view, if changed is set. Messages that equal nil are left
-	// out.
+	// newest has, if changed is set, the newest fact of any replica for each proxy in the view, unless Kind.Same finds
+	// its message the same as nil.
 	newest map[mesh.ID]Fact[T]
 }
 
@@ -131,8 +131,8 @@ func newRegister[T Message](f *Facts, k Kind[T]) *Register[T] {
 // view. It must return at once. OnChange must be called before all other methods.
 func (r *Register[T]) OnChange(changed func(mesh.ID)) { r.changed = changed }
 
-// Update replaces this replica's own fact of a proxy. change gets that fact and the newest of all replicas, and must
-// not call the Facts. After an error the new fact is in effect, but not stored.
+// Update replaces this replica's own fact of a proxy. change gets this fact and the newest fact of all replicas, and
+// must not call the Facts. If Update returns an error, the new fact is in effect, but not stored.
 func (r *Register[T]) Update(id mesh.ID, change func(own, newest Fact[T]) Fact[T]) error {
 	r.facts.mu.Lock()
 	own := r.own[id]
@@ -151,11 +151,11 @@ func (r *Register[T]) Update(id mesh.ID, change func(own, newest Fact[T]) Fact[T
 	return r.keep(id)
 }
 
-// Say replaces this replica's own fact of a proxy, for a kind that is not stored, and returns the newest of all
-// replicas before. It returns false and changes nothing if the view has another instance of the proxy.
+// Say replaces this replica's own fact of a proxy, for a kind that is not stored. It returns the newest fact of all
+// replicas before the change. If the view has another instance of the proxy, it changes nothing and returns false.
 func (r *Register[T]) Say(id mesh.ID, now Fact[T]) (before Fact[T], taken bool) {
 	_ = r.Update(id, func(own, newest Fact[T]) Fact[T] {
-		before, taken = newest, r.isOf(id, now) // with the lock: a later view calls Heard
+		before, taken = newest, r.isOf(id, now) // under the lock, since a later view calls Heard
 		if !taken {
 			return own
 		}
@@ -191,8 +191,8 @@ func (r *Register[T]) Newest(id mesh.ID) Fact[T] {
 	return r.newestOf(id, r.facts.Said(id))
 }
 
-// All returns the newest facts of all proxies in the view, for a kind with OnChange. Messages that equal nil are left
-// out.
+// All returns the newest facts of all proxies in the view, for a kind with OnChange, except messages that Kind.Same
+// finds the same as nil.
 func (r *Register[T]) All() map[mesh.ID]Fact[T] {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
@@ -293,7 +293,7 @@ func (r *Register[T]) load() error {
 	return err
 }
 
-// keep stores the current fact, which may be newer than the change that calls it.
+// keep stores the current fact, which may be newer than the fact of the change that calls keep.
 func (r *Register[T]) keep(id mesh.ID) error {
 	if r.kind.Keep == nil {
 		return nil

@@ -22,15 +22,15 @@ const (
 	start = 1_000_000
 )
 
-// world is what is around the facts of one replica.
+// world has all that the facts of one replica depend on.
 type world struct {
 	*facts.Facts
-	instance string // of the proxy in the view, if that has it
+	instance string // instance of the proxy in the view, if the view has the proxy
 	inView   bool
 	said     []facts.Said
 	now      time.Time
 	told     int
-	changes  int // of liveness
+	changes  int // number of changes of liveness
 	observed mesh.Observation
 	files    files
 }
@@ -78,7 +78,7 @@ func newWorld(t *testing.T, kept files) *world {
 	return w
 }
 
-// hears has another replica say something of the proxy.
+// hears makes another replica report m about the proxy.
 func (w *world) hears(replica string, m *peerv1.Proxy) {
 	w.said = slices.DeleteFunc(w.said, func(s facts.Said) bool { return s.Replica == replica })
 	if m != nil {
@@ -94,13 +94,13 @@ func livenessOf(n int64, container, reason string) *peerv1.Liveness {
 	return &peerv1.Liveness{Order: order(n), Said: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: container, Reason: reason}}}}
 }
 
-// says has the agent of the instance say here that a container fails.
+// says makes the agent of the instance report here that a container fails.
 func (w *world) says(instance string, n int64, container, reason string) bool {
 	_, taken := w.Liveness.Say(web, facts.Fact[*peerv1.Liveness]{Said: livenessOf(n, container, reason), At: w.now, Instance: instance})
 	return taken
 }
 
-// TestNewestWins has two replicas and this one say something of a proxy, in any order.
+// TestNewestWins has two replicas and this one report about a proxy, in any order.
 func TestNewestWins(t *testing.T) {
 	w := newWorld(t, files{})
 	fails := func(what, want string) {
@@ -131,7 +131,7 @@ func TestNewestWins(t *testing.T) {
 	}
 }
 
-// TestOnlyNewsIsTold counts what other replicas are told, and who follows what all of them know.
+// TestOnlyNewsIsTold counts the messages to other replicas, and the notifications of changes of the newest fact.
 func TestOnlyNewsIsTold(t *testing.T) {
 	w := newWorld(t, files{})
 	check := func(what string, told, changes int) {
@@ -167,7 +167,7 @@ func TestOnlyNewsIsTold(t *testing.T) {
 		t.Error("what its predecessor has said holds for it")
 	}
 
-	// What the text of a reason says is known everywhere, too.
+	// A changed text of a reason is sent to other replicas, too.
 	reason := func(text string) {
 		if err := w.Applications.Update(web, func(facts.Fact[*peerv1.Applications], facts.Fact[*peerv1.Applications]) facts.Fact[*peerv1.Applications] {
 			return facts.Fact[*peerv1.Applications]{Said: &peerv1.Applications{Order: order(1), NotServing: map[string]string{"10.0.0.1:80": text}}}
@@ -181,7 +181,7 @@ func TestOnlyNewsIsTold(t *testing.T) {
 	check("a reason changes once", 5, 3)
 }
 
-// TestTold is what another replica is told, a minute after it was said.
+// TestTold checks the message for another replica, a minute after the report.
 func TestTold(t *testing.T) {
 	w := newWorld(t, files{})
 	w.says("1", 1, "app", "refused")
@@ -219,7 +219,7 @@ func TestKept(t *testing.T) {
 		}
 	}
 	set(map[string]string{"10.0.0.1:80": "refused"})
-	if got := kept["applications/"+web]; got != `{"10.0.0.1:80":"refused"}` { // as earlier releases read it
+	if got := kept["applications/"+web]; got != `{"10.0.0.1:80":"refused"}` { // the format that earlier releases read
 		t.Errorf("kept is %s", got)
 	}
 	w = newWorld(t, kept)
@@ -236,7 +236,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestSuperseded asks whether what a lost replica has said is still needed.
+// TestSuperseded checks whether the report of a lost replica is still needed.
 func TestSuperseded(t *testing.T) {
 	session := func(n int64) *peerv1.Session { return &peerv1.Session{Order: order(n)} }
 	m := &peerv1.Proxy{Session: session(5), Plaintext: &peerv1.Plaintext{Order: order(5)}}

@@ -26,7 +26,7 @@ var Verdicts = Kind[*peerv1.Verdicts]{
 	PerInstance: true,
 	Same:        func(a, b *peerv1.Verdicts) bool { return a.GetSaid().SameAs(b.GetSaid()) },
 	Tell: func(m *peerv1.Verdicts, after time.Duration) *peerv1.Verdicts {
-		whole := func(reason string) string { return reason } // it was shortened when it came
+		whole := func(reason string) string { return reason } // it was shortened when it arrived
 		return &peerv1.Verdicts{Order: m.GetOrder(), Said: m.GetSaid().AsOf(after, whole)}
 	},
 }

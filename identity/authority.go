@@ -24,8 +24,9 @@ var ErrCANotFound = errors.New("CA not found")
 // warnEvery is the interval of warnings about a CA that expires soon.
 const warnEvery = 24 * time.Hour
 
-// meshAuthority is the certificate authority of one mesh: its CAs, and the certificates they have issued. Signing and
-// recording a certificate holds the state, so each step of a rotation sees every certificate issued before.
+// meshAuthority is the certificate authority of one mesh: its CAs, and the certificates they have issued. The state
+// cannot change between signing and recording a certificate, so each step of a rotation knows every certificate issued
+// before.
 type meshAuthority struct {
 	*ca.Shared[*state]
 	mesh     string

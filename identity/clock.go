@@ -8,8 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// CheckClock returns an error about certificates of the control plane that are not valid yet: its clock is slow, or was
-// fast when it created them. Verifiers still accept them, see ca.TimeFor.
+// CheckClock returns an error about certificates of the control plane that are not valid yet: its clock is slow, or a
+// clock was fast when they were created. Verifiers still accept them, see ca.TimeFor.
 func (a *Authority) CheckClock() error {
 	now := a.o.Now()
 	var errs []error
@@ -41,6 +41,6 @@ func NotYetValid(what string, from, now time.Time) error {
 	if !now.Before(from) {
 		return nil
 	}
-	return fmt.Errorf("%s is not valid before %s, in %s: the clock of this control plane is slow, or a clock was fast at its creation",
+	return fmt.Errorf("%s is not valid before %s, in %s: the clock of this control plane is slow, or a clock was fast when it was created",
 		what, from.UTC().Format(time.RFC3339), from.Sub(now).Round(time.Second))
 }

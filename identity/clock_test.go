@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// With a clock that is set back, even before a start, proxies keep their certificates, and CheckClock returns an error
-// until the clock is right.
+// With a clock that was set back, even before the start, proxies keep their certificates, and CheckClock returns an
+// error until the clock is right.
 func TestClockSetBack(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	a := open(t, storage, clock.Now)

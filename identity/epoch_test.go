@@ -91,17 +91,17 @@ func TestEpochOfTheStorage(t *testing.T) {
 	}
 }
 
-// A replica that has missed the last steps does not request an agent's completed steps again.
+// A replica that has missed the last steps does not request an agent to repeat steps that it has completed.
 func TestReplicaLags(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	v := view{"db-0.shop": pod.Instance}
 	a := openWithout(t, storage, clock, &v)
 	first := issueTo(t, a, pod, time.Hour)
-	lagging := openWithout(t, storage, clock, &v) // it does not run, so it misses changes
+	lagging := openWithout(t, storage, clock, &v) // it does not run, so that it misses changes
 	report := func(at *Authority, leaf Peer) {
 		t.Helper()
 		use := InUse{Bundle: bundle(t, a).ID, Epoch: bundle(t, a).Epoch, Serial: leaf.Serial, CA: leaf.CA, NotAfter: leaf.NotAfter}
-		if err := at.Report(first, use); err != nil { // from the connection with its first certificate
+		if err := at.Report(first, use); err != nil { // over the connection with its first certificate
 			t.Fatal(err)
 		}
 	}
@@ -129,19 +129,19 @@ func TestReplicaLags(t *testing.T) {
 	if second.CA == first.CA {
 		t.Fatal("the second leaf is of the first CA")
 	}
-	report(lagging, second) // of a CA unknown to it
+	report(lagging, second) // the leaf is of a CA that lagging does not know
 	due(lagging, false, false)
 	report(a, second)
 	due(a, false, false)
 
-	inStep := openWithout(t, storage, clock, &v) // at the same step, and has issued nothing
+	inStep := openWithout(t, storage, clock, &v) // at the same step, but has issued no certificate
 	report(inStep, second)
 	due(inStep, false, false)
 	report(inStep, first)
 	due(inStep, false, true)
 }
 
-// An agent's report about its leaf cannot delay a rotation longer than the maximum validity.
+// What an agent reports about its leaf cannot delay a rotation longer than the maximum validity.
 func TestReportedEndIsLimited(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	v := view{"db-0.shop": pod.Instance}

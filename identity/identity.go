@@ -29,8 +29,8 @@ type Secrets interface {
 }
 
 // Records stores the certificates of each proxy, without keys. Names are slash-separated paths. Read of a missing name
-// returns an error that wraps fs.ErrNotExist. Write is atomic, and durable once the disk has written it. List returns
-// the names in a directory. *store.Records implements it.
+// returns an error that wraps fs.ErrNotExist. Write is atomic. It is durable once the data is on disk, which may be
+// after Write returns. List returns the names in a directory. *store.Records implements it.
 type Records interface {
 	Read(name string) ([]byte, error)
 	Write(name string, data []byte) error
@@ -44,8 +44,8 @@ type Options struct {
 	Secrets Secrets
 	// Records survive a restart. Without them Proxies is required.
 	Records Records
-	// Proxies returns the dataplanes of a mesh, each name with its instance, and false while they are unknown. It is
-	// for sources that list the proxies, such as Kubernetes: records are then kept in memory only, and a rotation waits
+	// Proxies returns the names of a mesh's Dataplanes with their instances, and false while they are unknown. It is
+	// for sources that list all proxies, such as Kubernetes: then records are kept in memory only, and a rotation waits
 	// for these proxies.
 	Proxies func(meshName string) (proxies iter.Seq2[string, string], known bool)
 	// TrustDomain is the suffix of all trust domains. Default mesh.DefaultTrustDomain. It is part of every certificate: a
@@ -55,7 +55,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer of the metrics. Default: no metrics.
 	Registerer prometheus.Registerer
-	// Followed is called by Run after it has loaded a change by another process to the CA of a mesh. Default: nothing.
+	// Followed is called by Run after Run has loaded a change that another process has made to the CA of a mesh.
+	// Default: no call.
 	Followed func(meshName string)
 	// Loop monitors Run. Default: none.
 	Loop *heartbeat.Loop

@@ -87,7 +87,7 @@ func (a *Authority) Issue(ctx context.Context, r Request) (Certificate, error) {
 	return issued, nil
 }
 
-// sign signs and records a certificate between two steps of the rotation.
+// sign signs and records a certificate. No step of the rotation can begin in between.
 func (m *meshAuthority) sign(r Request, template *x509.Certificate, public any, now time.Time) (Certificate, error) {
 	s, release := m.Hold()
 	defer release()

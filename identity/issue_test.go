@@ -336,7 +336,7 @@ func TestExpiryOfCAsIsMeasured(t *testing.T) {
 			}
 		}
 	}
-	// NotBefore is slightly earlier, for slow clocks.
+	// NotBefore is slightly earlier than the issue, for slow clocks.
 	if expiry, validity := found["expiry_seconds of default"], found["validity_seconds of default"]; expiry != (99*time.Hour).Seconds() ||
 		validity < (100*time.Hour).Seconds() || validity > (111*time.Hour).Seconds() || len(found) != 2 {
 		t.Errorf("metrics of CAs = %v, want 99 hours of 100 for the mesh", found)

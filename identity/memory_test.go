@@ -24,7 +24,7 @@ type view map[string]string
 
 func (v *view) proxies(string) (iter.Seq2[string, string], bool) { return maps.All(*v), *v != nil }
 
-// openWithout opens the storage as a control plane without records.
+// openWithout opens the authority of a control plane that has secrets in storage, but no Options.Records.
 func openWithout(t *testing.T, storage secrettest.Records, clock *clock, v *view) *Authority {
 	t.Helper()
 	return openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies, Now: clock.Now})
@@ -131,7 +131,7 @@ func TestRotationWithoutRecords(t *testing.T) {
 	a.mustAdvance(t, false)
 	clock.Add(24*time.Hour - time.Second)
 	a.mustAdvance(t, false)
-	clock.Add(24*time.Hour + time.Second) // since 48 h are the longest validity now
+	clock.Add(24*time.Hour + time.Second) // the longest validity is 48 h now
 	a.mustAdvance(t, true)
 	if got := a.mustRotation(t).Step; got != ca.StepRenewLeaves {
 		t.Errorf("step = %q, want renew leaves", got)
@@ -145,7 +145,7 @@ func TestRotationWithoutRecords(t *testing.T) {
 	wantWaiting(t, a, map[string]time.Time{"db-0.shop": clock.Now().Add(48 * time.Hour)})
 }
 
-// Another process may have a proxy before this process gets its Dataplane.
+// Another process may know a proxy before this process gets its Dataplane.
 func TestRotationWaitsForWhatOthersKnow(t *testing.T) {
 	clock, storage := newClock(), newMemory()
 	v := view{}
@@ -245,7 +245,7 @@ func share(t *testing.T, storage secrettest.Records) (a, b *Authority) {
 	return a, b
 }
 
-// TestFollowedMayGoOn shows that Followed may immediately begin the next step.
+// TestFollowedMayGoOn shows that Followed may begin the next step itself.
 func TestFollowedMayGoOn(t *testing.T) {
 	storage, v := newMemory(), view{}
 	a := openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies})
@@ -269,7 +269,7 @@ func TestFollowedMayGoOn(t *testing.T) {
 	}
 }
 
-// TestFollowedOfAllThatWasTakenOver makes b load a step of a by other means than following.
+// TestFollowedOfAllThatWasTakenOver makes b load a step of a otherwise than by following.
 func TestFollowedOfAllThatWasTakenOver(t *testing.T) {
 	for name, load := range map[string]func(t *testing.T, a, b *Authority) error{
 		"first opened by the watch": func(*testing.T, *Authority, *Authority) error { return nil },
@@ -345,7 +345,7 @@ func (a *Authority) advanceAll(t *testing.T) {
 	}
 }
 
-// Both perform a complete rotation concurrently: each step happens once, and both end with the same CA.
+// Both processes perform a complete rotation at the same time: each step happens once, and both end with the same CA.
 func TestTwoRotateAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		storage := newMemory()

@@ -30,7 +30,8 @@ func (a *Authority) all() map[string]*meshAuthority {
 	return maps.Clone(a.meshes)
 }
 
-// PathInUse returns the SPIFFE path in a proxy's certificate in use, "" if unknown, and whether the proxy has joined.
+// PathInUse returns the SPIFFE path in the certificate that a proxy uses, "" if it is unknown, and whether the proxy
+// has joined.
 func (a *Authority) PathInUse(proxy mesh.ID) (path string, joined bool) {
 	h, joined := a.history(proxy)
 	return h.path(), joined
@@ -45,8 +46,8 @@ func (a *Authority) Loaded(meshName string) (ca.Progress, error) {
 	return m.Current().Progress(), nil
 }
 
-// CertificateInUse returns the certificate in use by a proxy or, before its first report, the last issued one; false
-// without one.
+// CertificateInUse returns the certificate that a proxy uses or, before its first report, the last one issued to it. It
+// returns false if the proxy has no certificate.
 func (a *Authority) CertificateInUse(proxy mesh.ID) (Peer, bool) {
 	h, joined := a.history(proxy)
 	c, ok := h.latest()
@@ -79,7 +80,7 @@ func (a *Authority) history(proxy mesh.ID) (history, bool) {
 	return m.records.of(dataplane)
 }
 
-// dataplaneLag is how long after a proxy's certificate this process may get its Dataplane.
+// dataplaneLag is how long after a proxy got a certificate this process may still have to wait for its Dataplane.
 const dataplaneLag = time.Minute
 
 // Sweep drops proxies and returns them. It keeps proxies for which keep returns true, new ones for dataplaneLag and,
@@ -108,5 +109,5 @@ func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
 	return forgotten, errors.Join(problems...)
 }
 
-// NoProxies is an Options.Proxies for unknown proxies, so that no rotation proceeds.
+// NoProxies is an Options.Proxies that returns that the proxies are unknown, so that no rotation proceeds.
 func NoProxies(string) (iter.Seq2[string, string], bool) { return nil, false }

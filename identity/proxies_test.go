@@ -104,7 +104,7 @@ func TestBadRecord(t *testing.T) {
 	}
 }
 
-// unreadable are records with an unreadable one, such as a directory at its path.
+// unreadable is a storage with an unreadable record, such as a directory at its path.
 type unreadable struct {
 	Records
 	name string
@@ -195,7 +195,7 @@ func TestSweepKeepsRecords(t *testing.T) {
 	}
 }
 
-// A slow write only delays dependent operations.
+// A slow write only delays operations that depend on it.
 func TestSlowWriteDelaysNobodyElse(t *testing.T) {
 	tests := map[string]struct {
 		file string
@@ -207,7 +207,7 @@ func TestSlowWriteDelaysNobodyElse(t *testing.T) {
 		"the record of another proxy": {"meshes/default/proxies/slow.json", func(a *Authority) error {
 			_, err := a.Issue(t.Context(), Request{Subject: Subject{Mesh: "default", Dataplane: "slow", Path: "/workload/web"}, CSR: newCSR(t, ca.NewKey(), nil)})
 			return err
-		}, false}, // a few proxies share a lock
+		}, false}, // false, since a few proxies share a lock
 		"a step of the rotation": {"meshes/default/ca.json", func(a *Authority) error { return a.StartRotation(t.Context(), "default", 0) }, false},
 	}
 	for name, tc := range tests {

@@ -22,7 +22,7 @@ const maxIssued = 8
 
 const recordSuffix = ".json"
 
-// unknownSerial represents all certificates of a proxy with an invalid record.
+// unknownSerial stands for all certificates of a proxy whose record is invalid.
 const unknownSerial = "unknown"
 
 // history has the certificates of one instance of a proxy. It is immutable.
@@ -44,7 +44,7 @@ type history struct {
 type issuedCertificate struct {
 	Serial   string    `json:"serial"`
 	NotAfter time.Time `json:"notAfter"`
-	// NotBefore is zero in records of earlier releases, and for certificates issued by another process.
+	// NotBefore is zero in records of earlier releases, and for certificates that another process issued.
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	CA        string    `json:"ca"`
 	// Path is Subject.Path, "" in records of early releases.
@@ -70,7 +70,7 @@ func (h history) with(c issuedCertificate, now time.Time) history {
 		return !now.Before(old.NotAfter)
 	})
 	if len(valid) >= maxIssued {
-		// Keep the certificate that the agent has reported as in use.
+		// Keep the certificate that the agent has reported to be in use.
 		i := slices.IndexFunc(valid, func(old issuedCertificate) bool { return old.Serial != h.Serial })
 		valid = slices.Delete(valid, i, i+1)
 	}
@@ -101,7 +101,7 @@ func (h history) inUse() (issuedCertificate, bool) {
 	return h.Issued[i], true
 }
 
-// latest returns the certificate in use or, before a report, the last issued one; false without one.
+// latest returns the certificate in use or, before a report, the last issued one. It returns false without any.
 func (h history) latest() (issuedCertificate, bool) {
 	c, ok := h.inUse()
 	if !ok && len(h.Issued) > 0 {
@@ -117,12 +117,12 @@ func (h history) path() string {
 }
 
 // records has the history of each proxy of a mesh. It is also stored, since a rotation must wait for every proxy with a
-// valid certificate, even a disconnected one. It is only in memory if another source lists the proxies.
+// valid certificate, even a disconnected one. If another source lists the proxies, it is only in memory.
 type records struct {
 	storage   Records // nil means only in memory
 	directory string
-	// Each of files guards the files of some dataplanes, by hash, during a write or a removal, so that the last write has
-	// the last history.
+	// Each mutex in files guards the files of some dataplanes, by hash, during a write or a removal, so that the last
+	// write to a file has the newest history.
 	files [64]sync.Mutex
 	seed  maphash.Seed
 
@@ -196,7 +196,7 @@ func (rs *records) ofInstance(s Subject) history {
 	return history{Instance: s.Instance}
 }
 
-// forgetOthers drops the history of an instance other than s, and returns whether there was one.
+// forgetOthers drops the history of another instance than s, and reports whether there was one.
 func (rs *records) forgetOthers(s Subject) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

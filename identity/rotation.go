@@ -64,7 +64,7 @@ func (a *Authority) AdvanceRotation(
 	}, nil)
 }
 
-// Rotation returns the progress of the rotation of a mesh's CA. The Step is ca.StepNone if none is in progress.
+// Rotation returns the progress of the rotation of a mesh's CA. Step is ca.StepNone if no rotation is in progress.
 func (a *Authority) Rotation(meshName string) (Rotation, error) {
 	m, err := a.mesh(meshName)
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *state) done(h history) bool {
 	return h.Bundle == s.bundle.ID && (s.Step() != ca.StepRenewLeaves || leaf.CA == s.Signing.ID)
 }
 
-// replaces reports whether to renew a proxy's leaf, by its CA and the epoch of the proxy's bundle. It keeps a leaf of a
-// later CA: this process has then missed a step of the rotation.
+// replaces reports whether to renew a proxy's leaf, given the ID of its CA and the epoch of the proxy's bundle. It
+// keeps a leaf of a later CA, since then this process has missed a step of the rotation.
 func (s *state) replaces(id string, epoch int64) bool {
 	index := func(id string) int { return slices.IndexFunc(s.CAs, func(c *ca.CA) bool { return c.ID == id }) }
 	if of := index(id); of >= 0 {
@@ -119,7 +119,7 @@ type Holder struct {
 }
 
 // Holders returns the proxies of a mesh that have or had a certificate, false while the proxies are unknown. It assumes
-// that other processes issued certificates until before.
+// that other processes may have issued certificates until before.
 func (a *Authority) Holders(meshName string, before time.Time) ([]Holder, bool) {
 	m, err := a.mesh(meshName)
 	if err != nil {
@@ -146,9 +146,9 @@ func (rs *records) holders() []Holder {
 	return holdersIn(rs.proxies)
 }
 
-// holdersOf returns all given proxies, and others with a record, since another process may have got a proxy earlier. An
-// earlier process, or one that missed the current step of a rotation, may have issued certificates that are not in
-// memory. So each proxy may have a certificate that expires at unknown.
+// holdersOf returns the given proxies, and others with a record, since another process may have learned of a proxy
+// earlier. An earlier process, or one that missed the current step of a rotation, may have issued certificates that are
+// not in memory. So each proxy may have a certificate, which expires at unknown.
 func (rs *records) holdersOf(proxies iter.Seq2[string, string], unknown time.Time) []Holder {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -177,7 +177,7 @@ func holdersIn(records map[string]history) []Holder {
 // maxReported limits a bundle ID or serial number in a report, in bytes.
 const maxReported = 64
 
-// InUse has the certificates in use by a proxy, as reported by its agent.
+// InUse has the certificates that a proxy uses, as its agent reports them.
 type InUse struct {
 	// Bundle is the ID of the bundle, Epoch its epoch: 0 if not reported.
 	Bundle string
@@ -189,7 +189,7 @@ type InUse struct {
 	ServingCA string
 }
 
-// Report records the certificates in use by a proxy. With Records, they are stored when Report returns.
+// Report records the certificates that a proxy uses. With Options.Records, they are stored when Report returns.
 func (a *Authority) Report(p Peer, use InUse) error {
 	if len(use.Bundle) > maxReported || len(use.Serial) > maxReported || len(use.CA) > maxReported ||
 		len(use.ServingCA) > maxReported {
@@ -217,8 +217,8 @@ func (a *Authority) Report(p Peer, use InUse) error {
 	return m.records.write(p.Dataplane)
 }
 
-// Hear records the certificate of a proxy connected to another process of the control plane, and the proxy's report to
-// that process, nil without a report.
+// Hear records the certificate of a proxy that is connected to another process of the control plane, and what the proxy
+// has reported to that process, nil without a report.
 func (a *Authority) Hear(p Peer, use *InUse) error {
 	if use != nil {
 		return a.Report(p, *use)

@@ -108,7 +108,7 @@ func TestForceNeedsARotation(t *testing.T) {
 	}
 }
 
-// A leaf issued during a rotation is from the CA that signs in that step, or the rotation waits for it.
+// A leaf that is issued during a rotation is signed by the CA of that step, or the rotation waits for its proxy.
 func TestNoLeafSlipsThroughAStep(t *testing.T) {
 	a := open(t, newMemory(), nil)
 	issue(t, a, "default", "web-0", time.Hour)

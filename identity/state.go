@@ -33,9 +33,9 @@ type Bundle struct {
 type state struct {
 	ca.Kept
 	td spiffeid.TrustDomain
-	// longest is the longest validity that a certificate of this mesh may have.
+	// longest is the longest validity of any certificate of this mesh.
 	longest time.Duration
-	// recorded is the Mesh's last spec, nil without mTLS.
+	// recorded is the last spec of the Mesh, nil without mTLS.
 	recorded *mesh.MeshSpec
 
 	// Other representations of the trusted CAs.

@@ -14,8 +14,8 @@ type Subject struct {
 	Mesh, Dataplane string
 	// Path of the SPIFFE ID, as in mesh.Dataplane.SPIFFEPath.
 	Path string
-	// Instance of the proxy, as in mesh.Identity.Instance: a different instance with the same name is another proxy. In
-	// a certificate it is the serial number of the subject.
+	// Instance of the proxy, as in mesh.Identity.Instance: another instance of the same name is another proxy. In a
+	// certificate, it is the serial number of the subject.
 	Instance string
 }
 

@@ -34,7 +34,7 @@ type Peer struct {
 const maxChain = 4
 
 // Verify checks the certificate chain of a client, whose key the handshake has verified. It uses the roots of the mesh
-// in the trust domain, so that a certificate is never valid in another mesh.
+// that the trust domain names, so that a certificate is never valid in another mesh.
 func (a *Authority) Verify(chain []*x509.Certificate) (Peer, error) {
 	if len(chain) == 0 {
 		return Peer{}, errors.New("verify client certificate: none was sent")

@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// next builds the view after before, from the input touched since. It returns false if nothing differs.
+// next builds the view that follows before, from the input that has changed since. It returns false if nothing differs.
 func (s *state) next(before *View) (Change, bool) {
 	meshes := map[string]*Mesh{}
 	if before != nil {
@@ -19,7 +19,7 @@ func (s *state) next(before *View) (Change, bool) {
 	for name := range s.dirty {
 		in, old := s.meshes[name], before.Mesh(name)
 		now := s.buildMesh(name, in, old, &change)
-		// clearing a map that was large costs its old size
+		// new maps, since clearing a map costs as much as its largest size before
 		in.dirtyServices, in.dirtyProxies, in.dirtyMeshServices = map[string]struct{}{}, map[string]struct{}{},
 			map[string]struct{}{}
 		if in.spec == nil && len(in.proxies) == 0 && len(in.services) == 0 && len(in.byName) == 0 {
@@ -51,7 +51,7 @@ func (s *state) next(before *View) (Change, bool) {
 	return change, true
 }
 
-// buildMesh returns old itself if nothing differs, nil if the mesh does not exist.
+// buildMesh returns old itself if nothing differs, and nil if the mesh does not exist.
 func (s *state) buildMesh(name string, in *meshInput, old *Mesh, c *Change) *Mesh {
 	b := &meshBuild{state: s, name: name, in: in, change: c, old: old}
 	switch {
@@ -85,7 +85,7 @@ type meshBuild struct {
 	change *Change
 	old    *Mesh
 	now    Mesh
-	// addressesFlipped means that a service got its first virtual address or lost its last one.
+	// addressesFlipped means that a service got its first virtual address, or lost its last one.
 	addressesFlipped bool
 }
 
@@ -102,7 +102,7 @@ func (b *meshBuild) markAllDirty() {
 	}
 }
 
-// removeMesh takes the mesh out of the view. Its input stays, in case the mesh comes back.
+// removeMesh removes the mesh from the view. Its input stays, in case the mesh is created again.
 func (b *meshBuild) removeMesh() {
 	for name := range b.in.dirtyServices {
 		b.prune(name)
@@ -187,8 +187,8 @@ func (b *meshBuild) buildServices() {
 	}
 }
 
-// diffService returns whether the inputs of the Cluster, the route or the listeners differ, and whether the endpoints
-// do. The first sidecar of a service adds its first identity, so the Cluster has mTLS before an endpoint needs it.
+// diffService reports whether the inputs of the Cluster, the route or the listeners differ, and whether the endpoints
+// do. The first endpoint with a sidecar adds the first identity, so the Cluster has mTLS before an endpoint needs it.
 func diffService(old, now *Service) (cluster, endpoints bool) {
 	if old == nil || now == nil {
 		return old != now, old != now
@@ -203,7 +203,7 @@ func diffService(old, now *Service) (cluster, endpoints bool) {
 		!slices.EqualFunc(old.Endpoints, now.Endpoints, equalForClients)
 }
 
-// equalForClients compares the inputs of assignments.
+// equalForClients compares what the endpoint assignments of clients depend on.
 func equalForClients(a, b Endpoint) bool {
 	a.Reason, a.Proxy, a.Declared = b.Reason, b.Proxy, b.Declared
 	return a == b
@@ -262,7 +262,7 @@ func (b *meshBuild) buildProxy(name string, found *scopes) {
 	b.now.Proxies = b.now.Proxies.With(name, now)
 }
 
-// equalExceptHealth compares the inputs of a proxy's own resources: the health of an inbound only concerns clients.
+// equalExceptHealth compares what a proxy's own resources depend on: the health of an inbound only matters to clients.
 func equalExceptHealth(a, b *mesh.Dataplane) bool {
 	return a == b || reflect.DeepEqual(withoutHealth(a), withoutHealth(b))
 }

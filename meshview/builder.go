@@ -15,22 +15,22 @@ import (
 type Options struct {
 	// TrustDomain is the suffix of every mesh's trust domain. Default mesh.DefaultTrustDomain.
 	TrustDomain string
-	// Sources must all have called Synced before the first Change. Default none. If two sources have the same object, the
-	// source that is listed first wins; sources that are not listed come last, and a mesh that is Recorded loses to every
-	// Mesh.
+	// Sources are the sources that must have called Synced before the first Change. Default none. If two sources have
+	// the same object, the source that is listed first takes precedence; sources that are not listed come last. Any
+	// Mesh takes precedence over a mesh that is Recorded.
 	Sources []string
 	// RequireJoin makes an inbound NotReady until its proxy's Observation says that it has joined. Leave it unset for
 	// views without agents, for instance of files alone.
 	RequireJoin bool
-	// ExplicitMeshes means that a mesh exists only with its Mesh object. Otherwise there is one named default, without
-	// mTLS, while there is no Mesh at all.
+	// ExplicitMeshes means that a mesh exists only with its Mesh object. Otherwise, while there is no Mesh at all, a
+	// mesh named default without mTLS exists.
 	ExplicitMeshes bool
-	// ServicesChecked means that something, such as kubelets, checks the applications of Service objects. Default
-	// false.
+	// ServicesChecked means that another component, such as kubelets, checks the applications of Service objects.
+	// Default false.
 	ServicesChecked bool
-	// Applied is called by Run once View returns the view of a Change. Default: nothing.
+	// Applied is called by Run once View returns the view of a Change. Default: no call.
 	Applied func(Change)
-	// Loop watches Run, and with it everything a Change passes through. Default: none.
+	// Loop watches Run, and so all code that receives a Change. Default: none.
 	Loop *heartbeat.Loop
 }
 
@@ -43,7 +43,7 @@ type Builder struct {
 	wake    run.Signal
 	applied atomic.Pointer[View]
 
-	mu      sync.Mutex // guards the input that is in no view yet
+	mu      sync.Mutex // guards the input that no view has yet
 	pending input
 	missing map[string]struct{} // sources that have not synced
 
@@ -52,8 +52,8 @@ type Builder struct {
 	built    *View
 }
 
-// input is what has changed since the last Build. Only the latest value of each object is kept, so it never outgrows
-// the mesh, however late the next Build.
+// input is what has changed since the last Build. It keeps only the latest value of each object, so it never grows
+// larger than the mesh, however late the next Build is.
 type input struct {
 	objects  map[sourceKey]mesh.Object // nil: deleted
 	observed map[mesh.ID]mesh.Observation
@@ -85,7 +85,7 @@ func NewBuilder(o Options) *Builder {
 		b.missing[s] = struct{}{}
 	}
 	b.reset()
-	b.wake.Set() // a mesh without sources and objects has a view, too
+	b.wake.Set() // there is a view even of a mesh without sources and objects
 	return b
 }
 
@@ -137,7 +137,7 @@ func (b *Builder) takePending() (input, bool) {
 }
 
 // Build builds the next view from all input so far. It returns false if a source has not synced or nothing differs. The
-// same objects give the same view, whatever the order and number of the calls that passed them in. Before of the first
+// view depends only on the objects, not on the order and number of the calls that passed them in. Before of the first
 // Change is nil. Build does not affect View.
 func (b *Builder) Build() (Change, bool) {
 	b.building.Lock()
@@ -167,7 +167,7 @@ func (b *Builder) rank(source string) int {
 }
 
 // Run builds a view whenever there is input, and calls apply with each Change, one after the other. Input that arrives
-// while apply is busy is gathered into the next Change. It returns nil when ctx has ended and apply has returned.
+// while apply runs is in the next Change. It returns nil when ctx has ended and apply has returned.
 func (b *Builder) Run(ctx context.Context, apply func(Change)) error {
 	for {
 		select {
@@ -189,5 +189,5 @@ func (b *Builder) Run(ctx context.Context, apply func(Change)) error {
 }
 
 // View returns the last view for which apply has returned, nil before the first. So agents and users never see a view
-// that has not reached the proxies' streams.
+// that the proxies' streams have not received.
 func (b *Builder) View() *View { return b.applied.Load() }

@@ -55,7 +55,7 @@ func transparent(d *mesh.Dataplane) {
 	}
 }
 
-// reaches makes a redirected Dataplane know these services alone.
+// reaches limits a redirected Dataplane to these services.
 func reaches(services ...string) option {
 	return func(d *mesh.Dataplane) {
 		transparent(d)

@@ -14,7 +14,7 @@ func TestChange(t *testing.T) {
 		before []mesh.Object
 		step   func(b *Builder)
 		want   Change // only the lists
-		none   bool   // no Change at all
+		none   bool   // there is no Change
 	}{
 		"an endpoint that turns unready is in Endpoints, and its proxy in Observed": {
 			before: []mesh.Object{dataplane("api-1", "10.0.0.1", "api"), dataplane("web-1", "10.0.0.2", "", calls("api"))},

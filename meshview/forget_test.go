@@ -6,7 +6,7 @@ import (
 	"weak"
 )
 
-// A control plane runs for months: an unused view must be freed, so the next one must not refer to it.
+// A control plane runs for months. A view that is no longer used must be freed, so later views must not refer to it.
 func TestViewsOfBeforeAreForgotten(t *testing.T) {
 	b := set(dataplane("api-1", "10.0.0.1", "api"))
 	view := weak.Make(mustBuild(t, b).After)

@@ -5,8 +5,8 @@ import "github.com/sonde-mesh/sonde/api/mesh"
 // Health says whether an endpoint may get traffic.
 type Health uint8
 
-// Ready endpoints get traffic. Draining ones still serve, and get traffic while the service has no ready one, as in
-// kube-proxy. NotReady ones get no traffic.
+// Ready endpoints get traffic. Draining endpoints still serve, and get traffic while the service has no ready one, as
+// in kube-proxy. NotReady endpoints get no traffic.
 const (
 	NotReady Health = iota
 	Draining
@@ -44,8 +44,8 @@ const (
 	CertificateExpired
 	// LivenessHeld means that a guarded liveness probe of the pod fails: the endpoint is Draining.
 	LivenessHeld
-	// Frozen means that the endpoint keeps a state other than Kubernetes reports: its node is unreachable, with most of
-	// its zone or of the mesh. It is Ready, or Draining.
+	// Frozen means that the state of the endpoint differs from the state in Kubernetes, because its node is
+	// unreachable, together with most of its zone or of the mesh. The endpoint is Ready, or Draining.
 	Frozen
 )
 

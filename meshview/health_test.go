@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// What is observed of proxies whose application does not serve.
+// Observations of proxies whose application does not serve.
 var (
 	notServing           = mesh.Observation{NotServing: "10.0.0.1:80"}
 	drainingNotServing   = mesh.Observation{NotServing: "10.0.0.1:80", Draining: true}

@@ -8,7 +8,8 @@ import (
 )
 
 // Map is an immutable map by name; the zero value is empty. With returns a changed copy that shares all but a few
-// hundred bytes, however large it is: most views differ from the previous one in a single service or proxy.
+// hundred bytes with the original, however large that is: most views differ from the previous one in a single service
+// or proxy.
 type Map[T any] struct {
 	root *node[T]
 	size int
@@ -105,7 +106,8 @@ func (n *node[T]) each(yield func(string, *T) bool) bool {
 	return true
 }
 
-// with returns the node with e in place of its entry for that name. used is how many bits of the hash led to it.
+// with returns the node with e instead of its entry for that name. used is the number of bits of the hash that led to
+// the node.
 func (n *node[T]) with(hash uint64, used int, e entry[T]) *node[T] {
 	if n == nil {
 		n = &node[T]{}

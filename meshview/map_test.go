@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMap compares Maps with ordinary maps, also after later changes.
+// TestMap compares Maps with ordinary maps. Earlier Maps must not change with later ones.
 func TestMap(t *testing.T) {
 	for _, names := range []int{1, 10, 100, 3000} {
 		t.Run(strconv.Itoa(names), func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestMapOfNamesWithOneHash puts names into a leaf that cannot divide, below a path that does.
+// TestMapOfNamesWithOneHash puts names with the same hash into a leaf that cannot be split, below a path that can.
 func TestMapOfNamesWithOneHash(t *testing.T) {
 	var n *node[int]
 	for i := range 3 * maxEntries {

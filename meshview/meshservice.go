@@ -7,15 +7,16 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// meshServices are the MeshServices of a mesh, joined with the Dataplanes that they select. Both are indexed, so that a
-// changed Dataplane is compared with few MeshServices, and a changed MeshService with all Dataplanes of the mesh, once.
+// meshServices are the MeshServices of a mesh, joined with the Dataplanes that they select. Both are indexed. So a
+// changed Dataplane is compared with only a few MeshServices, and a changed MeshService with each Dataplane of the mesh
+// once.
 type meshServices struct {
 	byName map[string]*meshServiceInput
-	// byCriterion has the MeshServices that select by a criterion, by name.
+	// byCriterion has, by criterion and by name, the MeshServices that select Dataplanes by it.
 	byCriterion map[criterion]map[string]*meshServiceInput
-	// selecting has the MeshServices that select a Dataplane, by the names of both.
+	// selecting has, by the names of the Dataplane and of the MeshService, the MeshServices that select a Dataplane.
 	selecting map[string]map[string]*meshServiceInput
-	// references has the outbounds' BackendRefs by labels, by the name of their service.
+	// references has the BackendRefs of outbounds that use labels, by the name of their service.
 	references map[string]*mesh.BackendRef
 	// dirtyMeshServices must be built again.
 	dirtyMeshServices map[string]struct{}
@@ -105,7 +106,7 @@ func (m *meshInput) setMeshService(name string, now *mesh.MeshService) {
 	m.touchMeshService(in)
 }
 
-// setPorts turns the ports of a MeshService into services; a nil to removes them.
+// setPorts turns the ports of a MeshService, of, into services, whose input becomes to. If to is nil, it removes them.
 func (m *meshInput) setPorts(of, to *meshServiceInput) {
 	for i := range of.object.Spec.Ports {
 		p := &of.object.Spec.Ports[i]
@@ -149,7 +150,7 @@ func (m *meshInput) touchSelecting(dataplane string, inbound *mesh.Inbound) {
 	}
 }
 
-// touchMeshService marks dirty the services of a MeshService, and of references that may resolve to it.
+// touchMeshService marks dirty the services of a MeshService, and of BackendRefs that may resolve to it.
 func (m *meshInput) touchMeshService(in *meshServiceInput) {
 	for _, p := range in.object.Spec.Ports {
 		m.service(mesh.MeshServiceName(in.object.Name, p.Port))
@@ -161,7 +162,7 @@ func (m *meshInput) touchMeshService(in *meshServiceInput) {
 	}
 }
 
-// addReferences records the BackendRefs by labels of a Dataplane. They are dropped with the last client of their
+// addReferences records the BackendRefs of a Dataplane that use labels. They are dropped with the last client of their
 // service.
 func (m *meshInput) addReferences(d *mesh.Dataplane) {
 	for i := range d.Spec.Networking.Outbound {
@@ -171,7 +172,7 @@ func (m *meshInput) addReferences(d *mesh.Dataplane) {
 	}
 }
 
-// referenced returns the port that a BackendRef by labels resolves to, by the name of its service; nil for none.
+// referenced returns the port to which a BackendRef with labels resolves, by the name of its service; nil for none.
 func (m *meshInput) referenced(service string) *portInput {
 	ref := m.references[service]
 	if ref == nil {

@@ -121,8 +121,8 @@ func ofTeam(team string, s *mesh.MeshService) *mesh.MeshService {
 	return s
 }
 
-// TestMeshServiceComesLater checks that a client of a MeshService gets its endpoints when it comes, and that a change
-// of a Dataplane touches the services that select it alone.
+// TestMeshServiceComesLater checks that a client of a MeshService gets its endpoints once the MeshService is added, and
+// that a change of a Dataplane changes only the services that select it.
 func TestMeshServiceComesLater(t *testing.T) {
 	port := mesh.MeshServicePort{Port: 80, AppProtocol: mesh.ProtocolTCP}
 	b := set(dataplane("web-1", "10.0.0.1", "web", refersTo(mesh.BackendRef{Name: "api", Port: 80})), dataplane("api-1", "10.0.0.2", "", labelled("app", "api")))
@@ -146,8 +146,8 @@ func TestMeshServiceComesLater(t *testing.T) {
 	}
 }
 
-// TestDataplaneIsComparedWithFewMeshServices checks that a Dataplane is looked up, and not compared with each
-// MeshService.
+// TestDataplaneIsComparedWithFewMeshServices checks that the MeshServices of a Dataplane are looked up, not compared
+// one by one.
 func TestDataplaneIsComparedWithFewMeshServices(t *testing.T) {
 	m := newState(Options{}).touch(mesh.DefaultMesh)
 	for _, name := range []string{"a", "b", "c", "d"} {

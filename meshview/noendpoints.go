@@ -12,19 +12,19 @@ import (
 type EmptyCause int
 
 const (
-	// NoMeshService matches the name, or the labels, of the BackendRef.
+	// NoMeshService: none matches the name, or the labels, of the BackendRef.
 	NoMeshService EmptyCause = iota + 1
-	// NoServicePort of the MeshService has the BackendRef's number.
+	// NoServicePort: the MeshService has no port with the number in the BackendRef.
 	NoServicePort
-	// NoDataplane is selected by the MeshService.
+	// NoDataplane: the MeshService selects none.
 	NoDataplane
-	// NoTargetPort is among the inbounds of the Dataplanes that the MeshService selects.
+	// NoTargetPort: no inbound of the Dataplanes that the MeshService selects has its targetPort.
 	NoTargetPort
-	// NoTaggedInbound has the service's name, and no Service object exists.
+	// NoTaggedInbound: no inbound has the name of the service as its tag, and no Service object exists.
 	NoTaggedInbound
-	// NoUsedInbound remains, as all have state Ignored.
+	// NoUsedInbound: all inbounds have state Ignored.
 	NoUsedInbound
-	// NoAddress is listed by the Service object.
+	// NoAddress: the Service object lists no address.
 	NoAddress
 )
 
@@ -34,15 +34,15 @@ type NoEndpoints struct {
 	Service *Service
 	// Ref is the BackendRef by which an outbound names the service, nil without one.
 	Ref *mesh.BackendRef
-	// MeshService is the one that Ref or the service's name refers to; with NoTaggedInbound the one with the same name.
-	// nil without one.
+	// MeshService is the MeshService that Ref or the service's name refers to or, with NoTaggedInbound, the one with
+	// the same name; nil without one.
 	MeshService *MeshService
-	// Port is the MeshService port that the service stands for, nil without one.
+	// Port is the port of the MeshService to which the service corresponds, nil without one.
 	Port *mesh.MeshServicePort
 	// Inbounds are, with NoTargetPort, the inbound ports of the selected Dataplanes, sorted.
 	Inbounds []InboundPort
-	// Names are, with NoMeshService and NoTaggedInbound, the existing names: Ref or the outbound's tag may be a typo of
-	// one.
+	// Names are, with NoMeshService and NoTaggedInbound, the existing names, one of which Ref or the outbound's tag may
+	// have meant.
 	Names []string
 }
 
@@ -76,7 +76,7 @@ func (m *Mesh) NoEndpoints(s *Service, ref *mesh.BackendRef) NoEndpoints {
 	return m.notMatched(why)
 }
 
-// portOf returns the MeshService port that a service stands for, nil without one.
+// portOf returns the port of a MeshService to which a service corresponds, nil without one.
 func (m *Mesh) portOf(service string) (*MeshService, *mesh.MeshServicePort) {
 	of := m.MeshServices.Get(service[:max(0, strings.LastIndex(service, mesh.MeshServiceInfix))])
 	if of == nil {
@@ -105,7 +105,7 @@ func (m *Mesh) referenced(ref *mesh.BackendRef) *MeshService {
 	return found
 }
 
-// notMatched completes the reason why the port of a MeshService has no endpoint.
+// notMatched adds to why the reason why the port of a MeshService has no endpoint.
 func (m *Mesh) notMatched(why NoEndpoints) NoEndpoints {
 	why.Cause = NoDataplane
 	for _, name := range why.MeshService.Dataplanes {
@@ -130,7 +130,7 @@ func (m *Mesh) notMatched(why NoEndpoints) NoEndpoints {
 	return why
 }
 
-// noInbound completes the reason for a service that is not a port of a MeshService.
+// noInbound adds to why the reason for a service that is not a port of a MeshService.
 func (m *Mesh) noInbound(why NoEndpoints) NoEndpoints {
 	name := why.Service.Name
 	switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 )
 
-// randomInput is what the sources contain, besides the Builder.
+// randomInput is what the sources contain, independent of the Builder.
 type randomInput struct {
 	rand        *rand.Rand
 	requireJoin bool
@@ -85,7 +85,7 @@ func (in *randomInput) service(meshName string) *mesh.Service {
 	return s
 }
 
-// meshService draws a MeshService that selects in any of the three ways.
+// meshService returns a random MeshService, which selects in any of the three ways.
 func (in *randomInput) meshService(meshName string) *mesh.MeshService {
 	s := meshServiceOf(in.serviceName(), pick(in,
 		byLabels("app", in.serviceName()),
@@ -105,7 +105,7 @@ func (in *randomInput) meshService(meshName string) *mesh.MeshService {
 	return s
 }
 
-// currentForm gives a Dataplane labels and outbounds of Kuma's current form, and takes tags away.
+// currentForm gives a Dataplane labels and outbounds in Kuma's current form, and removes tags.
 func (in *randomInput) currentForm(d *mesh.Dataplane) {
 	d.Labels = map[string]string{"app": in.serviceName(), "tier": pick(in, "a", "b"), mesh.LabelNode: pick(in, "n1", "n2")}
 	n := &d.Spec.Networking
@@ -140,7 +140,7 @@ func (in *randomInput) dataplane(meshName string) *mesh.Dataplane {
 	return d
 }
 
-// onKubernetes makes a Dataplane one of a pod: its inbounds are for no service, and its identity is its source's.
+// onKubernetes makes a Dataplane like a pod's: its inbounds name no service, and its source sets its identity.
 func onKubernetes(d *mesh.Dataplane) {
 	for i := range d.Spec.Networking.Inbound {
 		delete(d.Spec.Networking.Inbound[i].Tags, mesh.TagService)
@@ -148,7 +148,7 @@ func onKubernetes(d *mesh.Dataplane) {
 	d.Identity = mesh.Identity{Path: "/ns/shop/sa/" + d.Name, Instance: d.Spec.Networking.Address}
 }
 
-// fresh returns a Builder that got everything at once.
+// fresh returns a Builder that gets all objects at once.
 func (in *randomInput) fresh() *Builder {
 	b := NewBuilder(Options{Sources: []string{"kubernetes", "files"}, RequireJoin: in.requireJoin})
 	for h, o := range in.objects {
@@ -162,10 +162,10 @@ func (in *randomInput) fresh() *Builder {
 	return b
 }
 
-// forClients ignores what of an endpoint is for people.
+// forClients ignores the fields of an endpoint that are only displayed.
 var forClients = cmpopts.IgnoreFields(Endpoint{}, "Reason", "Proxy", "Declared")
 
-// ignoredOrNot compares what of the state of an inbound its own proxy depends on.
+// ignoredOrNot compares the state of an inbound as far as its own proxy depends on it.
 var ignoredOrNot = cmp.Comparer(func(a, b mesh.InboundState) bool { return (a == mesh.InboundIgnored) == (b == mesh.InboundIgnored) })
 
 // naive compares everything to find what Change must name.
@@ -220,7 +220,7 @@ func withListeners(services map[string]*Service) map[string]*Service {
 	return copies
 }
 
-// different returns the names that are new, gone or different, and with all also those that are unchanged.
+// different returns the names that are new, removed or different; with all, also the unchanged names.
 func different[V any](meshName string, old, now map[string]*V, all bool, o ...cmp.Option) []mesh.ID {
 	var ids []mesh.ID
 	for name := range union(old, now) {

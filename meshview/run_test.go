@@ -32,7 +32,7 @@ func TestRunGathersWhileApplyIsBusy(t *testing.T) {
 			})
 		}()
 		first := <-changes
-		for i := range 50 { // Set does not wait for the busy apply
+		for i := range 50 { // Set does not wait for apply, which is busy
 			b.Set("files", service(fmt.Sprint("s", i), "10.0.0.1"))
 			b.Observe("default/a", mesh.Observation{Draining: i%2 == 0})
 		}

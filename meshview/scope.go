@@ -8,12 +8,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Scope is what a proxy can reach. Proxies with the same reach share one *Scope: two proxies of a view see the same if,
-// and only if, the pointers are equal.
+// Scope is what a proxy can reach. Proxies that can reach the same share one *Scope: within a view, two pointers are
+// equal if and only if the scopes are.
 type Scope struct {
 	Mesh string
-	// Services are the names of the services that the proxy has clusters for, sorted: the targets of its outbounds, and
-	// with transparentProxying its reachableServices or all services that have an address.
+	// Services are the names of the services for which the proxy has clusters, sorted: the targets of its outbounds
+	// and, with transparentProxying, its reachableServices or all services that have an address.
 	Services []string
 	// Redirected means that the proxy has transparentProxying, so that it listens on the virtual addresses of its
 	// services.
@@ -29,16 +29,16 @@ type scopeKey struct {
 	services, outbounds string
 }
 
-// sharedScope is a Scope and how many proxies have it.
+// sharedScope is a Scope with the number of proxies that have it.
 type sharedScope struct {
 	Scope
 	key   scopeKey
 	users int
 }
 
-// scopes computes the scopes of the proxies of one mesh in one build. Redirected proxies see all services with an
-// address and the targets of their outbounds. Few have outbounds beyond the addressed services, so each such remainder
-// is merged once.
+// scopes computes the scopes of the proxies of one mesh in one build. Redirected proxies can reach all services with an
+// address, and the targets of their outbounds. Few outbounds have a target without an address, so each set of such
+// targets is merged only once.
 type scopes struct {
 	mesh       *meshInput
 	redirected map[scopeKey]*sharedScope
@@ -105,7 +105,7 @@ func (s *Scope) key() scopeKey {
 	return scopeKey{redirected: s.Redirected, services: strings.Join(s.Services, "\x00"), outbounds: outbounds.String()}
 }
 
-// intern returns the one scope with these contents.
+// intern returns the shared scope with these contents.
 func (m *meshInput) intern(s Scope) *sharedScope {
 	key := s.key()
 	if known := m.scopes[key]; known != nil {

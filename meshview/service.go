@@ -9,8 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// buildService returns nil for a service that nothing refers to. A service with only clients is in the view without
-// endpoints: their Envoys then have a cluster for it and answer 503, instead of waiting for an assignment that never
+// buildService returns nil for a service that nothing refers to. A service that only has clients is in the view without
+// endpoints: then their Envoys have a cluster for it and answer 503, instead of waiting for an assignment that never
 // comes.
 func (s *state) buildService(meshName, name string, in *serviceInput) *Service {
 	if in.unused() {
@@ -62,7 +62,7 @@ func (b *serviceBuild) addObject(o *mesh.Service) {
 	}
 }
 
-// addInbounds adds the inbounds of a Dataplane that belong to the service. An Ignored one only contributes its
+// addInbounds adds the inbounds of a Dataplane that belong to the service. Of an Ignored inbound, it only adds the
 // identity.
 func (b *serviceBuild) addInbounds(d *mesh.Dataplane, is func(*mesh.Inbound) bool) {
 	found := false
@@ -109,7 +109,7 @@ func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endp
 	}
 	p := s.meshes[meshName].proxies[o.Dataplane]
 	if p == nil || p.dataplane == nil {
-		e.Health, e.Reason = NotReady, UnknownDataplane // whether it takes plaintext is unknown
+		e.Health, e.Reason = NotReady, UnknownDataplane // it is unknown whether the endpoint accepts plaintext
 		return e, ""
 	}
 	if e.Health == Ready && s.observed[p.dataplane.ID()].Held {
@@ -124,9 +124,9 @@ func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endp
 	return e, p.dataplane.SPIFFEID(s.trustDomain)
 }
 
-// merge adds an endpoint. If two have the same address, the one with a sidecar wins, since a plain connection to it may
-// be refused; else the healthier one, since the former owner of an address stays behind as not ready; else the one with
-// ServerFirst; else the first by name, so that the order of the inbounds never matters.
+// merge adds an endpoint. If two endpoints have the same address, it keeps the one with a sidecar, since that may
+// refuse a plain connection; else the healthier one, since the former owner of an address remains as not ready; else
+// the one with ServerFirst; else the first by name, so that the order of the inbounds does not matter.
 func merge(endpoints map[netip.AddrPort]Endpoint, e Endpoint) {
 	if old, ok := endpoints[e.Address]; !ok || precedes(e, old) {
 		endpoints[e.Address] = e
@@ -148,7 +148,8 @@ func precedes(a, b Endpoint) bool {
 	}
 }
 
-// protocolOf returns the protocol of the Service object, else of the port of the MeshService, else of the inbounds.
+// protocolOf returns the protocol of the Service object if it exists, otherwise of the port of the MeshService,
+// otherwise of the inbounds.
 func protocolOf(o *mesh.Service, port *portInput, inbounds []mesh.Protocol) mesh.Protocol {
 	switch {
 	case o != nil && o.Spec.Protocol != "":

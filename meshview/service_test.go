@@ -141,8 +141,8 @@ func named(name string, endpoints ...endpoint) *mesh.Service {
 	return s
 }
 
-// TestNamedDataplaneComesLater checks that a service is built again when a Dataplane that it names comes, changes and
-// goes.
+// TestNamedDataplaneComesLater checks that a service is built again when a Dataplane that it names is added, changed
+// and removed.
 func TestNamedDataplaneComesLater(t *testing.T) {
 	b := set(named("api", endpoint{"10.0.0.1", "api-1", nil}))
 	mustBuild(t, b)
@@ -172,8 +172,8 @@ func TestNamedDataplaneComesLater(t *testing.T) {
 	check("the Dataplane goes", Endpoint{Health: NotReady})
 }
 
-// TestHeldEndpoints checks that an endpoint of a Service object drains while a liveness probe of its pod fails, and
-// that one that is not ready stays so.
+// TestHeldEndpoints checks that an endpoint of a Service object drains while a liveness probe of its pod fails, but
+// that an endpoint that is not ready stays not ready.
 func TestHeldEndpoints(t *testing.T) {
 	no := false
 	pod := func(name, address string) *mesh.Dataplane {
@@ -213,8 +213,8 @@ func TestHeldEndpoints(t *testing.T) {
 	}
 }
 
-// TestFrozenEndpoints checks that an endpoint which is not as Kubernetes says tells that, unless something else speaks
-// against it.
+// TestFrozenEndpoints checks that an endpoint whose state differs from the state in Kubernetes has reason Frozen,
+// unless there is another reason against it.
 func TestFrozenEndpoints(t *testing.T) {
 	no, yes := false, true
 	pod := func(name, address string) *mesh.Dataplane {
@@ -240,8 +240,8 @@ func TestFrozenEndpoints(t *testing.T) {
 	}
 }
 
-// TestRestartingEndpoint checks that an endpoint whose pod is restarted as a whole says so, unless its Dataplane is not
-// there.
+// TestRestartingEndpoint checks that an endpoint has reason Restarting while the kubelet restarts all containers of its
+// pod, unless its Dataplane does not exist.
 func TestRestartingEndpoint(t *testing.T) {
 	away := &mesh.EndpointHealth{Ready: new(bool), Serving: new(bool)}
 	s := named("api", endpoint{"10.0.0.1", "api-1", away}, endpoint{"10.0.0.2", "api-2", away})
@@ -279,8 +279,8 @@ func TestHeadlessService(t *testing.T) {
 	}
 }
 
-// TestEndpointsOfANode checks which endpoints callers on a node get of a service that is Local, as kube-proxy chooses
-// them.
+// TestEndpointsOfANode checks which endpoints of a Local service callers on a node get. They are the endpoints that
+// kube-proxy would choose.
 func TestEndpointsOfANode(t *testing.T) {
 	no := false
 	notReady, draining := &mesh.EndpointHealth{Ready: &no}, &mesh.EndpointHealth{Ready: &no, Serving: new(true)}

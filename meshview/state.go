@@ -16,7 +16,7 @@ type state struct {
 	requireJoin bool
 	explicit    bool                 // Options.ExplicitMeshes
 	checked     bool                 // Options.ServicesChecked
-	objects     map[mesh.Key][]claim // one claim per source, the winning one first
+	objects     map[mesh.Key][]claim // one claim per source, the one in use first
 	observed    map[mesh.ID]mesh.Observation
 	meshes      map[string]*meshInput
 	meshObjects int // Mesh objects
@@ -32,15 +32,15 @@ type claim struct {
 
 // meshInput is the input of one mesh, whether or not the mesh exists, and which parts must be built again.
 type meshInput struct {
-	spec     *mesh.Mesh // nil: the mesh does not exist, so it is not in the view
+	spec     *mesh.Mesh // nil if the mesh does not exist, so that it is not in the view
 	proxies  map[string]*proxyInput
 	services map[string]*serviceInput
-	// named has the services whose Service objects name a Dataplane in their endpoints, by Dataplane, which need not
+	// named has, by Dataplane, the services whose Service objects have an endpoint with that Dataplane, which need not
 	// exist.
 	named map[string]map[string]struct{}
 
 	meshServices
-	addressed []string // services of the view with a virtual address, sorted
+	addressed []string // services of the view that have a virtual address, sorted
 	scopes    map[scopeKey]*sharedScope
 
 	dirtyServices, dirtyProxies map[string]struct{}
@@ -49,13 +49,13 @@ type meshInput struct {
 type proxyInput struct {
 	dataplane *mesh.Dataplane
 	uses      []string     // services of its outbounds, sorted
-	scope     *sharedScope // nil: not in the view yet
+	scope     *sharedScope // nil if it is not in the view yet
 }
 
 type serviceInput struct {
 	object   *mesh.Service
 	inbounds map[string]*mesh.Dataplane // Dataplanes with an inbound of the service, by name
-	port     *portInput                 // the MeshService port that is this service, nil without one
+	port     *portInput                 // the port of a MeshService to which this service corresponds, nil without one
 	clients  int                        // Dataplanes with an outbound to it
 }
 
@@ -108,7 +108,7 @@ func (s *state) put(c claim, key mesh.Key) {
 	}
 }
 
-// compare orders claims, the winning one first. A Recorded mesh loses to every Mesh.
+// compare orders claims, the one in use first. Any Mesh precedes a mesh that is Recorded.
 func (c claim) compare(o claim) int {
 	recorded := func(c claim) int {
 		if m, ok := c.object.(*mesh.Mesh); ok && m.Recorded {
@@ -198,8 +198,8 @@ func (s *state) setDataplane(key mesh.Key, was, now *mesh.Dataplane) {
 	m.dirtyProxies[key.Name] = struct{}{}
 }
 
-// inboundServices returns the services of the inbounds; nil has none. An inbound need not belong to one: on Kubernetes
-// services name their endpoints.
+// inboundServices returns the services of the inbounds, none for nil. An inbound need not belong to a service: on
+// Kubernetes, Services name their endpoints.
 func inboundServices(d *mesh.Dataplane) []string {
 	if d == nil {
 		return nil
@@ -228,7 +228,7 @@ func (s *state) setService(key mesh.Key, was, now *mesh.Service) {
 	m.service(key.Name).object = now
 	before, after := namedDataplanes(was), namedDataplanes(now)
 	if slices.Equal(before, after) {
-		return // only the health of an endpoint differs, most of the time
+		return // usually only the health of an endpoint differs
 	}
 	for _, dataplane := range before {
 		delete(m.named[dataplane], key.Name)
@@ -244,7 +244,7 @@ func (s *state) setService(key mesh.Key, was, now *mesh.Service) {
 	}
 }
 
-// namedDataplanes returns the Dataplanes that endpoints name; nil has none.
+// namedDataplanes returns the Dataplanes that the endpoints name, none for nil.
 func namedDataplanes(s *mesh.Service) []string {
 	if s == nil {
 		return nil
@@ -278,7 +278,7 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 		s.observed[id] = o
 	}
 	if d == nil {
-		return // it counts once the Dataplane exists
+		return // it matters once the Dataplane exists
 	}
 	m := s.touch(meshName)
 	m.dirtyProxies[name] = struct{}{}
@@ -299,7 +299,7 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 	}
 }
 
-// touch returns the input of a mesh to be changed, and marks it dirty.
+// touch returns the input of a mesh for a change, and marks it dirty.
 func (s *state) touch(name string) *meshInput {
 	m := s.meshes[name]
 	if m == nil {
@@ -318,7 +318,7 @@ func (s *state) touch(name string) *meshInput {
 	return m
 }
 
-// service returns the input of a service to be changed, and marks it dirty.
+// service returns the input of a service for a change, and marks it dirty.
 func (m *meshInput) service(name string) *serviceInput {
 	s := m.services[name]
 	if s == nil {

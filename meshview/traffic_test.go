@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestGetTraffic compares who gets traffic with what the Envoys of callers are sent, for all healths of three endpoints
-// on two nodes and on none.
+// TestGetTraffic compares GetTraffic with what the Envoys of callers get, for all healths of three endpoints, on two
+// nodes and without a node.
 func TestGetTraffic(t *testing.T) {
 	nodes := []string{"a", "b", ""}
 	for bits := range 3 * 3 * 3 * 3 {
@@ -35,7 +35,7 @@ func TestGetTraffic(t *testing.T) {
 			}
 		}
 	}
-	// As guarded liveness holds all back.
+	// As if guarded liveness holds the restarts of all endpoints.
 	held := &Service{Endpoints: []Endpoint{{Health: Draining, Reason: LivenessHeld}, {Health: Draining, Reason: LivenessHeld}}}
 	if diff := cmp.Diff([]bool{true, true}, held.GetTraffic()); diff != "" {
 		t.Errorf("GetTraffic() (-want +got):\n%s", diff)

@@ -1,6 +1,6 @@
 package meshview
 
-// Unchecked reports whether an endpoint of a mesh is ready without a check of its application.
+// Unchecked reports whether an endpoint of a mesh is ready although nothing checks its application.
 func (v *View) Unchecked(m *Mesh, e Endpoint) bool {
 	if e.Health != Ready {
 		return false

@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// TestUnchecked has one endpoint of a service, which is ready unless the inbound says otherwise.
+// TestUnchecked has one endpoint of a service, which is ready unless the inbound is not.
 func TestUnchecked(t *testing.T) {
 	inbound := func(change func(*mesh.Dataplane, *mesh.Inbound)) mesh.Object {
 		d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "web-1"}}

@@ -1,5 +1,5 @@
-// Package meshview turns objects into an immutable View of all meshes, built by one writer, the Builder, and names what
-// changed from one View to the next.
+// Package meshview turns objects into an immutable View of all meshes. One writer, the Builder, builds each View, and
+// names what has changed since the previous one.
 package meshview
 
 import (
@@ -33,8 +33,8 @@ func (m *Mesh) SameResources(o *Mesh) bool {
 	return m.Spec.Mode() == o.Spec.Mode() && m.Spec.Passthrough() == o.Spec.Passthrough()
 }
 
-// Service is what clients of a service need to know. A service that only an outbound names is in the view, too, without
-// endpoints: every name in Scope.Services is there.
+// Service is what clients of a service need to know. The view also has services that only an outbound names, without
+// endpoints: it has every name in Scope.Services.
 type Service struct {
 	Mesh string
 	// Name is the kuma.io/service, or the name from a BackendRef, see mesh.Outbound.Service.
@@ -46,7 +46,7 @@ type Service struct {
 	Identities []string
 	// Headless services are reached at the addresses of their endpoints.
 	Headless bool
-	// Affinity means that each caller keeps to one endpoint.
+	// Affinity means that the requests of a caller go to the same endpoint.
 	Affinity bool
 	// Local means that callers reach only the endpoints on their own node, see For.
 	Local bool
@@ -63,9 +63,9 @@ func (s *Service) ID() mesh.ID { return mesh.MakeID(s.Mesh, s.Name) }
 type Endpoint struct {
 	Address netip.AddrPort
 	Health  Health
-	// Reason as in InboundHealth.
+	// Reason is as in InboundHealth.
 	Reason Reason
-	// Proxy is the name of the Dataplane that answers, "" for an endpoint without a sidecar.
+	// Proxy is the name of the Dataplane of the endpoint, "" for an endpoint without a sidecar.
 	Proxy string
 	// Declared means that a Service object names it; otherwise it is an inbound of Proxy.
 	Declared bool
@@ -73,7 +73,7 @@ type Endpoint struct {
 	Sidecar bool
 	// Node is its node, empty if unknown.
 	Node string
-	// ServerFirst as in mesh.Inbound.ServerFirst: in PERMISSIVE mode clients still speak plaintext to it.
+	// ServerFirst is as in mesh.Inbound.ServerFirst: in PERMISSIVE mode, clients still send plaintext to the endpoint.
 	ServerFirst bool
 }
 
@@ -90,8 +90,8 @@ func (s *Service) Listeners() []netip.AddrPort {
 	return all
 }
 
-// Serving returns the endpoints that get traffic: the ready ones, or without any the draining ones. For a headless
-// service it returns all, since each is called by its address.
+// Serving returns the endpoints that get traffic: the ready ones or, without any, the draining ones. For a
+// headless service it returns all, since clients call each by its address.
 func (s *Service) Serving() []Endpoint {
 	if s.Headless {
 		return s.Endpoints
@@ -114,7 +114,8 @@ func servingHealth(endpoints []Endpoint) Health {
 	return Draining
 }
 
-// GetTraffic returns which of Endpoints, by index, are Serving; for a Local service, to callers on their own node.
+// GetTraffic returns, for each of Endpoints by index, whether it gets traffic; for a Local service, whether callers on
+// its own node reach it.
 func (s *Service) GetTraffic() []bool {
 	groups := map[string][]Endpoint{"": s.Endpoints}
 	if s.Local {
@@ -136,8 +137,8 @@ func (s *Service) GetTraffic() []bool {
 	return all
 }
 
-// For returns the service as seen by callers on a node: a Local service with only the endpoints on that node, without
-// endpoints for an empty node. Any other service is the same everywhere, and returned itself.
+// For returns the service as callers on a node see it: a Local service has only the endpoints on that node, and none
+// for an empty node. Any other service is returned unchanged.
 func (s *Service) For(node string) *Service {
 	if !s.Local {
 		return s
@@ -162,7 +163,7 @@ func (s *Service) ByNode() map[string][]Endpoint {
 	return byNode
 }
 
-// With returns the service with other endpoints.
+// With returns a copy of the service with other endpoints.
 func (s *Service) With(endpoints []Endpoint) *Service {
 	other := *s
 	other.Endpoints = endpoints
@@ -172,9 +173,9 @@ func (s *Service) With(endpoints []Endpoint) *Service {
 // Proxy is one Dataplane and what it can reach.
 type Proxy struct {
 	Dataplane *mesh.Dataplane
-	// Scope is what it can reach, the same pointer for all proxies that can reach the same.
+	// Scope is what it can reach. Proxies that can reach the same have the same pointer.
 	Scope *Scope
-	// Observed is what is known about it beyond the Dataplane.
+	// Observed is what agents and Envoys have reported about it.
 	Observed mesh.Observation
 	// Inbounds is the health of each inbound of the Dataplane, in order.
 	Inbounds []InboundHealth
@@ -191,28 +192,27 @@ func (p *Proxy) Drain() *mesh.Drain {
 // ID is <mesh>/<name>.
 func (p *Proxy) ID() mesh.ID { return p.Dataplane.ID() }
 
-// MeshService is a MeshService and what it selects.
+// MeshService is a mesh.MeshService with the Dataplanes that it selects.
 type MeshService struct {
 	Object *mesh.MeshService
 	// Dataplanes are the names of the selected Dataplanes, sorted.
 	Dataplanes []string
 }
 
-// Change names what differs between two views. All lists are sorted.
+// Change lists the differences between two views. All lists are sorted.
 //
 //   - Services: the Cluster (protocol, identities, affinity), which callers reach which endpoints (Local), the route or
 //     an address to listen on changed, or the service was added or removed.
 //   - Endpoints: an endpoint or its health changed, or whether the service is headless or Local, or the service was
-//     added or removed. The reason of a health, whose endpoint it is, and whether the service is unknown, do not count:
+//     added or removed. The reason for its health, its owner, and whether the service is unknown, do not count, because
 //     they are only shown.
 //   - Proxies: the proxy was added or removed, its Scope changed, or its Dataplane in more than the health of an
 //     inbound.
-//   - Observed: the proxy was there before, and what is observed of it changed, or the health of an inbound, or the
-//     reason of that. It is for its agent: nothing that the proxy gets differs.
-//   - Unknown: the service is unknown and was not, or the reverse. It is only shown, too: nothing that a proxy gets
-//     differs.
+//   - Observed: the proxy existed before, and its observed state, the health of an inbound or the reason for that
+//     health changed. This is only for its agent: the proxy's resources stay the same.
+//   - Unknown: the service became unknown or known. This is only shown, too: no proxy's resources change.
 //
-// MeshServices are not listed: what follows from them is.
+// MeshServices are not listed, only their effects.
 //
 // If the mTLS mode of a mesh or its passthrough changes, all services and all proxies of that mesh are listed.
 type Change struct {

@@ -1,6 +1,6 @@
-// Package partition distinguishes members that are gone from members that cannot be reached: when many become silent at
-// once, the path to them is more likely broken than all of them dead. It uses only its input and the State that it
-// returns: no clock, no log, no I/O.
+// Package partition distinguishes members that are dead from members that cannot be reached: when many become silent at
+// once, it is more likely that the path to them is broken than that all are dead. It uses only its input and the State
+// that it returns: no clock, no log, no I/O.
 //
 // Members are anything with a regular sign of life, such as leases of nodes or proxies of a mesh.
 package partition
@@ -15,7 +15,7 @@ import (
 // Verdict about a group of members.
 type Verdict string
 
-// The verdicts. Unknown means that nothing may be concluded, in either direction.
+// The verdicts. Unknown means that neither may be concluded.
 const (
 	Seen    Verdict = "seen"
 	Lost    Verdict = "lost"
@@ -33,12 +33,12 @@ const (
 	Throttled Cause = "throttled"
 	// Unreadable: the reading failed although there was a response, for example for lack of rights.
 	Unreadable Cause = "unreadable"
-	// Unheard: too many members have given no sign of life since the reader began, so that the length of their silence
-	// is unknown.
+	// Unheard: too many members have given no sign of life since the reader started, so it is unknown for how long they
+	// have been silent.
 	Unheard Cause = "unheard"
 	// OneZone: all silent members are in one zone, and members of another zone are alive.
 	OneZone Cause = "one-zone"
-	// All is any other loss.
+	// All: any other loss.
 	All Cause = "all"
 )
 
@@ -64,14 +64,14 @@ type Member struct {
 	Name string
 	// Zone is "" for a member without zone.
 	Zone string
-	// Heard is the last sign of life, on the clock of Reading.At; zero without one since the reader began.
+	// Heard is the last sign of life, on the clock of Reading.At; zero if there was none since the reader started.
 	Heard time.Time
 }
 
 // Reading is one reading of the members.
 type Reading struct {
 	At time.Time
-	// Failed is why the reading failed; "" if it did not. Members do not count if it failed.
+	// Failed is why the reading failed; "" if it succeeded. If it failed, Members is ignored.
 	Failed  Cause
 	Members []Member
 }
@@ -83,14 +83,15 @@ type Status struct {
 	Cause Cause
 	// Since is when the verdict began.
 	Since time.Time
-	// Members counts the last successful reading, Silent those silent for long, Unheard those without a sign of life
-	// yet.
+	// Members counts the members of the last successful reading. Silent counts the silent ones, Unheard those without a
+	// sign of life yet.
 	Members, Silent, Unheard int
 
-	// latched means that the group counts as lost until enough readings contradict it, whatever Verdict says meanwhile.
+	// latched means that the group counts as lost until enough readings show the opposite, whatever Verdict is
+	// meanwhile.
 	latched bool
-	calm    int // contradicting readings in a row
-	// calmSince is when the first of them was.
+	calm    int // consecutive readings that show the opposite
+	// calmSince is the time of the first of these readings.
 	calmSince time.Time
 }
 
@@ -100,8 +101,7 @@ func (s Status) Latched() bool { return s.latched }
 // State has the status of each group. The zero value is the start of a reader.
 type State map[Group]Status
 
-// Restore returns the State of a reader that takes over from another, which had counted these groups as lost since
-// then.
+// Restore returns the State of a reader that takes over from another. The groups in lost count as lost since that time.
 func Restore(lost map[Group]time.Time) State {
 	s := State{}
 	for group, since := range lost {
@@ -183,8 +183,8 @@ func (t *tally) add(m *Member, at time.Time, silence time.Duration) {
 
 func (m *Member) silent(at time.Time, silence time.Duration) bool { return at.Sub(m.Heard) >= silence }
 
-// judge returns the status of a group after a reading. Unheard members may be silent or not: the verdict is one that
-// holds either way, or Unknown. In a lost group they count as silent, since a previous reader has judged them.
+// judge returns the status of a group after a reading. Unheard members may be silent or not: if the verdict depends on
+// that, it is Unknown. In a lost group they count as silent, since a previous reader has judged them.
 func (s Status) judge(c *tally, at time.Time, settings Settings, spread Cause) Status {
 	s.Members, s.Silent, s.Unheard = c.members, c.silent, c.unheard
 	if c.members < fewest {

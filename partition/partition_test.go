@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// epoch is when each test begins.
+// epoch is the start of each test.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const silence = 30 * time.Second
@@ -19,8 +19,8 @@ func settings() Settings {
 	return Settings{Silence: silence, Enter: DefaultEnter, Leave: LeaveFor(DefaultEnter), Calm: DefaultCalm}
 }
 
-// members makes them of a text: zones are words, and each letter is a member, which is heard (h), silent (s), or
-// unheard (u). The letter after a colon is the zone: "hhs:a hh:b".
+// members parses a text. Each letter of a word is a member that is heard (h), silent (s) or unheard (u); the zone
+// follows after a colon, as in "hhs:a hh:b".
 func members(text string, at time.Time) []Member {
 	var all []Member
 	for word := range strings.FieldsSeq(text) {
@@ -39,8 +39,8 @@ func members(text string, at time.Time) []Member {
 	return all
 }
 
-// readings judges one after the other, ten seconds apart, and returns the last state. One that begins with ! has
-// failed, for what follows.
+// readings judges readings one after the other, ten seconds apart, and returns the last state. A text that begins with
+// ! is a failed reading, and names its cause.
 func readings(state State, texts ...string) State {
 	for i, text := range texts {
 		r := Reading{At: epoch.Add(time.Duration(i) * 10 * time.Second)}
@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 	tests := map[string]struct {
 		before   State
 		readings []string
-		want     string // of the whole
+		want     string // verdict about all members
 		zones    map[string]string
 	}{
 		"no member":                           {readings: []string{""}, want: "seen"},
@@ -125,13 +125,13 @@ func TestJudge(t *testing.T) {
 
 func lostWhole() State { return Restore(map[Group]time.Time{Whole: epoch.Add(-time.Hour)}) }
 
-// Members that are heard for a moment in each Silence do not end a loss, and those that go on being heard end it after
-// one.
+// Members that are heard once per Silence do not end a loss. If they are heard regularly, the loss ends after one
+// Silence.
 func TestQuiet(t *testing.T) {
 	const every = 2 * time.Second
 	tests := map[string]struct {
 		quiet   time.Duration
-		heard   time.Duration // how often, from the tenth second of a loss on
+		heard   time.Duration // interval at which members are heard, from the tenth second of a loss on
 		failing time.Duration // when a reading fails; 0 for none
 		want    []string
 	}{
@@ -171,7 +171,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// A loss begins when it begins, however often it is judged, and goes on behind readings that fail.
+// The start of a loss does not change, however often it is judged, also after failed readings.
 func TestSince(t *testing.T) {
 	state := readings(nil, "ssss", "ssss", "ssss")
 	if since := state[Whole].Since; !since.Equal(epoch) {
@@ -186,7 +186,7 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// Judge does not change what it is given.
+// Judge does not change its arguments.
 func TestJudgeIsPure(t *testing.T) {
 	before := readings(nil, "ssss:a hh:b")
 	kept := fmt.Sprint(before)

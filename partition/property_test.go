@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 )
 
-// TestSchedules plays random readings, and holds each verdict against a slow definition of what it has to be.
+// TestSchedules plays random readings, and compares each verdict with a slow definition of the expected one.
 func TestSchedules(t *testing.T) {
 	for seed := range uint64(slowtest.Rounds(3_000, 500)) {
 		if err := play(rand.New(rand.NewPCG(seed, 29))); err != nil {
@@ -20,13 +20,13 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// play judges random readings of members that come, go, fall silent and are heard again.
+// play judges random readings of members that are added, removed, become silent and are heard again.
 func play(r *rand.Rand) error {
 	s := Settings{Silence: silence, Enter: 0.1 + 0.9*r.Float64(), Calm: 1 + r.IntN(4), Quiet: time.Duration(r.IntN(5)) * 10 * time.Second}
 	s.Leave = s.Enter * (0.1 + 0.9*r.Float64())
 	zones := []string{"", "a", "b", "c"}[:1+r.IntN(4)]
 	state, w := State(nil), &witness{settings: s, latched: map[Group]bool{}, calm: map[Group]int{}, calmFrom: map[Group]time.Time{}}
-	mood := 0.0 // which share of the members is silent
+	mood := 0.0 // share of silent members
 	for step := range 60 {
 		reading := Reading{At: epoch.Add(time.Duration(step) * 10 * time.Second)}
 		if r.IntN(4) == 0 {
@@ -63,7 +63,7 @@ type witness struct {
 	settings Settings
 	latched  map[Group]bool
 	calm     map[Group]int
-	calmFrom map[Group]time.Time // the first of these
+	calmFrom map[Group]time.Time // time of the first of these readings
 }
 
 func (w *witness) check(now State, r Reading) error {
@@ -84,7 +84,7 @@ func (w *witness) check(now State, r Reading) error {
 		}
 	}
 	for group := range w.latched {
-		if _, ok := groups[group]; !ok { // it has gone: one of this name begins anew
+		if _, ok := groups[group]; !ok { // the group was removed: a later group of this name is new
 			delete(w.latched, group)
 			delete(w.calm, group)
 		}
@@ -101,7 +101,7 @@ func (w *witness) check(now State, r Reading) error {
 	return nil
 }
 
-// judge tries all numbers of unheard members that may be silent.
+// judge tries every possible number of silent members among the unheard ones.
 func (w *witness) judge(group Group, members []Member, at time.Time) Verdict {
 	n, silent, unheard := len(members), 0, 0
 	for _, m := range members {

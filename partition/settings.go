@@ -12,7 +12,7 @@ const (
 	DefaultCalm  = 3
 )
 
-// fewest is the minimum size of a group that can be lost: one silent member says nothing.
+// fewest is the minimum size of a group that can be lost: a single silent member is no sign of a broken path.
 const fewest = 2
 
 // Settings of Judge.
@@ -21,13 +21,13 @@ type Settings struct {
 	Silence time.Duration
 	// Enter is the fraction of silent members at which a group is lost: more than 0, at most 1.
 	Enter float64
-	// Leave is the fraction of silent members that Calm readings in a row must stay below for the group to be seen
-	// again: more than 0, at most Enter.
+	// Leave is the fraction of silent members below which a group is no longer lost, after Calm consecutive readings:
+	// more than 0, at most Enter.
 	Leave float64
-	// Calm is the number of these readings, at least 1.
+	// Calm is the number of these consecutive readings, at least 1.
 	Calm int
-	// Quiet is the minimum duration of these readings. With less than Silence, one renewal in each Silence makes the group
-	// lost and seen in turn. Default 0.
+	// Quiet is the minimum duration of these readings. Default 0. If it is shorter than Silence, a group whose members
+	// renew once per Silence is lost and seen in turn.
 	Quiet time.Duration
 }
 

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// listTimeout bounds a listing by one replica: a person waits for the command that asks.
+	// listTimeout bounds a listing by one replica, since a user waits for it.
 	listTimeout = 3 * time.Second
-	// duplicateTimeout is longer than an agent may take to show that it lives.
+	// duplicateTimeout is longer than an agent may take to show that it is alive.
 	duplicateTimeout = 5 * time.Second
 )
 
@@ -65,7 +65,7 @@ func (p *Peers) Query(
 	}
 }
 
-// CheckDuplicate asks a replica, see Local.CheckDuplicate. If the replica does not answer, nothing is rejected.
+// CheckDuplicate asks a replica, see Local.CheckDuplicate. If the replica does not answer, no agent is rejected.
 func (p *Peers) CheckDuplicate(
 	ctx context.Context, replica string, proxy mesh.ID, process, address string,
 ) (refusal string) {

@@ -51,7 +51,7 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// TestAskPlaintext asks for the counts of agents at another replica, one of which reports impossible values.
+// TestAskPlaintext requests the counts of agents at another replica. One of them reports impossible values.
 func TestAskPlaintext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -61,7 +61,7 @@ func TestAskPlaintext(t *testing.T) {
 			p := proxyOf(id, "one")
 			p.Plaintext = &peerv1.Plaintext{Said: &agentv1.Plaintext{Inbounds: []*agentv1.PlaintextInbound{{Port: 80, Sources: []*agentv1.PlaintextSource{{Address: from, Tally: &agentv1.PlaintextTally{Count: 1}}}}}}}
 			b.mu.Lock()
-			b.proxies[id] = p // b does not send it unasked
+			b.proxies[id] = p // b does not send it without a request
 			b.mu.Unlock()
 		}
 		got := a.Peers.AskPlaintext(t.Context(), []string{"default"})
@@ -97,7 +97,8 @@ func TestDecisions(t *testing.T) {
 	})
 }
 
-// TestListUnresponsive asks another replica whose agents hang; the answer names the replica once it is gone.
+// TestListUnresponsive asks another replica whose agents hang. Once that replica is gone, the answer names it as
+// missing.
 func TestListUnresponsive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

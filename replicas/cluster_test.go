@@ -99,7 +99,7 @@ type replica struct {
 
 	mu      sync.Mutex
 	proxies map[mesh.ID]*peerv1.Proxy
-	taken   bool // whether reports count as taken at once
+	taken   bool // whether Envoys have received a report at once
 	told    map[mesh.ID]string
 }
 
@@ -168,7 +168,7 @@ func (r *replica) Merged(id mesh.ID) {
 
 func (*replica) HeardReplica() {}
 
-// Heard records the reports of the others when a proxy last changed.
+// Heard records the other replicas' reports when a report about a proxy has changed.
 func (r *replica) Heard(id mesh.ID) {
 	said := r.reportsOf(id)
 	r.mu.Lock()

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxDecisions of one replica: containers beyond that are not guarded.
+	// maxDecisions limits the decisions of one replica. More containers are never guarded.
 	maxDecisions = 100_000
 	// decisionsPerPart keeps a part far below the message size limit.
 	decisionsPerPart = 500

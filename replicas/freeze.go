@@ -14,8 +14,8 @@ import (
 	"github.com/sonde-mesh/sonde/facts"
 )
 
-// Freeze holds the verdict about sight of the mesh. Unlike other state, a replica also passes on verdicts it received:
-// the replica that judged may be gone. Its methods are called from any goroutine.
+// Freeze holds the verdict about unreachable nodes and proxies. Unlike other state, a replica also passes on a verdict
+// that it received, since the replica that judged may be gone. Its methods are called from any goroutine.
 type Freeze interface {
 	// Tell returns the newest known verdict, nil without one.
 	Tell() *peerv1.Freeze

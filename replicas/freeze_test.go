@@ -65,7 +65,7 @@ func (v *verdicts) has(t *testing.T, epoch int64) {
 	}
 }
 
-// A verdict of one replica reaches all others, also a replica that starts after the first one is gone.
+// A verdict of one replica reaches all others, even a replica that starts after the first one is gone.
 func TestFreezeIsToldOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

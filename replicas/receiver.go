@@ -105,7 +105,7 @@ func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 	switch {
 	case name == p.o.Name && hello.GetProcess() != p.hello.GetProcess():
 		return nil, status.Errorf(codes.AlreadyExists,
-			"replica: %q: is the name of this replica, too: give each one a name of its own", name)
+			"replica: %q: is also the name of this replica: give each replica a name of its own", name)
 	case name == p.o.Name:
 		return nil, status.Error(codes.AlreadyExists, "replica: it has connected to itself")
 	case old != nil && old.lost.IsZero() && old.hello.GetProcess() != hello.GetProcess() &&
@@ -126,7 +126,7 @@ func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 	}
 	if old != nil {
 		old.end(errReplaced)
-		// The last reported state holds until the new snapshot replaces it.
+		// The last reported state stays in effect until the new snapshot replaces it.
 		h.proxies = old.proxies
 		if old.hello.GetProcess() == hello.GetProcess() {
 			h.replica, h.revision, h.complete = old.replica, old.revision, old.complete
@@ -139,8 +139,8 @@ func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 	return r, nil
 }
 
-// dropLost drops the replica that disconnected first, and returns the proxies it had reported, or false if no replica
-// is disconnected. The caller holds mu.
+// dropLost drops the replica that disconnected first, and returns the proxies that it had reported. It returns false if
+// no replica is disconnected. The caller holds mu.
 func (p *Peers) dropLost() (proxies []mesh.ID, dropped bool) {
 	var first string
 	for name, h := range p.remotes {
@@ -231,13 +231,13 @@ func (r *receiver) take(m *peerv1.ReportMessage) error {
 	if err := checkMessage(m); err != nil {
 		err = r.peers.refuse(r.remote.hello.GetReplica(), err)
 		if m.GetProxy() != nil {
-			return nil // an invalid proxy must not hold up the others
+			return nil // an invalid report about one proxy must not stop the others
 		}
 		return err
 	}
 	if f := m.GetFreeze(); f != nil && r.peers.freeze != nil {
 		if err := r.peers.freeze.Hear(f); err != nil {
-			_ = r.peers.refuse(r.remote.hello.GetReplica(), err) // its reports about proxies still count
+			_ = r.peers.refuse(r.remote.hello.GetReplica(), err) // the replica's reports about proxies are still used
 		}
 		return nil
 	}
@@ -279,16 +279,16 @@ func (r *receiver) change(m *peerv1.ReportMessage) (ids []mesh.ID, replica bool,
 		h.replica = m.Replica
 		return nil, true, nil
 	case *peerv1.ReportMessage_Revision:
-		changed := h.revision.GetStale() != m.Revision.GetStale() // others stop waiting for a stale replica
+		changed := h.revision.GetStale() != m.Revision.GetStale() // others no longer wait for a stale replica
 		h.revision = m.Revision
 		return nil, changed, nil
 	case *peerv1.ReportMessage_Hello:
-		return nil, false, status.Error(codes.InvalidArgument, "hello: a stream has one")
+		return nil, false, status.Error(codes.InvalidArgument, "hello: a stream must have only one")
 	}
-	return nil, false, nil // from a later release
+	return nil, false, nil // the message is from a later release
 }
 
-// takeAnswers returns the pending responses for the other replica.
+// takeAnswers returns the pending acknowledgements (Taken) for the other replica.
 func (r *receiver) takeAnswers() []*peerv1.Taken {
 	r.peers.mu.Lock()
 	defer r.peers.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// TestNamesAreOfOneReplica has two processes with one name: the later one counts.
+// TestNamesAreOfOneReplica has two processes with one name: only the one that started later is accepted.
 func TestNamesAreOfOneReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -39,14 +39,14 @@ func TestNamesAreOfOneReplica(t *testing.T) {
 		// The replica that is listed as x has this replica's own name.
 		second.Follow(map[string]string{"x": a.address})
 		synctest.Wait()
-		if err := second.Check(); err == nil || !strings.Contains(err.Error(), "is the name of this replica, too") {
+		if err := second.Check(); err == nil || !strings.Contains(err.Error(), "is also the name of this replica") {
 			t.Errorf("the second replica gets %v", err)
 		}
 	})
 }
 
-// TestOthersAreRefused has callers with the certificate of an agent, of the control plane for agents, and of a
-// replica of another trust domain and of another control plane, and a caller without a certificate.
+// TestOthersAreRefused has callers with the certificate of an agent, of the control plane's server for agents, of a
+// replica in another trust domain, and of a replica of another control plane, and a caller without a certificate.
 func TestOthersAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -109,7 +109,7 @@ func TestBadMessages(t *testing.T) {
 		}{
 			"no Hello":           {[]*peerv1.ReportMessage{proxy(proxyOf("default/web", ""))}, codes.InvalidArgument, "hello: must be the first message"},
 			"another name":       {[]*peerv1.ReportMessage{helloOf("c")}, codes.PermissionDenied, `the certificate is for replica "a"`},
-			"two Hellos":         {[]*peerv1.ReportMessage{helloOf("a"), helloOf("a")}, codes.InvalidArgument, "hello: a stream has one"},
+			"two Hellos":         {[]*peerv1.ReportMessage{helloOf("a"), helloOf("a")}, codes.InvalidArgument, "hello: a stream must have only one"},
 			"an epoch of 0":      {[]*peerv1.ReportMessage{helloOf("a"), {Message: &peerv1.ReportMessage_Replica{Replica: &peerv1.Replica{Authorities: []*peerv1.Authority{{Mesh: "default"}}}}}}, codes.InvalidArgument, "bundle_epoch: 0: must be at least 1"},
 			"a message of 9 MiB": {[]*peerv1.ReportMessage{helloOf("a"), proxy(proxyOf("default/web", strings.Repeat("x", 9<<20)))}, codes.ResourceExhausted, "larger than max"},
 		}
@@ -128,8 +128,8 @@ func TestBadMessages(t *testing.T) {
 	})
 }
 
-// TestBadProxies has a replica send invalid reports of proxies: they are counted and ignored, and its reports of
-// other proxies count.
+// TestBadProxies has a replica send invalid reports about proxies. They are counted and ignored, but its valid reports
+// are used.
 func TestBadProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -159,7 +159,7 @@ func TestBadProxies(t *testing.T) {
 	})
 }
 
-// TestManyProxies has a replica report more proxies than allowed: the number kept is limited.
+// TestManyProxies has a replica report more proxies than allowed: only the allowed number is kept.
 func TestManyProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

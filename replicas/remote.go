@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Limits on the state kept for other replicas.
+// Limits on the state that is kept for other replicas.
 const (
 	// maxProxies of one replica: twice its session limit, since it also reports proxies whose session has moved
 	// elsewhere.
@@ -32,13 +32,15 @@ type remote struct {
 	revision *peerv1.Revision
 	// proxies has its report on each proxy, without Lost.
 	proxies map[mesh.ID]facts.Said
-	// complete means that a snapshot has ended. stale holds the proxies not yet named by the current snapshot.
+	// complete means that a snapshot has been received completely. stale holds the proxies that the current snapshot
+	// has not named yet.
 	complete bool
 	stale    map[mesh.ID]struct{}
 	// lost is when its last stream ended, zero while one is open; end ends that stream.
 	lost time.Time
 	end  func(error)
-	// answers are the versions that the replica waits for. done are the responses to send; answer wakes their sender.
+	// answers are, by proxy, the versions that the replica wants acknowledged by a Taken. done are the acknowledgements
+	// to send; answer wakes their sender.
 	answers map[mesh.ID]uint64
 	done    []*peerv1.Taken
 	answer  run.Signal
@@ -52,11 +54,11 @@ func (h *remote) set(m *peerv1.Proxy, now time.Time) error {
 	}
 	delete(h.stale, id)
 	h.proxies[id] = facts.Said{Replica: h.hello.GetReplica(), Proxy: m, At: now}
-	delete(h.answers, id) // until it is merged, see receiver.take
+	delete(h.answers, id) // until the report is merged, see receiver.take
 	return nil
 }
 
-// await makes Taken answer a report, if the replica waits for it. The caller holds Peers.mu.
+// await makes Taken acknowledge a report, if the replica waits for that. The caller holds Peers.mu.
 func (h *remote) await(m *peerv1.Proxy) {
 	if h.proxies[m.GetId()].Proxy == m && m.GetAwaited() {
 		h.answers[m.GetId()] = m.GetVersion()
@@ -75,7 +77,7 @@ func (h *remote) endSnapshot() []mesh.ID {
 	return gone
 }
 
-// Taken tells the other replicas that the Envoys here have everything reported about a proxy.
+// Taken tells the other replicas that the Envoys here have received all that was reported about a proxy.
 func (p *Peers) Taken(id mesh.ID) {
 	if p == nil {
 		return

@@ -34,20 +34,20 @@ type Local interface {
 	Proxy(id mesh.ID) *peerv1.Proxy
 	// Replica returns what it has loaded.
 	Replica() *peerv1.Replica
-	// Heard is called after another replica's report on a proxy changed. HeardReplica is called after a replica changed
-	// what it has loaded, or disconnected.
+	// Heard is called after another replica's report about a proxy has changed. HeardReplica is called after a replica
+	// has loaded something else, or has disconnected.
 	Heard(id mesh.ID)
 	HeardReplica()
-	// Merged is called after Heard for a proxy for which a replica waits for Taken.
+	// Merged is called after Heard, for a proxy about which a replica waits for Taken.
 	Merged(id mesh.ID)
-	// Query sends a query to an Envoy whose proxy has a session here. Errors are gRPC statuses.
+	// Query sends a query to the Envoy of a proxy that has a session here. Errors are gRPC statuses.
 	Query(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error
-	// CheckDuplicate returns why another process of a proxy with a session here is rejected, "" if it is not.
+	// CheckDuplicate returns why another process of a proxy that has a session here is rejected, "" if it is not.
 	CheckDuplicate(ctx context.Context, proxy mesh.ID, process, address string) (refusal string)
-	// AskPlaintext asks the agents of these meshes with a session here for their counts, and returns id, instance and
-	// plaintext of the proxies that answered.
+	// AskPlaintext asks the agents of these meshes that have a session here for their counts, and returns id, instance
+	// and plaintext of the proxies that answered.
 	AskPlaintext(ctx context.Context, meshes []string) []*peerv1.Proxy
-	// ListUnresponsive asks the agents with a session here, of one mesh or of all for "", and returns the proxies that
+	// ListUnresponsive pings the agents of a mesh ("" for all) that have a session here, and returns the proxies that
 	// do not answer.
 	ListUnresponsive(ctx context.Context, meshName string) []mesh.ID
 	// Streams returns the ADS streams here.
@@ -66,7 +66,7 @@ type Options struct {
 	NameOf func(tls.ConnectionState) (string, error)
 	// Dial connects to host:port. Default: by TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Connections limits all connections, including strangers'. Default MaxConnections.
+	// Connections limits all connections, also of clients that are not replicas. Default MaxConnections.
 	Connections int
 	Registerer  prometheus.Registerer
 	Logger      *slog.Logger
@@ -81,18 +81,18 @@ type Peers struct {
 	revisions Revisions // nil if not connected
 	hello     *peerv1.Hello
 	metrics   *metrics
-	wake      run.Signal // sent to when followed has changed
+	wake      run.Signal // set when followed has changed
 
 	mu sync.Mutex
-	// followed are the addresses of the existing replicas, by name; nil before the first Follow. senders have been
-	// started.
+	// followed are the addresses of the existing replicas, by name; nil before the first Follow. senders are the
+	// running senders.
 	followed map[string]string
 	senders  map[string]*sender
 	// remotes has the reported state of other replicas, by name.
 	remotes map[string]*remote
 	// changes counts the calls of Changed.
 	changes uint64
-	// behind is what this replica lacks; newest is the revision that it reports to the others.
+	// behind is what this replica has not read yet; newest is the revision that it reports to the others.
 	behind behind
 	newest uint64
 }
@@ -200,7 +200,7 @@ func (p *Peers) ChangedReplica() {
 	}
 }
 
-// Behind reports whether a connected replica has not yet sent a change of a proxy on to its Envoys.
+// Behind reports whether a connected replica has not yet sent a change of a proxy to its Envoys.
 func (p *Peers) Behind(id mesh.ID) bool {
 	if p == nil {
 		return false
@@ -209,7 +209,7 @@ func (p *Peers) Behind(id mesh.ID) bool {
 	defer p.mu.Unlock()
 	for name, s := range p.senders {
 		if h := p.remotes[name]; h != nil && h.lost.IsZero() && h.revision.GetStale() {
-			continue // no Envoy waits for it
+			continue // none of its Envoys waits for the change
 		}
 		if s.behind(id, p.o.Now()) {
 			return true

@@ -24,9 +24,10 @@ const (
 	pingTimeout  = 5 * time.Second
 	// retryPause between two streams to a replica.
 	retryPause = 500 * time.Millisecond
-	// sendTimeout is how long a replica may not read.
+	// sendTimeout is how long a replica may read nothing.
 	sendTimeout = 15 * time.Second
-	// takenTimeout is how long to wait for a connected replica, before it counts as disconnected.
+	// takenTimeout is how long to wait for a connected replica. After that, it is not waited for, like a disconnected
+	// one.
 	takenTimeout = 10 * time.Second
 )
 
@@ -44,7 +45,7 @@ type sender struct {
 	err        error // of the last stream; nil while one is open, and before the first
 	// dirty are the proxies to send, and since when.
 	dirty map[mesh.ID]time.Time
-	// owed are the reports that were sent and not taken yet.
+	// owed are the reports that were sent, but for which Taken has not arrived.
 	owed         map[mesh.ID]owed
 	replicaDirty bool
 	// freezeDirty and revisionDirty mean that the verdict (freeze.go) and the revision (stale.go) are to be sent.
@@ -219,7 +220,7 @@ func (p *Peers) beginSnapshot(ctx context.Context, s *sender) {
 // next takes the messages to send now.
 func (p *Peers) next(s *sender) []*peerv1.ReportMessage {
 	p.mu.Lock()
-	// reads from here on include all changes so far
+	// what is read from here on includes all changes so far
 	dirty, version, replica, freeze := s.dirty, p.changes+1, s.replicaDirty, s.freezeDirty
 	var messages []*peerv1.ReportMessage
 	if s.revisionDirty {
@@ -228,7 +229,7 @@ func (p *Peers) next(s *sender) []*peerv1.ReportMessage {
 	}
 	s.dirty, s.replicaDirty, s.freezeDirty = map[mesh.ID]time.Time{}, false, false
 	for id, since := range dirty {
-		s.owed[id] = owed{version, since} // until the other replica is known not to answer
+		s.owed[id] = owed{version, since} // until the other replica counts as not answering
 	}
 	p.mu.Unlock()
 	if freeze {
@@ -265,7 +266,7 @@ func (p *Peers) readReplies(stream peerv1.PeerService_ReportClient, s *sender) e
 	}
 }
 
-// taken records that a replica has taken the reports on a proxy up to a version.
+// taken records that the Envoys of a replica have received the reports about a proxy up to a version.
 func (p *Peers) taken(s *sender, id mesh.ID, version uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

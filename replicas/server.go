@@ -28,7 +28,7 @@ const (
 	maxReceived       = 8 << 20 // bytes of a message: one proxy with all its inbounds, each with a reason
 	maxHeaderBytes    = 16 << 10
 	maxStreamsPerConn = 64
-	// read from all connections together: a snapshot of 10,000 proxies in less than a second
+	// limit for all connections together: a snapshot of 10,000 proxies takes less than a second
 	maxBytesPerSecond = 64 << 20
 	handshakeTimeout  = 5 * time.Second
 	// endTimeout bounds the calls that are in progress when the server stops.

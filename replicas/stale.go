@@ -9,19 +9,21 @@ import (
 )
 
 const (
-	// staleAfter is how many calls of Compare, one per second, must find the same lack before this replica is stale. It
-	// is less than takenTimeout, after which pods become ready although the Envoys connected here do not know them.
-	// Calls are counted instead of time: a process that was stopped for a while has yet to read what arrived meanwhile.
+	// staleAfter is the number of calls of Compare, one per second, that must find the same events missing before this
+	// replica is stale. It is less than takenTimeout, after which pods become ready although the Envoys connected here
+	// do not know them. It is a number of calls instead of a time, since a process that was stopped for a while has yet
+	// to read what arrived meanwhile.
 	staleAfter = 5
-	// lostGrace is how long the revision of a disconnected replica counts: its stream may be reopened.
+	// lostGrace is how long the revision of a disconnected replica is still used, since its stream may be reopened.
 	lostGrace = 2 * time.Second
 )
 
 // Revisions says how far this replica has read the pods of the mesh. Revisions grow and are the same for all replicas;
 // 0 means none.
 type Revisions interface {
-	// Read returns the newest event that this replica has seen, and up to where it has seen all. newest is 0 while this
-	// replica is not ready for a reason other than staleness: no proxy is better off with it.
+	// Read returns the newest event that this replica has seen, and up to which one it has seen all. newest is 0 while
+	// this replica is not ready for a reason other than staleness: then other replicas must not send their proxies to
+	// it.
 	Read(ctx context.Context) (newest, seen uint64)
 	// Latest asks the API server for the latest event.
 	Latest(ctx context.Context) (uint64, error)
@@ -34,8 +36,8 @@ func (p *Peers) ConnectRevisions(r Revisions) {
 	}
 }
 
-// Compare compares this replica's progress with the others', and reports it to them. Call it once per second. The error
-// is Stale's; changed means that the verdict differs from the previous one.
+// Compare compares the revision of this replica with the others', and reports it to them. Call it once per second. The
+// error is Stale's; changed means that the verdict differs from the previous one.
 func (p *Peers) Compare(ctx context.Context) (changed bool, err error) {
 	if p == nil || p.revisions == nil {
 		return false, nil
@@ -46,8 +48,8 @@ func (p *Peers) Compare(ctx context.Context) (changed bool, err error) {
 	p.behind.compare(seen, p.newestOfOthers())
 	target, due := p.behind.target, p.behind.due()
 	p.mu.Unlock()
-	// A number that the API server does not have is from an etcd that has since been restored from an older state.
-	// Without an answer it counts.
+	// If the API server has no revision as high as target, that is from an etcd that has since been restored from an
+	// older state. Without an answer, target is used.
 	latest := target
 	if due {
 		if answer, err := p.revisions.Latest(ctx); err == nil {
@@ -70,8 +72,8 @@ func (p *Peers) Compare(ctx context.Context) (changed bool, err error) {
 	return changed, p.behind.err()
 }
 
-// newestOfOthers returns the newest event of each connected replica, even if the API server does not list it: this
-// replica may have missed it. The caller holds mu.
+// newestOfOthers returns the newest event of each connected replica, even of a replica that this one does not know from
+// the API server yet, since it may have missed that change. The caller holds mu.
 func (p *Peers) newestOfOthers() map[string]uint64 {
 	others := map[string]uint64{}
 	for name, h := range p.remotes {
@@ -88,8 +90,8 @@ func (p *Peers) revisionMessage() *peerv1.ReportMessage {
 		Stale: p.behind.stale}}}
 }
 
-// Stale returns an error naming a replica that has seen pod changes this one has missed for longer than a watch is
-// late. Proxies are better off there.
+// Stale returns an error that names a replica that has seen changes of pods that this one has missed for longer than a
+// watch is usually late. Proxies should connect to that replica.
 func (p *Peers) Stale() error {
 	if p == nil {
 		return nil
@@ -99,30 +101,30 @@ func (p *Peers) Stale() error {
 	return p.behind.err()
 }
 
-// behind is what this replica lacks. A target is kept until it is reached: in a busy cluster others are ahead at any
-// moment, with other events each time.
+// behind is what this replica has not read yet. A target is kept until it is reached, since in a busy cluster others
+// are always ahead, with new events each time.
 type behind struct {
-	// ahead is a replica that has seen events up to target; late counts how often this one had not. All are zero while
-	// nothing is missing.
+	// ahead is a replica that has seen events up to target; late is the number of calls that found that this one had
+	// not. All are zero while nothing is missing.
 	ahead  string
 	target uint64
 	late   int
-	// stale holds until a target is reached in time: a replica that is always late must not take proxies back between
-	// two targets.
+	// stale stays set until a target is reached in time, so that a replica that is always late does not get proxies
+	// back between two targets.
 	stale bool
 	// dead is the highest revision that etcd has lost.
 	dead uint64
 }
 
-// compare takes the revision up to which this replica has seen everything, and the newest of each other replica. A
-// replica that has read nothing yet is not behind.
+// compare takes the revision up to which this replica has seen everything, and the newest revision of each other
+// replica. A replica that has read nothing yet is not behind.
 func (b *behind) compare(seen uint64, others map[string]uint64) {
 	switch {
 	case b.target == 0:
 	case seen >= b.target:
 		b.stale = b.stale && b.late >= staleAfter
 		b.target = 0
-	case others[b.ahead] < b.target: // it is disconnected, or reads anew
+	case others[b.ahead] < b.target: // that replica is disconnected, or has restarted
 		b.target = 0
 	default:
 		b.late++

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// comparison is one call of Compare: the version up to which everything was seen here, and the reports of others.
+// comparison is one call of Compare, with the revision up to which this replica has seen everything, and the newest
+// revisions of the others.
 type comparison struct {
 	seen   uint64
 	others map[string]uint64
@@ -19,15 +20,15 @@ func repeat(n int, c comparison) (all []comparison) {
 	return all
 }
 
-// then copies the sequence, since several cases begin alike.
+// then appends to a copy of the sequence, since several cases begin with the same comparisons.
 func then(first []comparison, more ...comparison) []comparison {
 	return slices.Concat(first, more)
 }
 
-// TestBehind has an API server that confirms each version that replicas report.
+// TestBehind has an API server that confirms each revision that replicas report.
 func TestBehind(t *testing.T) {
 	late := repeat(9, comparison{99, map[string]uint64{"b": 100}})
-	// lagging sees each version that many comparisons later than b.
+	// lagging sees each revision that many comparisons later than b.
 	lagging := func(lag, n int) (all []comparison) {
 		for i := range n {
 			all = append(all, comparison{uint64(1000 + i - lag), map[string]uint64{"b": uint64(1000 + i)}})
@@ -37,7 +38,7 @@ func TestBehind(t *testing.T) {
 	tests := map[string]struct {
 		comparisons []comparison
 		stale       string // the replica that is ahead, "" without one
-		verdicts    int    // how often the verdict has changed
+		verdicts    int    // number of changes of the verdict
 	}{
 		"no other":                  {repeat(10, comparison{5, nil}), "", 0},
 		"all have seen the same":    {repeat(10, comparison{100, map[string]uint64{"b": 100, "c": 99}}), "", 0},
@@ -83,8 +84,8 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestBehindADeadState has a replica that was not restarted after etcd was restored from an older state, and still
-// has a version of the newer state.
+// TestBehindADeadState has a replica that was not restarted after etcd was restored from an older state. It still
+// reports a revision from after that state.
 func TestBehindADeadState(t *testing.T) {
 	var b behind
 	for seen := uint64(500); seen < 1600; seen += 10 {

@@ -105,7 +105,7 @@ func TestTaken(t *testing.T) {
 	})
 }
 
-// TestReplicasThatAreKept starts and stops many replicas: lost replicas make room, and their reports are withdrawn.
+// TestReplicasThatAreKept starts and stops many replicas. New replicas displace lost ones, whose reports are dropped.
 func TestReplicasThatAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -119,7 +119,7 @@ func TestReplicasThatAreKept(t *testing.T) {
 			b.wantReports(t, id, name+" one")
 			a.stop()
 			b.wantReports(t, id, name+" one LOST")
-			time.Sleep(time.Second) // the replica that was lost first is forgotten
+			time.Sleep(time.Second) // the replica that was lost first is dropped
 		}
 		b.wantReports(t, "default/a0", "")
 		b.mu.Lock()
@@ -130,7 +130,8 @@ func TestReplicasThatAreKept(t *testing.T) {
 	})
 }
 
-// TestPeerThatReadsNothing has a replica that accepts connections and never answers: the others still get reports.
+// TestPeerThatReadsNothing has a replica that accepts connections but never answers: the other replicas still get
+// reports.
 func TestPeerThatReadsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

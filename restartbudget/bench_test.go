@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// fiveThousand returns 500 workloads with ten pods each, of which all containers ask at once, of so many guarded ones.
+// fiveThousand returns 500 workloads with ten pods each, whose containers all request a restart at once. guarded is the
+// number of all guarded containers.
 func fiveThousand(guarded int) Input {
 	in := Input{Workloads: map[WorkloadID]*Workload{}, Guarded: guarded, Settings: Settings{PerMinute: 1_000, PerNodePerMinute: 50}}
 	for i := range 500 {
@@ -25,8 +26,8 @@ func fiveThousand(guarded int) Input {
 	return in
 }
 
-// BenchmarkDecide decides on 5,000 requests: the first time, with 1,000 grants and with a breaker that is open, and
-// each time they come again.
+// BenchmarkDecide decides on 5,000 requests: for the first time, with 1,000 grants, with an open breaker, and when the
+// requests are repeated.
 func BenchmarkDecide(b *testing.B) {
 	tests := map[string]struct{ guarded, granted int }{
 		"grants":  {50_000, 1_000},

@@ -16,8 +16,8 @@ type Breaker struct {
 	Held, Workloads int
 	// Guarded is the number of guarded containers.
 	Guarded int
-	// Alone is the only namespace for which it is open, or zero: most of the failing containers are in it, so that they
-	// have no meaning for other namespaces.
+	// Alone is the only namespace for which it is open, or zero. Most of the failing containers are in this namespace,
+	// so their failures say nothing about other namespaces.
 	Alone NamespaceHeld
 }
 
@@ -53,7 +53,7 @@ type sighting struct {
 	at       time.Time
 }
 
-// observe takes the requests, and updates the breaker. It is closed while guarded liveness is off.
+// observe updates the breaker from the requests. The breaker is closed while guarded liveness is off.
 func (b *breaker) observe(now time.Time, in Input, candidates []candidate) Breaker {
 	for i := range candidates {
 		if c := &candidates[i]; c.known() && !c.pod.Native { // failures of unguarded containers are never held
@@ -85,16 +85,17 @@ func (b *breaker) observe(now time.Time, in Input, candidates []candidate) Break
 	return r
 }
 
-// judge opens the breaker when both limits are reached. Each namespace contributes at most half of the needed
-// percentage, so that a single one cannot open it for the others. If the rest is too little, it opens only for the
-// namespace with more than half, if that has enough workloads itself. Two such namespaces together open it for all.
+// judge opens the breaker when both limits are reached. Each namespace counts for at most half of the needed
+// percentage, so that no namespace alone opens the breaker for the others. If the sum is then too small, the breaker
+// opens only for the namespace with more than half, if that has enough workloads itself. Two such namespaces open it
+// for all.
 func (b *Breaker) judge(in Input, byNamespace map[string]*NamespaceHeld) {
 	limits := in.Settings.Breaker.withDefaults()
 	needed := limits.Percent * b.Guarded // held containers, times 100
 	if in.Settings.Mode == Off || b.Workloads < limits.Workloads || b.Held*100 < needed {
 		return
 	}
-	counted := 0 // twice the contributions
+	counted := 0 // twice what counts towards needed
 	for _, n := range byNamespace {
 		counted += min(2*100*n.Held, needed)
 		if 2*100*n.Held > needed && n.Workloads >= limits.Workloads {

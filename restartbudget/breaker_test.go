@@ -11,7 +11,7 @@ import (
 func TestBreakerLimits(t *testing.T) {
 	tests := map[string]struct {
 		limits             BreakerLimits
-		workloads, guarded int // each workload has two containers that ask
+		workloads, guarded int // each workload has two containers that request a restart
 		want               bool
 	}{
 		"three workloads, 30 %":             {BreakerLimits{}, 3, 20, true},
@@ -52,7 +52,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		c.addDeployment(name, 2)
 	}
-	c.setReady(false, "a-0", "b-0", "c-0") // which is no exemption
+	c.setReady(false, "a-0", "b-0", "c-0") // pods that are not Ready are not exempt
 	c.ask("a-0", "b-0")
 	breaker := func(want Breaker, reasons ...string) {
 		t.Helper()
@@ -91,8 +91,8 @@ func TestBreakerIsClosedWhileOff(t *testing.T) {
 	}
 }
 
-// TestBreakerForgetsPodsThatAreGone deletes the pods of a workload: fewer pods are guarded then, and it is no longer
-// one of them.
+// TestBreakerForgetsPodsThatAreGone deletes the pods of a workload: then fewer pods are guarded, and the workload no
+// longer counts as failing.
 func TestBreakerForgetsPodsThatAreGone(t *testing.T) {
 	c := newCluster(t)
 	for _, name := range []string{"a", "b", "c"} {
@@ -110,7 +110,7 @@ func TestBreakerForgetsPodsThatAreGone(t *testing.T) {
 	}
 }
 
-// What the kubelet decides alone is not held.
+// Failures of native pods, which the kubelet handles alone, are not held.
 func TestBreakerLeavesOutNativePods(t *testing.T) {
 	c := newCluster(t)
 	c.in.Guarded, c.in.Settings.Breaker = 2, BreakerLimits{2, 100}

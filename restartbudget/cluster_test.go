@@ -24,7 +24,7 @@ func newCluster(t *testing.T) *cluster {
 
 func deployment(name string) WorkloadID { return WorkloadID{"Deployment", "shop", name} }
 
-// add adds a workload with pods name-0, name-1, … on nodes n0, n1, …: all are Ready, and have a container app.
+// add adds a workload with pods name-0, name-1, … on nodes n0, n1, … Each pod is Ready, and has a container app.
 func (c *cluster) add(id WorkloadID, replicas int) *Workload {
 	w := &Workload{Replicas: replicas, Pods: map[string]*Pod{}}
 	for i := range replicas {
@@ -56,7 +56,7 @@ func (c *cluster) app(pod string) *Container {
 	return &p.Containers[0]
 }
 
-// ask has the containers app of pods ask from now on.
+// ask makes the containers app of pods request a restart from now on.
 func (c *cluster) ask(pods ...string) {
 	c.t.Helper()
 	for _, name := range pods {
@@ -67,7 +67,7 @@ func (c *cluster) ask(pods ...string) {
 	}
 }
 
-// pass ends the requests of pods: their checks pass.
+// pass ends the requests of pods, since their checks pass.
 func (c *cluster) pass(pods ...string) {
 	c.t.Helper()
 	for _, name := range pods {
@@ -81,7 +81,7 @@ func (c *cluster) stop(pod string) {
 	c.in.Requests = slices.DeleteFunc(c.in.Requests, func(r Request) bool { return r.PodUID == pod })
 }
 
-// restart has containers app restart, so that their pods are not Ready.
+// restart restarts the containers app, so that their pods are not Ready.
 func (c *cluster) restart(pods ...string) {
 	c.t.Helper()
 	for _, name := range pods {
@@ -110,7 +110,7 @@ func (c *cluster) decide() Result {
 
 func (c *cluster) wait(d time.Duration) { c.now = c.now.Add(d) }
 
-// want decides, and compares the reasons, as "pod reason" in the order of the decisions.
+// want decides, and compares the reasons of the decisions, in order, as "pod reason".
 func (c *cluster) want(want ...string) Result {
 	c.t.Helper()
 	r := c.decide()

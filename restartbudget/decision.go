@@ -48,18 +48,18 @@ type Decision struct {
 	// DryRun decisions have no effect: the kubelet gets the real result.
 	DryRun bool
 	Cause
-	// Grant if Verdict is Granted, otherwise nil. It is a new grant to be written if Reason is ReasonGranted, otherwise
-	// the container's existing one.
+	// Grant is nil unless Verdict is Granted. If Reason is ReasonGranted, it is a new grant, which the caller must
+	// write; otherwise it is the container's existing grant.
 	Grant *Grant
 }
 
 // Cause is the result of a rule.
 type Cause struct {
 	Reason Reason
-	// Count is what the rule limits, Limit its maximum; both are 0 for rules without a limit. For a stale request they are
-	// the restart counts of the request and of the container.
+	// Count is the number that the rule limits, Limit its maximum; both are 0 for rules without a limit. For a stale
+	// request, Count is the restart count in the request, and Limit the container's.
 	Count, Limit int
-	// Source is what set the limit, or what prevents the restart.
+	// Source names what set the limit, or what prevents the restart.
 	Source string
 }
 

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// GrantID identifies a grant: a container may have one for each restart count and try. A try follows a refunded one.
+// GrantID identifies a grant. A container may have a grant for each restart count and try; a new try follows a refunded
+// grant.
 type GrantID struct {
 	ContainerKey
 
@@ -15,7 +16,7 @@ type GrantID struct {
 	Try int
 }
 
-// Before reports whether a grant of the same container is older.
+// Before reports whether id is older than another grant of the same container.
 func (id GrantID) Before(other GrantID) bool {
 	return cmp.Or(cmp.Compare(id.Restarts, other.Restarts), cmp.Compare(id.Try, other.Try)) < 0
 }
@@ -27,7 +28,7 @@ type Outcome string
 const (
 	// Open grants have not been used yet.
 	Open Outcome = ""
-	// Refunded grants did not lead to a restart, and do not count.
+	// Refunded grants did not lead to a restart, and do not count against limits.
 	Refunded Outcome = "refunded"
 	// Spent grants led to a restart whose effect is still unknown.
 	Spent Outcome = "spent"
@@ -47,12 +48,12 @@ type Grant struct {
 	Node, Template string
 	// DryRun grants have no effect.
 	DryRun bool
-	// Granted is when the grant was made.
+	// Granted is when the restart was granted.
 	Granted time.Time
 	// Spent is when the restart was observed, zero before.
 	Spent time.Time
-	// Ended is when the restart stopped being in progress: the pod was Ready again, InProgress had passed, or the grant
-	// was refunded. Zero before.
+	// Ended is when the restart stopped being in progress, zero before: the pod was Ready again, InProgress had passed,
+	// or the grant was refunded.
 	Ended time.Time
 	// Judged is when the restart was found helpful or unhelpful, zero before.
 	Judged  time.Time

@@ -119,7 +119,7 @@ func TestInProgressEnds(t *testing.T) {
 			c := newCluster(t)
 			web := c.addDeployment("web", 4)
 			c.ask("web-0", "web-1")
-			c.setReady(false, "web-1") // so that it has to wait for its turn alone
+			c.setReady(false, "web-1") // so that only its own limit delays it
 			web.Replicas = 3
 			id := grantOf(t, c.want("web-0 granted", "web-1 in_progress"), "web-0").ID
 			c.stop("web-0")

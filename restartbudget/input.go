@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Input is the current state for the leader. It must be complete: except in a leader's first minute, missing pods count
-// as deleted, with their grants.
+// Input is the current state, as the leader knows it. It must be complete: missing pods are treated as deleted,
+// together with their grants, except in a leader's first minute.
 type Input struct {
 	// Settings must be valid.
 	Settings Settings
 	// Unread is why the input may be outdated, so that nothing is granted; "" if it is current.
 	Unread string
-	// Frozen is why most of the input may be invisible, so that nothing is granted; "" if it is visible.
+	// Frozen is why most nodes or proxies may be disconnected, so that nothing is granted; "" if they are connected.
 	Frozen string
 	// Workloads that have guarded containers. The workload of a pod does not change.
 	Workloads map[WorkloadID]*Workload
-	// Guarded is the number of all guarded containers, except in pods with Native.
+	// Guarded is the number of guarded containers, without pods that have Native.
 	Guarded int
 	// Requests of containers that fail now. A caller drops requests that the agent withdraws or does not repeat.
 	Requests []Request
@@ -41,7 +41,7 @@ func ParseWorkloadID(text string) (WorkloadID, bool) {
 
 // Workload is the top owner of pods.
 type Workload struct {
-	// Replicas is the desired number. Required: missing pods count as unavailable.
+	// Replicas is the desired number of pods. Required: pods that are missing count as unavailable.
 	Replicas int
 	// Pods by UID, including unguarded ones, but not those in phase Succeeded or Failed.
 	Pods map[string]*Pod
@@ -60,7 +60,7 @@ type Pod struct {
 	Ready bool
 	// Terminating pods have a deletionTimestamp.
 	Terminating bool
-	// Suspended pods are annotated sonde.dev/liveness: suspended, Native ones native.
+	// Suspended says that the pod is annotated sonde.dev/liveness: suspended, Native that the value is native.
 	Suspended, Native bool
 	// Reported is when its agent last reported the results of its probes, zero if unknown.
 	Reported time.Time
@@ -73,12 +73,13 @@ type Container struct {
 	Name string
 	// Image is the image in the pod's spec.
 	Image string
-	// Patience is how long the probe must fail after a restart to count the restart as unhelpful: a starting container
-	// fails at first, which the kubelet's failureThreshold allows.
+	// Patience is how long the probe must fail after a restart before the restart counts as unhelpful: a starting
+	// container fails at first, which the kubelet's failureThreshold allows.
 	Patience time.Duration
 	// Restarts is its restart count.
 	Restarts int
-	// Passed is the restart count at which its liveness probe passed last, 0 if it never passed since the first restart.
+	// Passed is the restart count at which its liveness probe last passed, 0 if it has not passed since the first
+	// restart.
 	Passed int
 }
 

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// judge keeps its own account of grants, as simple as it gets, and says which rule a grant breaks.
+// judge keeps its own simple record of grants, and reports which rule a grant breaks.
 type judge struct {
 	grants []*account
-	asked  map[ContainerKey]sighting // by the leader
-	began  time.Time                 // the leader
+	asked  map[ContainerKey]sighting // requests that the leader has seen
+	began  time.Time                 // when the leader began
 }
 
-// account is a grant as it is in truth, whatever a leader knows.
+// account is the true state of a grant, whatever a leader knows about it.
 type account struct {
 	Grant
-	at                  time.Time // by the clock of the leader of now
+	at                  time.Time // by the clock of the current leader
 	restarted, refunded bool
 	ended               bool
-	uncounted           bool // ended when another leader began, whose clock differs
+	uncounted           bool // it ended when another leader began, whose clock differs
 }
 
 func (j *judge) each(is func(*account) bool, do func(*account)) {
@@ -51,7 +51,7 @@ func (j *judge) ended(id GrantID) {
 	j.each(func(a *account) bool { return a.ID == id && !a.restarted }, func(a *account) { a.ended, a.refunded = true, true })
 }
 
-// shift sets the clock, of a leader that begins.
+// shift moves the times of grants to the clock of a new leader, which differs by offset.
 func (j *judge) shift(offset time.Duration) {
 	j.asked = map[ContainerKey]sighting{}
 	for _, a := range j.grants {
@@ -60,7 +60,7 @@ func (j *judge) shift(offset time.Duration) {
 	}
 }
 
-// expire ends what has been in progress for ten minutes, and what another mode has simulated.
+// expire ends restarts that have been in progress for ten minutes, and restarts that another mode has simulated.
 func (j *judge) expire(now time.Time, mode Mode) {
 	j.each(func(a *account) bool { return !a.ended }, func(a *account) {
 		if now.Sub(a.at) >= 10*time.Minute || a.DryRun && mode != DryRun {
@@ -69,7 +69,7 @@ func (j *judge) expire(now time.Time, mode Mode) {
 	})
 }
 
-// check returns which rule a Result of Decide breaks.
+// check returns an error that names the rule which a Result of Decide breaks.
 func (j *judge) check(now time.Time, in Input, r Result) error {
 	j.expire(now, in.Settings.Mode)
 	if len(r.Decisions) != len(in.Requests) {
@@ -89,15 +89,15 @@ func (j *judge) check(now time.Time, in Input, r Result) error {
 		if err := j.checkGrant(now, in, *d.Grant); err != nil {
 			return fmt.Errorf("%w: grant %+v", err, *d.Grant)
 		}
-		// A container's next restart is in its own place.
+		// The next restart of a container replaces its previous one.
 		j.each(func(a *account) bool { return a.ID.ContainerKey == d.Grant.ID.ContainerKey }, func(a *account) { a.ended = true })
 		j.grants = append(j.grants, &account{Grant: *d.Grant, at: now})
 	}
 	return j.checkShares(now, in, r)
 }
 
-// checkShares checks that a limit for all is shared by the namespaces, and is used up before it holds anything. What a
-// leader has found it counts from its start.
+// checkShares checks that namespaces share a common limit, and that a restart is held only if the limit is used up. It
+// checks nothing in a leader's first minute, since restored grants count from its start.
 func (j *judge) checkShares(now time.Time, in Input, r Result) error {
 	if now.Sub(j.began) < time.Minute {
 		return nil
@@ -107,7 +107,7 @@ func (j *judge) checkShares(now time.Time, in Input, r Result) error {
 		minute[a.Workload.Namespace]++
 		total++
 	})
-	most := 0 // of a namespace that was granted something now
+	most := 0 // maximum of a namespace that was granted a restart now
 	for _, d := range r.Decisions {
 		if d.Reason == ReasonGranted {
 			most = max(most, minute[d.Request.Workload.Namespace])
@@ -127,7 +127,7 @@ func (j *judge) checkShares(now time.Time, in Input, r Result) error {
 	return nil
 }
 
-// breaker returns whether it is open for all, and for which namespace alone.
+// breaker returns whether it is open for all namespaces, and for which single namespace it is open.
 func (j *judge) breaker(now time.Time, in Input) (open bool, alone string) {
 	for _, request := range in.Requests {
 		j.asked[request.ContainerKey] = sighting{request.Workload, now}
@@ -144,7 +144,7 @@ func (j *judge) breaker(now time.Time, in Input) (open bool, alone string) {
 		namespaces[id.Namespace] = true
 	}
 	limits := limitsOf(in)
-	half := in.Guarded * limits.Percent // of what is needed, times 200
+	half := in.Guarded * limits.Percent // half of the needed number, times 200
 	if in.Settings.Mode == Off || len(workloads) < limits.Workloads || held*200 < 2*half {
 		return false, ""
 	}
@@ -247,7 +247,7 @@ func (j *judge) available(of *Workload) (n int) {
 	return n
 }
 
-// budgetOf knows the budgets that a world has.
+// budgetOf returns the limit of the budgets that a world has.
 func budgetOf(id WorkloadID, of *Workload) int {
 	switch {
 	case len(of.Budgets) > 0:

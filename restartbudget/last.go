@@ -2,8 +2,8 @@ package restartbudget
 
 import "time"
 
-// Last returns the last grant of a container, which is the one that counts. It returns false without one, or if the pod
-// was deleted.
+// Last returns the last grant of a container; earlier ones have no effect. It returns false without a grant, or if the
+// pod was deleted.
 func (s *State) Last(key ContainerKey) (Grant, bool) {
 	rec := s.last[key]
 	if rec == nil {
@@ -12,8 +12,9 @@ func (s *State) Last(key ContainerKey) (Grant, bool) {
 	return rec.Grant, true
 }
 
-// Add adds a grant that another leader wrote after Restore. It reports whether the grant counts, because it is newer
-// than the container's last one. Its agent may use it, so it counts against the budget even if the budget is exceeded.
+// Add adds a grant that another leader wrote after Restore. It reports whether the grant is newer than the container's
+// last one; otherwise it has no effect. The agent may use the grant, so it counts against the budget even if the budget
+// is exceeded.
 func (s *State) Add(now time.Time, g Grant) bool {
 	if last := s.last[g.ID.ContainerKey]; last != nil && !last.ID.Before(g.ID) {
 		return false
@@ -25,7 +26,7 @@ func (s *State) Add(now time.Time, g Grant) bool {
 	return true
 }
 
-// Adopt takes over how another leader judged a restart, in place of what this leader knew of the grant.
+// Adopt replaces what this leader knows about a grant with the outcome that another leader has judged.
 func (s *State) Adopt(known, judged Grant) {
 	if key := (templateKey{known.Workload, known.Template}); known.Outcome == Unhelpful && s.unhelpful[key] > 0 {
 		s.unhelpful[key]--

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A grant that another leader has written late takes a place and counts in its minute. One that is known already does not.
+// A grant that another leader has written late counts against the limits, also in its minute. A grant that is already
+// known does not count twice.
 func TestAdd(t *testing.T) {
 	c := newCluster(t)
 	c.addDeployment("web", 4)

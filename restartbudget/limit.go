@@ -1,6 +1,6 @@
 package restartbudget
 
-// Amount is a number of pods or a percentage of the desired ones, like Kubernetes' IntOrString.
+// Amount is a number of pods, or a percentage of the desired pods, like Kubernetes' IntOrString.
 type Amount struct {
 	// Value is a number of pods or a percentage; 0 or more.
 	Value int
@@ -23,17 +23,19 @@ func (a Amount) of(replicas int, up bool) int {
 type Limit struct {
 	// Name is namespace/name of the object.
 	Name string
-	// MaxUnavailable or MinAvailable pods. The stricter of both applies; without both there is no limit.
+	// MaxUnavailable and MinAvailable limit the pods. If both are set, the stricter one applies; if neither is set,
+	// there is no limit.
 	MaxUnavailable, MinAvailable *Amount
 }
 
 // Budget is a RestartBudget. A percentage of MaxUnavailable is rounded down, but to at least one pod unless it is 0 %,
 // as in a Deployment: otherwise small workloads would never restart. A percentage of MinAvailable is rounded up, even
-// if that allows no restart.
+// if no restart is allowed then.
 type Budget struct {
 	Limit
 
-	// PerMinute is the maximum of restarts per minute of all its workloads together. Default 0: no limit.
+	// PerMinute is the maximum of restarts per minute of all workloads together that the budget selects. Default 0: no
+	// limit.
 	PerMinute int
 }
 

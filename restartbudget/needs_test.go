@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// reasons are all, in the order in which they are declared.
+// reasons are all reasons, in the order of their declaration.
 var reasons = []Reason{
 	ReasonOff, ReasonUnknown, ReasonStale, ReasonSuspended, ReasonBlacklisted, ReasonGrantedBefore, ReasonBreaker, ReasonGlobalLimit, ReasonNodeLimit,
 	ReasonBudgetLimit, ReasonUnhelpful, ReasonNoneAllowed, ReasonInProgress, ReasonUnavailable, ReasonPodBusy, ReasonGranted,

@@ -53,8 +53,8 @@ func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant
 // CatchingUp reports whether a new leader may not have seen all pods yet, see CatchUp: a missing pod may exist.
 func (s *State) CatchingUp(now time.Time) bool { return now.Before(s.forgetsFrom) }
 
-// outdated reports whether a new leader has no report of the pod that is newer than its restart: an agent that was
-// suspended still has an older state. Clocks of leaders may differ.
+// outdated reports whether a new leader has no report of the pod from after its restart. An agent that was suspended
+// still reports an older state. Clocks of leaders may differ.
 func (s *State) outdated(now time.Time, rec *record, pod *Pod) bool {
 	return s.CatchingUp(now) && !pod.Reported.IsZero() && pod.Reported.Before(rec.Granted) && !rec.Granted.After(now)
 }
@@ -84,8 +84,9 @@ func (rec *record) proceed(now time.Time, pod *Pod, mode Mode) {
 	}
 }
 
-// finish ends a completed restart: the pod is Ready, and the probe has shown whether the restart helped, if that is
-// visible. Without the second condition, a wrong path would restart the next pods before the first ones fail again.
+// finish ends a restart when the pod is Ready, and the probe has shown whether the restart helped, if that can be seen.
+// Without the second condition, a probe with a wrong path would make the next pods restart before the first ones fail
+// again.
 func (rec *record) finish(now time.Time, pod *Pod, mode Mode) {
 	if !rec.inProgress() {
 		return
@@ -93,12 +94,12 @@ func (rec *record) finish(now time.Time, pod *Pod, mode Mode) {
 	c := pod.find(rec.ID.Name)
 	awaited := rec.Outcome == Open || rec.Outcome == Spent && c != nil && c.Restarts > rec.ID.Restarts
 	if rec.over(now, mode) || pod.Ready && !awaited {
-		// The condition is the new container's: the kubelet writes both at once.
+		// The condition is the new container's, since the kubelet writes both at once.
 		rec.Ended = now
 	}
 }
 
-// over reports whether a restart has timed out, or belongs to a dry run that has ended.
+// over reports whether a restart has timed out, or was granted in a dry run that has ended.
 func (rec *record) over(now time.Time, mode Mode) bool {
 	return now.Sub(rec.at) >= InProgress || rec.DryRun && mode != DryRun
 }
@@ -114,8 +115,8 @@ func (rec *record) failedAgain(now time.Time, c *candidate) bool {
 	return rec.Outcome == Spent && c.current() && c.Restarts > rec.ID.Restarts && !rec.isStarting(now, c)
 }
 
-// isStarting reports whether the candidate may still be starting after the restart: its probe has not failed for as
-// long as the kubelet allows. Failures before the agent noticed the restart do not count.
+// isStarting reports whether the candidate may still be starting after the restart: since then, its probe has not
+// failed for as long as the kubelet allows. Failures before the agent noticed the restart are ignored.
 func (rec *record) isStarting(now time.Time, c *candidate) bool {
 	since := c.Since
 	if rec.Spent.After(since) && !rec.Spent.After(now) { // clocks of leaders may differ

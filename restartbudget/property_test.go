@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 )
 
-// decide has the leader decide, checks that, and tells the API and the agents.
+// decide makes the leader decide, checks the result, and passes it to the API and the agents.
 func (w *world) decide() error {
 	if w.forgets {
 		w.state.last, w.state.recent = map[ContainerKey]*record{}, nil
@@ -42,7 +42,7 @@ func (w *world) decide() error {
 	return nil
 }
 
-// play has random things happen, and then all become well: each container that fails must restart in the end.
+// play simulates random events, and then a recovery, after which each failing container must restart.
 func (w *world) play() error {
 	for step := range 25 {
 		w.now = w.now.Add(time.Duration(w.r.IntN(30_000)) * time.Millisecond)
@@ -56,7 +56,7 @@ func (w *world) play() error {
 	w.calm()
 	for range 200 {
 		w.now = w.now.Add(20 * time.Second)
-		w.release() // what is seen now may have happened before
+		w.release() // a restart that is seen only now may have happened before
 		w.settle()
 		if len(w.failing) == 0 {
 			return nil
@@ -68,7 +68,7 @@ func (w *world) play() error {
 	return fmt.Errorf("%d containers are never restarted, such as %v", len(w.failing), w.failing)
 }
 
-// calm ends all that may forbid a restart for ever.
+// calm ends everything that may prevent a restart forever.
 func (w *world) calm() {
 	w.in.Settings = Settings{PerMinute: w.in.Settings.PerMinute, PerNodePerMinute: w.in.Settings.PerNodePerMinute, Breaker: BreakerLimits{Workloads: 100}}
 	for id, of := range w.in.Workloads {
@@ -89,14 +89,14 @@ func (w *world) calm() {
 	}
 }
 
-// release lets all workloads restart again.
+// release allows restarts again for all workloads.
 func (w *world) release() {
 	for id := range w.in.Workloads {
 		w.releaseOne(id)
 	}
 }
 
-// settle restarts what may, with success, and has pods become Ready of which nothing fails.
+// settle restarts the containers that may restart, successfully, and makes pods Ready that have no failing container.
 func (w *world) settle() {
 	for len(w.open) > 0 {
 		id, pod, ok := w.takeOpen()
@@ -143,7 +143,7 @@ func TestRandomSchedules(t *testing.T) {
 	}
 }
 
-// TestRandomSchedulesFindBrokenLeaders shows that the schedules fail if a leader decides without reservations.
+// TestRandomSchedulesFindBrokenLeaders shows that the schedules fail if a leader forgets which restarts it has granted.
 func TestRandomSchedulesFindBrokenLeaders(t *testing.T) {
 	missing := []string{"in progress", "are unavailable", "two containers of a pod", "within a minute", "second one of its name"}
 	for seed := uint64(0); len(missing) > 0; seed++ {

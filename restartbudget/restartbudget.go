@@ -1,8 +1,8 @@
 // Package restartbudget decides whether the container of a failing liveness probe may restart now.
 //
-// The package is pure: it has no clock, and each Input has the state of the cluster. State is the memory of one leader;
-// it is not safe for concurrent use. Times are from the leader's clock. They have the monotonic reading of time.Now, so
-// that setting the clock has no effect.
+// The package is pure: it has no clock, and each Input has the state of the cluster. State is what one leader
+// remembers; it is not safe for concurrent use. Times are from the leader's clock, with the monotonic reading of
+// time.Now, so that setting the clock has no effect.
 package restartbudget
 
 import (
@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// InProgress is how long after the grant a restart counts as in progress if the pod does not become Ready again.
+	// InProgress is how long after the grant a restart is in progress if the pod does not become Ready again.
 	InProgress = 10 * time.Minute
-	// window of the breaker and of all per-minute limits.
+	// window is the period of the breaker and of all per-minute limits.
 	window = time.Minute
-	// CatchUp is how long after Restore a missing pod does not count as deleted: its grant may be newer than the new
-	// leader's state of pods.
+	// CatchUp is how long after Restore a missing pod is not treated as deleted: the grant may be newer than the state
+	// of pods that the new leader has read.
 	CatchUp = time.Minute
 )
 
@@ -26,19 +26,19 @@ type State struct {
 	last map[ContainerKey]*record
 	// recent has the grants of the last minute.
 	recent []*record
-	// served has the last grant of each namespace within the last hour.
+	// served has the time of each namespace's last grant, if that is within the last hour.
 	served map[string]time.Time
 	// unhelpful counts consecutive unhelpful restarts.
 	unhelpful map[templateKey]int
 	breaker   breaker
-	// forgetsFrom is the time from which missing pods count as deleted.
+	// forgetsFrom is the time from which missing pods are treated as deleted.
 	forgetsFrom time.Time
 }
 
-// record is a grant with its leader's time.
+// record is a grant with a time of this leader's clock.
 type record struct {
 	Grant
-	// at is when the grant counts as made: Granted, or later for another leader's grant.
+	// at is the time of the grant for limits: Granted, or later for another leader's grant.
 	at time.Time
 }
 
@@ -52,14 +52,14 @@ func New() *State {
 type Result struct {
 	// Decisions on all requests, oldest request first.
 	Decisions []Decision
-	// Changed are the changed grants, for the caller to write, ordered by time and ID.
+	// Changed are the changed grants, ordered by time and ID, which the caller must write.
 	Changed []Grant
 	Breaker Breaker
 }
 
-// Decide decides on all requests of in, without changing it. A grant in the result already counts in s: if the caller
-// fails to write it to the API, it must call Refund. Equal State, time and Input give an equal Result, whatever the
-// order of the requests.
+// Decide decides on all requests of in, without changing it. A grant in the result already counts against the limits in
+// s: if the caller fails to write it to the API, it must call Refund. The Result depends only on State, time and Input,
+// but not on the order of the requests.
 func (s *State) Decide(now time.Time, in Input) Result {
 	candidates := in.candidates()
 	r := Result{Changed: s.observe(now, in, candidates)}
@@ -72,8 +72,8 @@ func (s *State) Decide(now time.Time, in Input) Result {
 }
 
 // Refund ends an unused grant: the probe passed before the container restarted, the grant expired at the agent, or
-// writing it failed. It returns the grant for the caller to write, and false without an effect: an observed restart is
-// not undone.
+// writing it failed. It returns the grant, which the caller must write. It returns false if it has no effect: an
+// observed restart is not undone.
 func (s *State) Refund(now time.Time, id GrantID) (Grant, bool) {
 	rec := s.last[id.ContainerKey]
 	if rec == nil || rec.ID != id || rec.Outcome != Open {
@@ -83,9 +83,9 @@ func (s *State) Refund(now time.Time, id GrantID) (Grant, bool) {
 	return rec.Grant, true
 }
 
-// Restarted records a restart, or final end, of a grant's container that the restart count does not show: its container
-// ID has changed, or its restartPolicy is Never. It returns the grant for the caller to write, and false if the restart
-// was known or the grant is unknown.
+// Restarted records that a grant's container has restarted, or ended for good, although its restart count shows
+// nothing: its container ID has changed, or its restartPolicy is Never. It returns the grant, which the caller must
+// write, and false if the restart was known or the grant is unknown.
 func (s *State) Restarted(now time.Time, id GrantID) (Grant, bool) {
 	rec := s.last[id.ContainerKey]
 	if rec == nil || rec.ID != id || rec.Outcome != Open {
@@ -106,8 +106,8 @@ func (s *State) InProgress() map[string]int {
 	return all
 }
 
-// Release lets a workload restart again whose restarts did not help. For later leaders, the caller also writes Released
-// to the unhelpful grants of the workload. Results have that outcome from then on.
+// Release allows restarts again for a workload whose restarts did not help. For later leaders, the caller also writes
+// Released to the unhelpful grants of the workload. Results have that outcome from then on.
 func (s *State) Release(workload WorkloadID) {
 	for key := range s.unhelpful {
 		if key.workload == workload {
@@ -122,8 +122,9 @@ func (s *State) Release(workload WorkloadID) {
 }
 
 // Restore returns the State of a new leader from all grants in the API, in any order. Since clocks of leaders may
-// differ, a restart in progress counts as granted now. Unhelpful grants must be kept while pods have their template,
-// other grants for an hour. The breaker starts empty: agents repeat their requests within a period of their probes.
+// differ, it treats a restart in progress as granted now. The API must keep unhelpful grants while pods have their
+// template, and other grants for an hour. The breaker starts empty, since agents repeat their requests within a period
+// of their probes.
 func Restore(now time.Time, grants []Grant) *State {
 	s := New()
 	s.forgetsFrom = now.Add(CatchUp)

@@ -23,7 +23,7 @@ func TestRestore(t *testing.T) {
 	tests := map[string]struct {
 		grant     Grant
 		perMinute int
-		want      Reason // of another pod of the workload
+		want      Reason // reason for another pod of the workload
 	}{
 		"in progress":                                  {opened("web-0", "app"), 0, ReasonInProgress},
 		"in progress since long, by a clock":           {old, 0, ReasonInProgress},
@@ -51,7 +51,7 @@ func TestRestore(t *testing.T) {
 			if tc.want != ReasonGlobalLimit {
 				return
 			}
-			c.in.Settings.PerMinute = 2 // else its own restart uses up the limit again
+			c.in.Settings.PerMinute = 2 // otherwise its own restart would use up the limit again
 			c.wait(time.Minute)
 			want := ReasonGranted
 			if tc.grant.Ended.IsZero() {
@@ -120,8 +120,8 @@ func TestRestoredWorkloadWaits(t *testing.T) {
 	}
 }
 
-// What a new leader has seen of pods may be older than the grants of the one before: a pod that is missing is not gone
-// yet, nor is its template.
+// A new leader's state of pods may be older than the grants of the previous leader: a missing pod, and its template,
+// may still exist.
 func TestRestoredGrantOfAPodNotSeenYet(t *testing.T) {
 	c := newCluster(t)
 	web, bad := c.addDeployment("web", 2), c.addDeployment("bad", 3)

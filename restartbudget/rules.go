@@ -2,7 +2,7 @@ package restartbudget
 
 import "time"
 
-// round is the state of one Decide: counters from its start, updated with each grant.
+// round is the state during one Decide: counters, which each grant updates.
 type round struct {
 	*State
 
@@ -20,7 +20,7 @@ type round struct {
 	workloads  map[WorkloadID]*tally
 }
 
-// tally counts for a workload with requests.
+// tally has the counters of a workload with requests.
 type tally struct {
 	allowance
 
@@ -64,9 +64,9 @@ func (r *round) countGranted(workload WorkloadID, node string) {
 	}
 }
 
-// rules in order: the first one that returns a reason decides. Without a reason, the restart is granted. Limits on
-// concurrent restarts, which apply to pods in any state, come before the rules of the workload, which exempt pods that
-// are not Ready.
+// rules are evaluated in order: the first one that returns a reason decides. If none does, the restart is granted.
+// Limits on concurrent restarts apply to pods in any state. So they come before the rules of the workload, which exempt
+// pods that are not Ready.
 var rules = []func(*round, *candidate) Cause{
 	(*round).off, (*round).request, (*round).annotated, (*round).blacklisted, (*round).grantedBefore,
 	(*round).unread, (*round).frozen, (*round).breakerOpen,
@@ -94,7 +94,7 @@ func (r *round) decide(c *candidate) Decision {
 	return d
 }
 
-// grant makes a grant and counts it. No other code makes grants.
+// grant makes a grant, and updates the counters. No other code makes grants.
 func (r *round) grant(c *candidate) *Grant {
 	before := r.last[c.ContainerKey]
 	rec := &record{at: r.now, Grant: Grant{
@@ -173,7 +173,7 @@ func (r *round) blacklisted(c *candidate) Cause {
 	return Cause{}
 }
 
-// grantedBefore returns the container's existing grant, which only an operator's settings overrule.
+// grantedBefore returns the container's existing grant, which only the settings of an operator overrule.
 func (r *round) grantedBefore(c *candidate) Cause {
 	if rec := r.last[c.ContainerKey]; rec.inProgress() && rec.Outcome == Open && rec.ID.Restarts == c.Restarts {
 		return Cause{Reason: ReasonGrantedBefore}
@@ -232,8 +232,8 @@ func (r *round) unhelpfulRestarts(c *candidate) Cause {
 	return Cause{}
 }
 
-// restartsInProgress applies to all pods. A container with a restart in progress is already counted, and must wait only
-// while it may still be starting.
+// restartsInProgress limits restarts of all pods, whether Ready or not. A container with a restart in progress is
+// already counted: it must wait only while it may still be starting.
 func (r *round) restartsInProgress(c *candidate) Cause {
 	t, n := r.tally(c), r.inProgress[c.Workload]
 	starting := false
@@ -252,9 +252,9 @@ func (r *round) restartsInProgress(c *candidate) Cause {
 	return Cause{}
 }
 
-// unavailable applies only to available pods: restarting another one is no further loss. Like a PodDisruptionBudget it
-// counts the pods that are missing to the desired number: a surplus pod that is not Ready, as in a rollout, is not
-// missing.
+// unavailable limits restarts of available pods only, since restarting another pod makes no more pods unavailable. Like
+// a PodDisruptionBudget, it counts how many pods are missing from the desired number: an additional pod that is not
+// Ready, as in a rollout, is not missing.
 func (r *round) unavailable(c *candidate) Cause {
 	if !r.isAvailable(c.PodUID, c.pod) {
 		return Cause{}

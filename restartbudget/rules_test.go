@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestOrderOfRules has a request that every rule forbids, and lifts one after the other.
+// TestOrderOfRules has a request that every rule forbids, and lifts one rule after the other.
 func TestOrderOfRules(t *testing.T) {
 	c := newCluster(t)
 	web := c.addDeployment("web", 3)

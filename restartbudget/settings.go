@@ -42,9 +42,9 @@ const (
 type Settings struct {
 	// Mode, default Enforce.
 	Mode Mode
-	// PerMinute is the maximum of restarts per minute. Default 0: no limit. Refunded ones do not count.
+	// PerMinute is the maximum of restarts per minute. Default 0: no limit. Refunded grants do not count.
 	PerMinute int
-	// PerNodePerMinute is the maximum of them on one node. Default 0: no limit.
+	// PerNodePerMinute is the maximum of restarts per minute on one node. Default 0: no limit.
 	PerNodePerMinute int
 	// Blacklist excludes containers from restarts.
 	Blacklist Blacklist
@@ -57,16 +57,16 @@ type Blacklist struct {
 	Namespaces []string
 	// Workloads as Kind/namespace/name.
 	Workloads []string
-	// Images as in pods' specs: exactly, or without the tag or digest. "redis" matches redis, redis:7 and redis@sha256:…,
-	// but not redis-exporter or docker.io/library/redis.
+	// Images as in the spec of a pod: exactly, or without the tag or digest. "redis" matches redis, redis:7 and
+	// redis@sha256:…, but not redis-exporter or docker.io/library/redis.
 	Images []string
 }
 
-// BreakerLimits open the breaker when both are reached.
+// BreakerLimits open the breaker when both limits are reached.
 type BreakerLimits struct {
 	// Workloads is the number of workloads with held containers. Default DefaultBreakerWorkloads.
 	Workloads int
-	// Percent of all guarded containers that are held. Default DefaultBreakerPercent; 1 to 100.
+	// Percent is the percentage of all guarded containers that are held. Default DefaultBreakerPercent; 1 to 100.
 	Percent int
 }
 
@@ -74,11 +74,11 @@ func (b BreakerLimits) withDefaults() BreakerLimits {
 	return BreakerLimits{cmp.Or(b.Workloads, DefaultBreakerWorkloads), cmp.Or(b.Percent, DefaultBreakerPercent)}
 }
 
-// SettingError is one violation.
+// SettingError is one violation of Settings.
 type SettingError struct {
 	// Setting is the field of Settings, such as Breaker.Percent.
 	Setting string
-	// Value from the operator, and the Allowed values.
+	// Value is the operator's value, Allowed describes the allowed values.
 	Value, Allowed string
 }
 
@@ -110,7 +110,7 @@ func (s Settings) Validate() error {
 	return errors.Join(all...)
 }
 
-// validate rejects entries that cannot match anything, since their author expects them to work.
+// validate rejects entries that cannot match anything, so that their author learns that they have no effect.
 func (b *Blacklist) validate(refuse func(setting, value, allowed string)) {
 	for _, n := range b.Namespaces {
 		if n == "" || strings.ContainsAny(n, "/ ") {
@@ -151,8 +151,8 @@ func (b *Blacklist) match(workload WorkloadID, image string) string {
 	return ""
 }
 
-// matchImage reports whether an image equals entry, without or with any tag or digest. A colon before a slash is a
-// registry's port.
+// matchImage reports whether image equals entry, or equals entry with any tag or digest. A colon before a slash
+// precedes a registry's port.
 func matchImage(entry, image string) bool {
 	rest, ok := strings.CutPrefix(image, entry)
 	return ok && (rest == "" || rest[0] == '@' || rest[0] == ':' && !strings.Contains(rest, "/"))

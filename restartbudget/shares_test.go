@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// failing adds Deployments of a namespace with so many pods each, all of which ask.
+// failing adds Deployments of a namespace, each with that many pods, which all request a restart.
 func (c *cluster) failing(namespace string, deployments, pods int) {
 	c.t.Helper()
 	for i := range deployments {
@@ -21,7 +21,7 @@ func (c *cluster) failing(namespace string, deployments, pods int) {
 	}
 }
 
-// byReason counts decisions as "namespace reason".
+// byReason returns the number of decisions by "namespace reason".
 func byReason(r Result) map[string]int {
 	n := map[string]int{}
 	for _, d := range r.Decisions {
@@ -30,7 +30,8 @@ func byReason(r Result) map[string]int {
 	return n
 }
 
-// The breaker counts one namespace for half of what opens it at most: beyond that it is open for this namespace alone.
+// One namespace contributes at most half of the limit that opens the breaker. Beyond that, the breaker is open for this
+// namespace only.
 func TestBreakerShares(t *testing.T) {
 	type fails struct{ deployments, pods int }
 	tests := map[string]struct {
@@ -94,7 +95,8 @@ func TestBreakerOfANamespaceSaysWhy(t *testing.T) {
 	}
 }
 
-// A limit of all restarts is shared: who is alone has all of it, and who comes later is served before who had more.
+// A limit for all restarts is shared: a namespace that is alone may use all of it. A namespace that comes later is
+// served before one that has had more restarts.
 func TestLimitsAreShared(t *testing.T) {
 	c := newCluster(t)
 	c.in.Guarded, c.in.Settings.PerMinute = 10_000, 10
@@ -102,7 +104,7 @@ func TestLimitsAreShared(t *testing.T) {
 	if got := byReason(c.decide()); got["first granted"] != 10 {
 		t.Fatalf("alone: %v, want all 10", got)
 	}
-	c.wait(time.Second) // the older requests are the first one's
+	c.wait(time.Second) // the first namespace has the older requests
 	c.failing("late", 1, 3)
 	c.failing("other", 1, 100)
 	if got := byReason(c.decide()); got["late per_minute"] != 3 {
@@ -116,8 +118,8 @@ func TestLimitsAreShared(t *testing.T) {
 	}
 }
 
-// With a limit that leaves each namespace none within the last minute they take turns: the older requests of one do not
-// go first again and again.
+// With a limit so small that no namespace has a restart in the last minute, namespaces take turns: the one with the
+// older requests is not always first.
 func TestSmallLimitsAreShared(t *testing.T) {
 	c := newCluster(t)
 	c.in.Guarded, c.in.Settings.PerMinute = 10_000, 1
@@ -126,7 +128,7 @@ func TestSmallLimitsAreShared(t *testing.T) {
 	c.wait(time.Second)
 	c.failing("late", 1, 100)
 	for i, want := range []string{"late", "crowd", "late", "crowd"} {
-		if i == 2 { // another leader goes on with it
+		if i == 2 { // another leader continues
 			var grants []Grant
 			for _, rec := range c.state.last {
 				grants = append(grants, rec.Grant)
@@ -141,7 +143,7 @@ func TestSmallLimitsAreShared(t *testing.T) {
 	}
 }
 
-// The same holds for the limit of a node.
+// The limit of a node is shared, too.
 func TestLimitOfANodeIsShared(t *testing.T) {
 	c := newCluster(t)
 	c.in.Guarded, c.in.Settings.PerNodePerMinute = 10_000, 2
@@ -153,7 +155,7 @@ func TestLimitOfANodeIsShared(t *testing.T) {
 	}
 }
 
-// Decisions are in the order of their requests, whoever's turn it was.
+// Decisions are in the order of their requests, whichever namespace's turn it was.
 func TestDecisionsAreInTheOrderOfRequests(t *testing.T) {
 	c := newCluster(t)
 	c.in.Guarded, c.in.Settings.PerMinute = 10_000, 2

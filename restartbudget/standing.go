@@ -1,10 +1,11 @@
 package restartbudget
 
-// Standing is the state of a workload for the rules.
+// Standing is the state of a workload, as the rules use it.
 type Standing struct {
-	// Replicas is the desired number of pods. Available are Ready, not being deleted, and without a restart in progress.
+	// Replicas is the desired number of pods. Available is the number of pods that are Ready, not being deleted, and
+	// without a restart in progress.
 	Replicas, Available int
-	// MaxUnavailable is the maximum of unavailable pods, and Source what sets it.
+	// MaxUnavailable is the maximum of unavailable pods, and Source names what sets it.
 	MaxUnavailable int
 	Source         string
 }

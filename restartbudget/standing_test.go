@@ -6,7 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestStanding shows that what is told of a workload is what the rules count: with it full, the next one has to wait.
+// TestStanding shows that Standing returns what the rules count: if the workload has no restart left, the next one must
+// wait.
 func TestStanding(t *testing.T) {
 	c := newCluster(t)
 	web := c.addDeployment("web", 8)
@@ -29,8 +30,8 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// TestReleasedGrantsStayReleased has an operator release a workload before the last restart that did not help has
-// ended: what is written of it then does not take the release back, for a leader that comes after this one.
+// TestReleasedGrantsStayReleased has an operator release a workload before the last unhelpful restart has ended: the
+// status that is written then does not undo the release for a later leader.
 func TestReleasedGrantsStayReleased(t *testing.T) {
 	c := newCluster(t)
 	web := c.addDeployment("web", 5)

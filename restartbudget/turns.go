@@ -16,7 +16,7 @@ func (s *State) serve(rec *record) {
 	}
 }
 
-// forgetServed drops old entries, and all in the future, after the clock was set back.
+// forgetServed drops old entries. It also drops entries in the future, which exist after the clock was set back.
 func (s *State) forgetServed(now time.Time) {
 	for namespace, at := range s.served {
 		if age := now.Sub(at); age >= servedFor || age < 0 {
@@ -25,9 +25,10 @@ func (s *State) forgetServed(now time.Time) {
 	}
 }
 
-// turns decides which namespace is next while all share a limit: the one with the fewest restarts in the last minute;
-// of those, the one whose last grant is oldest, since most counts of a minute are small; of those, the one with the
-// oldest request. So no namespace uses up a limit for the others, and a single one may use all of it.
+// turns decides which namespace is next while all share a limit: the namespace with the fewest restarts in the last
+// minute. If several have as few, which is common, since most numbers are small, the one whose last grant is oldest is
+// next; then the one with the oldest request. So no namespace uses up the limit of the others, and a namespace that
+// waits alone may use all of it.
 type turns struct {
 	waiting []*waiting // a heap
 	granted map[string]int
@@ -40,8 +41,8 @@ type waiting struct {
 	places    []int
 }
 
-// newTurns takes the candidates, oldest first, and by namespace the restarts of the last minute and the time of the
-// last grant. Both may grow meanwhile.
+// newTurns takes the candidates, oldest first, and for each namespace the number of restarts in the last minute and the
+// time of the last grant. The caller may add grants to both maps while it decides.
 func newTurns(candidates []candidate, granted map[string]int, served map[string]time.Time) *turns {
 	t, of := &turns{granted: granted, served: served}, map[string]*waiting{}
 	for i := range candidates {

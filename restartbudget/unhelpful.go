@@ -1,9 +1,10 @@
 package restartbudget
 
-// maxUnhelpful is how many consecutive restarts may be unhelpful before a workload waits.
+// maxUnhelpful is the number of consecutive unhelpful restarts after which a workload waits.
 const maxUnhelpful = 2
 
-// templateKey identifies the pods of a workload with one template, since restarts of others do not count for them.
+// templateKey identifies the pods of a workload with one template. Restarts of pods with another template do not count
+// for them.
 type templateKey struct {
 	workload WorkloadID
 	template string

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// fail has pods, which ask, be granted, restart and ask again without having passed.
+// fail makes pods, which request a restart, be granted one, restart and fail again without having passed.
 func (c *cluster) fail(pods ...string) Result {
 	c.t.Helper()
 	for _, name := range pods {
@@ -23,7 +23,8 @@ func (c *cluster) fail(pods ...string) Result {
 	return c.decide()
 }
 
-// After a rollout with a bad path each container fails again, and its pod is Ready at once: no third one restarts.
+// After a rollout with a wrong path, each container fails again, and its pod is Ready at once. No third container
+// restarts.
 func TestBadPathStopsAfterTwo(t *testing.T) {
 	c := newCluster(t)
 	c.addDeployment("web", 10)
@@ -43,7 +44,7 @@ func TestBadPathStopsAfterTwo(t *testing.T) {
 	}
 	for range 20 {
 		follow()
-		follow() // the pods are Ready, and have not been checked yet
+		follow() // the pods are Ready, but were not checked yet
 		c.in.Requests = nil
 		c.ask(pods...)
 	}
@@ -52,8 +53,8 @@ func TestBadPathStopsAfterTwo(t *testing.T) {
 	}
 }
 
-// A container that starts fails at first. It is neither judged by that nor granted another restart, until its check has
-// failed for as long as the kubelet would let it.
+// A container that is starting fails at first. That is not taken for an unhelpful restart, and no other restart is
+// granted, until its check has failed for as long as the kubelet would allow.
 func TestStartIsNoFailure(t *testing.T) {
 	c := newCluster(t)
 	c.addDeployment("web", 1)
@@ -166,7 +167,7 @@ func TestRestartsThatDoNotHelp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
 			web := c.addDeployment("web", 5)
-			web.Budgets = []Budget{{Limit: Limit{Name: "a", MaxUnavailable: pods(5)}}} // who fails again is granted another restart at once
+			web.Budgets = []Budget{{Limit: Limit{Name: "a", MaxUnavailable: pods(5)}}} // so the next restart is granted at once
 			tc.happens(c, web)
 			c.in.Requests = nil
 			c.ask("web-4")
@@ -183,10 +184,11 @@ func TestRestartsThatDoNotHelp(t *testing.T) {
 	}
 }
 
-// A new leader may have what agents said before the grants of the one before it: that says nothing of restarts by them.
+// A new leader may have reports of agents from before the grants of the previous leader. They say nothing about those
+// restarts.
 func TestOldReportJudgesNoRestart(t *testing.T) {
 	tests := map[string]struct {
-		reported time.Duration // after the grant
+		reported time.Duration // when the agent reported, relative to the grant
 		passes   bool
 		want     Outcome
 	}{

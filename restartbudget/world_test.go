@@ -8,22 +8,23 @@ import (
 	"time"
 )
 
-// world is a cluster in which random things happen, and what the API server and the agents know of grants.
+// world is a cluster with random events. It has what the API server and the agents know about grants.
 type world struct {
 	r   *rand.Rand
-	now time.Time // by the leader's clock
+	now time.Time // time on the leader's clock
 	in  Input
 	*judge
 
 	state *State
-	// twin gets the same as state, but requests in another order; or nil.
+	// twin gets the same input as state, but the requests in another order. It may be nil.
 	twin *State
-	// forgets has the leader forget its grants before each decision: a broken one, which does not reserve.
+	// forgets makes the leader forget its grants before each decision, so that it is broken: its grants do not count
+	// against budgets.
 	forgets bool
 
-	failing map[ContainerKey]time.Time // since when
-	stored  map[GrantID]Grant          // in the API
-	open    []GrantID                  // which agents have
+	failing map[ContainerKey]time.Time // when each failure began
+	stored  map[GrantID]Grant          // grants in the API
+	open    []GrantID                  // open grants that agents have
 	uids    int
 }
 
@@ -83,14 +84,14 @@ func (w *world) setSettings() {
 	}
 }
 
-// workload returns one at random.
+// workload returns a random workload.
 func (w *world) workload() (WorkloadID, *Workload) {
 	ids := slices.SortedFunc(maps.Keys(w.in.Workloads), compareWorkloads)
 	id := ids[w.r.IntN(len(ids))]
 	return id, w.in.Workloads[id]
 }
 
-// somePod returns one of a random workload, nil if it has none.
+// somePod returns a random pod of a random workload, nil if it has none.
 func (w *world) somePod() (WorkloadID, *Pod) {
 	id, of := w.workload()
 	if len(of.Pods) == 0 {
@@ -100,7 +101,7 @@ func (w *world) somePod() (WorkloadID, *Pod) {
 	return id, of.Pods[names[w.r.IntN(len(names))]]
 }
 
-// happen has one random thing happen.
+// happen simulates one random event.
 func (w *world) happen() {
 	id, pod := w.somePod()
 	of := w.in.Workloads[id]
@@ -146,7 +147,7 @@ func (w *world) happenTo(pod *Pod, of *Workload, n int) {
 	}
 }
 
-// burst has containers of a workload fail, or all pods become unready as well.
+// burst makes containers of a workload fail, or also makes all its pods unready.
 func (w *world) burst(of *Workload) {
 	share, unready := 1+w.r.IntN(4), w.r.IntN(3) == 0
 	for _, name := range slices.Sorted(maps.Keys(of.Pods)) {
@@ -185,7 +186,7 @@ func (w *world) restart(pod *Pod, c *Container) {
 	}
 }
 
-// takeOpen returns a random grant that an agent has, and takes it away; false without one.
+// takeOpen returns a random open grant, and removes it; false without any.
 func (w *world) takeOpen() (GrantID, *Pod, bool) {
 	if len(w.open) == 0 {
 		return GrantID{}, nil, false
@@ -204,7 +205,7 @@ func (w *world) restartGranted() {
 	}
 }
 
-// refund ends a grant unused, most often since the check passes.
+// refund ends a grant that was not used, usually because the check passes.
 func (w *world) refund() {
 	id, pod, ok := w.takeOpen()
 	if !ok {
@@ -224,7 +225,7 @@ func (w *world) refund() {
 	}
 }
 
-// lead has another replica lead, whose clock may differ by an hour.
+// lead makes another replica lead, whose clock may differ by an hour.
 func (w *world) lead() {
 	offset := time.Duration(w.r.IntN(3)-1) * time.Hour * time.Duration(w.r.IntN(2))
 	w.now = w.now.Add(offset)
@@ -246,7 +247,7 @@ func (w *world) releaseOne(id WorkloadID) {
 	}
 }
 
-// requests returns requests of most failing containers.
+// requests returns the requests of most failing containers.
 func (w *world) requests() []Request {
 	var all []Request
 	w.in.Guarded = 0
@@ -261,7 +262,7 @@ func (w *world) requests() []Request {
 		}
 	}
 	slices.SortFunc(all, func(a, b Request) int { return compareContainers(a.ContainerKey, b.ContainerKey) })
-	all = slices.DeleteFunc(all, func(Request) bool { return w.r.IntN(6) == 0 }) // its period is not over
+	all = slices.DeleteFunc(all, func(Request) bool { return w.r.IntN(6) == 0 }) // not repeated yet
 	w.r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxLogged is how many changes of one scan get their own log line. More are only counted.
+// maxLogged is how many changes of one scan get a log line each. Further changes are only counted.
 const maxLogged = 20
 
 // What happened to an object.
@@ -22,7 +22,7 @@ type change struct {
 	what string
 }
 
-// logChanges logs what was passed to the Builder since the last scan.
+// logChanges logs the changes since the last scan that the Builder has received.
 func logChanges(log *slog.Logger, changes []change) {
 	if len(changes) > maxLogged {
 		counts := map[string]int{}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDirLogsWhatItApplies shows the lines for the start, for each change, and for many of them.
+// TestDirLogsWhatItApplies shows the log lines at the start, for each change, and for many changes at once.
 func TestDirLogsWhatItApplies(t *testing.T) {
 	f := newFixture(t)
 	timestamp := regexp.MustCompile(`(?m)^time=\S+ `)
@@ -48,7 +48,8 @@ func TestDirLogsWhatItApplies(t *testing.T) {
 		`level=WARN msg="object file has a problem" file=DIR err="no Mesh, Dataplane, Service or MeshService found: only files *.yaml, *.yml and *.json directly in the directory are read"`)
 }
 
-// TestADirectoryWithoutObjects shows that it is a warning at the start, which goes with the first object.
+// TestADirectoryWithoutObjects shows that a directory without objects is a warning at the start, which ends with the
+// first object.
 func TestADirectoryWithoutObjects(t *testing.T) {
 	f := newFixture(t)
 	f.settled()

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// entry is a valid document, with the lines needed for problems across documents.
+// entry is a valid document, with the lines that problems between documents refer to.
 type entry struct {
 	Document
 	name, mesh field
@@ -29,7 +29,7 @@ func (e entry) problem(at field, value, allowed string) Problem {
 		Object: e.Object.Key()}
 }
 
-// duplicate is the problem of an object that another document also has.
+// duplicate returns the problem of an object that another document has, too.
 func duplicate(e entry, other Place) Problem {
 	k := e.Object.Key()
 	what := "the " + string(k.Kind)
@@ -39,11 +39,11 @@ func duplicate(e entry, other Place) Problem {
 	return e.problem(e.name, k.Name, "must be unique: "+what+" with this name is in "+other.String()+" too")
 }
 
-// claims map each object to the document that it is taken from.
+// claims map each object to the document that is used for it.
 type claims map[mesh.Key]entry
 
-// choose picks the document for each object: the one in the same file as before, else the first in the order of
-// entries. Other documents with the object are problems.
+// choose chooses a document for each object: the one in the file that was used before, otherwise the first in the order
+// of entries. It returns a problem for each other document with the object.
 func choose(entries []entry, soFar claims) (claims, []Problem) {
 	chosen := claims{}
 	for _, e := range entries {
@@ -62,7 +62,7 @@ func choose(entries []entry, soFar claims) (claims, []Problem) {
 	return chosen, problems
 }
 
-// orphans returns the objects whose mesh does not exist, with a problem for each. Recorded meshes exist, and so does
+// orphans returns the objects whose mesh does not exist, with a problem for each. A recorded mesh exists, and so does
 // the mesh named default if there is no Mesh.
 func (c claims) orphans(recorded map[string]*mesh.Mesh) (map[mesh.Key]bool, []Problem) {
 	meshes := c.meshes()
@@ -94,8 +94,8 @@ func (c claims) meshes() []string {
 	return names
 }
 
-// dropOrphans removes the orphans, except in a mesh that existed before, which stays as it was. So removing a
-// Mesh, or adding a first Mesh other than default, takes down nothing in use.
+// dropOrphans removes the orphans, but keeps each mesh that existed before as it was. So objects in use stay if a Mesh
+// is removed, or if a first Mesh other than default is added.
 func (c claims) dropOrphans(orphans map[mesh.Key]bool, before claims, recorded map[string]*mesh.Mesh) {
 	bare := !c.hasMesh()
 	for key := range orphans {
@@ -110,7 +110,7 @@ func (c claims) dropOrphans(orphans map[mesh.Key]bool, before claims, recorded m
 			delete(c, key)
 		}
 	}
-	// The Builder implies the default mesh only if there is no Mesh, and now a Mesh has stayed.
+	// The Builder implies the default mesh only if there is no Mesh, but here a Mesh has stayed.
 	if bare && c.hasMesh() && c.uses(mesh.DefaultMesh) && recorded[mesh.DefaultMesh] == nil {
 		m := implied(mesh.DefaultMesh)
 		c[m.Object.Key()] = m
@@ -130,7 +130,7 @@ func (c claims) hasMesh() bool {
 	return false
 }
 
-// uses reports whether any object is in that mesh.
+// uses reports whether any object belongs to that mesh.
 func (c claims) uses(name string) bool {
 	for key := range c {
 		if key.Kind != mesh.KindMesh && key.Mesh == name {
@@ -140,7 +140,7 @@ func (c claims) uses(name string) bool {
 	return false
 }
 
-// keys returns the keys in the order for the Builder: a Mesh before the objects in it.
+// keys returns the keys in the order for the Builder: a Mesh before the objects that belong to it.
 func (c claims) keys() []mesh.Key {
 	return slices.SortedFunc(maps.Keys(c), func(a, b mesh.Key) int {
 		return cmp.Or(

@@ -18,7 +18,7 @@ import (
 
 // Decode reads every document of a YAML (or JSON) file: fields at the top level as in Kuma's Universal form, or under
 // spec with name and mesh at the top level or in metadata. It is strict. The returned objects have their defaults and
-// are valid; a document with an Error is left out. If an object occurs twice, the second one is an Error.
+// are valid; documents with an Error are left out. If an object occurs twice, the second document has an Error.
 func Decode(file string, data []byte) ([]Document, []Problem) {
 	entries, problems, _ := decodeFile(file, data, "")
 	documents := make([]Document, 0, len(entries))
@@ -100,13 +100,13 @@ type decoder struct {
 	mode     mesh.ProbesMode // default for Dataplanes
 	place    Place
 	offset   int                // lines of the file before this document's first
-	fields   map[string]written // all fields, by their paths
+	fields   map[string]written // by path: all fields of the document
 	unusual  bool               // a field is a number that is not a port
 	kind     mesh.Kind
 	root     string   // path prefix of the fields of the spec: "" or "spec."
 	labelsAt string   // path prefix of the labels: "" or "metadata."
-	replaced []string // paths of fields that were replaced by another name, old or misspelt
-	strange  []string // paths around unknown fields: a field missing there may be one of them
+	replaced []string // paths of fields for which another name, old or misspelt, was written
+	strange  []string // paths of mappings with unknown fields: a field that is missing there may be one of them
 	problems []Problem
 	failed   bool
 }
@@ -124,7 +124,7 @@ func (d *decoder) report(line int, severity Severity, err error) {
 	}
 }
 
-// shortened returns an error with very long texts cut, which a log could not hold.
+// shortened returns an error with very long texts cut, so that a log can hold it.
 func shortened(err error) error {
 	f, ok := errors.AsType[*mesh.FieldError](err)
 	if !ok {
@@ -175,7 +175,7 @@ func (d *decoder) document(text []byte) *entry {
 	if d.validate(e); d.failed {
 		return nil
 	}
-	d.warn(e.Object) // after an error, a missing field could look as if it had not been written
+	d.warn(e.Object) // after an error, a field that was written may look missing
 	return e
 }
 
@@ -301,7 +301,7 @@ func (d *decoder) inFile(field string) string {
 	return d.root + field
 }
 
-// unread returns the fields that already have an Error, or that another field with an Error stands for.
+// unread returns the fields that already have an Error, and those that may only be missing because of a misspelled one.
 func (d *decoder) unread() []string {
 	paths := slices.Clone(d.replaced)
 	for _, p := range d.problems {

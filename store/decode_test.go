@@ -85,7 +85,7 @@ func TestDecodePlaces(t *testing.T) {
 	}
 }
 
-// violation has the fields of a Problem that the tests compare.
+// violation has the fields of a Problem that tests compare.
 type violation struct {
 	Line                  int
 	Severity              string
@@ -106,8 +106,8 @@ func violations(problems []Problem) []violation {
 	return list
 }
 
-// TestDecodeBadInput reads testdata/bad/<case>.yaml, which have one mistake each. A problem must name the field, its
-// value and what is allowed.
+// TestDecodeBadInput reads testdata/bad/<case>.yaml, each with one mistake. A problem must name the field, its value
+// and what is allowed.
 func TestDecodeBadInput(t *testing.T) {
 	const (
 		port    = "must be a port from 1 to 65535"
@@ -180,7 +180,7 @@ func TestDecodeBadInput(t *testing.T) {
 			if diff := cmp.Diff([]violation{want}, violations(problems)); diff != "" {
 				t.Errorf("problems (-want +got):\n%s", diff)
 			}
-			first := name == "duplicate-object" || name == "unknown-type" // is good
+			first := name == "duplicate-object" || name == "unknown-type" // the first document is valid
 			if kept := len(documents) > 0; kept != (want.Severity == "warning" || first) {
 				t.Errorf("Decode() = %v", documents)
 			}
@@ -217,7 +217,7 @@ func TestDecodeLimits(t *testing.T) {
 	}
 }
 
-// TestDecodeShortensLongTexts checks that a document does not fill a log with what is in it, or with what it names.
+// TestDecodeShortensLongTexts checks that neither the content of a document nor the names in it can fill a log.
 func TestDecodeShortensLongTexts(t *testing.T) {
 	long := strings.Repeat("ü", 100_000)
 	for name, text := range map[string]string{
@@ -250,7 +250,7 @@ func unknownFields(n int) []violation {
 	return list
 }
 
-// An Error must be listed even if warnings fill the list: a content with an Error is not used.
+// An Error must be listed even if warnings fill the list: content with an Error is not used.
 func TestDecodeErrorBehindManyWarnings(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("type: Mesh\nname: a\nmtls:\n  backends:\n")
@@ -292,7 +292,7 @@ func TestDecodeArray(t *testing.T) {
 	tests := map[string]struct {
 		text string
 		want []string // places of the objects
-		err  string   // of the only problem
+		err  string   // error of the only problem
 	}{
 		"one line":             {text: "[" + item("a") + "," + item("b") + "]", want: []string{"f.json, document 1, line 1", "f.json, document 2, line 1"}},
 		"lines":                {text: "[\n  " + item("a") + ",\n\n  " + item("b") + "\n]\n", want: []string{"f.json, document 1, line 2", "f.json, document 2, line 4"}},

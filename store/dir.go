@@ -42,25 +42,26 @@ type DirOptions struct {
 	Source string
 	// ProbesMode of Dataplanes that do not set it. Default unified.
 	ProbesMode mesh.ProbesMode
-	// Logger gets each problem once. Default: no logging.
+	// Logger logs each problem once. Default: no logging.
 	Logger *slog.Logger
 	// Registerer of the metric sonde_store_problems. Default: no metric.
 	Registerer prometheus.Registerer
-	// LastGood keeps the content in use for the next process, in case a file is invalid by then. Default: nothing is
-	// kept.
+	// LastGood stores the content in use for the next process, in case a file is invalid by then. Default: nothing is
+	// stored.
 	LastGood *Records
 	// Recorded returns the meshes that exist without their Mesh, see identity.Authority.Recorded. Default: none.
 	Recorded func() map[string]*mesh.Mesh
 	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
-	// Rescan is the longest time between two scans. It finds changes without an event: behind a link to another
-	// directory, on a network file system. Default 10s.
+	// Rescan is the longest time between two scans. Scans find changes without an event: behind a link to another
+	// directory, or on a network file system. Default 10s.
 	Rescan time.Duration
 	// Watcher reports changes of files. After an error the directory is polled. Default: fsnotify.NewWatcher.
 	Watcher func() (*fsnotify.Watcher, error)
 }
 
-// Dir keeps a Builder in step with a directory of files. A file with an error keeps its last good content.
+// Dir passes the objects in a directory of files to a Builder, and keeps them up to date there. While a file has an
+// error, its last good content is used.
 type Dir struct {
 	o         DirOptions
 	watch     func() *watch
@@ -70,11 +71,11 @@ type Dir struct {
 	metric    *prometheus.GaugeVec
 
 	mu       sync.Mutex
-	problems []Problem // as of the last scan
+	problems []Problem // of the last scan
 	missing  error     // why the directory was never read, nil once it was
 	lost     time.Time // since when it cannot be listed, zero while it can
 	lostErr  error     // why it cannot be listed
-	empty    bool      // it has no files
+	empty    bool      // it has no object files
 }
 
 // NewDir returns a Dir. Nothing is read before Run.
@@ -101,14 +102,15 @@ func (d *Dir) Missing() error {
 	return d.missing
 }
 
-// Lost returns since when the directory cannot be listed, and why; zero while it can. Its objects stay meanwhile.
+// Lost returns since when the directory cannot be listed, and why; zero while it can be listed. Meanwhile its objects
+// stay.
 func (d *Dir) Lost() (time.Time, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.lost, d.lostErr
 }
 
-// Empty reports whether the directory has no files of objects. An unmounted volume looks like that.
+// Empty reports whether the directory has no object files, as an unmounted volume does.
 func (d *Dir) Empty() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,8 +124,8 @@ func (d *Dir) Problems() []Problem {
 	return slices.Clone(d.problems)
 }
 
-// Run follows the directory until ctx ends, and then returns nil. A directory missing at the start is an error; if it
-// disappears later, that is a Problem and its objects stay.
+// Run follows the directory until ctx ends, and then returns nil. A directory that is missing at the start is an error.
+// If the directory disappears later, that is a Problem, and its objects stay.
 func (d *Dir) Run(ctx context.Context) error {
 	if info, err := os.Stat(d.o.Path); err != nil {
 		return fmt.Errorf("open store: %w", err)
@@ -154,7 +156,7 @@ func (d *Dir) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case _, ok := <-w.events:
-			if !ok { // the system ended the watch: rescans remain
+			if !ok { // the system ended the watch, but rescans continue
 				w.events = nil
 				continue
 			}
@@ -179,7 +181,7 @@ func (d *Dir) Run(ctx context.Context) error {
 	}
 }
 
-// poll scans the directory once, passes changes on, and returns when to scan again.
+// poll scans the directory once, passes changes on, and returns when it must scan again.
 func (d *Dir) poll(now time.Time) time.Time {
 	if d.o.Recorded != nil {
 		d.directory.recorded = d.o.Recorded()
@@ -208,7 +210,7 @@ func (d *Dir) poll(now time.Time) time.Time {
 	return next
 }
 
-// note records what a scan found out about the directory itself.
+// note records what a scan has found about the directory itself.
 func (d *Dir) note(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -226,7 +228,8 @@ func (d *Dir) note(now time.Time) {
 	}
 }
 
-// apply passes the differences to the Builder, and returns them: a Mesh before the objects in it, removals last.
+// apply passes the differences to the Builder, and returns them: a Mesh before the objects that belong to it, removals
+// last.
 func (d *Dir) apply(wanted claims) (changes []change) {
 	for _, key := range wanted.keys() {
 		before, now := d.applied[key].Object, wanted[key].Object
@@ -249,7 +252,7 @@ func (d *Dir) apply(wanted claims) (changes []change) {
 	return changes
 }
 
-// report publishes the problems. It logs each once, and also the end of a file's errors.
+// report publishes the problems. It logs each problem once, and the end of a file's errors.
 func (d *Dir) report(now []Problem) {
 	d.mu.Lock()
 	before := d.problems

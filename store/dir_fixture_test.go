@@ -95,14 +95,14 @@ func (f *fixture) remove(name string) {
 	}
 }
 
-// look lets the Dir scan once, after some time.
+// look makes the Dir scan once, after that time.
 func (f *fixture) look(later time.Duration) []string {
 	f.now = f.now.Add(later)
 	f.dir.poll(f.now)
 	return f.calls.take()
 }
 
-// settled lets the Dir see changes and then read them.
+// settled makes the Dir scan twice, so that it sees changes and then reads them.
 func (f *fixture) settled() []string {
 	return append(f.look(0), f.look(settle)...)
 }
@@ -114,7 +114,7 @@ func (f *fixture) expect(what string, got []string, want ...string) {
 	}
 }
 
-// expectProblems checks that there is one problem for each text, which contains it.
+// expectProblems checks that there is one problem for each text, and that it contains the text.
 func (f *fixture) expectProblems(what string, want ...string) {
 	f.t.Helper()
 	got := f.dir.Problems()

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// run has the Dir of f run in a bubble until the test ends, and be told of changes by what the test writes into the
-// channel.
+// run runs the Dir of f in a bubble until the test ends. An event that the test writes into the channel is reported to
+// it.
 func (f *fixture) run() chan<- fsnotify.Event {
 	f.t.Helper()
 	events := make(chan fsnotify.Event)
@@ -33,14 +33,14 @@ func (f *fixture) run() chan<- fsnotify.Event {
 	return events
 }
 
-// after returns the calls until then.
+// after returns the calls within d.
 func (f *fixture) after(d time.Duration) []string {
 	time.Sleep(d)
 	synctest.Wait()
 	return f.calls.take()
 }
 
-// TestDirRunReadsWhatItIsToldOf writes files with and without an event. test/real/store has the events of a kernel.
+// TestDirRunReadsWhatItIsToldOf writes files with and without an event. test/real/store has real events of a kernel.
 func TestDirRunReadsWhatItIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const broken = "type: Service\nname: [\n"
 
-// A directory that cannot be listed keeps its objects, and says since when.
+// A directory that cannot be listed keeps its objects, and Lost returns since when.
 func TestDirLost(t *testing.T) {
 	f := newFixture(t)
 	lost := func(what string, since time.Time, missing bool) {

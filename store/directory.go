@@ -12,11 +12,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// maxSettles is how many settling times a file may keep changing before it counts as busy: that is a problem, and other
-// files no longer wait for it.
+// maxSettles limits how many times settle a file may keep changing. After that it counts as busy: that is a problem,
+// and other files no longer wait for it.
 const maxSettles = 20
 
-// directory is the content of the files of a directory, now and before. It only reads files: the time is a parameter.
+// directory is the content of the files of a directory, as in use and as last read. It only reads files: the time is a
+// parameter.
 type directory struct {
 	path      string
 	mode      mesh.ProbesMode // default for Dataplanes
@@ -38,11 +39,11 @@ type file struct {
 	// unread is when the first unread change was seen, zero for none.
 	info                os.FileInfo
 	stableSince, unread time.Time
-	unreadable          bool // the last read failed, and is tried again
+	unreadable          bool // the last read failed, and is retried
 	busy                bool // keeps changing
 
-	// entries is the content in use. whole means that it is all of a file: before a file has been valid once, its good
-	// documents are used.
+	// entries is the content in use. whole means that this is the whole content of a file. Before a file has been valid
+	// once, only its good documents are used.
 	entries []entry
 	whole   bool
 	// pending is new valid content that is not in use yet, nil for none, and text its source.
@@ -90,8 +91,8 @@ func (f *directory) hasSettled(file *file, now time.Time) bool {
 	return !file.unread.IsZero() && now.Sub(file.stableSince) >= f.settle
 }
 
-// remove drops deleted files. It waits while others have yet to be read: an object that moves from one file to another
-// must not be missing in between.
+// remove drops deleted files. It waits while other files are still unread, so that an object that moves from one file
+// to another is never missing.
 func (f *directory) remove(now time.Time, waiting bool) bool {
 	removed := false
 	for name, file := range f.files {
@@ -113,7 +114,7 @@ func (f *directory) nextScan(now time.Time) time.Time {
 		}
 	}
 	if soon := now.Add(f.settle / 10); !next.IsZero() && next.Before(soon) {
-		return soon // a waiting removal, or a file that changed while it was read
+		return soon // to remove the deleted files, or to read again a file that changed while it was read
 	}
 	return next
 }
@@ -166,7 +167,7 @@ func (f *directory) lost() (problems []Problem) {
 	return problems
 }
 
-// isEmpty reports whether the files have nothing to use, and no error that would explain it.
+// isEmpty reports whether the files have no usable object, and no error that would explain this.
 func (f *directory) isEmpty() bool {
 	for _, file := range f.files {
 		if len(file.entries) > 0 || file.pending != nil || slices.ContainsFunc(file.problems, isError) {
@@ -224,7 +225,7 @@ func (f *file) read() bool {
 	return true
 }
 
-// restore takes the content used by an earlier process, since the file's current content is invalid.
+// restore takes over the content that an earlier process used, since the current content is invalid.
 func (f *file) restore() {
 	text := f.lastGood.of(f.name)
 	if len(text) == 0 {
@@ -236,7 +237,7 @@ func (f *file) restore() {
 	}
 	f.pending, f.text = &entries, text
 	f.problems = append(f.problems,
-		f.problem(Warning, errors.New("is invalid, and was before the start: its last good content is used")))
+		f.problem(Warning, errors.New("is invalid, and was already invalid at the start: its last good content is used")))
 }
 
 func (f *file) decode(data []byte) {

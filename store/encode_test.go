@@ -79,7 +79,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// emptyOrAbsent compares lists: an empty one is one that is absent, but for ReachableServices.
+// emptyOrAbsent makes an empty list equal to an absent one, except for ReachableServices.
 var emptyOrAbsent = cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() != ".ReachableServices" }, cmpopts.EquateEmpty())
 
 // comesBack checks that an object is the same after Encode and Decode.

@@ -57,11 +57,11 @@ func valueText(n *yaml.Node) string {
 	return mesh.Shorten(n.Value, maxValue)
 }
 
-// standardTags are the tags that YAML itself resolves; any other would change what a value means.
+// standardTags are the tags that YAML itself resolves; any other tag would change what a value means.
 var standardTags = []string{"!!null", "!!bool", "!!int", "!!float", "!!str", "!!map", "!!seq", "!!timestamp"}
 
-// check rejects, in the whole document, YAML features that objects do not need: a duplicate key hides what was meant, a
-// short text of aliases can expand to a huge value, and so can paths of deeply nested fields or very long names.
+// check rejects YAML features that objects do not need, anywhere in the document. A duplicate key hides what was meant.
+// A few aliases can expand to a huge value, and so can the paths of deeply nested fields or of very long names.
 func (d *decoder) check(n *yaml.Node, path string, depth int) {
 	if depth > maxDepth {
 		d.fail(n, path, "", fmt.Sprintf("is nested too deeply: at most %d levels are read", maxDepth))
@@ -153,8 +153,8 @@ func (d *decoder) mapping(n *yaml.Node, path string) []pair {
 	return pairs(n)
 }
 
-// decode reads a value of that path into what into points to. It examines again what the library rejects, and each
-// number that has a limit, to report all problems.
+// decode decodes a value of that path into the variable that into points to. To report all problems, it checks
+// values again that the library rejects, and each number that has a limit.
 func (d *decoder) decode(n *yaml.Node, path string, into any) {
 	unknown, err := json.UnmarshalStrict(toJSON(n), into)
 	if err == nil && len(unknown) == 0 && !d.unusual {
@@ -173,7 +173,8 @@ func (d *decoder) decode(n *yaml.Node, path string, into any) {
 	}
 }
 
-// refuse reports a value that its field does not allow, as written. Its replacement must not cause further errors.
+// refuse reports a value that its field does not allow, as it was written. The value that replaces it must not cause
+// further errors.
 func (d *decoder) refuse(f *mesh.FieldError) {
 	if !d.isReplaced(f.Field) {
 		d.refuseAsWritten(f)
@@ -200,12 +201,13 @@ func (d *decoder) refuseAsWritten(f *mesh.FieldError) {
 	d.fail(n, f.Field, valueText(n), allowed)
 }
 
-// isProbeHandler matches the paths of the handlers of a serviceProbe: "grpc:" alone is complete, too.
+// isProbeHandler matches the paths of the handlers of a serviceProbe, which are complete even without a value, as in
+// "grpc:".
 var isProbeHandler = regexp.MustCompile(`\.serviceProbe\.(tcp|httpGet|tcpSocket|grpc)$`)
 
 var indexPattern = regexp.MustCompile(`\[\d+\]`)
 
-// unknown reports an unknown field: one of Kuma's without effect is ignored with a warning, any other is an error.
+// unknown reports an unknown field. A field of Kuma's without effect is ignored, with a warning; any other is an error.
 // field is its path in the model.
 func (d *decoder) unknown(path, field, name string, known []string) {
 	n, line := d.fields[path].value, d.fields[path].line
@@ -221,7 +223,7 @@ func (d *decoder) unknown(path, field, name string, known []string) {
 			d.replaced = append(d.replaced, strings.TrimSuffix(path, name)+f.by)
 		}
 	case f.filled != "" && hasItems(n):
-		refuse("is a field by which Kuma refuses Dataplanes, and Sonde does not: " + f.filled)
+		refuse("is a field by which Kuma rejects Dataplanes, but Sonde does not: " + f.filled)
 	case !isNull(n):
 		allowed := "is a field of Kuma's that Sonde does not have, and is ignored"
 		if f.means != "" {
@@ -244,7 +246,7 @@ func notAField(path, name string, known []string) string {
 	return mesh.UnknownField(name, known)
 }
 
-// isMisplaced reports whether an unknown field is a known one in the wrong place, rather than a typo.
+// isMisplaced reports whether an unknown field is a known field in the wrong place, rather than a typo.
 func isMisplaced(path, name string, known []string) bool {
 	return notAField(path, name, known) != mesh.UnknownField(name, known)
 }
@@ -254,7 +256,8 @@ func hasItems(n *yaml.Node) bool {
 	return n.Kind == yaml.SequenceNode && len(n.Content) > 0 || slices.ContainsFunc(n.Content, hasItems)
 }
 
-// lookUp finds one of Kuma's fields by its path, whose last name may be in protobuf's form: service_probe.
+// lookUp finds a field of Kuma's by its path. The last name in the path may have the form of protobuf, as in
+// service_probe.
 func lookUp(fields map[string]kumaField, path string) (f kumaField, ok bool) {
 	if f, ok = fields[path]; ok {
 		return f, true

@@ -58,7 +58,7 @@ func (d *decoder) object(top *yaml.Node) *entry {
 	return e
 }
 
-// beside returns the names of the fields beside the fields of the spec, if these are at the top level, too.
+// beside returns the names of the fields at the top level, if the fields of the spec are there, too.
 func (d *decoder) beside() []string {
 	switch {
 	case d.root != "":
@@ -95,8 +95,8 @@ type head struct {
 	Labels map[string]string `json:"labels"`
 }
 
-// meta reads name, mesh and labels from the top level and from metadata, which may be nil. Different values in the two
-// are an error.
+// meta reads name, mesh and labels from the top level and from metadata, which may be nil. If both have a field,
+// different values are an error.
 func (d *decoder) meta(e *entry, top []pair, metadata *yaml.Node) mesh.Meta {
 	m := mesh.Meta{}
 	e.name, e.mesh = field{"name", d.place.Line}, field{"mesh", d.place.Line}
@@ -120,9 +120,9 @@ func (d *decoder) meta(e *entry, top []pair, metadata *yaml.Node) mesh.Meta {
 	return m
 }
 
-// head reads the fields of one place.
+// head reads these fields from one of the two.
 func (d *decoder) head(e *entry, m *mesh.Meta, fields []pair, prefix string) {
-	if d.kind == mesh.KindMesh { // a Mesh is in no mesh
+	if d.kind == mesh.KindMesh { // a Mesh does not belong to a mesh
 		fields = slices.DeleteFunc(fields, func(f pair) bool {
 			if f.name() == "mesh" {
 				d.unknown(prefix+"mesh", "mesh", "mesh", nil)
@@ -143,7 +143,7 @@ func (d *decoder) head(e *entry, m *mesh.Meta, fields []pair, prefix string) {
 	}
 }
 
-// same takes a text from a place unless an earlier place has it. A different text is an error.
+// same sets a text, unless it was set before. Then a different text is an error.
 func (d *decoder) same(path, text string, to *string, at *field) {
 	f, ok := d.fields[path]
 	switch {

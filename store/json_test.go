@@ -8,12 +8,12 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestDecodeJSON has what JSON allows and YAML 1.1 does not.
+// TestDecodeJSON has documents that are valid JSON, but not YAML 1.1.
 func TestDecodeJSON(t *testing.T) {
 	tests := map[string]struct {
 		text string
 		want map[string]string // labels
-		line int               // of the problem, if there are no labels
+		line int               // line of the problem, if there are no labels
 	}{
 		"slash":                    {`{"type":"Service","name":"a","labels":{"kuma.io\/x":"b\/c"}}`, map[string]string{"kuma.io/x": "b/c"}, 0},
 		"slash after a backslash":  {`{"type":"Service","name":"a","labels":{"a":"b\\/c\\\/d\\"}}`, map[string]string{"a": `b\/c\/d\`}, 0},

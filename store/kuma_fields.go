@@ -2,22 +2,23 @@ package store
 
 import "github.com/sonde-mesh/sonde/api/mesh"
 
-// kumaField is a field that Sonde lacks but a document may well have: one of Kuma's, or of a Kubernetes probe.
+// kumaField is a field that Sonde does not have, but that documents often have: one of Kuma's, or of a Kubernetes
+// probe.
 type kumaField struct {
 	// means is the consequence of ignoring the field; "" for none.
 	means string
-	// filled is what to do if the field has items that make Kuma refuse what Sonde would accept.
+	// filled says what to do if the field has items, with which Kuma rejects objects that Sonde would accept.
 	filled string
 	// refused is why the field is an error, "" if it is ignored.
 	refused string
-	// by is the adjacent field that is missing for that reason, if any.
+	// by is the adjacent field that looks missing because this field was written instead, if any.
 	by string
 }
 
 // ignored returns a field that can be ignored, with the consequence.
 func ignored(means string) kumaField { return kumaField{means: means} }
 
-// bookkeeping is a field that Kuma's control plane writes, without consequence.
+// bookkeeping is a field that Kuma's control plane writes. Ignoring it has no consequence.
 var bookkeeping = ignored("")
 
 // earlier begins the message about fields of earlier Kuma releases whose absence would change the document's meaning.
@@ -29,7 +30,7 @@ func former(instead, by string) kumaField { return kumaField{refused: earlier + 
 // absent returns a field of a Kubernetes probe.
 func absent(why string) kumaField { return kumaField{refused: why} }
 
-// kumaFields are fields of Kuma 2.9, of its current form and of earlier ones, and of Kubernetes' probes, by kind and
+// kumaFields are fields of Kuma 2.9, in its current form and in earlier ones, and of Kubernetes' probes, by kind and
 // path. Source: Kuma's api/mesh/v1alpha1/mesh.proto and dataplane.proto at 2.9 and 3, its MeshService, and the fields
 // that its REST API adds.
 var kumaFields = map[mesh.Kind]map[string]kumaField{
@@ -44,7 +45,7 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 			"the control plane signs certificates itself, without a request to another server"),
 		"mtls.backends[].rootChain": ignored(
 			"the control plane has its roots itself, without a request to another server"),
-		"mtls.backends[].conf.caCert.RSAbits": ignored("keys are of ECDSA"),
+		"mtls.backends[].conf.caCert.RSAbits": ignored("keys are ECDSA"),
 		"mtls.backends[].conf.cert":           ignored("the control plane makes the certificate authority itself"),
 		"mtls.backends[].conf.key":            ignored("the control plane makes the certificate authority itself"),
 		"tracing":                             ignored("proxies record no traces"),
@@ -71,13 +72,13 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"kri":                          bookkeeping,
 		"networking.advertisedAddress": ignored("others connect to networking.address"),
 		"networking.transparentProxying.directAccessServices": ignored(
-			"a service is reached at its addresses, and at its endpoints' if it is headless (type: Service)"),
+			"a service is reached at its addresses, or at the addresses of its endpoints if it is headless (type: Service)"),
 		"networking.transparentProxying.ipFamilyMode": ignored(
 			"--ip-family-mode of sonde-dp install transparent-proxy says what is redirected"),
 		"networking.transparentProxying.reachableBackends": ignored(
 			"the proxy knows all services with an address; reachableServices limits them"),
 		"networking.transparentProxying.redirectPortInboundV6": ignored(
-			"connections of IPv6 are redirected to redirectPortInbound, too"),
+			"IPv6 connections are redirected to redirectPortInbound, too"),
 		"networking.admin": ignored("Envoy's admin interface is a Unix socket"),
 		"networking.listeners": ignored(
 			"Sonde has no zones, so the proxy listens neither for other zones nor for destinations outside the mesh"),

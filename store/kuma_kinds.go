@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Consequences of lacking a kind of Kuma's.
+// Consequences of the absence of a kind of Kuma's.
 const (
 	noPermissions = "every workload of the mesh may call every other, whatever it allows or denies"
 	noIdentities  = "identities and mTLS are set by mtls of the Mesh, with the backend builtin, and a certificate names the workload of its Dataplane"
@@ -35,9 +35,9 @@ const (
 	noPassthrough = "all destinations outside the mesh can be reached, or with networking.outbound.passthrough of the Mesh none"
 )
 
-// kumaKinds are the kinds of Kuma 2 and 3 that Sonde lacks, with the consequence. Source: the resources of Kuma 2.9 and
-// of its master (api/mesh, api/system, pkg/core/resources/apis, pkg/plugins/policies), and kinds of derived products
-// often mistaken for Kuma's.
+// kumaKinds are the kinds of Kuma 2 and 3 that Sonde does not have, with the consequence. Source: the resources of Kuma
+// 2.9 and of its master branch (api/mesh, api/system, pkg/core/resources/apis, pkg/plugins/policies). It also has kinds
+// of derived products that are often mistaken for Kuma's.
 var kumaKinds = map[string]string{
 	"TrafficPermission":         noPermissions,
 	"OPAPolicy":                 noPermissions,
@@ -103,7 +103,7 @@ var kumaKinds = map[string]string{
 	"ZoneEgressOverview":        noInput,
 }
 
-// KumaKinds returns the kinds of Kuma's that Sonde lacks, with the consequence.
+// KumaKinds returns the kinds of Kuma's that Sonde does not have, with the consequence.
 func KumaKinds() map[string]string { return maps.Clone(kumaKinds) }
 
 func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
@@ -142,7 +142,7 @@ func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
 // noList says what to write instead of a list.
 const noList = "write each as a document of its own, with --- on a line between them"
 
-// misspeltType returns the field that was written for type, nil for none.
+// misspeltType returns the field that was written instead of type, nil for none.
 func misspeltType(fields []pair) *yaml.Node {
 	for _, f := range fields {
 		if near, _ := mesh.Nearest(f.name(), []string{"type"}); near != "" {
@@ -152,7 +152,7 @@ func misspeltType(fields []pair) *yaml.Node {
 	return nil
 }
 
-// unknownKind says what an unknown kind is or might be.
+// unknownKind describes an unknown kind, or says what it might be.
 func unknownKind(kind string, known []string, allowed string) string {
 	if means, ok := kumaKinds[kind]; ok {
 		return "is a kind of Kuma's that Sonde does not have: " + means + ". Remove this document"

@@ -55,7 +55,7 @@ func TestKumaReferenceGolden(t *testing.T) {
 	doctest.Golden(t, *update, "../docs/reference/kuma.md", page.String())
 }
 
-// alike groups names with the same text, in the order of the first of each.
+// alike groups names with the same text, in the order of the first name of each group.
 func alike(names []string, text func(string) string) [][]string {
 	var groups [][]string
 	for _, name := range names {

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// said returns the problems without their places.
+// said returns the texts of problems, without their places.
 func said(problems []Problem) []string {
 	var all []string
 	for _, p := range problems {
@@ -20,7 +20,7 @@ func said(problems []Problem) []string {
 	return all
 }
 
-// TestKumaDocuments checks what is said about documents of Kuma's. All but those with an error are taken.
+// TestKumaDocuments checks the problems of documents of Kuma's. Documents without an error are used.
 func TestKumaDocuments(t *testing.T) {
 	const (
 		lacks     = " is a field of Kuma's that Sonde does not have, and is ignored"
@@ -132,7 +132,8 @@ func TestKumaDocuments(t *testing.T) {
 	}
 }
 
-// TestKumaKinds checks that each kind of Kuma's says what follows, and that the other documents of its file are read.
+// TestKumaKinds checks that the problem of each kind of Kuma's states the consequence, and that the other documents of
+// its file are read.
 func TestKumaKinds(t *testing.T) {
 	for kind, means := range kumaKinds {
 		if means == "" || slices.Contains(mesh.Kinds(), mesh.Kind(kind)) {
@@ -145,7 +146,7 @@ func TestKumaKinds(t *testing.T) {
 	}
 }
 
-// TestKumaFieldsSayWhatFollows checks that nothing that users write is ignored without a word.
+// TestKumaFieldsSayWhatFollows checks that no field that users write is ignored without a warning.
 func TestKumaFieldsSayWhatFollows(t *testing.T) {
 	silent := []string{"creationTime", "modificationTime", "kri", "snis"}
 	for kind, fields := range kumaFields {
@@ -157,7 +158,8 @@ func TestKumaFieldsSayWhatFollows(t *testing.T) {
 	}
 }
 
-// What would have kept Dataplanes out of a mesh of Kuma's is no warning that somebody may miss.
+// Constraints that would have kept Dataplanes out of a mesh of Kuma's are an error, not a warning, which users might
+// miss.
 func TestConstraintsAreRefused(t *testing.T) {
 	tests := map[string]struct {
 		constraints string

@@ -9,23 +9,24 @@ import (
 	"path"
 )
 
-// lastGoodDirectory has a copy of each object file, with the content last in use.
+// lastGoodDirectory has a copy of each object file, with the content that was last in use.
 const lastGoodDirectory = "last-good"
 
-// lastGood keeps the content in use of each file, so that a file that becomes invalid still has it after a restart. nil
-// keeps nothing.
+// lastGood stores the content in use of each file, so that a file that becomes invalid still has it after a restart. A
+// nil lastGood stores nothing.
 type lastGood struct {
 	records *Records
 	log     *slog.Logger
 }
 
-// copyOf returns the name of the copy of a file, a hash since its path may be too long. It includes the directory.
+// copyOf returns the name of the copy of a file, which includes the directory. It is a hash, since the path of the file
+// may be too long.
 func copyOf(file string) string {
 	sum := sha256.Sum256([]byte(file))
 	return path.Join(lastGoodDirectory, hex.EncodeToString(sum[:]))
 }
 
-// of returns the content of a file last in use, nil if not kept.
+// of returns the content of a file that was last in use, nil if it was not stored.
 func (g *lastGood) of(file string) []byte {
 	if g == nil {
 		return nil
@@ -37,7 +38,7 @@ func (g *lastGood) of(file string) []byte {
 	return data
 }
 
-// keep keeps the content of a file that is in use now.
+// keep stores the content of a file that is in use now.
 func (g *lastGood) keep(file string, data []byte) {
 	if g != nil {
 		g.records.later(copyOf(file), data)
@@ -51,7 +52,7 @@ func (g *lastGood) forget(file string) {
 	}
 }
 
-// retain removes the copies of all other files: those deleted since an earlier process.
+// retain removes the copies of all other files, which were deleted since an earlier process.
 func (g *lastGood) retain(files map[string]*file) {
 	if g == nil {
 		return

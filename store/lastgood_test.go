@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// start has another process follow the directory of f, with records of its own in the state directory.
+// start makes another process follow the directory of f, with its own records in the state directory.
 func (f *fixture) start(state string) (end func()) {
 	f.t.Helper()
 	next := newFixture(f.t)
@@ -35,7 +35,7 @@ func (f *fixture) start(state string) (end func()) {
 	}
 }
 
-// A file that is bad when the control plane starts has the content that was last in use.
+// A file that is invalid when the control plane starts has the content that was last in use.
 func TestLastGoodContentSurvivesARestart(t *testing.T) {
 	const web = "set Service default web"
 	damages := map[string]struct {
@@ -64,7 +64,7 @@ func TestLastGoodContentSurvivesARestart(t *testing.T) {
 			end()
 
 			tc.harm(t, filepath.Join(f.path, "web.yaml"))
-			for range 2 { // it is not forgotten when it is used
+			for range 2 { // the content is not removed once it was used
 				end = f.start(state)
 				f.expect("after the restart", f.settled(), web, "synced")
 				if got := f.dir.Problems(); len(got) != 2 || !strings.Contains(got[0].Error()+got[1].Error(), tc.problem) || !strings.Contains(got[0].Error()+got[1].Error(), "its last good content is used") {
@@ -94,7 +94,8 @@ func put(text string) func(*testing.T, string) {
 	}
 }
 
-// What is removed, while the control plane runs or not, does not come back with a bad file of that name.
+// The content of a removed file does not come back with an invalid file of that name, whether the file was removed
+// while the control plane ran or not.
 func TestLastGoodContentIsForgotten(t *testing.T) {
 	for name, while := range map[string]bool{"while it runs": true, "while it does not": false} {
 		virtual.Run(t, name, func(t *testing.T) {

@@ -57,7 +57,7 @@ func listDirectory(path string) (files map[string]os.FileInfo, skipped []Problem
 func whySkipped(mode os.FileMode, ending string) error {
 	switch {
 	case mode.IsDir():
-		return errors.New("is not read: it is a directory, and only the files beside it are")
+		return errors.New("is not read: it is a directory, and subdirectories are not read")
 	case !mode.IsRegular() && mode.Type() != os.ModeSymlink:
 		return errors.New("is not read: it is a named pipe, a socket or a device, not a regular file")
 	case !slices.Contains(endings, ending):

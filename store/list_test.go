@@ -10,11 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSkippedIsSaid checks that what looks like a file of objects and is not read is a warning, for Dir and for Read.
+// TestSkippedIsSaid checks that Dir and Read warn of a path that looks like a file of objects, but is not read.
 func TestSkippedIsSaid(t *testing.T) {
 	const (
 		lowerCase = ": is not read: its name must end in .yaml, .yml or .json, in lower case"
-		directory = ": is not read: it is a directory, and only the files beside it are"
+		directory = ": is not read: it is a directory, and subdirectories are not read"
 		noFile    = ": is not read: it is a named pipe, a socket or a device, not a regular file"
 	)
 	tests := map[string]struct {
@@ -83,8 +83,8 @@ func linkTo(target string) func(path string) error {
 	return func(path string) error { return os.Symlink(target, path) }
 }
 
-// TestDirKeepsWhatALinkLedTo has a link whose target goes away and comes back: that is a file that cannot be read for a
-// while.
+// TestDirKeepsWhatALinkLedTo has a link whose target disappears and returns: meanwhile it is a file that cannot be
+// read.
 func TestDirKeepsWhatALinkLedTo(t *testing.T) {
 	f := newFixture(t)
 	const good = "object file is valid again"
@@ -116,7 +116,7 @@ func TestDirKeepsWhatALinkLedTo(t *testing.T) {
 	f.expectProblems("end", errNoObject.Error())
 }
 
-// TestReadEntryDoesNotWait has a named pipe in the place of a file that was listed, without a writer.
+// TestReadEntryDoesNotWait has a named pipe without a writer in place of a file that was listed.
 func TestReadEntryDoesNotWait(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "x.yaml")
 	if err := makePipe(pipe); err != nil {

@@ -85,7 +85,7 @@ func TestServiceProbeIsRefused(t *testing.T) {
 	}
 }
 
-// TestBareHandler has "grpc:" and nothing below it: it is no field that was left out.
+// TestBareHandler has "grpc:" with nothing below it, which is not a missing field.
 func TestBareHandler(t *testing.T) {
 	documents, problems := Decode("web.yaml", []byte("type: Dataplane\nname: web-1\nnetworking:\n  address: 10.0.0.1\n  inbound:\n  - port: 80\n"+
 		"    tags: {kuma.io/service: web}\n    serviceProbe:\n      grpc:\n      periodSeconds: 1\n"))

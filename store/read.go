@@ -13,10 +13,10 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Read reads a file, a directory as Dir does, or standard input if path is "-". Besides the problems of Decode it
-// reports objects that occur twice, names of unknown meshes, and, if a directory has no error, services that only
-// outbounds name. mode is the default probes mode of Dataplanes. It returns an error if something cannot be read at
-// all.
+// Read reads a file, a directory as Dir does, or standard input if path is "-". In addition to the problems of Decode,
+// it reports objects that occur twice, names of unknown meshes and, for a directory without an error, services that
+// only outbounds name. mode is the default probes mode of Dataplanes. It returns an error if something cannot be read
+// at all.
 func Read(path string, stdin io.Reader, mode mesh.ProbesMode) ([]Document, []Problem, error) {
 	files, problems, err := readAll(path, stdin)
 	if err != nil {

@@ -113,7 +113,7 @@ func TestReadStandardInputAndFile(t *testing.T) {
 	}
 }
 
-// endless is a reader that must not be read to its end.
+// endless is a reader without an end, which must not be read completely.
 type endless struct{ read int }
 
 func (e *endless) Read(p []byte) (int, error) {

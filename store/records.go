@@ -25,9 +25,9 @@ const (
 	probeRecord = "checked-at"
 )
 
-// Records are files of a State about proxies, such as which of them are draining. A failed write stays in memory and is
-// retried, so that a mesh is served even if the disk is full, read-only or stuck: only what is not on disk when the
-// control plane ends is lost. Methods may be called concurrently.
+// Records are files of a State about proxies, such as which of them are draining. A write that fails stays in memory
+// and is retried, so that a mesh is served even if the disk is full, read-only or stuck. If the control plane ends
+// meanwhile, the write is lost. Methods may be called concurrently.
 type Records struct {
 	state *State
 	log   *slog.Logger
@@ -49,7 +49,7 @@ type record struct {
 	write  func() error
 	since  time.Time       // when it was first queued
 	err    error           // why the last attempt failed
-	tried  <-chan struct{} // closed by settle once it was tried
+	tried  <-chan struct{} // closed by settle after the first attempt
 	settle func()
 }
 
@@ -75,18 +75,18 @@ func (r *Records) Read(name string) ([]byte, error) { return r.state.Read(name) 
 // List is State.List.
 func (r *Records) List(directory string) ([]string, error) { return r.state.List(directory) }
 
-// Write replaces a file. It is on disk when Write returns, unless the disk is slow or fails: then it is retried. The
-// error is fs.ErrInvalid for an invalid name, and fs.ErrClosed after Close.
+// Write replaces a file. If it returns nil, the file is on disk, or the disk is slow or fails and the write is retried.
+// The error is fs.ErrInvalid for an invalid name, and fs.ErrClosed after Close.
 func (r *Records) Write(name string, data []byte) error {
 	return r.keep(name, func() error { return r.state.Write(name, data) })
 }
 
-// Remove removes a file in the way Write writes it.
+// Remove removes a file. Its result is as for Write.
 func (r *Records) Remove(name string) error {
 	return r.keep(name, func() error { return r.state.Remove(name) })
 }
 
-// later is Write without waiting, for a valid name. It skips a file that already has the content.
+// later is like Write for a valid name, but does not wait. It skips a file that already has the content.
 func (r *Records) later(name string, data []byte) {
 	_, _, _ = r.add(name, func() error { // dropped after Close
 		if now, err := r.state.Read(name); err == nil && bytes.Equal(now, data) {
@@ -96,7 +96,7 @@ func (r *Records) later(name string, data []byte) {
 	})
 }
 
-// removeLater is Remove without waiting.
+// removeLater is like Remove, but does not wait.
 func (r *Records) removeLater(name string) {
 	_, _, _ = r.add(name, func() error { return r.state.Remove(name) }) // as above
 }
@@ -118,8 +118,8 @@ func (r *Records) keep(name string, write func() error) error {
 	return nil
 }
 
-// add queues a record. wait reports whether waiting for its first attempt is worthwhile: no other record has waited
-// longer.
+// add queues a record. wait reports whether it is useful to wait for its first attempt: it is not if another record has
+// waited longer.
 func (r *Records) add(name string, write func() error) (settled <-chan struct{}, wait bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +145,7 @@ func (r *Records) add(name string, write func() error) (settled <-chan struct{},
 	return now.tried, wait, nil
 }
 
-// writeAll writes queued records. After Close it tries each one last time.
+// writeAll writes queued records. After Close it writes each one last time.
 func (r *Records) writeAll() {
 	for next := r.next(); next != nil; next = r.next() {
 		err := next.write()
@@ -159,7 +159,7 @@ func (r *Records) writeAll() {
 	}
 }
 
-// next returns the next record to try, nil when the writer should stop.
+// next returns the next record to write, nil when the writer should stop.
 func (r *Records) next() *record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +173,7 @@ func (r *Records) next() *record {
 	return nil
 }
 
-// wrote records the result of an attempt. A failed record goes last, so that it does not hold up others.
+// wrote records the result of an attempt. A record that failed goes last, so that it does not delay others.
 func (r *Records) wrote(last *record, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +247,7 @@ func (r *Records) unwritten() int {
 	return r.queue.Len()
 }
 
-// Close writes what is left, for at most closePatience. The error says how many files are lost. Call it once.
+// Close writes the remaining records, for at most closePatience. The error says how many files are lost. Call it once.
 func (r *Records) Close() error {
 	r.mu.Lock()
 	r.closed = true

@@ -19,11 +19,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// tape is a disk that writes when it is told to. Its log has what was written.
+// tape is a disk that writes when the test allows it. Its log has what was written.
 type tape struct {
 	mu    sync.Mutex
 	fail  error
-	stuck chan struct{} // what it waits for
+	stuck chan struct{} // closed to end a wait of the disk
 	log   []string
 }
 
@@ -77,7 +77,7 @@ func newRecordsOf(t *testing.T, state *State, log io.Writer) *Records {
 	return r
 }
 
-// keep writes, and returns how long it took.
+// keep writes, and returns how long that took.
 func keep(t *testing.T, r *Records, name string, write func() error) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -87,7 +87,7 @@ func keep(t *testing.T, r *Records, name string, write func() error) time.Durati
 	return time.Since(begin)
 }
 
-// A disk that is full is asked again until it takes everything, and blocks no caller.
+// Writes to a full disk are retried until all succeed, and block no caller.
 func TestRecordsOfAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, log := newRecords(t)
@@ -122,7 +122,7 @@ func TestRecordsOfAFullDisk(t *testing.T) {
 	})
 }
 
-// One file that cannot be written keeps no other one back.
+// A file that cannot be written does not delay other files.
 func TestRecordsWithABadFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRecords(t)
@@ -145,7 +145,7 @@ func TestRecordsWithABadFile(t *testing.T) {
 	})
 }
 
-// The last content of a file wins, also while an earlier one is being written.
+// The last content of a file is written in the end, even if an earlier one is being written.
 func TestRecordsOfAStuckDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRecords(t)
@@ -172,7 +172,7 @@ func TestRecordsOfAStuckDisk(t *testing.T) {
 	})
 }
 
-// What is kept already is not written, and says nothing of the disk.
+// Content that is on disk already is not written again, and says nothing about the disk.
 func TestRecordsThatAreKeptAlready(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRecords(t)
@@ -197,7 +197,7 @@ func TestRecordsThatAreKeptAlready(t *testing.T) {
 	})
 }
 
-// The end is not held up by a disk that is stuck.
+// A disk that hangs does not delay the end.
 func TestRecordsEndWhileStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRecords(t)
@@ -211,7 +211,7 @@ func TestRecordsEndWhileStuck(t *testing.T) {
 	})
 }
 
-// Check writes by itself: a directory that looks well may be on a disk that takes nothing.
+// Check writes a file itself: a directory may look fine although its disk accepts no writes.
 func TestRecordsCheckWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRecords(t)

@@ -7,14 +7,14 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// resolve decides which objects the directory holds as a whole. New content that conflicts with another file, or names
-// an unknown mesh, is not used: its file keeps the last good content. applied is the previous result. Resolving the
-// same files again changes nothing.
+// resolve decides which objects the directory has as a whole. New content that conflicts with another file, or names an
+// unknown mesh, is not used: the last good content of its file stays in use. applied is the previous result. Resolving
+// the same files again changes nothing.
 func (f *directory) resolve(applied claims) claims {
 	for before := -1; ; {
 		chosen, orphans, problems := f.usePending(applied)
 		refused := f.pendingFiles()
-		// The contents now in use may have made room for refused ones: repeat until nothing changes.
+		// The contents that are in use now may no longer conflict with refused ones: repeat until nothing changes.
 		done := len(refused) == 0
 		if !done && len(refused) == before {
 			var more []Problem
@@ -44,8 +44,8 @@ func (f *directory) pendingFiles() []string {
 	return names
 }
 
-// usePending puts pending contents without conflicts into use. It returns the documents chosen from all contents then
-// in use, the orphans among them, and the problems.
+// usePending puts pending contents without conflicts into use. It returns the documents chosen from all contents that
+// are in use then, the orphans among these documents, and the problems.
 func (f *directory) usePending(applied claims) (claims, map[mesh.Key]bool, []Problem) {
 	names := slices.Sorted(maps.Keys(f.files))
 	refused := map[string]bool{}
@@ -69,7 +69,7 @@ func (f *directory) usePending(applied claims) (claims, map[mesh.Key]bool, []Pro
 				file.use()
 			}
 		}
-		// A refused file has its own problems, with its new content.
+		// A refused file has its own problems, which its new content causes.
 		return chosen, orphans, slices.DeleteFunc(problems, func(p Problem) bool { return refused[p.File] })
 	}
 }
@@ -86,7 +86,7 @@ func (f *directory) refuse(refused map[string]bool, problems []Problem) bool {
 }
 
 // useOnePending puts the first refused content into use that does not conflict with the contents in use: usePending
-// also compared it with other refused ones. Without one, all stay refused, with these problems.
+// also compared it with other refused contents. Without such content, all stay refused, with these problems.
 func (f *directory) useOnePending(refused []string, chosen claims) (problems []Problem, none bool) {
 	var meshes []entry
 	for _, file := range f.files {
@@ -102,7 +102,7 @@ func (f *directory) useOnePending(refused []string, chosen claims) (problems []P
 		if len(found) == 0 {
 			file.use()
 			for _, e := range file.entries {
-				chosen[e.Object.Key()] = e // it wins over later ones
+				chosen[e.Object.Key()] = e // later documents with the same object conflict with it
 			}
 			return nil, false
 		}

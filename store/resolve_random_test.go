@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 )
 
-// histories is how many each test writes at night, and a quarter of them in other runs.
+// histories is the number that each test tries in nightly runs; other runs try a quarter.
 const histories = 1000
 
 // anyTexts changes some files. There are so few names that files often have the same object.
@@ -85,7 +85,7 @@ func TestResolveRandomDirectories(t *testing.T) {
 	}
 }
 
-// TestResolveOrderOfFirstReading has files without common objects, some of them broken.
+// TestResolveOrderOfFirstReading has files without common objects. Some of the files are invalid.
 func TestResolveOrderOfFirstReading(t *testing.T) {
 	for seed := range uint64(slowtest.Rounds(histories/5, histories/20)) {
 		r := rand.New(rand.NewPCG(seed, 6))
@@ -124,7 +124,7 @@ func differs(what string, wantHeld, wantProblems, held, problems []string) (wron
 	return wrong
 }
 
-// untouched returns the objects of files that do not change now and have no new content waiting.
+// untouched returns the objects of files that do not change now, and have no pending content.
 func (r *resolved) untouched(changed texts) claims {
 	same := claims{}
 	for key, e := range r.held {

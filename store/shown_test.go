@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestSecretsAreNotShown checks that no problem has the text sEcReT, which is written where people write secrets.
+// TestSecretsAreNotShown checks that no problem contains the text sEcReT, which stands where users write secrets.
 func TestSecretsAreNotShown(t *testing.T) {
 	header := func(text string) string { return fmt.Sprintf(probedDataplane, "{httpGet: {httpHeaders: "+text+"}}") }
 	const (
@@ -83,7 +83,7 @@ func TestFreeKeys(t *testing.T) {
 	}
 }
 
-// TestHeadersAreNoTemplates checks that a password may have any letters.
+// TestHeadersAreNoTemplates checks that a password may contain any characters.
 func TestHeadersAreNoTemplates(t *testing.T) {
 	for _, value := range []string{"Bearer ${x", "a{{b", "{% c", "$(d)"} {
 		documents, problems := Decode("web.yaml", fmt.Appendf(nil, probedDataplane, fmt.Sprintf("{httpGet: {httpHeaders: [{name: a, value: %q}]}}", value)))

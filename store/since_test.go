@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestProblemsSince shows since when a problem is there, and what it is about, while other files change.
+// TestProblemsSince shows since when a problem exists, and which object it is about, while other files change.
 func TestProblemsSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDir(DirOptions{})

@@ -16,8 +16,8 @@ type Part struct {
 
 // Split cuts a YAML file into its documents, so that each has its own size limit and its own errors. A line that begins
 // with "---" or "..." is a marker wherever it stands: YAML forbids it within a document, even in a quoted text. A byte
-// order mark may precede it: concatenated files have one each. Blank texts between markers are left out. Each item of a
-// JSON array, as written by "sondectl get -o json", is a document.
+// order mark may precede the marker, since each of several concatenated files has one. Blank texts between markers are
+// left out. Each item of a JSON array, as written by "sondectl get -o json", is a document.
 func Split(data []byte) []Part {
 	var parts []Part
 	from, line := 0, 1 // start of the current document
@@ -56,7 +56,7 @@ func (p Part) items() []Part {
 	_, err := decoder.Token() // the bracket
 	for err == nil && decoder.More() {
 		var item json.RawMessage
-		if err = decoder.Decode(&item); err == nil { // valid JSON so far
+		if err = decoder.Decode(&item); err == nil { // the JSON is valid up to here
 			end := len(p.Text) - len(text) + int(decoder.InputOffset())
 			begin := end - len(item)
 			line += bytes.Count(p.Text[counted:begin], []byte("\n"))
@@ -76,8 +76,8 @@ func (p Part) Content() []byte {
 	return text
 }
 
-// withoutMark returns the text of a document without the byte order mark after its "---": the library takes it for a
-// letter.
+// withoutMark returns the text of a document without the byte order mark after its "---", which the library would take
+// for a letter.
 func withoutMark(text []byte) []byte {
 	if !isBegin(text) {
 		return text

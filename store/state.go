@@ -29,20 +29,20 @@ const lockFile = ".lock"
 type State struct {
 	path string // absolute
 	root *os.Root
-	// lock and claimed, the directory itself, are locked: the lock file can be removed, and not every file system locks
-	// directories.
+	// lock is the lock file, claimed the directory itself. Both are locked, since the lock file can be removed, and not
+	// every file system can lock directories.
 	lock, claimed *os.File
 	disk          disk.Disk // single writer: each temporary file has a fixed name
 	// written is when a file was last written.
 	written atomic.Pointer[time.Time]
-	// secrets is held by Secrets while a file is compared and written.
+	// secrets is locked by Secrets while it compares and writes a file.
 	secrets sync.Mutex
 }
 
 // OpenState opens the directory, and creates it with mode 0700 if it does not exist. A directory that others can read
-// or write is an error and is not corrected: it may be a shared one such as /tmp, and its files may have been read
-// already. It is also an error if another control plane uses the directory: both would keep CAs and records in memory,
-// and overwrite each other's.
+// or write is an error, and its mode is not changed: it may be shared, such as /tmp, and others may have read its
+// files. It is also an error if another control plane uses the directory: both would keep CAs and records in memory,
+// and overwrite each other's files.
 func OpenState(directory string) (*State, error) {
 	directory, err := filepath.Abs(directory)
 	if err != nil {
@@ -79,10 +79,11 @@ func OpenState(directory string) (*State, error) {
 var stateFiles = []string{lockFile, "serving-ca.json", "serving-ca.crt", "serving-ca.key", "admin-token",
 	"dataplane-token.key", "meshes"}
 
-// ownOfVolumes are entries that file systems and NAS put into an otherwise empty directory, and Git's placeholder.
+// ownOfVolumes are entries that may be in an otherwise empty directory: file systems and NAS create them, and Git's
+// placeholder is another.
 var ownOfVolumes = []string{"lost+found", ".snapshot", ".snapshots", ".trashcan", "@eaDir", ".gitkeep"}
 
-// checkOwn rejects a directory of something else, such as a user's home.
+// checkOwn rejects a directory with other files, such as a user's home.
 func (s *State) checkOwn() error {
 	items, err := fs.ReadDir(s.root.FS(), ".")
 	if err != nil {
@@ -106,7 +107,7 @@ func (s *State) checkOwn() error {
 // claim locks the directory for this process.
 func (s *State) claim() (err error) {
 	s.lock, err = s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
-	if errors.Is(err, unix.EROFS) { // a read-only state can still be served
+	if errors.Is(err, unix.EROFS) { // a control plane can still serve from a read-only directory
 		s.lock, err = s.root.Open(lockFile)
 	}
 	if err == nil {
@@ -158,7 +159,7 @@ func (s *State) Check() error {
 		return fmt.Errorf("look at open state directory %s: %w", s.path, err)
 	}
 	if !os.SameFile(there, opened) {
-		return fmt.Errorf("state directory %s was replaced by another one: restart sonde-cp to use that", s.path)
+		return fmt.Errorf("state directory %s was replaced by another one: restart sonde-cp to use the new one", s.path)
 	}
 	if err := unix.Faccessat(unix.AT_FDCWD, s.path, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
 		return fmt.Errorf("state directory %s cannot be written: %w", s.path, err)
@@ -169,8 +170,8 @@ func (s *State) Check() error {
 // maxExposed is how many files Exposed names.
 const maxExposed = 10
 
-// Exposed returns files, or "." for the directory, that users other than this one can read, by mode or ownership. A
-// backup or copy may have such files, and their secrets may have been read there.
+// Exposed returns the files, or "." for the directory, that other users can read, by mode or ownership. A backup or a
+// copy may have such files. Their secrets may have been read there.
 func (s *State) Exposed() ([]string, error) {
 	var names []string
 	err := fs.WalkDir(s.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
@@ -199,7 +200,7 @@ func foreign(info fs.FileInfo) bool {
 // maxRead limits a file: copies of the store's files are the largest, with 8 MiB.
 const maxRead = 16 << 20
 
-// read reads a regular file: any other may never end, or wait for a writer, and would block all access.
+// read reads a regular file. Any other file may never end, or wait for a writer, and so block all access.
 func (s *State) read(name string) ([]byte, error) {
 	info, err := s.root.Stat(name)
 	if err != nil {
@@ -231,8 +232,8 @@ func (s *State) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Write replaces a file atomically, with mode 0600. File and name are on disk when Write returns; on an error the old
-// content stays.
+// Write replaces a file atomically, with mode 0600. When Write returns, the file and its directory entry are on disk;
+// after an error, the old content stays.
 func (s *State) Write(name string, data []byte) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -274,7 +275,7 @@ func (s *State) write(name string, data []byte) error {
 }
 
 func (s *State) writeSynced(name string, data []byte) error {
-	// A file left behind by a crash may have any content.
+	// A file that a crash has left may have any content.
 	if err := s.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -336,7 +337,7 @@ func (s *State) List(directory string) ([]string, error) {
 	return names, nil
 }
 
-// list lists a directory. It avoids opening anything else, which may wait for a writer.
+// list lists a directory. It opens nothing else, since that may wait for a writer.
 func (s *State) list(name string) ([]fs.DirEntry, error) {
 	info, err := s.root.Stat(name)
 	if err != nil {

@@ -136,11 +136,12 @@ func TestStateRefusesOpenDirectory(t *testing.T) {
 	}
 }
 
-// A directory of something else is left alone; one that is empty, or was restored from a backup, is taken.
+// A directory of another program is rejected and not changed. A directory that is empty, or was restored from a backup,
+// is used.
 func TestStateRefusesForeignDirectory(t *testing.T) {
 	const refused = "and no state of sonde-cp: must be an empty directory, or one that does not exist yet, such as /"
 	for name, tc := range map[string]struct {
-		files []string // those that end in / are directories
+		files []string // names that end in / are directories
 		want  string
 	}{
 		"empty":                     {},
@@ -181,7 +182,7 @@ func TestStateRefusesForeignDirectory(t *testing.T) {
 	}
 }
 
-// What is no regular file, or too large, is refused at once: it must not block what comes after.
+// A file that is not a regular file, or is too large, is rejected at once, and does not block later reads.
 func TestStateReadsRegularFilesAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	s := openState(t, path)

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Limits on input. Exceeding one is an error; nothing is cut off silently.
+// Limits on input. Exceeding one is an error: no input is cut silently.
 const (
 	maxDocument  = 1 << 20
 	maxFile      = 8 << 20
@@ -18,7 +18,7 @@ const (
 	// maxProblems limits the listed problems of one file.
 	maxProblems = 100
 	maxDepth    = 50 // of nested fields
-	// Limits, in bytes, of the shown parts of a problem. maxField is also the limit of the name of a field.
+	// Limits, in bytes, of the parts of a problem that are shown. maxField also limits the name of a field.
 	maxField, maxValue, maxAllowed = 500, 300, 1000
 )
 
@@ -32,9 +32,9 @@ type Document struct {
 type Place struct {
 	// File is the path as it was given, "-" for standard input.
 	File string
-	// Document within the file, from 1; 0 where a whole file is meant.
+	// Document is its number within the file, from 1; 0 for a whole file.
 	Document int
-	// Line within the file, from 1; 0 where a whole file is meant.
+	// Line is its number within the file, from 1; 0 for a whole file.
 	Line int
 }
 
@@ -57,7 +57,7 @@ func (p Place) attributes() []any {
 // Severity says whether an object can be used despite a problem.
 type Severity uint8
 
-// A Warning leaves the object usable; an Error does not.
+// An object with a Warning can be used; an object with an Error cannot.
 const (
 	Warning Severity = iota
 	Error
@@ -75,7 +75,7 @@ func (s Severity) String() string {
 type Problem struct { //nolint:errname // it may be a warning
 	Place
 	Severity Severity
-	// Err is a *mesh.FieldError whenever one field is to blame.
+	// Err is a *mesh.FieldError if a single field is the cause.
 	Err error
 	// Object is the object concerned, zero if unknown. Since is when a Dir first saw the problem.
 	Object mesh.Key

@@ -17,8 +17,8 @@ var isTemplate = regexp.MustCompile(`\{\{|\{%|\$\{\w|\$\(\w`)
 
 const templateText = "is a template, and files are read as they are: write the value, or fill the template in before the file is put here, for instance with envsubst"
 
-// templates reports unfilled templates in values, except in fields that are not read, and in headers: these may hold
-// any text, such as a password.
+// templates reports unfilled templates in values. It skips fields that are not read, and headers, which may hold any
+// text, such as a password.
 func (d *decoder) templates(n *yaml.Node, path string) {
 	f, ok := lookUp(kumaFields[d.kind], indexPattern.ReplaceAllString(strings.TrimPrefix(path, "spec."), "[]"))
 	if ok && f.refused == "" || path == "status" || path == "metadata.annotations" || mesh.MayBeSecret(path) {

@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// correct reports misspelt fields of a value, and continues with the intended names: a typo must not cause further
-// errors. What is below such a field is read only for the sake of the others.
+// correct reports misspelt fields of a value, and continues with the names that were meant, so that a typo causes no
+// further errors. The content of such a field is read only for further problems in it.
 func (d *decoder) correct(n *yaml.Node, path string, into any) {
 	for range maxDepth {
 		var typos []func()
@@ -40,14 +40,14 @@ func (d *decoder) correct(n *yaml.Node, path string, into any) {
 	}
 }
 
-// rename gives a field of the mapping at a path another name, and adjusts the paths below it.
+// rename gives a field of the mapping at path around another name, and adjusts the paths below it.
 func (d *decoder) rename(around, name, to string) {
 	p, _ := find(pairs(d.fields[around].value), name)
 	p.key.Value = to
 	d.index(join(around, to), p)
 }
 
-// index records a field and those below it.
+// index records a field and the fields below it.
 func (d *decoder) index(path string, p pair) {
 	d.fields[path] = written{p.value, d.line(p.key)}
 	switch p.value.Kind {
@@ -62,7 +62,7 @@ func (d *decoder) index(path string, p pair) {
 	}
 }
 
-// standsFor records which fields may be missing because an unknown one was written for them.
+// standsFor records which fields may be missing because an unknown field was written instead.
 func (d *decoder) standsFor(path, name string, known []string) {
 	around := strings.TrimSuffix(path, name)
 	near, _ := mesh.Nearest(name, known)
@@ -71,17 +71,17 @@ func (d *decoder) standsFor(path, name string, known []string) {
 	case near == "" || isMisplaced(path, name, known):
 		d.strange = append(d.strange, strings.TrimSuffix(around, "."))
 	case !ok:
-		// without either, a name is at the top
+		// without metadata and spec, a name is at the top level
 		d.replaced = append(d.replaced, around+near, strings.TrimPrefix(around, "metadata.")+near)
 	}
 }
 
-// isReplaced reports whether a field is at or below one that another name stands for.
+// isReplaced reports whether a field is, or is below, a field for which another name was written.
 func (d *decoder) isReplaced(path string) bool {
 	return slices.ContainsFunc(d.replaced, func(outer string) bool { return within(path, outer) })
 }
 
-// maybeStrange reports whether an unknown field may be the intended one for a missing field.
+// maybeStrange reports whether a field may be missing because it was written as an unknown field.
 func (d *decoder) maybeStrange(path string) bool {
 	return slices.ContainsFunc(d.strange, func(around string) bool {
 		rest, ok := strings.CutPrefix(path, around)

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTypos reads documents with a typo. What it leaves out must not be told as a mistake of its own, and every other
-// mistake must be.
+// TestTypos reads documents with a typo. The field that the typo leaves out must not be reported as another mistake,
+// but every other mistake must be.
 func TestTypos(t *testing.T) {
 	const (
 		dataplane = "type: Dataplane\nname: web\nmesh: default\n"

@@ -9,7 +9,7 @@ import (
 )
 
 // unknownServices warns of services that outbounds name but no document has, each at the first Dataplane that names it.
-// The documents must be all of a mesh.
+// The documents must be all documents of a mesh.
 func unknownServices(directory string, documents []Document) []Problem {
 	b := meshview.NewBuilder(meshview.Options{})
 	places := map[mesh.Key]Place{}

@@ -8,7 +8,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watch reports changes in a directory. If it cannot, err says why, the channels are nil, and the rescans find the
+// watch reports changes in a directory. If it cannot, err says why and the channels are nil; then rescans find the
 // changes.
 type watch struct {
 	path      string
@@ -54,6 +54,6 @@ func (w *watch) renew() {
 
 func (w *watch) close() {
 	if w.watcher != nil {
-		_ = w.watcher.Close() // it waits for its goroutine, and has nothing to lose
+		_ = w.watcher.Close() // Close waits for the goroutine; its error has no effect
 	}
 }

@@ -51,7 +51,7 @@ func readRecord(o *v1alpha1.WatchedCluster) (record, bool) {
 		o.DeletionTimestamp == nil
 }
 
-// member is a watched cluster, a rejected object, or an object whose shoot is not watched.
+// member is a watched cluster, an object that was rejected, or an object whose shoot is not watched.
 type member struct {
 	uid        types.UID
 	generation int64
@@ -169,7 +169,7 @@ func (f *fleet) watch(
 		conf, err = nil, errTooMany
 	}
 	accepted := acceptedOf(r.generation, err)
-	// with another Secret, it is another cluster
+	// another Secret means another cluster
 	if m != nil && m.cluster != nil && (conf == nil || conf.Secret == m.secret) {
 		m.cluster.Configure(conf, accepted)
 		f.put(key, &member{uid: r.uid, generation: r.generation, beyond: r.beyond, cluster: m.cluster, secret: m.secret,

@@ -37,9 +37,9 @@ type seed struct {
 	objects  map[string]*v1alpha1.WatchedCluster
 	probes   map[string]int // by Secret
 	hanging  map[string]int // requests, by object
-	statuses int            // that were written
-	applies  int            // that were asked for
-	refuses  bool           // to apply
+	statuses int            // number of written statuses
+	applies  int            // number of requests to apply an object
+	refuses  bool           // reject requests to apply an object
 }
 
 func newSeed(t *testing.T, change ...func(*Watchdog)) *seed {
@@ -231,7 +231,7 @@ func TestHangingClusters(t *testing.T) {
 			s.put(fmt.Sprint("a-", i), "hangs")
 		}
 		for i := range atOnce - 1 {
-			s.put(fmt.Sprint("hangs-", i), "") // which is not valid
+			s.put(fmt.Sprint("hangs-", i), "") // the empty Secret is invalid
 		}
 		end := s.term(1)
 		time.Sleep(time.Second)
@@ -247,7 +247,7 @@ func TestHangingClusters(t *testing.T) {
 	})
 }
 
-// A change or deletion of an object during a probe takes effect at once.
+// If an object changes or is deleted during a probe, that takes effect at once.
 func TestChangesDuringAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSeed(t)

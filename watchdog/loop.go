@@ -72,7 +72,7 @@ func (l *loop) run(ctx context.Context, do func(context.Context, watch.Key) time
 	return nil
 }
 
-// listen feeds all existing objects into the queue, then those that change.
+// listen queues all existing objects, and then each object that changes.
 func (l *loop) listen(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	l.setQueue(queue)
 	for _, key := range l.keys() {

@@ -133,8 +133,8 @@ type appliedShoot struct {
 }
 
 // applyShoot creates the WatchedCluster of a shoot, owned by its Cluster, and returns the delay before the next check,
-// 0 for none. It keeps an existing one while its shoot is not watched. It applies the spec again only after a change of
-// leader or spec, since an operator may edit the object in between.
+// 0 for none. While the shoot is not watched, it keeps an existing WatchedCluster. It applies the spec again only after
+// a change of leader or spec, since an operator may edit the object in between.
 func (f *fleet) applyShoot(ctx context.Context, name watch.Key) time.Duration {
 	shoot := f.w.shoots.Get(name)
 	if shoot == nil || shoot.Halt != "" {

@@ -51,9 +51,9 @@ type Agents interface {
 
 // Since returns since when a state has lasted, zero if that is unknown. *since.Times implements it.
 type Since interface {
-	// Inbound and Outbound are for the health of a proxy's inbound or outbound at an address.
+	// Inbound and Outbound return this for the health of a proxy's inbound or outbound at an address.
 	Inbound(proxy mesh.ID, at netip.AddrPort) time.Time
 	Outbound(proxy mesh.ID, at netip.AddrPort) time.Time
-	// Without is for a service without an endpoint that gets traffic.
+	// Without returns since when no endpoint of a service has got traffic.
 	Without(service mesh.ID) time.Time
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview/since"
 )
 
-// fakes has the stages that Answers shows.
+// fakes replaces the stages whose state Answers shows.
 type fakes struct {
 	Answers
 	of fakeAgents

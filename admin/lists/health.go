@@ -24,8 +24,8 @@ func healthOf(h meshview.Health) adminv1.Endpoint_Health {
 	}
 }
 
-// shown returns an endpoint's health and reason for users. For a stopped proxy, which has no listeners or application
-// to report, only its object counts.
+// shown returns an endpoint's health and reason for users. For a stopped proxy, whose listeners and application no
+// longer exist, only the health in its object matters.
 func (a *Answers) shown(
 	p *meshview.Proxy, at netip.AddrPort, h meshview.InboundHealth, agent *adminv1.AgentState,
 ) (adminv1.Endpoint_Health, string) {
@@ -36,7 +36,7 @@ func (a *Answers) shown(
 	return health, a.reasonOf(p, at, h.Reason)
 }
 
-// shownHealth returns the health part of shown.
+// shownHealth returns only the health, see shown.
 func shownHealth(h meshview.InboundHealth, agent *adminv1.AgentState) adminv1.Endpoint_Health {
 	switch h.Reason {
 	case meshview.DeclaredNotReady, meshview.StateNotReady, meshview.StateIgnored, meshview.UnknownDataplane,
@@ -53,8 +53,8 @@ func shownHealth(h meshview.InboundHealth, agent *adminv1.AgentState) adminv1.En
 // stopped reports whether an agent has drained and exited.
 func stopped(agent *adminv1.AgentState) bool { return agent.GetPhase() == adminv1.AgentState_STOPPED }
 
-// reasonOf returns why the endpoint at an address is not ready, "" for ready and draining ones that are not frozen. p
-// is nil for an endpoint of a Service object.
+// reasonOf returns why the endpoint at an address is not ready. For ready and draining endpoints it returns "", unless
+// they are frozen. p is nil for an endpoint of a Service object.
 func (a *Answers) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reason) string {
 	switch r {
 	case meshview.DeclaredNotReady:
@@ -81,7 +81,7 @@ func (a *Answers) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reas
 		return livenessHeld(p)
 	case meshview.Frozen:
 		return mesh.FrozenReason +
-			"its node is not seen, with most of its zone or of the mesh, so the endpoint stays though Kubernetes takes it away"
+			"its node and most of its zone, or of the mesh, are not seen: the endpoint stays although Kubernetes removes it"
 	default:
 		return ""
 	}
@@ -118,7 +118,7 @@ func otherWorkload(p *meshview.Proxy) string {
 		mesh.WorkloadText(p.Observed.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))
 }
 
-// inboundsOf returns the health of a proxy's inbounds. services comes from servicesOfInbounds.
+// inboundsOf returns the health of a proxy's inbounds. services is the result of servicesOfInbounds.
 func (a *Answers) inboundsOf(
 	p *meshview.Proxy, agent *adminv1.AgentState, services map[inbound]inboundServices,
 ) []*adminv1.InboundHealth {

@@ -88,7 +88,7 @@ func TestListServicesSaysWhyEndpointsAreNotReady(t *testing.T) {
 	}
 }
 
-// The state of an inbound and health.ready are two fields: the reason says which one decides.
+// health.ready and the state of an inbound are two fields. The reason says which of the two makes it not ready.
 func TestReasonNamesTheStateOfAnInbound(t *testing.T) {
 	b := meshview.NewBuilder(meshview.Options{})
 	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "api-1"}}
@@ -189,8 +189,8 @@ func TestListProxiesTellsOfAgents(t *testing.T) {
 	}
 }
 
-// TestOutboundsSayWhyEnvoyDoesNotListen has a caller with another program at one of its two outbounds, and a caller
-// that has never joined.
+// TestOutboundsSayWhyEnvoyDoesNotListen has a caller with another program at the address of one of its two outbounds,
+// and a caller that has never joined.
 func TestOutboundsSayWhyEnvoyDoesNotListen(t *testing.T) {
 	b := meshview.NewBuilder(meshview.Options{RequireJoin: true})
 	put := func(name string, outbounds ...mesh.Outbound) {

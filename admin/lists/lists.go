@@ -42,7 +42,7 @@ func (a *Answers) tail(f *adminv1.Filter, total int, all []mesh.ID) *adminv1.Tai
 	return t
 }
 
-// withMissing adds replicas whose streams the answer lacks.
+// withMissing adds the replicas whose streams the answer does not include.
 func withMissing(t *adminv1.Tail, replicas []string) *adminv1.Tail {
 	t.MissingReplicas = distinct(t.GetMissingReplicas(), replicas)
 	return t
@@ -103,7 +103,7 @@ func (a *Answers) ListMeshes(ctx context.Context, r *adminv1.ListMeshesRequest) 
 			connected[p.Dataplane.Mesh]++
 		}
 	}
-	// Treat a mesh as an object in itself, so that the filter's mesh and name mean the same.
+	// A mesh is treated as an object in itself, so that mesh and name of the filter mean the same.
 	self := func(m *meshview.Mesh) iter.Seq2[string, *meshview.Mesh] {
 		return maps.All(map[string]*meshview.Mesh{m.Spec.Name: m})
 	}

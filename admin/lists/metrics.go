@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// maxMeasured limits the services with a series of their own, in all meshes.
+// maxMeasured limits the services of all meshes that have a series of their own.
 const maxMeasured = 2000
 
 // otherServices is the label of the services beyond maxMeasured.
@@ -59,7 +59,8 @@ func (c ServiceMetrics) Collect(to chan<- prometheus.Metric) {
 	})
 	others := map[string]endpointCount{} // by mesh
 	for i, s := range all {
-		// A service with the name of the label joins the others, since two series must not be the same.
+		// A service whose name is otherServices is counted with the other services, since two series must not be the
+		// same.
 		if i >= maxMeasured || s.service == otherServices {
 			sum := others[s.mesh]
 			for state, n := range s.endpoints {
@@ -97,8 +98,8 @@ func (c ServiceMetrics) measure() []measured {
 	return all
 }
 
-// rank returns the order in which services get series of their own: first those that raise the alert, last those
-// without endpoints.
+// rank returns the order in which services get series of their own: services that raise the alert first, services
+// without endpoints last.
 func (c endpointCount) rank() int {
 	switch {
 	case c == endpointCount{}:

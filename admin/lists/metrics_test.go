@@ -35,8 +35,8 @@ func TestServiceEndpointsAreCountedByState(t *testing.T) {
 	}
 }
 
-// TestServicesBeyondTheLimitAreSummed has a service without a ready endpoint, which comes first, and one with the name
-// of the sum.
+// TestServicesBeyondTheLimitAreSummed has a service without a ready endpoint, which comes first, and a service that is
+// named like the label of the sum.
 func TestServicesBeyondTheLimitAreSummed(t *testing.T) {
 	f := newFakes(t)
 	m := f.View().Meshes["default"]

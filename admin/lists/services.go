@@ -38,7 +38,7 @@ func (a *Answers) ListServices(
 	return &adminv1.ListServicesResponse{Services: entries, Tail: a.tail(r.GetFilter(), total, all)}, nil
 }
 
-// byPorts is by for services with the name in the filter, and for the ports of the MeshService with that name.
+// byPorts is like by, but also matches the services for the ports of the MeshService with the name in the filter.
 func byPorts(f *adminv1.Filter) func(meshName, name string) bool {
 	matches := by(f)
 	return func(meshName, name string) bool {
@@ -67,7 +67,7 @@ func (a *Answers) serviceEntry(
 	return entry
 }
 
-// callersOfEmpty returns the clients of the services without endpoints that match.
+// callersOfEmpty returns the clients of those matching services that have no endpoints.
 func callersOfEmpty(v *meshview.View, matches func(meshName, name string) bool) map[mesh.ID]meshview.Clients {
 	var empty []mesh.ID
 	for meshName, m := range v.Meshes {
@@ -80,7 +80,8 @@ func callersOfEmpty(v *meshview.View, matches func(meshName, name string) bool) 
 	return v.ClientsOf(empty)
 }
 
-// emptyReasons returns why a service has no endpoint, and which clients call it; empty for a service with an endpoint.
+// emptyReasons returns why a service has no endpoint, and which clients call it. It is empty for a service with an
+// endpoint.
 func emptyReasons(m *meshview.Mesh, svc *meshview.Service, callers meshview.Clients) []string {
 	if len(svc.Endpoints) > 0 {
 		return nil
@@ -139,7 +140,8 @@ type inbound struct {
 	at    netip.AddrPort
 }
 
-// inboundServices has the sorted names of an inbound's services, and of the services that it serves while draining.
+// inboundServices has the sorted names of an inbound's services, and of the services that it still serves while
+// draining.
 type inboundServices struct{ all, drained []string }
 
 // servicesOfInbounds returns the services of each inbound of the matching proxies.

@@ -98,7 +98,7 @@ func TestListMeshServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []*adminv1.MeshService{{
-		Object:   got.GetMeshServices()[0].GetObject(), // as the others
+		Object:   got.GetMeshServices()[0].GetObject(), // as in the other cases
 		Selector: "dataplaneLabels app=web", Dataplanes: []string{"client", "web-1"},
 		Ports: []*adminv1.MeshServicePort{
 			{Service: "front_msvc_80", Endpoints: 1, Ready: 1, Unchecked: 1, Serving: 1},
@@ -128,13 +128,13 @@ func TestListMeshServices(t *testing.T) {
 	}
 }
 
-// TestAllAreHeld checks the answer about draining endpoints, if all drain and if one is ready.
+// TestAllAreHeld checks which endpoints get traffic if all drain, and if one is ready.
 func TestAllAreHeld(t *testing.T) {
 	for name, tc := range map[string]struct {
 		held    []string
-		stopped string // its agent has drained and exited
+		stopped string // proxy whose agent has drained and exited
 		traffic []bool
-		serves  []string // of web-1
+		serves  []string // services of web-1
 		serving uint32
 	}{
 		"none is ready":                {[]string{"web-1", "web-2"}, "", []bool{true, true}, []string{"front_msvc_80", "web"}, 2},

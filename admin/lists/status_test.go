@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestAgentsAreAskedWhetherTheyLive checks that agents are pinged only if the caller asks for it, and that the answer
-// names the silent ones.
+// TestAgentsAreAskedWhetherTheyLive checks that agents are pinged only if the caller requests that, and that the answer
+// names those that do not respond.
 func TestAgentsAreAskedWhetherTheyLive(t *testing.T) {
 	tests := map[string]struct {
 		ask     bool

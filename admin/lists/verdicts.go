@@ -7,14 +7,15 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// probesRoom is the room for probes in an answer. Probes that succeed make room for others, of any proxy.
+// probesRoom is the number of probes that still fit into an answer. Probes that succeed make room for others, of any
+// proxy.
 type probesRoom struct {
 	left int
-	// succeeding are the listed verdicts that may still have probes that succeed.
+	// succeeding are the listed verdicts from which probes that succeed may still be removed.
 	succeeding []*adminv1.Verdicts
 }
 
-// fit leaves out the probes of a proxy for which there is no room, and takes the room of others. v may be nil.
+// fit removes the probes of a proxy that do not fit, and makes room for the others. v may be nil.
 func (r *probesRoom) fit(v *adminv1.Verdicts) *adminv1.Verdicts {
 	if v == nil {
 		return nil
@@ -42,7 +43,7 @@ func keepOthers(v *adminv1.Verdicts) []*adminv1.ProbeVerdicts {
 	})
 }
 
-// leaveOut counts the probes that are not in kept, and returns their number.
+// leaveOut removes the probes of v that are not in kept, counts them in LeftOut, and returns their number.
 func leaveOut(v *adminv1.Verdicts, kept []*adminv1.ProbeVerdicts) int {
 	n := len(v.GetProbes()) - len(kept)
 	v.Probes, v.LeftOut = kept, v.GetLeftOut()+uint32(n)

@@ -10,7 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Verdicts are listed if they are requested, and as many as an answer has room for, the ones that do not succeed first.
+// Verdicts are listed if they are requested. An answer has a limited number of them, the ones that do not succeed
+// first.
 func TestVerdictsOfProxies(t *testing.T) {
 	of := func(succeed, fail int) *adminv1.Verdicts {
 		probe := func(verdict string) []*adminv1.ProbeVerdicts {

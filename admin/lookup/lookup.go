@@ -19,8 +19,8 @@ import (
 // View returns the current view, nil before the first.
 type View func() *meshview.View
 
-// How long a call waits for the first view, and how often it polls: a control plane that has just started should answer
-// instead of failing.
+// How long a call waits for the first view, and how often it polls: calls should not fail while a control plane is
+// starting.
 const (
 	firstViewTimeout  = 5 * time.Second
 	firstViewInterval = 20 * time.Millisecond
@@ -38,7 +38,7 @@ func (current View) Await(ctx context.Context) (*meshview.View, error) {
 	return nil, status.Error(codes.Unavailable, "the control plane has not read its store yet")
 }
 
-// Within returns the view, or NOT_FOUND if the mesh does not exist. "" stands for all meshes.
+// Within returns the view, or NOT_FOUND if the mesh does not exist; "" means all meshes.
 func (current View) Within(ctx context.Context, meshName string) (*meshview.View, error) {
 	v, err := current.Await(ctx)
 	if err == nil && meshName != "" && v.Mesh(meshName) == nil {

@@ -14,7 +14,7 @@ import (
 // Refusal is a rejected Join.
 type Refusal struct {
 	// Mesh and Dataplane are from the caller's credential if Authenticated. Otherwise they are from the request, which
-	// any client may send, cut to 64 bytes.
+	// any client can forge, and are cut to 64 bytes.
 	Mesh, Dataplane string
 	Authenticated   bool
 	// Instance is from the credential; it may be empty.
@@ -23,8 +23,8 @@ type Refusal struct {
 	Peer string
 	// Reason is the error message of the response, Code the name of its gRPC code.
 	Reason, Code string
-	// Waiting says that the proxy is still unknown, as for each new pod, and that the agent retries soon. Lasting says
-	// that the proxy has waited longer than a new pod needs.
+	// Waiting says that the proxy is still unknown, as is normal for a new pod, and that the agent retries soon.
+	// Lasting says that the proxy has waited longer than a new pod needs to.
 	Waiting, Lasting bool
 }
 

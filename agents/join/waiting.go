@@ -17,8 +17,8 @@ const (
 	// duplicateFor replaces waitsFor for a rejected duplicate agent, which retries within 10 s; an attempt takes up to
 	// 13 s.
 	duplicateFor = 25 * time.Second
-	// lastsFrom is how long a new pod may wait until replicas have read it. A proxy that waits longer has another
-	// problem.
+	// lastsFrom is how long a new pod may have to wait until the replicas have read it from Kubernetes. A proxy that
+	// waits longer has another problem.
 	lastsFrom = 30 * time.Second
 )
 
@@ -40,7 +40,7 @@ type Wait struct {
 // refused is a rejected process.
 type refused struct {
 	process string // as the process reports it
-	// duplicate: another process has the session, so a success of that process does not end this rejection.
+	// duplicate says that another process has the session. So this rejection remains even if that process joins again.
 	duplicate bool
 }
 

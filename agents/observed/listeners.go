@@ -74,7 +74,7 @@ func (s *State) ObserveListeners(id mesh.ID, l Listeners) {
 
 func textsOf(list []netip.AddrPort) []string { return mesh.MakeAddresses(list).Texts() }
 
-// hasInbounds reports whether other proxies call the proxy of d.
+// hasInbounds reports whether other proxies can call the proxy of d.
 func hasInbounds(d *mesh.Dataplane) bool {
 	if d != nil {
 		for range d.Spec.Networking.ActiveInbounds() {

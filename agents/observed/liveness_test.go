@@ -126,7 +126,7 @@ func (*replica) Query(context.Context, mesh.ID, mesh.EnvoyView, func([]byte) err
 	return nil
 }
 
-// reportHeld reports in db-0's session of that number which containers are held, for a minute each.
+// reportHeld reports, in db-0's session of that number, that these containers are held, each for a minute.
 func (r *replica) reportHeld(session int64, containers ...string) {
 	m := &agentv1.Liveness{}
 	for _, c := range containers {
@@ -139,7 +139,7 @@ func failing(container string) *agentv1.HeldLiveness {
 	return &agentv1.HeldLiveness{Container: container, Failing: durationpb.New(time.Minute), Reason: "refused", Grant: container + "-1"}
 }
 
-// reportTold reports in db-0's session of that number that the kubelet receives the failure of a container.
+// reportTold reports, in db-0's session of that number, that the kubelet receives the failure of a container.
 func (r *replica) reportTold(session int64, container string) {
 	m := &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: container, Told: true}}}
 	r.Liveness(r.t.Context(), db0, facts.Order{Time: session}, agentv1.ReportedLiveness{Report: m, At: r.now()})

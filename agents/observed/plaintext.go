@@ -47,7 +47,8 @@ type PlaintextPort struct {
 type Plaintext struct {
 	PlaintextPort
 	Sources map[netip.Addr]PlaintextTally
-	// Others counts all sources that are not in Sources, Probes requests with the user agent of a kubelet's probes.
+	// Others counts the sources that are not in Sources; Probes counts requests with the user agent of a kubelet's
+	// probes.
 	Others, Probes PlaintextTally
 }
 
@@ -72,7 +73,7 @@ type plaintexts struct {
 	// them.
 	newest  map[mesh.ID]plaintextReport
 	sources int
-	// past has the counts of removed agents, which are complete from pastSince on.
+	// past has the counts of removed agents. They are complete since pastSince.
 	past      map[pastKey]*Plaintext
 	pastSince time.Time
 }
@@ -85,10 +86,10 @@ type pastKey struct {
 
 // Limits of the records, whatever agents report.
 const (
-	// maxSources of one proxy, maxAllSources of all proxies.
+	// maxSources is the limit for one proxy, maxAllSources for all proxies together.
 	maxSources    = 60
 	maxAllSources = 100_000
-	// maxPast ports of workloads, and maxPastSources of each port.
+	// maxPast is the limit for ports of workloads, maxPastSources for the sources of each port.
 	maxPast        = 5000
 	maxPastSources = 20
 	// PlaintextKept is how long the counts of removed pods are kept.
@@ -277,8 +278,8 @@ func sourcesIn(m *agentv1.Plaintext) int {
 	return n
 }
 
-// trim returns m with at most so many sources: the same number for each port, those with the highest counts, which come
-// first. It adds the rest to the others.
+// trim returns m with at most that many sources, the same number for each port. It keeps the first sources of each
+// port, which have the highest counts, and adds the rest to the port's others.
 func trim(m *agentv1.Plaintext, most int) *agentv1.Plaintext {
 	if sourcesIn(m) <= most {
 		return m

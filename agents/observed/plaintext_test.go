@@ -191,8 +191,8 @@ func TestPlaintextOfPodsThatAreGone(t *testing.T) {
 	})
 }
 
-// TestPlaintextThatGoesOnAsItsAgentEnds checks that open traffic ends with its agent: a connection counts from then on,
-// a request since its begin.
+// TestPlaintextThatGoesOnAsItsAgentEnds checks that open traffic ends with its agent. A connection counts from its end
+// on, a request from its begin.
 func TestPlaintextThatGoesOnAsItsAgentEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for requests, want := range map[bool]string{true: "3+0", false: "4+0"} {
@@ -206,7 +206,7 @@ func TestPlaintextThatGoesOnAsItsAgentEnds(t *testing.T) {
 	})
 }
 
-// TestPlaintextBeforeTheView checks reports that come before the view has the Dataplane, as at the start.
+// TestPlaintextBeforeTheView checks reports that arrive before the view has the Dataplane, as at the start.
 func TestPlaintextBeforeTheView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := agentstest.New(t)
@@ -273,7 +273,8 @@ func TestPlaintextLimits(t *testing.T) {
 	})
 }
 
-// TestPlaintextOfMorePortsThanAreKept checks that dropped counts of removed pods shorten the reported time.
+// TestPlaintextOfMorePortsThanAreKept checks that the counts of removed pods are reported for a shorter time if some
+// were dropped.
 func TestPlaintextOfMorePortsThanAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := planeWith(t)

@@ -23,8 +23,8 @@ func waits(reason string) bool {
 }
 
 // updateApplications changes which inbounds of a proxy cannot take traffic. session is the order of the session that
-// reported them; with a zero session only the replica with the newest report changes it. After an error, the state is
-// only in memory.
+// reported them; with a zero session, only the replica with the newest report changes them. If it returns an error, the
+// new state is only in memory.
 func (s *State) updateApplications(
 	id mesh.ID, session facts.Order, change func(reasons map[netip.AddrPort]string),
 ) error {

@@ -21,13 +21,13 @@ func (s *State) Heard(id mesh.ID) {
 
 // Gone removes the reports about a proxy that has left the view.
 func (s *State) Gone(id mesh.ID) {
-	_ = s.facts.Plaintext.Drop(id) // not stored, so without an error; its counts move to past
+	_ = s.facts.Plaintext.Drop(id) // Drop returns no error, since nothing is stored; the counts move to past
 	s.facts.Heard(id)
 	s.refreshPlaintext(id)
 }
 
-// hearIdentity passes a proxy's certificates that other replicas report to the authority, and which of them it uses if
-// its newest session is with another replica.
+// hearIdentity passes to the authority the proxy's certificates that other replicas report, and which of them the proxy
+// uses if its newest session is with another replica.
 func (s *State) hearIdentity(id mesh.ID) {
 	meshName, name := mesh.SplitID(id)
 	newest, heard := s.facts.Own(id).Session, false
@@ -67,7 +67,7 @@ func (s *State) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	return s.facts.Tell(id, m) || m.GetCertificate() != nil
 }
 
-// Told returns the proxies for which Tell has something.
+// Told returns the proxies of which this replica has records for other replicas, see Tell.
 func (s *State) Told() []mesh.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *State) Session(id mesh.ID) (order facts.Order, draining bool) {
 	return own.Session, own.Draining
 }
 
-// Issued records that a proxy has joined here, for other replicas until it has a session.
+// Issued records that a proxy has joined here. Other replicas need the record until the proxy has a session.
 func (s *State) Issued(id mesh.ID) {
 	c, known := s.o.Authority.CertificateInUse(id)
 	if !known {

@@ -61,7 +61,7 @@ type State struct {
 	issued map[mesh.ID]*peerv1.Certificate
 	// unaccepted are the proxies in unacceptedRecords.
 	unaccepted map[mesh.ID]bool
-	// mismatches are the logged ones, see CheckWorkload. Local to this replica, which logs each once.
+	// mismatches are the mismatches that were logged, see CheckWorkload. Local to this replica, which logs each once.
 	mismatches map[mesh.ID]Mismatch
 }
 
@@ -118,7 +118,7 @@ func (s *State) ObserveIdentity(id mesh.ID) {
 	}
 }
 
-// ObserveExpiry updates proxies whose certificate has expired since the last call; the clock may also jump.
+// ObserveExpiry updates proxies whose certificate has expired since the last call, also because the clock jumped.
 func (s *State) ObserveExpiry() {
 	for _, id := range s.o.Authority.Joined() {
 		if s.expired(id) != s.Of(id).Expired {

@@ -36,10 +36,12 @@ func (s *State) VerdictsOf(id mesh.ID, session facts.Order) (*agentv1.Verdicts, 
 	return newest.Said.GetSaid(), newest.At
 }
 
-// sameChange is how far apart two reports may have the same change: their transport takes different times.
+// sameChange is how much the time of the same change may differ between two reports, since reports take different times
+// to arrive.
 const sameChange = 2 * time.Second
 
-// keepTimes keeps the times of the changes that were reported before, so that they do not differ by a second each time.
+// keepTimes keeps the times of changes that an earlier report had, which would otherwise differ by a second from report
+// to report.
 func keepTimes(m *agentv1.Verdicts, at time.Time, before *agentv1.Verdicts, reported time.Time) {
 	type key struct{ container, inbound, probe string }
 	known := make(map[key]*agentv1.ProbeVerdicts, len(before.GetProbes()))
@@ -61,7 +63,7 @@ func keepTimes(m *agentv1.Verdicts, at time.Time, before *agentv1.Verdicts, repo
 	}
 }
 
-// numberOf returns how many changes there were before the listed change i since the agent started.
+// numberOf returns the number of the listed change i: how many changes preceded it since the agent started.
 func numberOf(p *agentv1.ProbeVerdicts, i int) int {
 	return int(p.GetTotal()) - len(p.GetChanges()) + i
 }

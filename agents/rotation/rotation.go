@@ -47,7 +47,7 @@ type Options struct {
 	// Replicas returns what the other replicas have loaded. Advanced is called after this replica has loaded another step.
 	Replicas func() []replicas.Loaded
 	Advanced func()
-	// ServingWaits describe for whom else a step of the serving CA waits: clients that are not proxies.
+	// ServingWaits describe the clients other than proxies for which a step of the serving CA waits.
 	ServingWaits []func(context.Context, serving.Rotation) []string
 	Logger       *slog.Logger
 	Now          func() time.Time
@@ -77,9 +77,9 @@ type rotated interface {
 	progress() (progress, error)
 	// start starts a rotation, or continues the current one.
 	start(ctx context.Context, force, proceed bool) error
-	// others describes for whom else a step waits.
+	// others describes what a step waits for besides proxies and replicas.
 	others(ctx context.Context, p progress) []string
-	// advance starts the step after p, unless p has ended already, and returns whether it did.
+	// advance starts the step after p, unless p has ended already, and reports whether it started it.
 	advance(ctx context.Context, p progress) (bool, error)
 	failed(ctx context.Context, err error)
 	// loaded returns what another replica has loaded, nil if it has not reported that.

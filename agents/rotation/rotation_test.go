@@ -40,7 +40,7 @@ func (f *fakeCA) advance(context.Context, progress) (_ bool, _ error) {
 	return true, nil
 }
 
-// fakeSessions has the proxies with a session. The others are silent.
+// fakeSessions has the proxies with a session. All other proxies are silent.
 type fakeSessions struct {
 	Sessions
 	connected map[mesh.ID]bool
@@ -81,7 +81,7 @@ func TestAdvance(t *testing.T) {
 		edit     func(*fakeCA)
 		replicas []replicas.Loaded
 		follows  bool
-		// want is the progress after it; nil: it has advanced.
+		// want is the progress afterwards; nil means that the rotation has advanced.
 		want *adminv1.Rotation
 	}{
 		"all done":               {replicas: replica(loaded, false)},

@@ -30,7 +30,7 @@ func (s *Sessions) setDraining(sess *session, draining bool) error {
 }
 
 // confirmDrain confirms a recorded drain to the agent once the current view has it. A proxy without a Dataplane has no
-// endpoint, so its drain is confirmed at once; before the first view no drain is.
+// endpoint, so its drain is confirmed at once. Before the first view, no drain is confirmed.
 func (s *Sessions) confirmDrain(sess *session) error {
 	v := s.o.View()
 	if v == nil {

@@ -36,8 +36,8 @@ func (sess *session) lives(ctx context.Context) bool {
 }
 
 // CheckDuplicate returns an error if another live process has the session of the proxy: otherwise two processes would
-// replace each other's session forever. A draining process gives way. An agent without a process name takes over, as
-// after a lost connection.
+// replace each other's session forever. A draining process may be replaced. An agent without a process name takes over,
+// as after a lost connection.
 func (s *Sessions) CheckDuplicate(ctx context.Context, id mesh.ID, process, address string) error {
 	s.mu.Lock()
 	old := s.sessions[id]

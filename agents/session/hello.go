@@ -77,7 +77,7 @@ func (s *Sessions) awaitHello(ctx context.Context, messages <-chan received) (*a
 	}
 }
 
-// countUnknown counts unknown features and fields of a Hello, which later versions of the agent send.
+// countUnknown counts unknown features and fields of a Hello, as later versions of the agent send them.
 func (s *Sessions) countUnknown(h *agentv1.Hello) {
 	s.metrics.unknownFeatures.Add(float64(agentv1.UnknownFeatures(h.GetFeatures())))
 	if agentv1.HasUnknownFields(h) {

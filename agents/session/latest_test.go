@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// TestLatest adds reports at these times. A late one comes when a waiting one is due, and is handled first.
+// TestLatest adds reports at these times. A late report arrives when a waiting one is due, and is handled before it.
 func TestLatest(t *testing.T) {
 	tests := map[string]struct {
 		reports []time.Duration

@@ -77,7 +77,7 @@ func (s *Sessions) askListeners(sess *session) {
 	})
 }
 
-// wanted returns which of these addresses the Dataplane asks for, as inbounds and as outbounds.
+// wanted returns which of these addresses are inbounds of the Dataplane, and which are outbounds.
 func (s *Sessions) wanted(id mesh.ID, active []netip.AddrPort) (inbounds, outbounds []netip.AddrPort) {
 	d := s.o.View().Dataplane(id)
 	if d == nil {

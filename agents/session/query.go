@@ -23,7 +23,7 @@ const (
 
 var errSessionEnded = status.Error(codes.FailedPrecondition, "the session with the agent has ended")
 
-// query is a query to a proxy's Envoy, for whose answer a caller waits.
+// query is a query to a proxy's Envoy. A caller waits for its answer.
 type query struct {
 	id    string
 	proxy mesh.ID

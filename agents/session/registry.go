@@ -72,7 +72,7 @@ func (s *Sessions) closeSession(sess *session) {
 	s.endQueries(id)
 }
 
-// inTurn calls do while no other session of the proxy can. It returns errReplaced if the session has been replaced.
+// inTurn calls do, for one session of the proxy at a time. It returns errReplaced if the session has been replaced.
 func (s *Sessions) inTurn(sess *session, do func() error) error {
 	sess.turn.Lock()
 	defer sess.turn.Unlock()
@@ -144,8 +144,8 @@ func (s *Sessions) Wake(id mesh.ID) {
 	}
 }
 
-// ForgetEnded forgets ends of sessions that are older than silentAfter. It keeps ends for proxies with a Dataplane,
-// since Ended returns since when they are lost.
+// ForgetEnded forgets ends of sessions that are older than silentAfter. It keeps the ends for proxies with a Dataplane,
+// since Ended reports since when they are lost.
 func (s *Sessions) ForgetEnded() {
 	v := s.o.View()
 	s.mu.Lock()

@@ -145,8 +145,8 @@ func (s *Sessions) Heard(id mesh.ID) {
 	sess.wake.Set()
 }
 
-// WakeAwaiting wakes the sessions whose agents wait for other proxies to have a change of their endpoints: they do not
-// wait for a replica that does not answer.
+// WakeAwaiting wakes the sessions whose agents wait until other proxies have a change of their endpoints. It is called
+// when a replica stops answering, since they do not wait for that replica.
 func (s *Sessions) WakeAwaiting() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *Sessions) awaited(id mesh.ID, sess *session) bool {
 	return d != nil && !d.IsPod() && sess.has(agentv1.FeatureEndpoints)
 }
 
-// Settled reports whether all proxies with a stream to this replica have its latest state of a proxy.
+// Settled reports whether all proxies with a stream to this replica have received its latest state of this proxy.
 func (s *Sessions) Settled(id mesh.ID) bool {
 	_, p := s.o.View().Proxy(id)
 	s.mu.Lock()
@@ -208,7 +208,7 @@ func (s *Sessions) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	return true
 }
 
-// Told returns the proxies for which Tell has something.
+// Told returns the proxies of which this replica has sessions to report, see Tell.
 func (s *Sessions) Told() []mesh.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()

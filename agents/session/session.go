@@ -105,7 +105,7 @@ type session struct {
 	askAgain bool
 }
 
-// push has the ID of what was pushed, and what the agent had reported before.
+// push has the ID of the pushed content, and what the agent had reported before.
 type push struct{ what, report string }
 
 // send puts a message into the outbox, and returns false if the outbox is full.

@@ -46,7 +46,7 @@ type Options struct {
 	CallsRefused func(identity.Subject, *agentv1.Refusal)
 	// Restarts decides about restarts. Default: it grants none, and agents pass failures to the kubelet.
 	Restarts Restarts
-	// Frozen reports whether the silence of proxies must have no effect. Default: it has.
+	// Frozen reports whether to ignore that proxies are disconnected. Default: false.
 	Frozen func() bool
 	// Version of the control plane, for agents.
 	Version    string

@@ -11,7 +11,7 @@ import (
 // next one.
 type agentState struct {
 	feature string // with which a control plane announces the state
-	both    bool   // only agents with the feature get it, too
+	both    bool   // only agents that have the feature, too, get the state
 	// message returns the state, nil while it is unknown: then the last one stays in effect.
 	message func(*Sessions, mesh.ID) *agentv1.ControlMessage
 }
@@ -52,8 +52,7 @@ func (s *Sessions) pushStates(sess *session) error {
 	return nil
 }
 
-// leaveToOldAgent warns once per session about what its agent is too old for. It makes the applications of an agent
-// that cannot report them count as ready, so that health.ready alone decides.
+// leaveToOldAgent warns once per session about the features that its agent is too old for.
 func (s *Sessions) leaveToOldAgent(sess *session) error {
 	id, ctx := sess.peer.ID(), sess.stream.Context()
 	_, p := s.o.View().Proxy(id)

@@ -36,7 +36,8 @@ func (s *Sessions) Unresponsive(ctx context.Context, meshName string) []mesh.ID 
 	return unresponsive
 }
 
-// answeredIn waits for an answer until ctx ends. It counts an answer that came while others were awaited.
+// answeredIn waits for an answer until ctx ends. It counts an answer that arrived while the caller waited for other
+// agents.
 func answeredIn(ctx context.Context, answer <-chan struct{}) bool {
 	select {
 	case <-answer:

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/logging"
 )
 
-// applyTimeout bounds the update of all definitions: an API server serves a new one within a second or two.
+// applyTimeout bounds the update of all definitions. An API server serves a new one within a second or two.
 const applyTimeout = time.Minute
 
 // newApplyCRDs returns the command that the chart runs before an upgrade.

@@ -46,7 +46,7 @@ func addGuardedFlags(flags *pflag.FlagSet, s *restartbudget.Settings, hold *mesh
 		"minimum `PERCENT` of all guarded containers held within a minute that, together with the number of workloads, opens the breaker; an open breaker stops all restarts"+rest)
 }
 
-// validateBreaker rejects 0, which restartbudget.Settings replaces by the default.
+// validateBreaker rejects 0, since restartbudget.Settings would replace it by the default.
 func (o *options) validateBreaker() error {
 	var errs []error
 	if o.Kubernetes.GuardedLiveness.Breaker.Workloads == 0 {

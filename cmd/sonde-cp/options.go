@@ -19,10 +19,10 @@ import (
 // options holds the values of the flags. A key of the --config file or an environment variable can set each flag, too.
 type options struct {
 	controlplane.Options
-	// kumaLabels is the opposite of Kubernetes.Injection.OwnLabelOnly.
+	// kumaLabels is the negation of Kubernetes.Injection.OwnLabelOnly.
 	kumaLabels bool
 	form       string
-	// drainAware is the opposite of Kubernetes.Drain.IgnoreNodes.
+	// drainAware is the negation of Kubernetes.Drain.IgnoreNodes.
 	drainAware bool
 	probesMode string
 	logLevel   slog.Level
@@ -30,7 +30,7 @@ type options struct {
 	config     string
 }
 
-// envPrefix begins the names of the environment variables that set flags.
+// envPrefix precedes the name of a flag in the name of its environment variable.
 const envPrefix = "SONDE_CP_"
 
 // storeKubernetes is the value of --store on Kubernetes.
@@ -68,7 +68,8 @@ var flagOf = map[string]string{
 	"Kubernetes.GuardedLiveness.Breaker.Percent":      "--" + flagBreakerPercent,
 }
 
-// nested maps flags to the keys above theirs in the --config file. Other flags have top-level keys.
+// nested maps flags to the keys that contain their own key in the --config file. The keys of other flags are at the top
+// level.
 var nested = settings.Keys{
 	"kubeconfig": "runtime.kubernetes.", "namespace": "runtime.kubernetes.", "service-name": "runtime.kubernetes.",
 	"replica": "runtime.kubernetes.", "webhook-port": "runtime.kubernetes.", "peer-port": "runtime.kubernetes.",
@@ -145,7 +146,7 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 	o.Kubernetes.Drain.IgnoreNodes = !o.drainAware
 	o.ProbesMode = mesh.ProbesMode(o.probesMode)
 	errs := []error{mesh.RenameFields(o.Validate(), flagOf)}
-	// An unset variable in a script makes the value empty, which must not mean the default.
+	// If a script uses an unset variable, the value is empty. That must not mean the default.
 	for _, flag := range []string{
 		"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form", "cni",
 		"virtual-probes-mode", flagGuardedMode, flagFreezeMode,

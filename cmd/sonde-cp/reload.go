@@ -15,13 +15,13 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-// rereadPeriod is the interval of checks of the file. A kubelet takes up to a minute to write a ConfigMap.
+// rereadPeriod is how often the file is checked. A kubelet takes up to a minute to write a ConfigMap.
 const rereadPeriod = 2 * time.Second
 
 // configFile reloads the --config file while the control plane runs.
 type configFile struct {
 	path  string
-	flags *pflag.FlagSet // flags of the command line, and the values read last from the file
+	flags *pflag.FlagSet // flags of the command line, and the values last read from the file
 	log   *slog.Logger
 
 	seen    []byte // content at the last check
@@ -41,8 +41,8 @@ func (o *options) live() controlplane.Live {
 	}
 }
 
-// follow applies changes of the file until ctx ends. It logs an error, and changes nothing, if the file is invalid or
-// if a changed key needs a restart.
+// follow applies changes of the file until ctx ends. If the file is invalid, or a changed key needs a restart, it logs
+// an error and changes nothing.
 func (c *configFile) follow(ctx context.Context, reconfigure func(context.Context, controlplane.Live) error) error {
 	look := time.NewTicker(rereadPeriod)
 	defer look.Stop()
@@ -63,7 +63,7 @@ func (c *configFile) follow(ctx context.Context, reconfigure func(context.Contex
 }
 
 // read reports whether the file has new and valid content. Two checks must see the same content: while a program
-// overwrites the file in place it is empty for a moment, which would reset all keys to their defaults.
+// overwrites the file in place, it is empty for a moment, and empty content would reset all keys to their defaults.
 func (c *configFile) read() bool {
 	data, err := os.ReadFile(c.path)
 	if err == nil {
@@ -91,7 +91,7 @@ func (c *configFile) read() bool {
 	return true
 }
 
-// parse copies the flags of the command line, then reads the file into the others.
+// parse copies the flags of the command line, and then sets the others from the file.
 func (c *configFile) parse(o *options, flags *pflag.FlagSet) (err error) {
 	c.flags.VisitAll(func(f *pflag.Flag) {
 		if f.Changed {
@@ -107,7 +107,8 @@ func (c *configFile) parse(o *options, flags *pflag.FlagSet) (err error) {
 	return err
 }
 
-// copyFlag copies the value of a flag from the command line. The text of a list cannot be parsed as a list.
+// copyFlag copies the value of a flag from the command line. It copies lists item by item, since the text of a list
+// cannot be parsed as a list.
 func copyFlag(to, from *pflag.Flag) error {
 	if to == nil {
 		return nil // a flag of cobra, such as --help

@@ -21,7 +21,7 @@ type options struct {
 	logFormat logging.Format
 }
 
-// envPrefix begins the names of the environment variables that set flags.
+// envPrefix precedes the name of a flag in the name of its environment variable.
 const envPrefix = "SONDE_WATCHDOG_"
 
 // flagOf maps the fields of watchdog.Options, which errors name, to flags.

@@ -47,8 +47,9 @@ func (c *cli) callInCluster(ctx context.Context, work func(context.Context, admi
 	return c.callAt(ctx, to, callTimeout, work)
 }
 
-// beside returns the call of a command that also reads objects from the kubeconfig's cluster. If address flags are set,
-// the cluster flags only apply to the objects. It returns an error for invalid flags before anything is read.
+// beside returns how a command calls the control plane that also reads objects from the kubeconfig's cluster. If
+// address flags are set, the cluster flags apply only to the objects. Flags that are invalid are an error before
+// anything is read.
 func (c *cli) beside() (
 	call func(context.Context, func(context.Context, adminv1.AdminServiceClient) error) error, err error,
 ) {

@@ -26,7 +26,8 @@ type listing struct {
 	varying   []int
 	rows      []printer.Row
 	documents []any
-	// compared are what tables show of the documents without ages, for --watch; nil: the documents.
+	// compared are the parts of the documents that tables show, without ages, for --watch; nil means the whole
+	// documents.
 	compared []any
 	tail     *adminv1.Tail
 	// probesLeftOut counts the probes of proxies that the control plane does not list.

@@ -45,8 +45,8 @@ BUNDLE        bundle of CAs in use
 REPLICAS      replicas of the control plane to which agent and Envoy are connected
 FEATURES      features of the agent`
 
-// comparedProxies returns what the table shows of proxies: of their probes only the failing ones. Their times are ages,
-// which the replicas of the control plane may report a second apart.
+// comparedProxies returns the parts of proxies that the table shows, with only the failing probes. It omits the times
+// of probes, which replicas of the control plane may report a second apart.
 func comparedProxies(all []*adminv1.Proxy) []any {
 	compared := make([]any, len(all))
 	for i, p := range all {

@@ -106,7 +106,7 @@ type cli struct {
 	out printer.Output
 	// stdout gets the output of commands that run until a signal, and stderr their notes.
 	stdout, stderr io.Writer
-	// colours is whether stdout has them if --color is auto, terminal whether it is a terminal.
+	// colours says whether the output has colours if --color is auto, terminal whether stdout is a terminal.
 	colours, terminal bool
 }
 

@@ -63,14 +63,14 @@ func (c *cli) status() *cobra.Command {
 	return cmd
 }
 
-// dashboard is sondectl dashboard, which says first what status does.
+// dashboard returns sondectl dashboard.
 func (c *cli) dashboard() *cobra.Command {
 	return dashboard.Command(dashboard.Options{
 		Call: c.callWithin, Clusters: c.watchedClusters(), Out: c.stdout, Terminal: c.terminal,
 	})
 }
 
-// watchedClusters returns what opens the kubeconfig's cluster once, for its WatchedClusters.
+// watchedClusters returns a function that opens the kubeconfig's cluster once, for its WatchedClusters.
 func (c *cli) watchedClusters() func() (dashboard.Clusters, error) {
 	var reader *watchdog.Reader
 	return func() (dashboard.Clusters, error) {
@@ -93,7 +93,7 @@ func (c *cli) watchedClusters() func() (dashboard.Clusters, error) {
 // statusOf selects what to look at. Empty fields select all.
 type statusOf struct{ mesh, namespace string }
 
-// readStatus asks the control plane what is wrong.
+// readStatus asks the control plane for problems.
 func (c *cli) readStatus(ctx context.Context, of statusOf) (*status.Report, error) {
 	var facts *status.Facts
 	err := c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
@@ -106,7 +106,7 @@ func (c *cli) readStatus(ctx context.Context, of statusOf) (*status.Report, erro
 	return status.Judge(facts), nil
 }
 
-// writeStatus writes what is wrong. The error has the exit code.
+// writeStatus writes the problems. The error has the exit code.
 func (c *cli) writeStatus(ctx context.Context, of statusOf, f printer.Format, short bool) error {
 	report, err := c.readStatus(ctx, of)
 	if err != nil {

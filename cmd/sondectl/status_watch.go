@@ -16,8 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// watchPause is how many times the length of a reading the pause after it has at least, without the wait for agents
-// that hang.
+// watchPause is the minimum pause after a reading, as a multiple of the reading's duration without the wait for hanging
+// agents.
 const watchPause = 9
 
 // statusWatcher writes a report whenever it changes. Ages alone are no change.
@@ -27,7 +27,7 @@ type statusWatcher struct {
 	colours bool
 	short   bool
 
-	shown []byte    // what was written last, nil before the first and while blind
+	shown []byte    // the last written report, nil before the first and while the control plane does not answer
 	at    time.Time // of the last report
 	lost  bool
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 )
 
-// TestStatusWatch has readings that differ, fail and come back, in this order.
+// TestStatusWatch has readings that differ, then fail, and then succeed again.
 func TestStatusWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const well, ill = "ok: 1 mesh", "not ok: 1 error"
@@ -63,7 +63,8 @@ func TestStatusWatchEnds(t *testing.T) {
 	})
 }
 
-// One agent that hangs makes each reading long, and the watch is not slower for it. A slow control plane is asked less.
+// One agent that hangs makes each reading slow, but not the pauses between readings. A slow control plane is asked less
+// often.
 func TestStatusWatchOfHungAgents(t *testing.T) {
 	for takes, want := range map[time.Duration]int{status.AskTakes: 15, status.AskTakes + time.Second: 5} {
 		synctest.Test(t, func(t *testing.T) {
@@ -86,7 +87,7 @@ func TestStatusWatchOfHungAgents(t *testing.T) {
 	}
 }
 
-// The first reading says what is wrong with the command line, or that nothing is there.
+// The first reading reports errors of the command line, or that no control plane answers.
 func TestStatusWatchNeedsAFirstReading(t *testing.T) {
 	away := &exit.Error{Code: exit.Unreachable, Err: errors.New("no control plane")}
 	cmd := &cobra.Command{}

@@ -147,7 +147,7 @@ func (w *watcher) write(out *printer.Output, first bool, l *listing) error {
 type entry struct {
 	name     string          // mesh/name, or a mesh's name
 	body     json.RawMessage // document
-	compared json.RawMessage // what the format shows of it
+	compared json.RawMessage // its part that the format shows
 	row      printer.Row
 }
 

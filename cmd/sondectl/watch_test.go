@@ -22,7 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// A table shows the failing probes of a proxy with ages: that a time differs is no change.
+// A table shows the failing probes of a proxy with ages: another time alone is not a change.
 func TestWatchOfProxies(t *testing.T) {
 	now := time.Now()
 	listed := func(reason string, at time.Time, passes uint32) *listing {

@@ -40,8 +40,8 @@ func TestRefusalsOfAnEndpoint(t *testing.T) {
 	}
 }
 
-// TestHeldEndpoint shows that an endpoint draining because of a failed liveness probe does not make its proxy count as
-// stopping.
+// TestHeldEndpoint shows that an endpoint that drains because of a failed liveness probe does not make its proxy look
+// as if it were stopping.
 func TestHeldEndpoint(t *testing.T) {
 	const held = "its liveness probe fails"
 	p := &adminv1.Proxy{AgentState: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED}, Streams: []*adminv1.Stream{{}}}
@@ -152,7 +152,7 @@ func TestAllAreHeldBack(t *testing.T) {
 	}
 }
 
-// TestHeldBackIsSaidOfOthers shows the same for MeshServices and Dataplanes.
+// TestHeldBackIsSaidOfOthers shows the same texts for MeshServices and Dataplanes.
 func TestHeldBackIsSaidOfOthers(t *testing.T) {
 	api := held{bend: func(*adminv1.Service) {}}
 	meshServices, err := meshServices.list(t.Context(), api, &adminv1.Filter{})
@@ -232,7 +232,7 @@ func TestOutboundsOfADataplane(t *testing.T) {
 	}
 	d.Outbounds = append(d.Outbounds, &adminv1.OutboundHealth{Address: "127.0.0.1:10002", Service: "db", Health: adminv1.Endpoint_READY},
 		&adminv1.OutboundHealth{Address: "127.0.0.1:10003", Service: "wev", Health: adminv1.Endpoint_READY}, &adminv1.OutboundHealth{Address: "127.0.0.1:10004", Service: "web", Health: adminv1.Endpoint_READY})
-	d.Outbounds[0].Address = "0.0.0.0:15001" // with redirection, one listener is for all services
+	d.Outbounds[0].Address = "0.0.0.0:15001" // with redirection, one listener serves all services
 	subject := &subject{called: map[mesh.ID]*adminv1.Service{
 		"default/db":  {Name: "db", Endpoints: []*adminv1.Endpoint{{Health: adminv1.Endpoint_NOT_READY}}},
 		"default/wev": {Name: "wev", Reasons: []string{"there is no such Service", "calls fail"}},

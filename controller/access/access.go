@@ -30,14 +30,14 @@ import (
 )
 
 const (
-	// validity is how long an answer of the API server is cached, counted from the request, as API servers' own delegated
-	// authorization does. Only permissions are cached, so that a newly granted right takes effect at once. Source:
-	// k8s.io/apiserver pkg/server/options/authentication.go.
+	// validity is how long an answer of the API server is cached, from the time of the request. It is the same as for
+	// API servers' own delegated authorization. Only permissions are cached, so that a newly granted right takes effect
+	// at once. Source: k8s.io/apiserver pkg/server/options/authentication.go.
 	validity = 10 * time.Second
 	// remembered is the number of cached permissions.
 	remembered = 512
-	// Token checks per source: a burst, then a rate per second. Any client may send any number of tokens that only the API
-	// server can distinguish from valid ones.
+	// Token checks per source: a burst, then a rate per second. A client can send any number of tokens that look valid
+	// until the API server checks them.
 	checksBurst     = 20
 	checksPerSecond = rate.Limit(5)
 	// checksAtOnce is the limit for all sources, which share it equally.
@@ -94,7 +94,7 @@ func New(o Options) (*Authorizer, error) {
 func (a *Authorizer) Authorize(ctx context.Context, token string, need adminv1.Right) (caller string, err error) {
 	key := permission{sha256.Sum256([]byte(token)), need}
 	if user, ok := a.allowed.Get(key); ok {
-		return user.(string), nil //nolint:forcetypeassert // as it was added
+		return user.(string), nil //nolint:forcetypeassert // added only as a string
 	}
 	if err := plausible(token, time.Now()); err != nil {
 		return "", invalid(err)

@@ -134,8 +134,8 @@ func TestAnswersAreRemembered(t *testing.T) {
 	})
 }
 
-// A caller whose service account is deleted has no rights after validity, whatever it calls meanwhile, and however
-// slow the API server is.
+// A caller whose service account was deleted has no rights after validity, whatever calls it makes meanwhile, and
+// however slow the API server is.
 func TestNoAnswerOutlivesItsValidity(t *testing.T) {
 	for _, takes := range []time.Duration{2 * time.Second, 0} {
 		synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestNoAnswerOutlivesItsValidity(t *testing.T) {
 				_, err := a.Authorize(from(t, "10.0.0.1"), token(1, mesh.AdminAudience), adminv1.Right{Verb: adminv1.VerbGet, Resource: resource})
 				return err == nil
 			}
-			reviewed := takes + time.Millisecond // the token of the first call
+			reviewed := takes + time.Millisecond // when the token of the first call was reviewed
 			deleted := time.Now().Add(reviewed)
 			time.AfterFunc(reviewed, func() { s.deleted.Store(true) })
 			if !may("proxies") {
@@ -190,7 +190,7 @@ func TestWhatIsRefused(t *testing.T) {
 		}{
 			"no right": {&server{}, token(1, mesh.AdminAudience), adminv1.Right{Verb: adminv1.VerbCreate, Resource: "rotations"}, codes.PermissionDenied,
 				`rotations.sonde.dev is forbidden: User "system:serviceaccount:shop:default" cannot create resource "rotations" in API group "sonde.dev" at the cluster scope: a reason`, 1},
-			"another audience": {&server{}, token(1, mesh.TokenAudience), need, codes.Unauthenticated, `invalid token: aud: must hold "sonde-admin"`, 0},
+			"another audience": {&server{}, token(1, mesh.TokenAudience), need, codes.Unauthenticated, `invalid token: aud: must contain "sonde-admin"`, 0},
 			"no JWT":           {&server{}, "a.b.c", need, codes.Unauthenticated, "invalid token: the token is not a signed JWT", 0},
 			"too long":         {&server{}, strings.Repeat("x", 17<<10), need, codes.Unauthenticated, "invalid token: the token has 17408 bytes, at most 16384 are allowed", 0},
 			"no answer": {hanging, token(1, mesh.AdminAudience), need, codes.Unavailable,

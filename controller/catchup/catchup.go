@@ -1,5 +1,5 @@
-// Package catchup retries the creation of pods that failed while the webhook was unavailable. A ReplicaSet waits up to
-// 17 minutes before it retries; an update makes it retry at once.
+// Package catchup makes controllers retry at once to create pods, if that failed while the webhook was unavailable: it
+// updates the owner of the pods. A ReplicaSet would wait up to 17 minutes.
 package catchup
 
 import (
@@ -33,8 +33,8 @@ import (
 const annotationRetry = mesh.OwnPrefix + "retry"
 
 // rounds are the times of searches for ReplicaSets after this replica has become the leader, since the API server may
-// reach the webhook only after a while. Later, events show which owners wait, and each is touched once per pause: the
-// webhook may be unavailable while its control plane runs.
+// reach the webhook only after a while. After the last round, events show which owners wait, and each owner is touched
+// at most once per pause: the webhook may be unavailable although its control plane runs.
 var rounds = []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute}
 
 const pause = time.Minute
@@ -146,8 +146,8 @@ func (s *search) wait(o owner) {
 	s.waiting[o] = struct{}{}
 }
 
-// ours reports whether a message is about a failed call of one of our webhooks. It is false for a rejected pod, which
-// would be rejected again.
+// ours reports whether a message is about a call of one of our webhooks that failed. It is false for a pod that the
+// webhook rejected, since it would reject the pod again.
 func (s *search) ours(message string) bool {
 	_, after, failed := strings.Cut(message, `failed calling webhook "`)
 	name, _, _ := strings.Cut(after, `"`)
@@ -181,8 +181,8 @@ func (s *search) failed(conditions []appsv1.ReplicaSetCondition) bool {
 	})
 }
 
-// lastFailure is the maximum age of an owner's last event while it may still wait: the longest back-off of controllers
-// is 1,000 s.
+// lastFailure is how old an owner's last event may be for the owner to be still waiting: controllers back off by at
+// most 1,000 s.
 const lastFailure = 20 * time.Minute
 
 // failure is the record of an event.

@@ -15,7 +15,7 @@ const (
 	refused = `admission webhook "namespace.inject.sonde.dev" denied the request: this pod cannot join the mesh`
 )
 
-// A pod that a webhook rejected would be rejected again, and other programs' webhooks are ignored.
+// The webhook would reject a rejected pod again, and webhooks of other programs are ignored.
 func TestFailed(t *testing.T) {
 	s := &search{Options: Options{Webhooks: ".inject.sonde.dev"}}
 	tests := map[string]struct {

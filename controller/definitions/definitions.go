@@ -1,5 +1,6 @@
 // Package definitions updates the CustomResourceDefinitions of an API server to this build's. Helm installs the files
-// of a chart's crds/ once, and never changes them: a hook of the chart runs this before an upgrade (decision 058).
+// of a chart's crds/ once, and never updates them, so a hook of the chart runs this package before an upgrade (decision
+// 058).
 package definitions
 
 import (
@@ -45,9 +46,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Apply creates missing definitions, changes the others, whoever created them, and waits until the API server serves
-// all. It keeps a definition of a newer version: an older schema would drop fields that users have written since. It
-// returns all errors, joined.
+// Apply creates missing definitions, updates the others, whoever created them, and waits until the API server serves
+// all of them. It keeps definitions of a newer version, since an older schema would drop fields that users have written
+// since. It returns all errors, joined.
 func Apply(ctx context.Context, o Options) error {
 	files, err := o.Files.ReadDir(".")
 	if err != nil {

@@ -25,13 +25,13 @@ const maxNote = 1024
 
 // Event is about one object.
 type Event struct {
-	// Kind, Namespace, Name and UID identify the object; APIVersion is its kind's, such as apps/v1.
+	// Kind, Namespace, Name and UID identify the object. APIVersion, such as apps/v1, is the version of its kind.
 	Kind, APIVersion, Namespace, Name string
 	UID                               types.UID
 	// FieldPath is the affected part of the object, such as spec.containers{app}, or "".
 	FieldPath string
-	// Reason and Action have few values: events of one object with equal Reason and Action become a series, which keeps
-	// its first note.
+	// Reason and Action must have few different values: events about one object with equal Reason and Action become a
+	// series, which keeps its first note.
 	Reason, Action string
 	// Note is for people. It is cut at 1,024 bytes.
 	Note string
@@ -54,8 +54,8 @@ func New(client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
 
 // NewAs returns a Recorder of another program. The caller must call its Run.
 func NewAs(reporter string, client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
-	// NewEventBroadcasterAdapter would ask the API server here for its event APIs: without an answer it would never write
-	// events.
+	// Not NewEventBroadcasterAdapter: it asks the API server for its event APIs first, and without an answer would
+	// never write events.
 	b := kevents.NewBroadcaster(&kevents.EventSinkImpl{Interface: client})
 	return &Recorder{broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, reporter), limits: newLimits(log), log: log}
 }

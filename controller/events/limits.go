@@ -16,14 +16,14 @@ const (
 	// A flapping application repeats one event forever. Two events make a series, and more add no information.
 	seriesBurst = 2
 	seriesEvery = time.Minute
-	// An agent chooses parts of the events about its pod, and so could create any number of series.
+	// An agent chooses parts of the events about its pod, and so could start any number of series.
 	objectBurst = 30
 	objectEvery = 10 * time.Second
 	// The limit for all objects together protects the API server.
 	eventsPerSecond = 20
 	eventsBurst     = 200
-	// A namespace with fewer events than this gets a reserve that other namespaces cannot use, so that one with failing
-	// pods does not silence the rest. A single namespace may use all but the reserve, which is almost eventsPerSecond.
+	// Each namespace has a reserve of this size that other namespaces cannot use, so that a namespace with failing pods
+	// does not silence the rest. A single namespace may use all but the reserves, which is almost eventsPerSecond.
 	namespaceBurst = 20
 	namespaceEvery = time.Second
 	eventsKept     = 100
@@ -94,13 +94,13 @@ func (b *buckets) take(key any) bool {
 	return l.Allow()
 }
 
-// allow reports whether an event may be written. It logs dropped events other than repetitions, at most once a minute.
+// allow reports whether an event may be written. It logs dropped events, except repetitions, at most once a minute.
 func (l *limits) allow(e *Event) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := object{e.Kind, e.Namespace, e.Name, e.UID}
 	key := series{of, e.FieldPath, e.Reason, e.Action}
-	// Add a new series only after its object's limit: otherwise one object could displace all other series.
+	// Add a new series only after checking its object's limit: otherwise one object could displace all other series.
 	known := l.series.get(key) != nil
 	if known && !l.series.take(key) {
 		return false

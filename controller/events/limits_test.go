@@ -147,8 +147,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// The maximum number of events, each of another pod, takes little memory: until client-go forgets the first one, or
-// gives it up while the API server is unreachable.
+// The maximum number of events, each about another pod, takes little memory, until client-go forgets the first one, or
+// gives up writing them while the API server is unreachable.
 func TestMemoryOfEvents(t *testing.T) {
 	const limit = 40 << 20
 	tests := map[string]struct {

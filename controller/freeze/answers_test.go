@@ -14,7 +14,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// others gives the answers that a test sets.
+// others answers as a test has set it.
 type others struct {
 	done    *adminv1.FreezeZoneResponse
 	missing []string

@@ -1,6 +1,7 @@
 // Package freeze distinguishes lost nodes and proxies from a lost connection to them (package partition). The leader
-// judges, and all other replicas use its last verdict. While most nodes of a zone or of the mesh are silent, their
-// endpoints stay. While most nodes or proxies are silent, the control plane draws no conclusion from silence.
+// judges which are lost, and all other replicas use its last verdict. While most nodes of a zone or of the mesh are
+// silent, their endpoints stay. While most nodes or proxies are silent, the control plane does not treat any silent one
+// as dead.
 package freeze
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Mode is what verdicts do.
+// Mode is the effect of verdicts.
 type Mode string
 
 // Modes.
@@ -47,14 +48,15 @@ type Node struct {
 type Options struct {
 	// Nodes returns the nodes with pods of the mesh, by name, and an error while the API server is disconnected.
 	Nodes func() (map[string]Node, error)
-	// Proxies returns the proxies that should be running. A proxy with a session, with any replica, counts as seen now.
+	// Proxies returns the proxies that should be running. Each counts as last seen now if it has a session, with any
+	// replica.
 	Proxies func(now time.Time) []partition.Member
 	// Streams returns the proxies that have an ADS stream with any replica, and false if not all replicas answered.
 	Streams func(ctx context.Context) (map[string]bool, bool)
 	// Lacking returns the disconnected replicas.
 	Lacking func() []string
-	// Apply receives, by zone, how many tenths of the endpoints are kept, nil if no verdict applies. Tell is called after
-	// a change of the verdict that other replicas need. Both return at once, and must not call the Freeze.
+	// Apply receives, by zone, how many tenths of the endpoints are kept, or nil if no verdict applies. Tell is called
+	// when the verdict has changed and other replicas need it. Both must return at once, and must not call the Freeze.
 	Apply func(kept map[string]int)
 	Tell  func()
 	// Record queues an event. It returns at once.
@@ -121,8 +123,8 @@ func (f *Freeze) Verdict() *Verdict {
 	return f.verdict
 }
 
-// Held returns why the silence of nodes and proxies must have no effect: then no record is forgotten, no restart
-// granted and no proxy skipped. It is "" if silence counts.
+// Held returns why silent nodes and proxies must not be treated as dead, "" if they may. While it is not "", no record
+// is forgotten, no restart is granted and no proxy is skipped.
 func (f *Freeze) Held() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

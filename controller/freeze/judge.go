@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// proxySilence is how long a proxy must have neither session nor ADS stream to count as silent. Agents retry within 10
-	// s, and an attempt takes up to 10 s, so that a rollout of the control plane causes no silence.
+	// proxySilence is how long a proxy must have neither session nor ADS stream to count as silent. Agents retry within
+	// 10 s, and an attempt takes up to 10 s, so a rollout of the control plane makes no proxy silent.
 	proxySilence = 45 * time.Second
 	// nodeSilence is short, because the node controller has already waited before it marks a node Unknown.
 	nodeSilence = time.Second
@@ -32,7 +32,7 @@ type readings struct {
 	proxies *partition.Reading
 }
 
-// judge has the judgement state of a leader. It has no clock.
+// judge is the state on which a leader's verdicts depend. It has no clock.
 type judge struct {
 	nodes, proxies partition.State
 	// stepped is the last time that a zone thawed by a step.
@@ -75,7 +75,7 @@ func (j *judge) next(before *Verdict, r readings) *Verdict {
 		case blind, j.nodes[zone].Latched(), j.nodes[partition.Whole].Latched(), j.proxies[zone].Latched():
 			delete(frozen, o.Zone)
 		default:
-			continue // the loss that it thawed is over
+			continue // the loss that an operator thawed is over
 		}
 		v.Orders = append(v.Orders, o)
 	}
@@ -99,7 +99,7 @@ func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind
 		}
 		return frozen
 	}
-	// An order to thaw a zone also covers the loss of the whole mesh, which must freeze no further zone.
+	// An order to thaw a zone also covers the loss of the whole mesh, which then freezes no further zone.
 	judged := slices.ContainsFunc(before.Orders, func(o Order) bool { return !o.Frozen })
 	silent := map[string]bool{}
 	for _, m := range nodes.Members {
@@ -113,8 +113,9 @@ func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind
 	return frozen
 }
 
-// freezes reports whether a zone is lost, or has a silent node while the whole mesh is lost, even if half of its nodes
-// are seen. A zone that was frozen by the mesh's loss stays frozen as long as one that was lost alone.
+// freezes reports whether a zone freezes: it is lost, or it has a silent node while the whole mesh is lost, even if
+// half of its nodes are seen. A zone that was frozen by the loss of the mesh stays frozen as long as a zone that was
+// lost alone.
 func (j *judge) freezes(zone string, was, silent bool) bool {
 	if j.nodes[partition.Whole].Latched() && (was || silent) {
 		return true
@@ -153,8 +154,8 @@ func (j *judge) zones(before *Verdict, frozen map[string]Kind, now time.Time, bl
 	return all
 }
 
-// losses returns the groups of a kind that count as lost. An order to thaw a zone removes the zone and the whole mesh
-// from them.
+// losses returns the groups of a kind that count as lost. An order to thaw a zone excludes both the zone and the whole
+// mesh.
 func losses(kind Kind, before *Verdict, state partition.State, orders []Order) []Loss {
 	var all []Loss
 	for group, status := range state {

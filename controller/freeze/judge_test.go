@@ -11,8 +11,8 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// reading parses a text: words are zones, each letter a member that is seen (h), silent (s) or not yet seen (u). The
-// word after a colon is the zone: "hhs:a h". A text that begins with ! is a failed reading, and "-" is nil.
+// reading parses a text. Each letter of a word is a member that is seen (h), silent (s) or not yet seen (u); the zone
+// follows after a colon, as in "hhs:a h". A text that begins with ! is a failed reading, and "-" is nil.
 func reading(text string, at time.Time, silence time.Duration) *partition.Reading {
 	r := &partition.Reading{At: at}
 	if text == "-" {

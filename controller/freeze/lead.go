@@ -12,8 +12,8 @@ import (
 const (
 	// judgeEvery is the interval of judgements.
 	judgeEvery = time.Second
-	// warmUp is how long a new leader does not judge, since it cannot know yet what is silent. It does not judge proxies
-	// for as long after another replica has disconnected.
+	// warmUp is how long a new leader does not judge, since it does not know yet what is silent. When another replica
+	// has disconnected, the leader does not judge proxies for the same time.
 	warmUp = time.Minute
 )
 
@@ -24,7 +24,7 @@ type leading struct {
 	judge *judge
 	// quiet is the time before which the leader does not judge.
 	quiet time.Time
-	// lacked is when another replica disconnected last; lacking says that one is disconnected now.
+	// lacked is when another replica last disconnected; lacking says that one is disconnected now.
 	lacked  time.Time
 	lacking bool
 	// zones are the zones of all nodes since this replica began to lead.
@@ -70,7 +70,7 @@ func (f *Freeze) end(l *leading) {
 	}
 }
 
-// look reads the state and judges once.
+// look reads the state of nodes and proxies, and judges once.
 func (l *leading) look(ctx context.Context, now time.Time) {
 	nodes := l.readNodes(now)
 	proxies := l.readProxies(ctx, now)
@@ -114,9 +114,9 @@ func (l *leading) readNodes(now time.Time) partition.Reading {
 	return r
 }
 
-// readProxies returns nil until another replica has been disconnected for warmUp, since its agents move to other
-// replicas. Later, its remaining proxies count as silent. It queries Streams, which costs all replicas work, only if
-// the sessions alone could make a group lost.
+// readProxies returns nil until another replica has been disconnected for warmUp, since the agents of that replica
+// connect to others meanwhile. After that, the proxies that have not reconnected count as silent. It queries Streams,
+// which costs all replicas work, only if the sessions alone could make a group lost.
 func (l *leading) readProxies(ctx context.Context, now time.Time) *partition.Reading {
 	if lacking := len(l.o.Lacking()) > 0; lacking && !l.lacking {
 		l.lacked, l.lacking = now, true

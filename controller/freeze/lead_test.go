@@ -93,7 +93,7 @@ func TestNextLeader(t *testing.T) {
 	})
 }
 
-// A leader without a verdict may follow a leader that had seen a loss.
+// A leader that has no verdict may follow a leader that has seen a loss.
 func TestLeaderThatHasHeardNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -141,12 +141,12 @@ func TestProxiesAlone(t *testing.T) {
 			w.set(func() { clear(w.unknown); tc.change(w) })
 			<-time.After(tc.wait)
 			r.wantVerdict(t, tc.want)
-			r.wantKept(t, map[string]int{}) // endpoints depend on nodes
+			r.wantKept(t, map[string]int{}) // endpoints depend on nodes only
 		})
 	}
 }
 
-// Nodes are judged without a lost replica, which may have been on one of them.
+// Nodes are judged even while a replica is lost, which may have run on one of them.
 func TestNodesWithoutPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -220,7 +220,7 @@ func TestOrders(t *testing.T) {
 		next.wantVerdict(t, "")
 		w.lose("a")
 		<-time.After(time.Minute)
-		next.wantVerdict(t, lostA) // another loss does
+		next.wantVerdict(t, lostA) // another loss freezes it
 		stop()
 	})
 }
@@ -229,8 +229,8 @@ func orderTo(zone string, frozen bool) *adminv1.FreezeZoneRequest {
 	return &adminv1.FreezeZoneRequest{Zone: zone, Thaw: !frozen}
 }
 
-// While most of the mesh is lost, with half of zone c, an operator's thaw stays in effect until the mesh is seen,
-// also at the next leader.
+// While most of the mesh, and half of zone c, are lost, an operator's thaw stays in effect until the mesh is seen
+// again, also at the next leader.
 func TestOrdersOfALostMesh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

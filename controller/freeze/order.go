@@ -22,7 +22,7 @@ func (f *Freeze) Order(r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneRespons
 	l, zone := f.leader, r.GetZone()
 	switch {
 	case l == nil || f.verdict.Epoch > l.epoch:
-		return nil, nil //nolint:nilnil // another one may
+		return nil, nil //nolint:nilnil // another replica may lead
 	case f.mode == Off:
 		return nil, status.Error(codes.FailedPrecondition,
 			"freeze.mode is off: nothing is frozen, set it to enforce or dryRun")
@@ -39,7 +39,7 @@ func (f *Freeze) Order(r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneRespons
 	return done, nil
 }
 
-// unknownZone returns the error for a zone without nodes that have pods of the mesh.
+// unknownZone returns the error for a zone that has no nodes with pods of the mesh.
 func unknownZone(zone string, zones []string) error {
 	known := slices.DeleteFunc(slices.Clone(zones), func(z string) bool { return z == "" })
 	slices.Sort(known)
@@ -63,7 +63,8 @@ func (f *Freeze) publishOrder(l *leading, o Order) {
 	if ordered {
 		o = old
 	}
-	// An order to thaw stays in effect while the mesh is lost. An order for a healthy zone must not affect that loss.
+	// An order to thaw stays in effect while the mesh is lost. An order for a healthy zone must not affect the loss of
+	// the mesh.
 	judges := !o.Frozen && before.concerns(o.Zone)
 	if o.Frozen || ordered || judges {
 		v.Orders = append(v.Orders, o)

@@ -9,7 +9,7 @@ const (
 	maxName   = 63   // of a label's value
 )
 
-// Validate returns why no leader can have written the verdict.
+// Validate returns an error if no leader can have written the verdict.
 func (v *Verdict) Validate() error {
 	if v.Epoch < 0 || v.Epoch > maxEpoch || v.Count < 0 {
 		return fmt.Errorf("epoch: %d, %d: must be from 0 to %d, with a count of 0 or more", v.Epoch, v.Count, int64(maxEpoch))

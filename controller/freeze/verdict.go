@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Kind of members.
+// Kind of the members of a group.
 type Kind string
 
 // Kinds, which are also causes of frozen zones and values of metric labels.
@@ -25,7 +25,7 @@ type Verdict struct {
 	// Epoch of the leader, and the number of its verdict, counted from 1.
 	Epoch int64 `json:"epoch"`
 	Count int64 `json:"count"`
-	// Lost are the groups that count as lost, without those that an operator has thawed.
+	// Lost are the groups that count as lost, except those that an operator has thawed.
 	Lost []Loss `json:"lost,omitempty"`
 	// Zones are the frozen and the thawing ones.
 	Zones []Zone `json:"zones,omitempty"`
@@ -56,8 +56,8 @@ type Zone struct {
 // All tenths.
 const All = 10
 
-// Order of an operator: to freeze a zone until an order to thaw it, or to thaw a zone, in effect until neither the zone
-// nor the whole mesh is lost.
+// Order of an operator for a zone. An order to freeze is in effect until an order to thaw. An order to thaw is in
+// effect until neither the zone nor the whole mesh is lost.
 type Order struct {
 	Zone   string    `json:"zone"`
 	Frozen bool      `json:"frozen"`
@@ -98,7 +98,7 @@ func (v *Verdict) order(zone string) (Order, bool) {
 	return v.Orders[i], true
 }
 
-// held returns why silence must have no effect, "" if it counts.
+// held returns why silent nodes and proxies must not be treated as dead, "" if they may.
 func (v *Verdict) held() string {
 	var why []string
 	for _, l := range v.Lost {

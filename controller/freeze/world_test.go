@@ -21,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// world has what replicas see: zone a has the nodes a0 to a3 with 4 proxies each, and so has zone b.
+// world is what replicas see: zones a and b have four nodes each, such as a0 to a3, with 4 proxies on each node.
 type world struct {
 	zones    []string
 	mu       sync.Mutex

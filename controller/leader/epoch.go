@@ -33,7 +33,7 @@ type OldEpoch interface {
 	Read(ctx context.Context, name string) (data []byte, version string, err error)
 }
 
-// epochs is a client of the Lease that increments the epoch in the same write that acquires the Lease, so that the API
+// epochs is a client of the Lease that increments the epoch in the write that acquires the Lease, so that the API
 // server's check of the resourceVersion covers both. LeaseLock preserves the annotations that it has read.
 type epochs struct {
 	coordinationv1.LeaseInterface
@@ -72,8 +72,8 @@ func (e *epochs) Update(
 }
 
 // write adds the epoch to a Lease that this replica acquires or renews. If the Lease was deleted during the term, or
-// has an invalid or lower epoch, write restores the term's epoch, without which no later replica could lead. A greater
-// epoch ends the term.
+// has an invalid or lower epoch, write restores the term's epoch, since no later replica can lead without it. If the
+// Lease has a greater epoch, the term ends.
 func (e *epochs) write(
 	ctx context.Context, lease *coordination.Lease, send func(*coordination.Lease) (*coordination.Lease, error),
 ) (*coordination.Lease, error) {
@@ -126,7 +126,7 @@ func (e *epochs) next(ctx context.Context, lease *coordination.Lease) (int64, er
 	return epoch, checkEpoch(epoch)
 }
 
-// old returns the last epoch of an earlier release, 0 without its secret or without the right to read it.
+// old returns the last epoch of an earlier release, 0 if its secret does not exist or this replica may not read it.
 func (e *epochs) old(ctx context.Context) (int64, error) {
 	if e.o.OldEpoch == nil {
 		return 0, nil

@@ -1,5 +1,5 @@
-// Package leader elects one replica of a program with a Lease, which alone writes to the API server. Every replica of
-// the control plane serves proxies.
+// Package leader elects one replica of a program by a Lease. Only that replica writes to the API server, but every
+// replica of the control plane serves proxies.
 package leader
 
 import (
@@ -57,8 +57,8 @@ type Options struct {
 	Lease string
 	// Identity of this replica, such as its pod's name. Required.
 	Identity string
-	// OldEpoch reads the secret OldSecret, default SecretName, in which an earlier release kept the epoch. The greater of
-	// both epochs counts. Default: no secret is read.
+	// OldEpoch reads the secret OldSecret, default SecretName, in which an earlier release kept the epoch. The greater
+	// of the two epochs is used. Default: no secret is read.
 	OldEpoch  OldEpoch
 	OldSecret string
 	// Tasks run while this replica is the leader. Each returns nil when its context ends.
@@ -105,8 +105,8 @@ type term struct {
 	refused bool // it cannot take an epoch, or is not fit
 }
 
-// run returns after the replica has led, or ctx has ended. It releases the Lease after the tasks have ended, so that
-// two leaders never overlap.
+// run returns after the replica has led, or ctx has ended. It releases the Lease only after the tasks have ended, so
+// that two leaders never overlap.
 func (t *term) run(ctx context.Context) error {
 	ctx, give := context.WithCancel(ctx)
 	t.epochs.refuse = func(err error) { t.refuse(ctx, give, err) }
@@ -153,8 +153,8 @@ func (t *term) watchFit(ctx context.Context, give func()) {
 	last := time.Now()
 	for range run.Every(ctx, fitPeriod) {
 		err := t.o.Fit()
-		// After a process was suspended, the elector tries to renew for Times.Renew before it notices another leader, and
-		// tasks would run meanwhile.
+		// If the process was suspended, the elector tries to renew for Times.Renew before it notices another leader.
+		// Without this check, tasks would run meanwhile.
 		if stopped := time.Since(last); err == nil && stopped > t.o.Times.Renew {
 			err = fmt.Errorf("the process has not run for %s", stopped.Round(time.Second))
 		}
@@ -196,7 +196,7 @@ func (t *term) lead(ctx context.Context) {
 	t.failed = err
 }
 
-// refuse ends a term without a valid epoch, unless it is ending anyway.
+// refuse ends a term that has no valid epoch, unless the term is ending anyway.
 func (t *term) refuse(ctx context.Context, end func(), err error) {
 	if ctx.Err() != nil {
 		return

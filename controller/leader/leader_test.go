@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// usual has the times of an election without Options.Times.
+// usual are the election times of a leader without Options.Times.
 var usual = Times{}.withDefaults()
 
 // leases is an API server with one Lease, and with the Secret of an earlier release's epoch.
@@ -314,7 +314,7 @@ func TestNotFitToLead(t *testing.T) {
 	})
 }
 
-// A leader whose process was stopped for too long ends its tasks as it wakes, before its elector notices.
+// A leader whose process was stopped for too long ends its tasks when it continues, before its elector notices.
 func TestStoppedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for stop, again := range map[time.Duration]bool{usual.Renew - 2*fitPeriod: false, usual.Renew + 2*fitPeriod: true} {
@@ -330,7 +330,7 @@ func TestStoppedLeader(t *testing.T) {
 				return nil
 			})
 			o.Fit = func() error {
-				time.Sleep(time.Duration(stopFor.Swap(0))) // nothing else can be stopped in a bubble
+				time.Sleep(time.Duration(stopFor.Swap(0))) // a bubble cannot stop the whole process
 				return nil
 			}
 			ctx, end := context.WithCancel(t.Context())

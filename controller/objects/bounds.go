@@ -11,22 +11,22 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// Estimated memory in bytes beside the object itself: for an inbound and an outbound, including Envoy's resources, as
-// an outbound may name a service of its own. perObject is the cost of an object beside its record.
+// Estimated memory in bytes of an inbound and of an outbound, including Envoy's resources: each outbound may name a
+// service that nothing else uses. perObject is the memory of an object beside its record.
 const (
 	bytesOfInbound  = 3 << 10
 	bytesOfOutbound = 1 << 10
 	perObject       = 512
 )
 
-// shareOf bounds the objects of a namespace. The share is twice as large as for other kinds: unlike a pod, a Dataplane
-// object has its outbounds.
+// shareOf bounds the objects of a namespace. The share is twice as large as for other kinds, because a Dataplane object
+// lists its outbounds, unlike a pod.
 func shareOf(memory uint64) watch.Share[record] {
 	return watch.Share[record]{
 		Bytes: 2 * watch.ShareOf(memory),
 		Takes: func(r *record) int {
 			written := *r
-			written.accepted = nil                               // the control plane's own status must not affect what counts
+			written.accepted = nil                               // our own status must not affect what counts
 			n := 2*watch.Size(&written) + maxMessage + perObject // as written, and with defaults
 			if d, is := r.object.(*mesh.Dataplane); is {
 				n += bytesOfInbound*len(d.Spec.Networking.Inbound) + bytesOfOutbound*len(d.Spec.Networking.Outbound)
@@ -43,13 +43,14 @@ func shareOf(memory uint64) watch.Share[record] {
 	}
 }
 
-// beyondShare returns the problem of an object that does not count.
+// beyondShare returns the problem of an object that does not count, because its namespace has too many.
 func beyondShare(memory uint64) string {
 	return fmt.Sprintf("does not count: only the oldest objects of a namespace count, up to %d MiB of memory",
 		2*watch.ShareOf(memory)>>20)
 }
 
-// exceeded returns which bounds a valid object exceeds: an earlier API server without these bounds accepted it.
+// exceeded returns which bounds a valid object exceeds: it was accepted by an API server that did not enforce these
+// bounds yet.
 func exceeded(o mesh.Object) error {
 	bounded, is := o.(mesh.Bounded)
 	if !is {

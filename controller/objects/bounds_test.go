@@ -31,7 +31,7 @@ func dataplaneWith(name string, second, outbounds int) *v1alpha1.Dataplane {
 	return d
 }
 
-// An object from before the bounds is used unchanged, and is Invalid.
+// An object from before the bounds existed is used unchanged, and its status is Invalid.
 func TestObjectsOfAnEarlierRelease(t *testing.T) {
 	tags := map[string]string{}
 	for i := range mesh.MaxTags {
@@ -82,7 +82,7 @@ func TestObjectsOfAnEarlierRelease(t *testing.T) {
 	}
 }
 
-// The oldest Dataplanes of a namespace count. The others are Invalid, are not served, and cost nothing.
+// The oldest Dataplanes of a namespace are served. The others are Invalid, and take almost no memory.
 func TestDataplanesBeyondTheShare(t *testing.T) {
 	meshOf := "default"
 	s, c := newObjects(t, &meshOf)
@@ -121,8 +121,8 @@ func TestDataplanesBeyondTheShare(t *testing.T) {
 	}
 }
 
-// The status that the control plane writes does not change the size of an object, or its own messages would add and
-// remove it.
+// The status that the control plane writes does not change the size of an object. Otherwise, a status could push an
+// object beyond the share, and the next status back.
 func TestStatusTakesNoShare(t *testing.T) {
 	share := shareOf(0)
 	r := newRecord(&mesh.Mesh{Name: "default"}, aMesh("default", "ca-1"), v1alpha1.Status{})
@@ -133,7 +133,7 @@ func TestStatusTakesNoShare(t *testing.T) {
 	}
 }
 
-// Memory is bounded, with all Dataplanes that one namespace can have.
+// Memory is bounded even if one namespace has as many Dataplanes as possible.
 func TestMemoryOfDataplanes(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for name, change := range map[string]func(*v1alpha1.Dataplane){

@@ -14,12 +14,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// DefaultMeshMade is the name of the Secret which records that the Mesh named default was created once: an operator who
-// deletes the Mesh does not want it back. It is a Secret because the control plane may write Secrets anyway.
+// DefaultMeshMade is the name of the Secret that records that the Mesh named default was created once, so that it is
+// not created again after an operator has deleted it. It is a Secret because the control plane may write Secrets
+// anyway.
 const DefaultMeshMade = "sonde-default-mesh-made"
 
-// RunDefaultMesh creates a Mesh named default, in PERMISSIVE mode, once in the life of an installation. Pods that name
-// no mesh belong to it, whatever other Meshes exist. Only one replica may run it.
+// RunDefaultMesh creates a Mesh named default, in PERMISSIVE mode, once per installation. Pods that name no mesh belong
+// to it, whatever other Meshes exist. Only one replica may run it.
 func (s *Objects) RunDefaultMesh(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := s.makeDefaultMesh(ctx)
@@ -29,7 +30,7 @@ func (s *Objects) RunDefaultMesh(ctx context.Context) error {
 		return err == nil, nil
 	})
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the end of ctx is how it is meant to end
+		return nil //nolint:nilerr // only the end of ctx ends it
 	}
 	return err
 }

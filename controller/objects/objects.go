@@ -51,7 +51,8 @@ type Options struct {
 	Name string
 	// Secrets of the control plane's namespace record that the default Mesh was created. Required.
 	Secrets clientv1.SecretInterface
-	// Recorded returns the meshes whose Mesh is lost, see identity.Authority.Recorded. Required.
+	// Recorded returns the last Mesh of each mesh with mTLS, which stays in use after a deletion, see
+	// identity.Authority.Recorded. Required.
 	Recorded func() map[string]*mesh.Mesh
 	// ProbesMode of Dataplanes that do not set it. Default unified.
 	ProbesMode mesh.ProbesMode
@@ -63,8 +64,8 @@ type Options struct {
 	Loop *heartbeat.Loop
 }
 
-// Objects keeps a Builder in step with the objects of group sonde.dev. The last valid content of an invalid object
-// stays in effect.
+// Objects passes the objects of group sonde.dev to a Builder, and keeps them up to date there. If an object becomes
+// invalid, its last valid content stays in effect.
 type Objects struct {
 	o          Options
 	client     rest.Interface // for requests other than watches
@@ -75,8 +76,8 @@ type Objects struct {
 	mu        sync.Mutex
 	unwritten map[reference]struct{} // objects whose status may have to be written
 	missing   int                    // kinds that have not been read completely
-	passed    map[reference]mesh.Key // the objects of the Builder
-	invalid   map[reference]invalid  // the problems of other objects
+	passed    map[reference]mesh.Key // what the Builder has, by object
+	invalid   map[reference]invalid  // why the other objects are not valid
 	names     map[string]bool        // of the Meshes
 }
 
@@ -163,7 +164,7 @@ func newRecord(o mesh.Object, of metav1.Object, status v1alpha1.Status) record {
 	r := record{uid: of.GetUID(), object: o, generation: of.GetGeneration()}
 	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAccepted); c != nil {
 		copied := *c
-		copied.Message = cut.Text(c.Message, maxMessage+1) // no longer message is ours
+		copied.Message = cut.Text(c.Message, maxMessage+1) // a longer message is not ours
 		r.accepted = &copied
 	}
 	return r
@@ -201,7 +202,7 @@ func (s *Objects) MeshChanged(namespace string) {
 // Missing returns which kinds have not been read yet, and why; nil once all have been read.
 func (s *Objects) Missing() error { return errors.Join(s.meshes.Missing(), s.dataplanes.Missing()) }
 
-// Lost returns since when the watch of some kind has been disconnected, zero if none is.
+// Lost returns since when the watch of any kind has been disconnected, zero if all are connected.
 func (s *Objects) Lost() watch.Loss { return watch.First(s.meshes.Lost(), s.dataplanes.Lost()) }
 
 // Run follows the objects until ctx ends, and then returns nil.
@@ -289,7 +290,7 @@ func (s *Objects) changed(ref reference) {
 	}
 }
 
-// meshCameOrWent records whether a Mesh exists. The caller holds mu.
+// meshCameOrWent records that a Mesh was created or deleted. The caller holds mu.
 func (s *Objects) meshCameOrWent(name string, there bool) {
 	delete(s.names, name)
 	if there {

@@ -151,7 +151,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// A recorded mesh continues without its Mesh, which is a problem until a Mesh exists again.
+// A recorded mesh continues to exist without its Mesh. That is a problem until a Mesh exists again.
 func TestLostMesh(t *testing.T) {
 	meshOf := "default"
 	recorded := map[string]*mesh.Mesh{}

@@ -20,7 +20,7 @@ type Problem struct {
 	Resource, Namespace, Name string
 	UID                       types.UID
 	Text                      string
-	// Bounds says that the object exceeds a limit of size or number.
+	// Bounds says that the object exceeds a limit of its size, or of the number of objects.
 	Bounds bool
 	// Since is when this replica first saw the problem, zero for a lost Mesh.
 	Since time.Time

@@ -28,7 +28,7 @@ const statusRetry = 5 * time.Second
 func (s *Objects) RunStatus(ctx context.Context) error {
 	retry := time.NewTicker(statusRetry)
 	defer retry.Stop()
-	failed := map[reference]struct{}{} // kept apart until the next retry, so that they delay no others
+	failed := map[reference]struct{}{} // set aside until the next retry, so that they do not delay others
 	tryAgain := func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -63,8 +63,8 @@ func (s *Objects) RunStatus(ctx context.Context) error {
 // writtenAtOnce is the number of statuses in one batch, before namespaces take turns again.
 const writtenAtOnce = 50
 
-// takeUnwritten takes the next batch of objects: one of each namespace, then another of each, so that no namespace
-// waits for all objects of another. The caller holds mu.
+// takeUnwritten takes the next batch of objects: first one object of each namespace, then a second of each, and so on,
+// so that no namespace waits for all objects of another. The caller holds mu.
 func (s *Objects) takeUnwritten() []reference {
 	byNamespace := map[string][]reference{}
 	for ref := range s.unwritten {
@@ -137,7 +137,8 @@ func (s *Objects) conditionOf(ref reference, r *record) metav1.Condition {
 	return c
 }
 
-// warningsOf returns the warnings about a valid object, "" for none. A pipeline does not show the webhook's warnings.
+// warningsOf returns the warnings about a valid object, "" for none. The status has them too, because a pipeline does
+// not show the webhook's warnings.
 func warningsOf(o mesh.Object) string {
 	warner, ok := o.(mesh.Warner)
 	if !ok {

@@ -39,8 +39,8 @@ func aboutContainer(key watch.Key, p *source.Pod, container string) events.Event
 	}
 }
 
-// Refused records an event about a rejected join. Its pod is the one that the token names, or the one with the caller's
-// address. Other callers cannot cause events.
+// Refused records an event about a rejected join. It is about the pod that the token names, or about the pod with the
+// caller's address. For other callers, there is no event.
 func (e *Events) Refused(r join.Refusal) {
 	if r.Waiting && !r.Lasting {
 		return // each new pod may wait a little

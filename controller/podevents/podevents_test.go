@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 )
 
-// Events are about the pod that the caller has authenticated as, and no other one.
+// Events are only about the pod that the caller has authenticated as.
 func TestEvents(t *testing.T) {
 	const pod = "web-1.shop"
 	fails := &agentv1.ProbeFailure{Container: "app", Probe: "liveness", Class: "Timeout", Verdict: "Failure", Reason: "refused"}

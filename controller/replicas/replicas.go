@@ -39,7 +39,7 @@ type Replicas struct {
 	last   map[string]string
 }
 
-// slice has the addresses of an EndpointSlice, by name.
+// slice holds the addresses of an EndpointSlice, by pod name.
 type slice struct{ addresses map[string]string }
 
 // New returns Replicas. It reads nothing before Run.
@@ -56,7 +56,7 @@ func New(o Options) *Replicas {
 // Run follows the EndpointSlices until ctx ends, and then returns nil.
 func (r *Replicas) Run(ctx context.Context) error { return r.slices.Run(ctx) }
 
-// read returns the addresses in a slice of the Service. It includes replicas that are not ready or terminate, since
+// read returns the addresses in a slice of the Service. It includes replicas that are terminating or not ready, since
 // they still have sessions.
 func (r *Replicas) read(s *discoveryv1.EndpointSlice) (slice, bool) {
 	if s.Namespace != r.o.Namespace {

@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// Agents has the agents of all proxies, at any replica. *agents.Server implements it.
+// Agents knows the agents of all proxies, at any replica. *agents.Server implements it.
 type Agents interface {
 	// PodLiveness returns the agents' reports about guarded liveness probes.
 	PodLiveness() map[mesh.ID]agentv1.ReportedLiveness

@@ -16,7 +16,7 @@ type podAgents struct {
 	said func() map[watch.Key]agentv1.ReportedLiveness
 	tell func(pod watch.Key)
 	old  []mesh.ID
-	// state and agent are of web-0 of the namespaces shop and data.
+	// state and agent are those returned for web-0 of the namespaces shop and data.
 	state *adminv1.AgentState
 	agent *adminv1.Agent
 }
@@ -52,7 +52,7 @@ func proxyOf(pod watch.Key) mesh.ID {
 	return mesh.MakeID(mesh.DefaultMesh, mesh.ObjectDataplane(pod.Namespace, pod.Name))
 }
 
-// The agent of a written Dataplane has no pod: it gets no decisions, and its report is ignored.
+// The agent of a Dataplane that a user has written has no pod: it gets no decisions, and its report is ignored.
 func TestWrittenDataplane(t *testing.T) {
 	r := newTestRestarts(t, Options{Agents: func() Agents { return podAgents{} }, Proxy: proxyOf})
 	r.policies = map[watch.Key]*agentv1.Restarts{}

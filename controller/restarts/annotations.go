@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// record returns the record of a pod. For an invalid annotation, it looks up the previous value, which stays in effect.
+// record returns the record of a pod. If an annotation is invalid, it keeps the value of the previous record in effect.
 func (c *cluster) record(o *corev1.Pod) (pod, bool) {
 	p, is := readPod(o)
 	if p.guarded() {
@@ -46,7 +46,7 @@ func (p *pod) readAnnotations(annotations map[string]string, before *pod) {
 	}
 	if text := annotations[mesh.AnnotationGuardedLiveness]; text != "enabled" {
 		p.notFollowed(mesh.AnnotationGuardedLiveness, text,
-			"must be enabled while this pod runs, which was created with guarded liveness probes: they stay guarded; "+
+			"must be enabled while this pod runs: it was created with guarded liveness probes, which stay guarded; "+
 				mesh.AnnotationLiveness+": "+string(mesh.LivenessNative)+" leaves them to the kubelet")
 	}
 }
@@ -88,7 +88,7 @@ func (w wrongOf) event() events.Event {
 	}
 }
 
-// wrongAnnotations tracks which invalid annotations were reported. The zero value is ready to use.
+// wrongAnnotations remembers which invalid annotations were reported. The zero value is ready to use.
 type wrongAnnotations struct{ seen map[wrongOf]bool }
 
 // fresh returns the invalid annotations that did not exist at the last call.

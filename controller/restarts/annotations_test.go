@@ -52,7 +52,7 @@ func TestAnnotationsOfARunningPod(t *testing.T) {
 	type step struct {
 		liveness, guarded string
 		mode              agentv1.Restarts_Mode
-		wrong             string // how the errors begin
+		wrong             string // how each error begins
 	}
 	for name, steps := range map[string][]step{
 		"suspended, and not":           {{"", on, modeHold, ""}, {"suspended", on, modeSuspended, ""}, {"", on, modeHold, ""}},
@@ -123,7 +123,8 @@ func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 	}
 }
 
-// The settings take precedence over the annotation. A native pod is not held, and the breaker does not count it.
+// The settings take precedence over the annotation. Failures of a native pod are not held, and the breaker ignores
+// them.
 func TestModeOfAPod(t *testing.T) {
 	liveness := map[watch.Key]agentv1.ReportedLiveness{{Namespace: "shop", Name: "web-5d4f-1"}: {Report: asking("app"), At: time.Now()}}
 	for name, tc := range map[string]struct {

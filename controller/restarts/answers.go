@@ -84,7 +84,8 @@ type decided struct {
 	missing []string
 }
 
-// decided asks all replicas. If two claim to lead, the higher epoch counts.
+// decided asks all replicas for the leader's decisions. If two replicas claim to lead, the one with the higher epoch is
+// used.
 func (a *Answers) decided(ctx context.Context, of *peerv1.ListDecisionsRequest) decided {
 	all, missing := a.Others.Decisions(ctx, of)
 	all = append(all, a.Decisions(of))

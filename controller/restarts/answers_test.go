@@ -93,7 +93,7 @@ func failing(grant string) *agentv1.Liveness {
 
 func passing() *agentv1.Liveness { return &agentv1.Liveness{Passing: []string{"app"}} }
 
-// newAnswers returns Answers about pods with one container each, all in different states.
+// newAnswers returns Answers about pods with one container each. Each pod is in another state.
 func newAnswers(t *testing.T) *answering {
 	t.Helper()
 	a := &answering{t: t, api: &patched{codes: map[string][]int{}}, liveness: map[watch.Key]agentv1.ReportedLiveness{}}
@@ -150,8 +150,8 @@ func heldBy(pod string, c restartbudget.Cause) restartbudget.Decision {
 	return restartbudget.Decision{Request: restartbudget.Request{Workload: web, ContainerKey: key}, Verdict: restartbudget.Held, Cause: c}
 }
 
-// others has replica b, which leads, and an earlier leader that does not know it. Replica c does not answer; c and d
-// are disconnected.
+// others has replica b, which leads, and an earlier leader that does not know that yet. Replica c does not answer; c
+// and d are disconnected.
 type others struct{ round *Round }
 
 func (o others) Decisions(_ context.Context, of *peerv1.ListDecisionsRequest) ([]*peerv1.ListDecisionsPart, []string) {
@@ -239,7 +239,7 @@ func TestRestartsOfAllAndOfNone(t *testing.T) {
 	}
 }
 
-// Answers are bounded, and say how many entries they omit.
+// Answers are bounded, and say how many entries they leave out.
 func TestAnswersAreBounded(t *testing.T) {
 	a := newAnswers(t)
 	a.Others = alone{}

@@ -48,9 +48,9 @@ type api struct {
 	answer  func(*http.Request) int
 	latency time.Duration
 	told    []watch.Key
-	// late delays watches of grants until it is unset.
+	// late delays watches of grants while it is set.
 	late bool
-	// killing has the kubelet's events.
+	// killing are the kubelet's events with reason Killing.
 	killing []corev1.Event
 	// namespaces to search for pods without a sidecar.
 	namespaces map[string]bool
@@ -169,7 +169,7 @@ func (a *api) say(pod string, m *agentv1.Liveness) {
 	a.r.Held("")
 }
 
-// asking is the report of an agent whose containers begin to ask for a restart.
+// asking returns the report of an agent whose containers have just begun to request a restart.
 func asking(containers ...string) *agentv1.Liveness {
 	m := &agentv1.Liveness{}
 	for _, c := range containers {
@@ -178,14 +178,14 @@ func asking(containers ...string) *agentv1.Liveness {
 	return m
 }
 
-// fail makes the containers app of pods ask from now on.
+// fail makes the containers app of these pods request a restart from now on.
 func (a *api) fail(pods ...string) {
 	for _, name := range pods {
 		a.say(name, asking("app"))
 	}
 }
 
-// pass ends the failure.
+// pass ends the failures of these pods.
 func (a *api) pass(pods ...string) {
 	for _, name := range pods {
 		a.say(name, &agentv1.Liveness{Passing: []string{"app"}})

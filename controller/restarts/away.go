@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// slotsAfter is how long the session must be disconnected before agentv1.WhenAway_SLOTS applies, so that restarting
-	// replicas and moving sessions do not trigger it.
+	// slotsAfter is how long an agent must be disconnected before agentv1.WhenAway_SLOTS applies, so that restarts of
+	// replicas and moves of sessions do not trigger it.
 	slotsAfter = time.Minute
-	// minTurn and maxTurn bound the time of a turn, which depends on the settings of a pod's probes.
+	// minTurn and maxTurn bound the length of a turn, which depends on the settings of a pod's probes.
 	minTurn, maxTurn = 30 * time.Second, 24 * time.Hour
 )
 
-// absence computes what guarded pods do while the control plane is unreachable.
+// absence computes what guarded pods do while their agents are disconnected from the control plane.
 type absence struct {
 	cluster *cluster
 	budgets countedBudgets
@@ -60,8 +60,8 @@ func (a *absence) of(key watch.Key, p *pod) *agentv1.WhenAway {
 	return &agentv1.WhenAway{}
 }
 
-// compareAway orders policies by strictness: hold, then slots, then native, and among native the longest nativeAfter
-// first.
+// compareAway orders policies by strictness: hold, then slots, then native. Of two native policies, the one with the
+// longer nativeAfter comes first.
 func compareAway(a, b *budget) int {
 	return cmp.Or(cmp.Compare(a.whenAway, b.whenAway), cmp.Compare(b.nativeAfter, a.nativeAfter))
 }
@@ -84,9 +84,9 @@ func (a *absence) slot(p *pod) *agentv1.WhenAway {
 }
 
 // turnsOf assigns turns to the guarded pods of a workload, ordered by the hashes of their UIDs, whatever their
-// template: as many pods share a turn as may be unavailable. Every second turn is empty, so that one turn's restarts
-// end before the next turn. All replicas must compute the same turns, including replicas of another release. The result
-// is empty if no pod may be unavailable, or the desired number of pods is unknown.
+// template: as many pods share a turn as may be unavailable. Every second turn is empty, so that the restarts of one
+// turn end before the next begins. All replicas must compute the same turns, even with another release. The result
+// is empty if no pod may be unavailable, or if the desired number of pods is unknown.
 func (a *absence) turnsOf(id restartbudget.WorkloadID) *turns {
 	if a.input == nil {
 		in, pods := a.cluster.input(nil)
@@ -131,8 +131,8 @@ func ranked(w *restartbudget.Workload) []string {
 	return uids
 }
 
-// decidesIn returns the maximum time between the first failure that the kubelet receives and the container's restart.
-// In pods of earlier releases it depends on the user's threshold.
+// decidesIn returns the maximum time from the first failure that the kubelet receives to the container's restart. In
+// pods of earlier releases, it depends on the user's threshold.
 func decidesIn(table mesh.ProbeTable) (longest time.Duration) {
 	for _, p := range table {
 		if p.Guarded {

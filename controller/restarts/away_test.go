@@ -34,7 +34,8 @@ func native(after string) func(*budgetSpec) {
 	return func(s *budgetSpec) { s.WhenAway, s.NativeAfter = "native", after }
 }
 
-// away returns what pods of namespace shop do while the control plane is away, by name, without the pods that hold.
+// away returns, by name, what pods of namespace shop do while the control plane is unreachable. It omits pods that hold
+// failures.
 func (w *world) away() map[string]*agentv1.WhenAway {
 	all := map[string]*agentv1.WhenAway{}
 	for key, policy := range w.policies(restartbudget.Settings{}) {
@@ -90,8 +91,8 @@ func TestStrictestPolicy(t *testing.T) {
 	}
 }
 
-// Each pod of a workload has a turn. In a turn no more pods restart than may be unavailable, and no two used turns
-// are adjacent.
+// Each pod of a workload has a turn. In a turn, no more pods restart than may be unavailable, and an empty turn follows
+// each used one.
 func TestTurns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pods           int
@@ -128,7 +129,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// All replicas compute the same turns, in any order of events and in each release.
+// All replicas compute the same turns, whatever the order of events, and in each release.
 func TestTurnsAreTheSameEverywhere(t *testing.T) {
 	var first map[string]*agentv1.WhenAway
 	for range 5 {
@@ -178,7 +179,7 @@ func TestWhoHasATurn(t *testing.T) {
 	}
 }
 
-// Pods hold without a rank, or if no pod may be unavailable.
+// Pods hold their failures if they have no rank, or if no pod may be unavailable.
 func TestNoTurns(t *testing.T) {
 	for name, build := range map[string]func(*world){
 		"none may be unavailable": func(w *world) { w.add(newDeployment(2), budgetOf("a", slots("0"))) },
@@ -217,7 +218,7 @@ func TestTurnTime(t *testing.T) {
 	const fastest = `[{"container":"app","type":"liveness","guarded":true,"failureThreshold":1,"periodSeconds":1,"httpGet":{"port":80}}]`
 	for table, want := range map[string]time.Duration{
 		fastest: 30 * time.Second,
-		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}}]`: 55 * time.Second, // by the defaults, and the kubelet's threshold: 5 × (10 + 1)
+		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}}]`: 55 * time.Second, // by the defaults: 5 × (10 + 1)
 		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}},{"container":"other","type":"liveness","guarded":true,"failureThreshold":6,"periodSeconds":20,"timeoutSeconds":5,"httpGet":{"port":81}}]`: 150 * time.Second,
 		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}},{"container":"other","type":"readiness","timeoutSeconds":500,"httpGet":{"port":81}}]`:                                                     55 * time.Second,
 		`[{"container":"app","type":"liveness","guarded":true,"failureThreshold":2147483647,"periodSeconds":2147483647,"timeoutSeconds":2147483647,"httpGet":{"port":80}}]`:                                                    24 * time.Hour,
@@ -236,7 +237,7 @@ func TestTurnTime(t *testing.T) {
 	}
 }
 
-// A change of a rank is sent to the pods whose turn it changes; an ineffective change is not sent.
+// If a pod's rank changes, the pods whose turn changes are informed. A change without effect is not sent.
 func TestTurnsAreTold(t *testing.T) {
 	w := newWorld(t)
 	w.add(newDeployment(3), budgetOf("a", slots("1")))

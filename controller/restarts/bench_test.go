@@ -37,7 +37,8 @@ func newBench(b *testing.B) (a *api, pods []string) {
 	return a, pods
 }
 
-// BenchmarkRestarts has the liveness probes of all pods fail within a second, and measures the leader for ten more.
+// BenchmarkRestarts has the liveness probes of all pods fail within a second, and measures the leader during that and
+// the next ten seconds.
 func BenchmarkRestarts(b *testing.B) {
 	var decided, first, heap, most float64
 	for b.Loop() {
@@ -91,7 +92,8 @@ func mostInASecond(all []request) (most int) {
 	return most
 }
 
-// BenchmarkRound measures one round of decisions while all pods ask, and all but a few wait to be written.
+// BenchmarkRound measures one round of decisions while all pods request a restart, and all but a few grants wait to be
+// written.
 func BenchmarkRound(b *testing.B) {
 	a, pods := newBench(b)
 	a.fail(pods...)
@@ -104,9 +106,9 @@ func BenchmarkRound(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundWithBudgets is BenchmarkRound with 1,000 RestartBudgets in four namespaces: one for each workload and
-// as many for several workloads, or the slowest budgets that a tenant can write: no two pods share labels, and no
-// budget requires a label.
+// BenchmarkRoundWithBudgets is BenchmarkRound with 1,000 RestartBudgets in four namespaces. In one case there is a
+// budget for each workload, and as many for several workloads; in the other, the budgets are the slowest that a tenant
+// can write: no two pods share labels, and no budget requires a label.
 func BenchmarkRoundWithBudgets(b *testing.B) {
 	for name, tc := range map[string]struct {
 		selector func(workload int) *v1alpha1.PodSelector

@@ -124,8 +124,8 @@ func (w *world) agedBudgets(n int) {
 	}
 }
 
-// The oldest budgets of a namespace count. While there are others, nothing in the namespace restarts; other
-// namespaces continue.
+// Only the oldest budgets of a namespace are used. While there are more, no container in the namespace restarts; other
+// namespaces are not affected.
 func TestBudgetsBeyondTheMost(t *testing.T) {
 	w := newWorld(t)
 	w.agedBudgets(maxBudgets + 2)
@@ -171,7 +171,7 @@ func TestBudgetsBeyondTheMost(t *testing.T) {
 	}
 }
 
-// Of budgets with the same creation time the first by name count, in any order of arrival.
+// Of budgets with the same creation time, the first by name are used, whatever the order in which they arrive.
 func TestBudgetsOfOneAge(t *testing.T) {
 	var want []string
 	for range 3 {
@@ -189,7 +189,8 @@ func TestBudgetsOfOneAge(t *testing.T) {
 	}
 }
 
-// The oldest PodDisruptionBudgets count. While there are others, workloads without a RestartBudget do not restart.
+// Only the oldest PodDisruptionBudgets are used. While there are more, workloads without a RestartBudget do not
+// restart.
 func TestDisruptionBudgetsBeyondTheMost(t *testing.T) {
 	w := newWorld(t)
 	w.add(podOfApp("web-1", "web"))
@@ -235,7 +236,7 @@ func TestLargeDisruptionBudgets(t *testing.T) {
 	}
 }
 
-// The index finds the same selectors as matching each of them.
+// The index finds the same selectors as a comparison with each of them.
 func TestSelectionIsThatOfTheSelectors(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 74))
 	name := func(of string) string { return fmt.Sprint(of, random.IntN(4)) }

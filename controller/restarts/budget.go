@@ -64,7 +64,7 @@ func newBudgets(client rest.Interface, changed func(), logger *slog.Logger) *wat
 }
 
 // readBudget reads a RestartBudget. An invalid one, which the CustomResourceDefinition should have rejected, allows no
-// restart, since a limit is unknown; if its selector is unreadable, it covers all guarded pods of its namespace. The
+// restart, since its limit is unknown. If its selector is unreadable, it covers all guarded pods of its namespace. The
 // record has a bounded size.
 func readBudget(o *v1alpha1.RestartBudget) budget {
 	b := budget{name: o.Name, created: o.CreationTimestamp.Time, generation: o.Generation, status: keptStatus(&o.Status)}
@@ -81,8 +81,8 @@ func readBudget(o *v1alpha1.RestartBudget) budget {
 // maxProblem bounds a recorded problem, in bytes.
 const maxProblem = 1024
 
-// keptStatus returns the part of a status that is compared with the wanted one. The leader never writes a message that
-// is cut here.
+// keptStatus returns the part of a status that is compared with the wanted status. It cuts messages, but never one that
+// the leader has written.
 func keptStatus(s *v1alpha1.RestartBudgetStatus) v1alpha1.RestartBudgetStatus {
 	kept := *s
 	kept.Conditions = nil
@@ -155,7 +155,7 @@ func (b *budget) readAway(s *v1alpha1.RestartBudgetSpec) error {
 		s.WhenAway, v1alpha1.WhenAwayHold, v1alpha1.WhenAwaySlots, v1alpha1.WhenAwayNative)
 }
 
-// decidesAs reports whether two budgets differ only in their status, which has no effect.
+// decidesAs reports whether two budgets have the same effect: they differ at most in their status.
 func (b *budget) decidesAs(other *budget) bool {
 	alike := *other
 	alike.status = b.status

@@ -124,7 +124,7 @@ func TestReadBudget(t *testing.T) {
 	}
 }
 
-// A budget that the CustomResourceDefinition should have rejected allows nothing, whatever else it contains.
+// A budget that the CustomResourceDefinition should have rejected allows no restart, whatever else it contains.
 func TestBudgetsThatAreNotValid(t *testing.T) {
 	type spec = v1alpha1.RestartBudgetSpec
 	for want, change := range map[string]func(*spec){
@@ -167,7 +167,7 @@ func TestChangesOfBudgets(t *testing.T) {
 	if w.changes != 1 {
 		t.Errorf("%d changes, want 1", w.changes)
 	}
-	b = b.DeepCopy() // another object of the same name
+	b = b.DeepCopy() // another object, with the same name
 	b.Spec.MaxUnavailable = new(intstr.FromString("x"))
 	w.add(b)
 	b = b.DeepCopy()
@@ -211,7 +211,7 @@ func TestBudgetsOfWorkloads(t *testing.T) {
 	}
 }
 
-// Each result is for the pod's own labels, whichever pods were looked up before.
+// Each result depends only on the labels of the pod, whichever pods were looked up before.
 func TestSelection(t *testing.T) {
 	w := newWorld(t)
 	w.add(budgetOf("web", func(s *v1alpha1.RestartBudgetSpec) { s.Selector, s.WhenAway = selecting("web"), "hold" }))

@@ -34,7 +34,8 @@ const (
 	maxMessage = 32768
 )
 
-// budgetStatus writes the status of RestartBudgets apart from the decisions, which a slow API server must not delay.
+// budgetStatus writes the status of RestartBudgets in its own goroutine, so that a slow API server does not delay
+// decisions.
 type budgetStatus struct {
 	*Restarts
 	progress   atomic.Pointer[progress] // after the last decisions, nil before the first
@@ -65,8 +66,8 @@ func (s *budgetStatus) run(ctx context.Context) {
 	}
 }
 
-// maxInvalid is the maximum number of events about invalid RestartBudgets per pass: a namespace may have any number of
-// them. The rest waits for later passes.
+// maxInvalid is the maximum number of events about invalid RestartBudgets per pass, since a namespace may have any
+// number of them. Later passes record the rest.
 const maxInvalid = 20
 
 // write writes each changed status. A failed write is retried in the next pass, since the status still differs.
@@ -89,7 +90,7 @@ func (s *budgetStatus) write(ctx context.Context, p *progress, now time.Time) {
 		case apierrors.IsNotFound(err):
 			continue
 		case problem != "":
-			// Record it even if an older API server rejects the status, because its schema rejects the object.
+			// Record the event even if an older API server rejects the status, because its schema rejects the object.
 			s.o.Record(invalidEvent(key, problem))
 		}
 		if err == nil {
@@ -106,7 +107,7 @@ func (s *budgetStatus) write(ctx context.Context, p *progress, now time.Time) {
 	}
 }
 
-// newProblem returns why a budget cannot be used, "" if it can, or if its status already has the problem.
+// newProblem returns why a budget cannot be used, "" if it can be used or if its status already shows the problem.
 func (p *statusPair) newProblem() string {
 	want := meta.FindStatusCondition(p.want.Conditions, v1alpha1.ConditionAccepted)
 	is := meta.FindStatusCondition(p.is.Conditions, v1alpha1.ConditionAccepted)

@@ -142,7 +142,7 @@ func TestStatusIsWrittenOnChange(t *testing.T) {
 	}
 	b = b.DeepCopy()
 	b.Status = patch.Status
-	w.add(b) // as by the watch
+	w.add(b) // as the watch does
 	s.write(t.Context(), &progress{held: map[string]int{"web-1": 1}}, now.Add(time.Minute))
 	if len(a.patches) != 1 {
 		t.Errorf("written again without a change: %q", a.patches)
@@ -164,7 +164,7 @@ func TestStatusIsTriedAgain(t *testing.T) {
 	}{
 		"refused":            {http.StatusForbidden, 6, 2},
 		"gone":               {http.StatusNotFound, 6, 0},
-		"an unknown trouble": {http.StatusTeapot, 3, 2}, // for one budget in a pass
+		"an unknown trouble": {http.StatusTeapot, 3, 2}, // written for one budget in each pass
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, a := newWorld(t), &statusAPI{answer: tc.answer}

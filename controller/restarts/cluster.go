@@ -24,7 +24,8 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// cluster has the input of decisions: the guarded pods, how many of them are desired, and the budgets of their owners.
+// cluster holds the input of decisions: the guarded pods, the desired number of pods per workload, and the budgets that
+// select them.
 type cluster struct {
 	pods         *watch.Store[*corev1.Pod, pod]
 	deployments  *watch.Store[*appsv1.Deployment, deployment]
@@ -37,24 +38,26 @@ type cluster struct {
 	budgetMatches     *matches[budget]
 }
 
-// disruption is the record of a PodDisruptionBudget. It has only the spec, since the status lags and reserves nothing.
+// disruption is the record of a PodDisruptionBudget. It has only the spec, since the status is updated late and
+// reserves nothing.
 type disruption struct {
 	created  time.Time
 	selector *keptSelector
 	limit    restartbudget.Limit
-	// tooLarge is why its selector is not kept, so that it counts for all pods of its namespace; "" if it is kept.
+	// tooLarge is why its selector is not kept, so that the budget applies to all pods of its namespace; "" if it is
+	// kept.
 	tooLarge string
 }
 
-// podShare bounds the pods of a namespace. A pod beyond its share is treated as ended: it gets no grant, so its
-// failures stay held.
+// podShare bounds the pods of a namespace. A pod beyond the share is treated as ended: it gets no grant, so its
+// failures are held.
 func podShare(memory uint64) watch.Share[pod] {
 	return watch.Share[pod]{Bytes: watch.ShareOf(memory), Beyond: func(p *pod) pod { return pod{uid: p.uid, ended: true} }}
 }
 
-// newCluster takes clients of the API server without a timeout, sonde for group sonde.dev, and the memory limit of this
-// process. It calls changed after each change that matters for decisions, and granted for each pod whose grants may
-// have changed.
+// newCluster takes clients of the API server without a timeout (sonde is for group sonde.dev), and the memory limit of
+// this process. It calls changed after each change that matters for decisions, and granted for each pod whose grants
+// may have changed.
 func newCluster(client kubernetes.Interface, sonde rest.Interface, memory uint64, changed func(),
 	granted func(watch.Key), logger *slog.Logger) *cluster {
 	apps := client.AppsV1().RESTClient()
@@ -117,8 +120,8 @@ func replicasOf(n *int32) int {
 	return int(*n)
 }
 
-// readDisruption returns false for a budget that selects nothing, or that Kubernetes ignores, too. A budget with a too
-// large selector counts for all pods of its namespace, since ignoring it would loosen a limit.
+// readDisruption returns false for a budget that selects nothing, or that Kubernetes ignores, too. A budget whose
+// selector is too large applies to all pods of its namespace, since ignoring it would lift a limit.
 func readDisruption(b *policyv1.PodDisruptionBudget) (disruption, bool) {
 	if b.Spec.Selector == nil {
 		return disruption{}, false
@@ -167,7 +170,7 @@ func (c *cluster) missing() error {
 		c.disruption.Missing(), c.budgets.Missing())
 }
 
-// lost returns since when a watch has been disconnected, zero if none is.
+// lost returns since when any watch has been disconnected, zero if all are connected.
 func (c *cluster) lost() watch.Loss {
 	return watch.First(c.pods.Lost(), c.deployments.Lost(), c.statefulSets.Lost(), c.daemonSets.Lost(),
 		c.disruption.Lost(), c.budgets.Lost())
@@ -232,8 +235,8 @@ func judge(c restartbudget.Container, said *agentv1.Liveness) restartbudget.Cont
 	return c
 }
 
-// requests returns a pod's requests: one for each guarded container that fails without a grant and has not ended. Its
-// own probe table must guard it.
+// requests returns a pod's requests: one for each guarded container that fails, has no grant and has not ended. Only
+// containers that the pod's own probe table guards are included.
 func requests(p *pod, said agentv1.ReportedLiveness) []restartbudget.Request {
 	var all []restartbudget.Request
 	for _, h := range said.Report.GetHeld() {

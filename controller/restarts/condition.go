@@ -52,7 +52,7 @@ func conditionOf(p *corev1.Pod) condition {
 	return condition{true, intern(c.Reason), intern(containers), mesh.LivenessHold(intern(hold))}
 }
 
-// holding is what is held in one pod: its containers.
+// holding describes the held failures of one pod: their containers.
 type holding struct {
 	containers []string
 	// first is the decision on the container with the oldest request.
@@ -68,7 +68,7 @@ func (h *holding) message(hold mesh.LivenessHold) string {
 		h.first.Request.Since.UTC().Format(time.RFC3339), heldAs, hold)
 }
 
-// holdings returns what the decisions hold, by pod UID. decisions are sorted, oldest request first.
+// holdings returns the held failures by pod UID. decisions are sorted, oldest request first.
 func holdings(decisions []restartbudget.Decision) map[string]*holding {
 	all := map[string]*holding{}
 	for i := range decisions {

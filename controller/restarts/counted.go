@@ -21,9 +21,9 @@ var tooMany = fmt.Sprintf(
 type countedBudgets struct {
 	*selection[budget]
 
-	// beyond are the budgets beyond maxBudgets, by namespace, oldest first. selection has the first of them as a budget
-	// that allows no restart in the namespace: ignoring them would loosen limits, and evaluating all their selectors has
-	// no bound.
+	// beyond are the budgets beyond maxBudgets, by namespace, oldest first. For them, selection has one budget that
+	// allows no restart in the namespace: ignoring them would lift limits, and evaluating all their selectors would
+	// take unbounded time.
 	beyond map[string][]*budget
 }
 
@@ -57,7 +57,7 @@ func (c *cluster) selectDisruptions() *selection[disruption] {
 	return c.disruptionMatches.newSelection(objects, c.pods.Len())
 }
 
-// oldest splits objects into the oldest and the others, both sorted by age.
+// oldest splits objects into the most oldest ones and the others, both sorted by age.
 func oldest[R any](all []*R, most int, age func(*R) (time.Time, string)) (counting, others []*R) {
 	slices.SortFunc(all, func(a, b *R) int {
 		createdA, nameA := age(a)
@@ -67,7 +67,7 @@ func oldest[R any](all []*R, most int, age func(*R) (time.Time, string)) (counti
 	return slices.Clip(all[:most]), all[most:]
 }
 
-// holdingAll returns a budget that replaces b, which does not count: it allows no restart in the namespace.
+// holdingAll returns a budget that replaces b, which is beyond maxBudgets: it allows no restart in the namespace.
 func (b *budget) holdingAll() *budget {
 	return &budget{
 		name: b.name, problem: tooMany, selector: everything, Budget: restartbudget.Budget{Limit: noneAllowed(b.Name)},

@@ -19,7 +19,8 @@ import (
 // maxName is the maximum length of an object's name (RFC 1123, a DNS subdomain).
 const maxName = 253
 
-// nameOf returns a readable name for the object of a grant, the same for equal container, restart count and try.
+// nameOf returns a readable name for the object of a grant. It depends only on the container, the restart count and the
+// try.
 func nameOf(pod string, id restartbudget.GrantID) string {
 	sum := sha256.Sum256([]byte(id.PodUID))
 	end := fmt.Sprintf(".%s.%d.%d.%s", id.Name, id.Restarts, id.Try, hex.EncodeToString(sum[:4]))

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// Every agent receives the way to hold, in unguarded pods too.
+// Every agent receives the setting of how failures are held, even in unguarded pods.
 func TestHoldIsTold(t *testing.T) {
 	var told []watch.Key
 	r := newTestRestarts(t, Options{Agents: func() Agents { return podAgents{tell: func(pod watch.Key) { told = append(told, pod) }} }, Proxy: proxyOf})
@@ -39,7 +39,7 @@ func TestHoldIsTold(t *testing.T) {
 	}
 }
 
-// The condition of a pod says how its failure is held, also after a change of the setting.
+// The condition of a pod says how its failure is held, also after the setting has changed.
 func TestConditionSaysHow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, nothingRestarts)
@@ -71,7 +71,7 @@ func TestConditionSaysHow(t *testing.T) {
 	})
 }
 
-// Nodes are named as long as the setting under which they were noticed is in effect.
+// Nodes with unheld restarts are named only while the setting is in effect under which they were noticed.
 func TestUnheldNodesAreOfOneWayToHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, nothingRestarts)
@@ -97,7 +97,7 @@ func TestUnheldNodesAreOfOneWayToHold(t *testing.T) {
 	})
 }
 
-// An agent of an earlier release holds failures as it did.
+// An agent of an earlier release holds failures in the only way that it supports.
 func TestHoldOf(t *testing.T) {
 	r := newTestRestarts(t, Options{Agents: func() Agents { return podAgents{} }, Proxy: proxyOf, Hold: mesh.HoldWarning})
 	for feature, want := range map[string]mesh.LivenessHold{agentv1.FeatureLivenessHold: mesh.HoldWarning, agentv1.FeatureRestartGrants: mesh.HoldErrored} {

@@ -24,7 +24,8 @@ const (
 )
 
 // kubeletReason returns why the kubelet killed a container, "" if its liveness probe was not the reason. The kubelet
-// drops events of pods with many; without an event, a signal counts, since applications rarely cause one themselves.
+// drops some events of a pod that has many. Without an event, an exit by a signal is taken for a failed probe, since
+// applications rarely cause one themselves.
 func (u *unheld) kubeletReason(ctx context.Context, s suspect) string {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()

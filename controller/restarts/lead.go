@@ -75,14 +75,15 @@ type leader struct {
 	released map[watch.Key]bool
 	creating map[writeID]creation
 	refused  map[restartbudget.ContainerKey]time.Time // when the API server rejected a grant
-	// known are the grants at the start. Grants that an earlier leader writes later are late, as lateOf's are.
+	// known are the grants at the start of this term. Grants that an earlier leader writes later are late, see lateOf.
 	known map[watch.Key]bool
 	late  map[restartbudget.GrantID]bool
-	// judged are changed grants until a watch has the change: by then their containers may have another grant.
+	// judged are the changed grants until a watch has the change: by then, their containers may have another grant.
 	judged map[restartbudget.GrantID]restartbudget.Grant
-	// sent are the last sent statuses of grants, taken those that the API server accepted, until a watch has them.
+	// sent are the last sent statuses of grants, and taken the statuses that the API server accepted, until a watch has
+	// them.
 	sent, taken map[watch.Key]sentStatus
-	// instances are the container instances of open grants when first seen.
+	// instances are the container instances of open grants, as first seen.
 	instances map[restartbudget.GrantID]uint64
 	// conditions is the last write of each pod's condition.
 	conditions   map[watch.Key]time.Time
@@ -133,7 +134,7 @@ func (l *leader) read(ctx context.Context) error {
 	return nil
 }
 
-// await retries until read succeeds, and returns false if ctx ends first.
+// await retries read until it succeeds. It returns false if ctx ends first.
 func (l *leader) await(ctx context.Context, read func(context.Context) error) bool {
 	poll, complain := time.NewTicker(decideEvery), time.NewTicker(complainEvery)
 	defer poll.Stop()

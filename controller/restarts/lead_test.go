@@ -82,7 +82,7 @@ func (a *api) toldTo(pod string) []string {
 	return all
 }
 
-// A grant of an earlier leader is a reservation for the next leader, which confirms it to the agent.
+// A grant of an earlier leader counts against the budget of the next leader, which confirms it to the agent.
 func TestGrantOfAnEarlierLeaderIsAdopted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -112,7 +112,7 @@ func statusPatches(a *api) []request {
 	return slices.DeleteFunc(a.sent(), func(r request) bool { return r.what != "PATCH restartgrants" })
 }
 
-// The new leader's watch may lack the last grant of the previous leader, so it asks the API server.
+// The new leader's watch may lack the last grant of the previous leader, so the leader reads it from the API server.
 func TestLeaderReadsGrantsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -133,8 +133,7 @@ func TestLeaderReadsGrantsItself(t *testing.T) {
 	})
 }
 
-// A grant that became invalid while it was written still counts, since its agent may have used it at once, and is
-// taken back.
+// A grant of a deposed leader that was written late counts, since its agent may have used it at once, but is refunded.
 func TestLateGrantIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -158,8 +157,8 @@ func TestLateGrantIsTakenBack(t *testing.T) {
 	})
 }
 
-// If an earlier leader left two grants of one container open, because a write failed, the first one ends: an agent
-// never gets two.
+// If an earlier leader left two grants of one container open, because a write failed, the first one ends, so that an
+// agent never has two.
 func TestEarlierTryEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -246,8 +245,8 @@ func within(t *testing.T, all []request) {
 	}
 }
 
-// While the API server does not answer, grants stay reservations, the queue does not grow, and no loop is reported as
-// stuck.
+// While the API server does not answer, grants keep counting against the budget, the queue does not grow, and no loop
+// is reported as stuck.
 func TestStuckAPIServer(t *testing.T) {
 	for name, answer := range map[string]func(*http.Request) int{
 		"no answer": func(*http.Request) int { return 0 },
@@ -299,7 +298,7 @@ func (a *api) setAnswer(answer func(*http.Request) int) {
 	a.answer = answer
 }
 
-// A hung loop of writes is detected, such as a request that ignores its timeout.
+// A loop of writes that hangs is detected, for example because a request ignores its timeout.
 func TestHangIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		loop := heartbeat.New("writes", time.Minute)
@@ -324,7 +323,8 @@ func TestHangIsNoticed(t *testing.T) {
 	})
 }
 
-// A grant that the API server rejects is given back, and its container asks again later. Other grants continue.
+// A grant that the API server rejects is refunded, and its container requests another one later. Other grants are not
+// affected.
 func TestRefusedGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -363,7 +363,7 @@ func (a *api) nameOf(pod string) string {
 	return ""
 }
 
-// A grant that was not sent is taken back if its container passes meanwhile.
+// A grant that was not sent is withdrawn if its container's probe passes meanwhile.
 func TestWaitingGrantIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, neverOpen)
@@ -389,7 +389,7 @@ func TestWaitingGrantIsWithdrawn(t *testing.T) {
 	})
 }
 
-// The outcome of a grant is written even if its container gets another grant in the same round, also if the first
+// The outcome of a grant is written even if its container gets another grant in the same round, and even if the first
 // write fails.
 func TestOutcomeBeforeTheNextGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -398,7 +398,7 @@ func TestOutcomeBeforeTheNextGrant(t *testing.T) {
 		defer a.lead(8)()
 		a.fail("web-0")
 		wait(time.Second)
-		a.say("web-0", &agentv1.Liveness{}) // it uses the grant
+		a.say("web-0", &agentv1.Liveness{}) // it has used the grant
 		p := a.pod("web-0")
 		p.Status.ContainerStatuses[0].RestartCount++
 		a.setPod(p)

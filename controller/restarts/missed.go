@@ -13,7 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// missedEvery is the interval of searches for pods without a sidecar. A cluster may have too many of them for a watch.
+// missedEvery is the interval of searches for pods without a sidecar. It polls, because a cluster may have too many
+// such pods for a watch.
 const missedEvery = 5 * time.Minute
 
 // countMissed counts the liveness probes of pods that the webhook missed, until ctx ends.

@@ -19,8 +19,8 @@ import (
 // lookTimeout bounds the request that looks up a pod.
 const lookTimeout = 5 * time.Second
 
-// notGuarded asks the API server why a pod is not guarded, or whether it exists: no watch has pods without a sidecar.
-// The namespace may be "". names are the guarded pods.
+// notGuarded asks the API server why a pod is not guarded, or whether it exists, since no watch has pods without a
+// sidecar. The namespace may be "". names are the names of guarded pods, for suggestions.
 func (r *Restarts) notGuarded(ctx context.Context, namespace, name string, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// pod is the record of a pod of the mesh. An unguarded pod has no Containers, but counts in its workload.
+// pod is the record of a pod of the mesh. An unguarded pod has no Containers, but is one of its workload's pods.
 type pod struct {
 	uid      string
 	workload restartbudget.WorkloadID
@@ -26,13 +26,13 @@ type pod struct {
 	restartbudget.Pod
 
 	wrong []wrongAnnotation
-	// ended pods count in nothing. They are kept if they were guarded.
+	// An ended pod is not one of its workload's pods. It is kept if it was guarded.
 	ended     bool
 	instances []instance
 	condition condition // its current condition
 	unguarded unguarded
 	owner     owner
-	// Of a guarded pod: the restart count of its sidecar, and when the kubelet began, or ended, a restart of all its
+	// For guarded pods: the restart count of the sidecar, and when the kubelet began, or ended, a restart of all
 	// containers at once.
 	sidecarRestarts int
 	restartedAll    time.Time

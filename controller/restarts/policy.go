@@ -64,8 +64,8 @@ func (r *Restarts) setPolicies(now map[watch.Key]*agentv1.Restarts) {
 	}
 }
 
-// policies returns the policies of guarded pods, without grants. It leaves out pods with the default policy, which hold
-// failures, also without a session.
+// policies returns the policies of guarded pods, without grants. It omits pods with the default policy, which holds
+// failures even without a session.
 func (c *cluster) policies(s restartbudget.Settings) map[watch.Key]*agentv1.Restarts {
 	all, away := map[watch.Key]*agentv1.Restarts{}, c.newAbsence()
 	for _, key := range c.pods.Keys() {

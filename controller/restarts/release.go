@@ -13,9 +13,9 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// Release lets a workload restart again whose restarts did not help. It marks their grants as released, which the
-// leader's watch receives. Any replica may call it. It returns the number of grants, also with an error. The error
-// wraps the API server's.
+// Release allows a workload whose restarts did not help to restart again. It marks the workload's grants as released,
+// and the leader's watch receives that. Any replica may call it. It returns the number of grants, also with an error.
+// The error wraps the API server's.
 func (r *Restarts) Release(ctx context.Context, workload restartbudget.WorkloadID) (n int, err error) {
 	if err := r.grants.Missing(); err != nil {
 		return 0, err
@@ -32,7 +32,7 @@ func (r *Restarts) Release(ctx context.Context, workload restartbudget.WorkloadI
 		err := r.o.Writing.Patch(types.MergePatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).
 			SubResource("status").Body(patch).Do(ctx).Error()
 		switch {
-		case apierrors.IsNotFound(err): // a deleted grant does not count either
+		case apierrors.IsNotFound(err): // a deleted grant no longer counts
 		case err != nil:
 			return n, fmt.Errorf("write the status of RestartGrant %s: %w", key, err)
 		default:
@@ -94,9 +94,9 @@ func (l *leader) takeReleases(ctx context.Context) {
 	}
 }
 
-// statusPatch returns the patch for a grant's status. It must not overwrite an operator's release: it omits the outcome
-// if the API already has Unhelpful, and sets Unhelpful only for the watched version of the object, so that the patch
-// fails if a newer version exists.
+// statusPatch returns the patch for a grant's status. The patch must not overwrite an operator's release. So it omits
+// the outcome if the API already has Unhelpful, and sets Unhelpful only for the watched version of the object: if a
+// newer version exists, the patch fails.
 func (r *Restarts) statusPatch(key watch.Key, status v1alpha1.RestartGrantStatus) ([]byte, error) {
 	patch := map[string]any{}
 	if status.Outcome == string(restartbudget.Unhelpful) {

@@ -52,7 +52,7 @@ func (a *patched) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: reasons[code], Code: int32(code)})
 }
 
-// handled is an http.RoundTripper that has a handler answer.
+// handled is an http.RoundTripper that answers by a handler.
 type handled struct{ http.Handler }
 
 func (h handled) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -120,7 +120,7 @@ func (r *report) unhelpful(in restartbudget.Input, pods map[string]watch.Key, d 
 	r.waiting[t] = true
 	e := r.cluster.aboutWorkload(d.Request.Workload, p)
 	e.Reason, e.Action = eventUnhelpful, actionRestart
-	e.Note = fmt.Sprintf("%d restarts in a row failed again before their liveness probe had passed: nothing restarts until the pod template changes, or for sondectl restarts release %s", d.Count, d.Request.Workload)
+	e.Note = fmt.Sprintf("%d restarts in a row failed again before their liveness probe had passed: no container restarts until the pod template changes, or sondectl restarts release %s is run", d.Count, d.Request.Workload)
 	r.o.Record(e)
 }
 

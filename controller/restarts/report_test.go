@@ -66,7 +66,7 @@ func TestEvents(t *testing.T) {
 		wait(time.Second)
 		a.fail("web-1")
 		wait(time.Minute)
-		note := "Deployment web: 2 restarts in a row failed again before their liveness probe had passed: nothing restarts until the pod template changes, or for sondectl restarts release Deployment/shop/web"
+		note := "Deployment web: 2 restarts in a row failed again before their liveness probe had passed: no container restarts until the pod template changes, or sondectl restarts release Deployment/shop/web is run"
 		if diff := cmp.Diff([]string{note}, a.eventsOf(eventUnhelpful)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", eventUnhelpful, diff)
 		}
@@ -211,7 +211,7 @@ func TestUnguarded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := guardedPod()
 			o.Spec.Containers = o.Spec.Containers[:2]
-			o.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: exec} // the sidecar's own does not count
+			o.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: exec} // the sidecar's own probe is ignored
 			o.Spec.Containers[0].Env[0].Value = "[" + tc.table + "]"
 			o.Spec.Containers[1].LivenessProbe = &corev1.Probe{ProbeHandler: tc.probe}
 			o.Spec.Containers[1].Ports = []corev1.ContainerPort{{Name: "db", ContainerPort: 5432}}

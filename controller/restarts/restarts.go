@@ -44,18 +44,18 @@ type Options struct {
 	Logger *slog.Logger
 	// Pods writes conditions of pods, and lists pods that the webhook missed, with a timeout.
 	Pods corev1.PodsGetter
-	// Namespaces returns the namespaces where the webhook injects, or where pods should be guarded; the value is the
-	// default for pods without an annotation.
+	// Namespaces returns the namespaces where the webhook injects, or where pods should be guarded. The value says
+	// whether pods without an annotation are guarded.
 	Namespaces func() map[string]bool
-	// Frozen returns why silence must have no effect, "" if it may. Default: it may.
+	// Frozen returns why silent nodes and proxies must not be treated as dead, "" if they may. Default: always "".
 	Frozen func() string
 	// Record queues an event. It returns at once.
 	Record func(events.Event)
-	// Lease of the control plane, the object of events about no single workload.
+	// Lease of the control plane: events that are not about a single workload are about this object.
 	Lease watch.Key
 	// Registerer of the metrics. Default none.
 	Registerer prometheus.Registerer
-	// Memory is the memory limit of this process in bytes, of which each namespace has a share. Default 512 MiB.
+	// Memory is the memory limit of this process in bytes. Each namespace may use a share of it. Default 512 MiB.
 	Memory uint64
 	// Settings and Hold apply until Configure. They must be valid. Default of Hold mesh.HoldErrored.
 	Settings restartbudget.Settings
@@ -143,8 +143,8 @@ var holdsOf = map[mesh.LivenessHold]agentv1.Restarts_Hold{mesh.HoldErrored: agen
 // missing returns what has not been read yet, nil once all has been read.
 func (r *Restarts) missing() error { return errors.Join(r.cluster.missing(), r.grants.Missing()) }
 
-// unread returns which input of decisions may be outdated, "" if all are current: after an outage, writes succeed
-// before all watches, with their back-off, are open again.
+// unread returns which input of decisions may be outdated, "" if all are current. After an outage, writes may succeed
+// before all watches, which back off, are open again.
 func (r *Restarts) unread() string {
 	if lost := watch.First(r.grants.Lost(), r.cluster.lost()); lost.Err != nil {
 		return lost.Err.Error()
@@ -190,8 +190,8 @@ func (r *Restarts) changed(key watch.Key, before, now *grant) {
 // wakeLead makes Lead decide soon.
 func (r *Restarts) wakeLead() { r.wake.Set() }
 
-// podChanged wakes the session of a pod's agent, since grants for an earlier pod of the same name, or for an earlier
-// restart, no longer apply.
+// podChanged wakes the session of a pod's agent: grants for an earlier pod of the same name, or for an earlier restart,
+// no longer apply.
 func (r *Restarts) podChanged(pod watch.Key) {
 	r.mu.Lock()
 	granted := len(r.granted[pod]) > 0

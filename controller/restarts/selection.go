@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// selection finds the objects of one kind, such as budgets, that select pods, at one moment.
+// selection finds which objects of one kind, such as budgets, select a pod at one moment.
 type selection[R any] struct {
 	matches    *matches[R]
 	namespaces map[string]*selectable[R]
@@ -25,14 +25,14 @@ type selectable[R any] struct {
 
 // selected is the result for pods of a workload.
 type selected[R any] struct {
-	// labels of the last pod, whose result is by.
+	// labels are the labels of the last pod, by is its result.
 	labels labels.Set
 	by     []*R
 	any    []bool // by index, which objects select any of the pods
 }
 
-// matches caches which objects select a pod until one of them changes: comparing each pod with each object in each
-// round would cost the leader as much time as tenants choose.
+// matches caches which objects select a pod until one of them changes. Comparing each pod with each object in each
+// round would let tenants use any amount of the leader's time.
 type matches[R any] struct {
 	selector func(*R) *keptSelector
 
@@ -41,7 +41,7 @@ type matches[R any] struct {
 	ofPod   map[*pod]match
 }
 
-// match has the indexes of the objects that select a pod.
+// match holds the indexes of the objects that select a pod.
 type match struct {
 	index  *index
 	places []int32
@@ -92,7 +92,7 @@ func (m *matches[R]) of(in *index, p *pod) []int32 {
 }
 
 // of returns the objects that select a guarded pod of a namespace, in their order. Most pods of a workload have equal
-// labels, so that the previous result applies.
+// labels, so it reuses the previous result for them.
 func (s *selection[R]) of(namespace string, p *pod) []*R {
 	in := s.namespaces[namespace]
 	if in == nil {
@@ -114,8 +114,8 @@ func (s *selection[R]) of(namespace string, p *pod) []*R {
 	return w.by
 }
 
-// ofWorkload returns the objects that select any pod of a workload that was passed to of: in a rollout, pods may have
-// different labels.
+// ofWorkload returns the objects that select any of the workload's pods that were passed to of: during a rollout, their
+// labels may differ.
 func (s *selection[R]) ofWorkload(id restartbudget.WorkloadID) []*R {
 	w := s.workloads[id]
 	if w == nil {
@@ -130,10 +130,11 @@ func (s *selection[R]) ofWorkload(id restartbudget.WorkloadID) []*R {
 	return all
 }
 
-// index finds matching selectors without comparing a pod with each.
+// index finds the selectors that match a pod without comparing the pod with each of them.
 type index struct {
 	selectors []*keptSelector
-	// byLabel has the positions of selectors by a label that a pod must have, anywhere the positions of all others.
+	// byLabel holds the positions of selectors by a label that a pod must have, anywhere the positions of all other
+	// selectors.
 	byLabel  map[label][]int32
 	anywhere []int32
 }

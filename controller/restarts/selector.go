@@ -32,7 +32,7 @@ func kept(s labels.Selector) *keptSelector {
 // everything selects all pods.
 var everything = kept(labels.Everything())
 
-// requiredLabels returns sets of labels; a selected pod must have one label of each set.
+// requiredLabels returns sets of labels. A pod is selected only if it has one label of each set.
 func (s *keptSelector) requiredLabels() (all [][]label) {
 	requirements, _ := s.Requirements()
 	for i := range requirements {
@@ -49,8 +49,8 @@ func (s *keptSelector) requiredLabels() (all [][]label) {
 	return all
 }
 
-// boundedSelector returns a tenant's selector. It must be small: every replica keeps it, and the leader compares it
-// with pods. Its error is errTooLarge, or a violation that the API server should have rejected.
+// boundedSelector returns a tenant's selector. It must be small, since every replica keeps it and the leader compares
+// it with pods. The error is errTooLarge, or a violation that the API server should have rejected.
 func boundedSelector(s *metav1.LabelSelector) (*keptSelector, error) {
 	values, size := 0, 0
 	for key, value := range s.MatchLabels {

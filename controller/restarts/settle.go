@@ -9,14 +9,14 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// settle writes the status of each grant that lags behind the leader's state, whether a write failed or an earlier
+// settle writes the status of each grant that lags behind the leader's state, because a write failed or an earlier
 // leader did not write it.
 //
 // An open grant of an earlier leader gets the current epoch, since an agent that has seen a later epoch would reject
-// the grant and hold the failure until it expires. It keeps its name, so that an agent does not use it twice. It counts
-// against the budget since restartbudget.Restore. A grant that a deposed leader wrote later also counts, since its
-// agent may have used it, but it is refunded: no leader checked it against the budget, and agents without the later
-// epoch accept it.
+// the grant and hold the failure until it expires. The grant keeps its name, so that an agent does not use it twice.
+// restartbudget.Restore has already counted it against the budget. A grant that a deposed leader wrote later also
+// counts, since its agent may have used it. But it is refunded: no leader checked it against the budget, and only
+// agents that have not seen the later epoch accept it.
 func (l *leader) settle(now time.Time, in restartbudget.Input) {
 	for id, g := range l.judged {
 		if !hasPod(in, &g) {
@@ -34,14 +34,15 @@ func (l *leader) settle(now time.Time, in restartbudget.Input) {
 	}
 }
 
-// sentStatus is a sent status without its times, and the version of the object that it updates.
+// sentStatus is a sent status without its times, and the resourceVersion of the object that it updates.
 type sentStatus struct {
 	version, outcome string
 	epoch            int64
 	ended            bool
 }
 
-// writeStatus queues a grant's status, unless the API server has accepted it and no watch has the object yet.
+// writeStatus queues a write of a grant's status, unless the API server has accepted it and no watch has the object
+// yet.
 func (l *leader) writeStatus(key watch.Key, g *grant, status v1alpha1.RestartGrantStatus) {
 	now := sentStatus{g.version, status.Outcome, status.Epoch, status.Ended != nil}
 	if l.taken[key] == now || l.writer.flies(writeID{classStatus, key}) {
@@ -51,7 +52,7 @@ func (l *leader) writeStatus(key watch.Key, g *grant, status v1alpha1.RestartGra
 	l.patchStatus(key, status)
 }
 
-// statusFor returns the right status of a grant, and whether the current one differs.
+// statusFor returns the status that a grant should have, and whether its current status differs.
 func (l *leader) statusFor(
 	now time.Time, key watch.Key, g *grant, in restartbudget.Input,
 ) (v1alpha1.RestartGrantStatus, bool) {
@@ -100,7 +101,7 @@ func (l *leader) statusOfLast(now time.Time, g *grant, last restartbudget.Grant)
 // lateOf returns the grants that a deposed leader wrote after a later leader's first grant. It misses grants of the
 // same second, since creation times of objects are in seconds.
 func lateOf(all map[watch.Key]*grant) []restartbudget.GrantID {
-	first := map[int64]time.Time{} // by epoch of the writer
+	first := map[int64]time.Time{} // by the epoch of the leader that wrote it
 	for _, g := range all {
 		if at, is := first[g.writer]; !is || g.created.Before(at) {
 			first[g.writer] = g.created
@@ -123,8 +124,8 @@ func hasPod(in restartbudget.Input, g *restartbudget.Grant) bool {
 	return w != nil && w.Pods[g.ID.PodUID] != nil
 }
 
-// adopt takes over the judgments that a deposed leader has written since this term began. That leader may have seen the
-// probe pass after the restart, while this one has only seen it fail.
+// adopt takes over outcomes that a deposed leader has written since this term began. That leader may have seen the
+// probe pass after the restart, while this leader has only seen it fail.
 func (l *leader) adopt() {
 	for _, key := range l.grants.Keys() {
 		g := l.grants.Get(key)
@@ -142,20 +143,20 @@ func (l *leader) adopt() {
 	}
 }
 
-// furthest orders outcomes: an outcome only changes to one with a higher number. A probe that was seen to pass after the
-// restart counts for more than one that was not.
+// furthest orders outcomes: an outcome only changes to one with a higher number. A report that the probe passed after
+// the restart outweighs a report that it did not.
 var furthest = map[restartbudget.Outcome]int{
 	restartbudget.Open: 0, restartbudget.Refunded: 1, restartbudget.Spent: 1, restartbudget.Unhelpful: 2,
 	restartbudget.Helped: 3, restartbudget.Released: 4,
 }
 
-// saysLess reports whether the written status of a grant lags behind the known one.
+// saysLess reports whether the written status of a grant is behind the known one.
 func saysLess(written, known restartbudget.Grant) bool {
 	return furthest[written.Outcome] < furthest[known.Outcome] || written.Ended.IsZero() && !known.Ended.IsZero()
 }
 
-// refund ends grants that agents report as unused. A restarted sidecar may report a grant that its container did use:
-// for a grant of an earlier leader, this leader waits until that use would be visible.
+// refund ends grants that agents report as unused. A restarted sidecar may report a grant as unused that its container
+// did use. So, for a grant of an earlier leader, this leader waits until that use would be visible.
 func (l *leader) refund(now time.Time, liveness map[watch.Key]agentv1.ReportedLiveness) {
 	catchingUp := l.state.CatchingUp(now)
 	for pod, said := range liveness {
@@ -168,9 +169,9 @@ func (l *leader) refund(now time.Time, liveness map[watch.Key]agentv1.ReportedLi
 	}
 }
 
-// sweep deletes grants that ended long ago. It keeps unhelpful ones while pods of their template exist. It keeps open
-// ones, and those whose effect is unknown, while their pod exists, since the clock of the leader that granted them may
-// be behind.
+// sweep deletes grants that ended long ago. It keeps unhelpful grants while pods of their template exist. It keeps open
+// grants, and grants whose effect is unknown, while their pod exists, since the clock of the leader that granted them
+// may be behind.
 func (l *leader) sweep(now time.Time, in restartbudget.Input) {
 	if l.state.CatchingUp(now) {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// A restart that has not helped is written even if the next one is granted in the same round, so the next leader
-// counts both.
+// The outcome of a restart that did not help is written even if the next restart is granted in the same round, so that
+// the next leader counts both.
 func TestOutcomeOfReplacedGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -36,8 +36,8 @@ func TestOutcomeOfReplacedGrant(t *testing.T) {
 	})
 }
 
-// While a watch is late, a status that the API server has accepted is not written again. A rejected one is, as are
-// later ones.
+// While a watch is late, a status that the API server has accepted is not written again. A rejected status is written
+// again, and so are later ones.
 func TestStatusIsWrittenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -69,7 +69,7 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	})
 }
 
-// This leader's clock is two hours ahead of the clock of the leader that granted the restart in progress.
+// The clock of this leader is two hours ahead of the clock of the leader that granted the restart in progress.
 func TestGrantInProgressIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -90,7 +90,7 @@ func TestGrantInProgressIsKept(t *testing.T) {
 	})
 }
 
-// A deposed leader that has seen the probe pass says so late, before or after this leader has judged the restart.
+// A deposed leader that has seen the probe pass writes that late, before or after this leader has judged the restart.
 func TestJudgmentOfADeposedLeader(t *testing.T) {
 	for name, before := range map[string]bool{"before": true, "after": false} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestJudgmentOfADeposedLeader(t *testing.T) {
 				a.fail("web-0")
 				wait(time.Minute)
 				if !before {
-					a.want("web-0 app 2.0 epoch 7 unhelpful", "web-1 app 3.0 epoch 7 unhelpful") // and the workload waits
+					a.want("web-0 app 2.0 epoch 7 unhelpful", "web-1 app 3.0 epoch 7 unhelpful") // so it waits
 					helped()
 				}
 				wait(time.Minute)
@@ -128,7 +128,8 @@ func TestJudgmentOfADeposedLeader(t *testing.T) {
 	}
 }
 
-// A used grant is kept until the leader knows whether the restart has helped, whatever its clock says.
+// A grant that was used is kept until the leader knows whether the restart has helped, however much time has passed on
+// its clock.
 func TestGrantIsKeptUntilJudged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -146,8 +147,8 @@ func TestGrantIsKeptUntilJudged(t *testing.T) {
 	})
 }
 
-// A leader that was stopped writes a grant as it wakes, and leads again before another leader has seen the grant. It
-// takes the grant back, as that leader would.
+// A leader whose process was stopped writes a grant when it continues, and leads again before another leader has seen
+// the grant. It refunds the grant, as that leader would.
 func TestOwnLateGrantIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
@@ -167,7 +168,7 @@ func TestOwnLateGrantIsTakenBack(t *testing.T) {
 	})
 }
 
-// Neither a restarted sidecar nor a new leader knows that the container has already restarted by a grant.
+// A restarted sidecar and a new leader do not know that the container has already restarted by a grant.
 func TestGrantOfAnEarlierLeaderIsGivenBackLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})

@@ -56,7 +56,7 @@ func (r *Restarts) snapshot() (*snapshot, error) {
 	return s, nil
 }
 
-// waits reports whether restarts of the pod's workload with its template have not helped.
+// waits reports whether the pod's workload gets no more grants, because restarts with the pod's template did not help.
 func (s *snapshot) waits(p namedPod) bool { return s.state.Waits(p.workload, p.Template) }
 
 // failing returns the failure of a container with its start, nil if its last check has not failed.
@@ -90,7 +90,7 @@ func (s *snapshot) restart(p namedPod, container string, d decided) *adminv1.Res
 		}
 	case g != nil && g.Ended.IsZero() && !g.Spent.IsZero():
 		m.State, m.Since, m.Why = adminv1.Restart_RESTARTING, timestamppb.New(g.Spent), restartingText(p, g)
-	case failing != nil: // by a grant that is no longer in the watch
+	case failing != nil: // by a grant that the watch no longer has
 		m.State, m.Since, m.Why = adminv1.Restart_GRANTED, since, "the kubelet receives the failure"
 	default:
 		return nil
@@ -162,7 +162,7 @@ func compareShown(a, b *adminv1.RestartGrant) int {
 	)
 }
 
-// grantMessage returns a grant for the admin API. there says that its pod exists, so that it counts against the
+// grantMessage returns a grant for the admin API. there says that its pod exists, so that the grant counts against the
 // workload's budget until it has ended.
 func grantMessage(g *grant, there bool) *adminv1.RestartGrant {
 	at := func(t time.Time) *timestamppb.Timestamp {

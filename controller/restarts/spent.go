@@ -58,8 +58,8 @@ func startsAgain(p *corev1.Pod, name string, exitCode int32) bool {
 	return true
 }
 
-// markSpent finds restarts that do not increase the restart count: the container has another ID, for example because
-// the pod's status was lost, or it has ended for good.
+// markSpent finds restarts that do not increase the restart count, because the container has another ID, as after its
+// pod's status was lost, or has ended for good.
 func (l *leader) markSpent(now time.Time) {
 	seen := map[restartbudget.GrantID]uint64{}
 	for _, key := range l.grants.Keys() {

@@ -39,7 +39,7 @@ func TestSpent(t *testing.T) {
 			a.fail("web-0")
 			wait(time.Second)
 			a.want("web-0 app 3.0 epoch 1")
-			a.say("web-0", &agentv1.Liveness{}) // it uses the grant, and asks for no other one
+			a.say("web-0", &agentv1.Liveness{}) // it has used the grant, and requests no other one
 			tc.change(p)
 			a.setPod(p)
 			wait(time.Second)
@@ -48,7 +48,7 @@ func TestSpent(t *testing.T) {
 	}
 }
 
-// A container that has terminated for good gets no grant, although its agent asks until the pod is deleted.
+// A container that has ended for good gets no grant, although its agent requests one until the pod is deleted.
 func TestEndedContainerAsksInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})

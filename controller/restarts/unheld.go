@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// heldMemory keeps a released container in the held set, because its pod status may arrive late.
+	// heldMemory is how long a released container is still treated as held, since the status of its pod may arrive
+	// late.
 	heldMemory = time.Minute
 	// maxUnheldNodes bounds the nodes with a name in metrics and answers. Further nodes count as otherNodes.
 	maxUnheldNodes = 100
@@ -28,8 +29,8 @@ const (
 	maxSuspects = 256
 )
 
-// unheld finds restarts without a grant of containers whose failures are held: their kubelet counts answers that it
-// should discard.
+// unheld finds restarts without a grant of containers whose failures are held. The kubelet of such a container counts
+// answers that it should discard.
 type unheld struct {
 	*Restarts
 
@@ -43,7 +44,7 @@ type unheld struct {
 	nodes map[string]*UnheldNode
 }
 
-// UnheldNode is a node with such restarts.
+// UnheldNode is a node with restarts that unheld has found.
 type UnheldNode struct {
 	Name     string
 	Restarts int
@@ -65,7 +66,7 @@ type heldContainer struct {
 
 // ending is how the previous instance of a restarted container ended.
 type ending struct {
-	began            time.Time // by the clock of its node; zero without a previous instance
+	began            time.Time // by the clock of the node; zero without a previous instance
 	exitCode, signal int32
 	reason           string
 }
@@ -84,8 +85,8 @@ const (
 	exitUnknown    = 255 // the runtime lost the container, as after a reboot of its node
 )
 
-// bySignal reports whether a signal that the kubelet sends ended the container. A program that handles SIGTERM has an
-// exit code of its own.
+// bySignal reports whether the container was ended by a signal that the kubelet sends. A program that handles SIGTERM
+// has an exit code of its own.
 func (e ending) bySignal() bool {
 	return e.reason == "Error" && (e.signal == 9 || e.signal == 15 || e.exitCode == exitKilled ||
 		e.exitCode == exitTerminated)
@@ -180,7 +181,7 @@ type sessions struct {
 
 func (r *Restarts) newSessions() *sessions { return &sessions{Restarts: r} }
 
-// of returns the start of the agent's session, zero for a pod whose agent holds failures without one, too.
+// of returns the start of the agent's session, zero for a pod whose agent holds failures even without a session.
 func (s *sessions) of(pod watch.Key) time.Time {
 	s.mu.Lock()
 	away := s.policies[pod].GetWhenAway().GetPolicy()
@@ -194,9 +195,9 @@ func (s *sessions) of(pod watch.Key) time.Time {
 	return s.agents[s.o.Proxy(pod)].GetConnectedSince().AsTime() // 1970 without a session
 }
 
-// restarted checks a restart. It ignores restarts with a grant, whatever its outcome, restarts without a known end, and
-// restarts together with the sidecar: the kubelet counts broken connections as failures, and a reboot of the node
-// restarts all containers.
+// restarted checks whether a restart had a grant. It ignores restarts with a grant, whatever its outcome, restarts
+// without a known end, and restarts together with the sidecar: then the kubelet counts broken connections as failures,
+// or a reboot of the node has restarted all containers.
 func (u *unheld) restarted(ctx context.Context, id restartbudget.ContainerKey, h *heldContainer, p *pod, last ending) {
 	if p.sidecarRestarts != h.sidecarRestarts || !last.mayBeKilled() || !p.restartedAll.Before(last.began) ||
 		u.wasGranted(h, id) {

@@ -33,7 +33,7 @@ func running(p *corev1.Pod) {
 	p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: mesh.ContainerSidecar, Started: new(true)})
 }
 
-// restarts restarts the container app of a pod, after it has run for a minute and ended in that way.
+// restarts restarts the container app of a pod, after it has run for a minute and ended with that exit code and reason.
 func restarts(code int32, reason string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		s := &p.Status.ContainerStatuses[0]
@@ -60,7 +60,7 @@ func TestUnheldRestart(t *testing.T) {
 	killed := func(a *api) { a.kills("app", forLiveness, time.Second) }
 	for name, tc := range map[string]struct {
 		before func(*api)          // before the container restarts
-		pod    func(*corev1.Pod)   // changes the pod before
+		pod    func(*corev1.Pod)   // changes the pod before that
 		change func(p *corev1.Pod) // how it restarts
 		want   int
 	}{
@@ -167,8 +167,8 @@ func forbidEvents(r *http.Request) int {
 	return -1
 }
 
-// TestUnheldRestartInTheNextRound delays the API server's answer about a restart: the next round, which follows at
-// once, counts it.
+// TestUnheldRestartInTheNextRound delays the API server's answer about a restart. The next round, which follows at
+// once, counts the restart.
 func TestUnheldRestartInTheNextRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const late = decideAnyway / 2
@@ -195,7 +195,7 @@ func TestUnheldRestartInTheNextRound(t *testing.T) {
 	})
 }
 
-// A new leader's watches may lack the restart, and the grant for it, that its agent has used.
+// A new leader's watches may lack both the restart and the grant for it.
 func TestUnheldRestartByAGrantOfAnEarlierLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, nothingRestarts)
@@ -220,7 +220,7 @@ func TestUnheldRestartByAGrantOfAnEarlierLeader(t *testing.T) {
 	})
 }
 
-// Restarts while no replica led, or before this replica led, are unknown.
+// Restarts before this replica led, or while no replica led, are not counted.
 func TestUnheldRestartWhileAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, nothingRestarts)
@@ -239,7 +239,7 @@ func TestUnheldRestartWhileAway(t *testing.T) {
 		if a.unheldEvents() != 0 {
 			t.Errorf("events %q, want none", a.eventsOf(podcause.RestartUnheld))
 		}
-		restarts(exitKilled, "Error")(p) // and this one is
+		restarts(exitKilled, "Error")(p) // restarted without a grant
 		a.setPod(p)
 		wait(10 * time.Second)
 		if a.unheldEvents() != 1 {

@@ -15,7 +15,7 @@ import (
 // After an outage writes may succeed before a watch is open again. The leader's data may be old until then, so it
 // grants nothing.
 func TestNothingIsGrantedWhileAWatchIsLost(t *testing.T) {
-	utilruntime.ErrorHandlers = nil // one of them waits by the real clock
+	utilruntime.ErrorHandlers = nil // one of these handlers waits by the real clock
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, neverOpen)
 		var away atomic.Bool

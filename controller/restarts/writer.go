@@ -17,8 +17,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Limits on a leader's writes. writesPerSecond bounds the requests in any second: the burst, and the tokens refilled
-// meanwhile.
+// Limits on a leader's writes. writesPerSecond bounds the requests in any second: the burst and the tokens that are
+// refilled within that second.
 const (
 	writesPerSecond = 50
 	writesBurst     = 5
@@ -80,7 +80,7 @@ type writer struct {
 	waiting map[writeID]*write
 	order   [classes][]writeID // of waiting
 	flying  map[writeID]bool
-	turns   map[string]int // of namespaces, while writes wait: a higher turn is later
+	turns   map[string]int // by namespace with waiting writes: namespaces with a lower turn go first
 	turn    int
 	paused  [classes]time.Time
 	results []result
@@ -94,7 +94,7 @@ func newWriter(log *slog.Logger, loop *heartbeat.Loop, ended func()) *writer {
 	}
 }
 
-// put queues a write, instead of a waiting one with the same ID. It returns at once.
+// put queues a write. It replaces a waiting write with the same ID. It returns at once.
 func (w *writer) put(id writeID, send func(context.Context) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,8 +111,8 @@ func (w *writer) enqueue(next *write) {
 	w.ready.Set()
 }
 
-// withdraw removes a waiting write, and reports whether it did. It removes a write that was sent and whose result is
-// unknown only with tried.
+// withdraw removes a waiting write, and reports whether it did. A write that was sent, and whose result is unknown, is
+// removed only if tried is set.
 func (w *writer) withdraw(id writeID, tried bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,8 +135,8 @@ func (w *writer) waits(id writeID) bool {
 // busy reports whether a write with that ID waits or is in flight.
 func (w *writer) busy(id writeID) bool { return w.waits(id) || w.flies(id) }
 
-// flies reports whether a write with that ID is in flight, or its result has not been taken yet: until then the caller
-// does not know whether it must write again.
+// flies reports whether a write with that ID is in flight, or takeResults has not returned its result yet: until then
+// the caller does not know whether it must write again.
 func (w *writer) flies(id writeID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -152,7 +152,7 @@ func (w *writer) takeResults() []result {
 	return all
 }
 
-// run sends writes until ctx ends. Requests have a timeout, so loop reports only one that ignores it.
+// run sends writes until ctx ends. Requests have a timeout, so loop only reports a request that ignores it.
 func (w *writer) run(ctx context.Context) {
 	var flights sync.WaitGroup
 	defer flights.Wait()
@@ -168,7 +168,7 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
-// sendNext sends the most important write as soon as the limits allow. It returns false if nothing can be sent before
+// sendNext sends the most important write as soon as the limits allow. It returns false if nothing can be sent until
 // ready receives again.
 func (w *writer) sendNext(ctx context.Context, slots chan struct{}, flights *sync.WaitGroup) bool {
 	wait, there := w.pause()
@@ -210,7 +210,8 @@ func (w *writer) sendNext(ctx context.Context, slots chan struct{}, flights *syn
 	return true
 }
 
-// pause returns the time until a write may be sent, and false if no write waits, or only for one in flight.
+// pause returns the time until a write may be sent. It returns false if no write waits, or if each waits for an earlier
+// one in flight.
 func (w *writer) pause() (time.Duration, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,8 +267,8 @@ func (w *writer) nextOf(c class) int {
 	return next
 }
 
-// finish handles the result of a write. A grant with an unknown result is sent again, and counts against the budget
-// until then.
+// finish handles the result of a write. If the result of creating a grant is unknown, the grant is sent again, and
+// counts against the budget until then.
 func (w *writer) finish(ctx context.Context, sent *write, err error) {
 	refused := isRefused(err)
 	w.mu.Lock()
@@ -305,7 +306,7 @@ func isForbiddenCondition(c class, err error) bool {
 	return c == classCondition && apierrors.IsForbidden(err)
 }
 
-// isRefused reports whether an error says that nothing was written, and that a retry would not help.
+// isRefused reports whether an error means that nothing was written, and that a retry would not help.
 func isRefused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -54,7 +54,7 @@ func runWriter(t *testing.T) (w *writer, stop func()) {
 
 func idOf(c class, name string) writeID { return writeID{c, watch.Key{Name: name}} }
 
-// Within a class namespaces take turns, so none waits for all writes of another.
+// Within a class, namespaces take turns, so that no namespace waits for all writes of another.
 func TestWriterTakesTurns(t *testing.T) {
 	w := newWriter(slog.New(slog.DiscardHandler), nil, func() {})
 	for i := range 100 {
@@ -128,8 +128,8 @@ func TestWriterSendsOneAtATime(t *testing.T) {
 	})
 }
 
-// A grant whose creation is unconfirmed is sent again, and cannot be withdrawn unless it is over. Other unconfirmed
-// writes are left to the next round.
+// A grant whose creation is unconfirmed is sent again, and is withdrawn only if it is over. Other unconfirmed writes
+// are left to the next round.
 func TestWriterTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var j journal

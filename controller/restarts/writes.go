@@ -62,7 +62,8 @@ func (l *leader) patchStatus(key watch.Key, status v1alpha1.RestartGrantStatus) 
 	})
 }
 
-// patchCondition queues a write of a pod's condition. The UID makes it fail for another pod of the same name.
+// patchCondition queues a write of a pod's condition. It includes the UID, so that it fails for another pod of the same
+// name.
 func (l *leader) patchCondition(key watch.Key, uid string, c corev1.PodCondition) {
 	l.writer.put(writeID{classCondition, key}, func(ctx context.Context) error {
 		fields := map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message}
@@ -93,11 +94,11 @@ func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
-	return err //nolint:wrapcheck // the writer says what it was about
+	return err //nolint:wrapcheck // the writer adds what was written
 }
 
-// takeResults handles the results of writes. It withdraws a grant whose creation failed, and the container requests
-// another one later.
+// takeResults handles the results of writes. If the creation of a grant failed, it withdraws the grant, and the
+// container requests another one later.
 func (l *leader) takeResults(ctx context.Context, now time.Time) {
 	for _, r := range l.writer.takeResults() {
 		switch r.class {
@@ -133,7 +134,7 @@ func (l *leader) created(ctx context.Context, now time.Time, r result, c creatio
 		l.report.granted(c)
 	case apierrors.IsAlreadyExists(r.err): // it was sent twice, or an earlier leader granted it
 		log.InfoContext(ctx, "restart was granted before")
-		if g := l.grants.Get(r.object); g != nil && g.Outcome != restartbudget.Open { // it has ended, so use another try
+		if g := l.grants.Get(r.object); g != nil && g.Outcome != restartbudget.Open { // it has ended: use another try
 			l.state.Refund(now, id)
 		}
 	default:

@@ -67,10 +67,10 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
-// Waits describes why clients cannot find these CAs yet in a control plane's namespace. A client reads them before each
-// call, so it needs only the CAs of a rotation's current step.
+// Waits describes why clients cannot find these CAs in the control plane's namespace yet. A client reads the CAs before
+// each call, so it needs only the CAs of a rotation's current step.
 func Waits(ctx context.Context, client kubernetes.Interface, namespace string, ca []byte) []string {
-	// List instead of get, since the rights include list for this name anyway.
+	// List instead of get, since the RBAC rules allow list for this name anyway.
 	list, err := client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, mesh.ServingCAConfigMap).String(),
 	})
@@ -83,7 +83,7 @@ func Waits(ctx context.Context, client kubernetes.Interface, namespace string, c
 	return nil
 }
 
-// write writes the ConfigMap if it has something else.
+// write writes the ConfigMap if its content differs.
 func (o Options) write(
 	ctx context.Context, keeper *upkeep.Keeper, store *watch.Store[*corev1.ConfigMap, record],
 ) error {
@@ -94,7 +94,7 @@ func (o Options) write(
 	if is != nil && is.ca == want {
 		return nil
 	}
-	// An apply, since the right to create a missing object can be limited to one name only for apply.
+	// Apply instead of create, since RBAC cannot limit create to one name.
 	object := corev1apply.ConfigMap(mesh.ServingCAConfigMap,
 		o.Namespace).WithData(map[string]string{mesh.ServingCAKey: want})
 	return keeper.Request(ctx, func(ctx context.Context) error {

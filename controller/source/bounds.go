@@ -31,17 +31,17 @@ const (
 	maxWarnings = 8 << 10
 	// maxReachable bounds the services that a pod may be limited to: more than an Envoy has memory for.
 	maxReachable = mesh.MaxReachableServices
-	// UIDs and pod names are shorter, but an EndpointSlice may have any text there.
+	// Real UIDs and pod names are shorter, but an EndpointSlice may have any text there.
 	maxUID, maxPodName = 64, 253
 )
 
-// Estimated memory in bytes of a pod's port, a Service's port and an endpoint, in the view and as Envoy's resources,
-// from the measurements in docs/benchmarks.md.
+// Estimated memory in bytes of a pod's port, of a Service's port and of an endpoint, both in the view and as Envoy's
+// resources. The estimates are from the measurements in docs/benchmarks.md.
 const (
 	bytesOfInbound  = 3 << 10
 	bytesOfService  = 5 << 10
 	bytesOfEndpoint = 270
-	// Memory of any object, slice and pod endpoint beside its record: keys, maps and indexes.
+	// Memory of an object, a slice and a pod's endpoint beside its record: keys, maps and indexes.
 	perObject, perSlice, perPod = 512, 1 << 10, 400
 	// A slice's endpoints are rounded up to a multiple of endpointStep, so that its cost seldom changes in a rollout.
 	endpointStep = 16
@@ -127,7 +127,7 @@ type Problem struct {
 
 	UID  types.UID
 	Text string
-	// TooMany says that the namespace has too many objects, instead of that the object is too large.
+	// TooMany says that the namespace has too many objects. Otherwise the object is too large.
 	TooMany bool
 }
 

@@ -109,7 +109,7 @@ func TestBoundsOfOneObject(t *testing.T) {
 	}
 }
 
-// A pod has its declared inbounds and a bounded number of others, which count in no share.
+// A pod has its declared inbounds, and a bounded number of others, which do not use up its share.
 func TestInboundsAreBounded(t *testing.T) {
 	r := newRecorder()
 	s := newSynced(t, r, pod("a", "u", "10.0.0.1", declares(300)))
@@ -131,8 +131,8 @@ func aged(second int) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(time.Unix(int64(second), 0)) }
 }
 
-// The oldest pods of a namespace count. The others get no plain text, other namespaces lose nothing, and a pod counts
-// once it has room.
+// The oldest pods of a namespace get a Dataplane. The others are no endpoints, so that they get no plaintext. Other
+// namespaces are not affected, and a pod gets a Dataplane once there is room.
 func TestPodsBeyondTheShare(t *testing.T) {
 	r := newRecorder()
 	s := newSource(t, r)
@@ -177,8 +177,8 @@ func TestPodsBeyondTheShare(t *testing.T) {
 	}
 }
 
-// With all objects that one namespace can have, a replica uses at most half of its memory and serves other
-// namespaces.
+// Even if one namespace has as many objects as possible, a replica uses at most half of its memory for them, and serves
+// other namespaces.
 func TestMemoryOfANamespace(t *testing.T) {
 	const memory = 256 << 20
 	tests := map[string]func(i int) []metav1.Object{

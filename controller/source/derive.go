@@ -19,9 +19,9 @@ type portUse struct {
 	protocol mesh.Protocol
 }
 
-// dataplaneOf returns the Dataplane of a pod, nil if the pod has ended, has no address yet, or does not count. It has
-// an inbound for each declared port and each port that a Service uses, within the bounds, but not for ports that are
-// not redirected.
+// dataplaneOf returns the Dataplane of a pod, nil if the pod has ended, has no address yet, or is beyond its
+// namespace's share. It has an inbound for each declared port and for each port that a Service uses, within the bounds,
+// but none for ports that are not redirected.
 func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh.Dataplane {
 	if p.Ended || p.Beyond || p.Address == "" {
 		return nil
@@ -74,8 +74,8 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh
 	return d
 }
 
-// tagsOf has the tags of inbounds by protocol. All pods share them: a map per inbound would take more memory than the
-// rest of it.
+// tagsOf holds the tags of inbounds by protocol. All pods share them, since a map per inbound would take more memory
+// than the rest of the inbound.
 var tagsOf = func() map[mesh.Protocol]mesh.Tags {
 	all := map[mesh.Protocol]mesh.Tags{}
 	for _, p := range mesh.Protocols() {
@@ -93,14 +93,15 @@ func (p *Pod) redirects(port uint32) bool {
 	return !p.Gateway && !slices.Contains(p.Excluded, port)
 }
 
-// findPod returns a pod with our sidecar, nil for any other. gone says that such a pod has ended for good, so that
-// another pod may have its address. drains says that it should get no new traffic.
+// findPod returns the pod with our sidecar, nil if the pod has none. gone says that such a pod has ended for good, so
+// that another pod may have its address. drains says that it should get no new traffic.
 type findPod func(podRef) (p *Pod, gone, drains bool)
 
 // finder finds the state of an endpoint that its slice does not have.
 type finder struct {
 	pod findPod
-	// keep returns the state of an endpoint that the node controller may have taken away, and false if the slice applies.
+	// keep returns the state of an endpoint that the node controller may have taken away, and false if the state in the
+	// slice applies.
 	keep func(namespace string, e *sliceEndpoint, p *Pod) (kept, bool)
 }
 
@@ -117,7 +118,8 @@ func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find
 		at := map[string]int{} // index of the endpoint by address and port
 		for _, part := range parts {
 			p, found := part.portNamed(port.name)
-			// In a dual-stack service each pod counts once; a headless one has all addresses, since callers use them directly.
+			// In a dual-stack Service, only the addresses of one family are used, so that each pod counts once. A
+			// headless Service has all addresses, since callers use them directly.
 			if !found || part.family != s.family && !s.headless {
 				continue
 			}
@@ -133,8 +135,8 @@ func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find
 	return all
 }
 
-// addEndpoint adds an endpoint. While an endpoint moves between slices, both slices have it: the healthier state
-// counts.
+// addEndpoint adds an endpoint. While an endpoint moves between slices, both slices have it: the healthier state is
+// used.
 func addEndpoint(s *mesh.ServiceSpec, at map[string]int, e mesh.ServiceEndpoint) {
 	address := mesh.JoinHostPort(e.Address, e.Port)
 	i, there := at[address]
@@ -164,7 +166,7 @@ func endpointOf(
 	if k, is := find.keep(namespace, e, p); is {
 		r.Health, r.Frozen = k.health(), k.frozen
 	}
-	if r.Health.IsReady() && drains { // like a terminating endpoint, it serves only without another one
+	if r.Health.IsReady() && drains { // like a terminating endpoint, it gets traffic only if there is no other one
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(true)}
 	}
 	if p.away(e) {

@@ -39,7 +39,7 @@ func checkValid(t *testing.T, r *recorder) {
 	for key, o := range r.objects {
 		err := o.Validate()
 		if d, ok := o.(*mesh.Dataplane); ok && err != nil {
-			// Inbounds of pods have no service, unlike inbounds in files.
+			// Inbounds of pods name no service, unlike inbounds in files.
 			c := *d
 			c.Spec.Networking.Inbound = nil
 			err = c.Validate()
@@ -123,8 +123,8 @@ func TestDataplanes(t *testing.T) {
 	}
 }
 
-// TestGateway checks that only injection makes a gateway: the annotation of a pod injected by an earlier release
-// opens nothing.
+// TestGateway checks that only injection makes a pod a gateway: the annotation has no effect on a pod that an earlier
+// release has injected.
 func TestGateway(t *testing.T) {
 	asked := annotated(mesh.AnnotationGateway, "enabled")
 	r := newRecorder()
@@ -143,8 +143,8 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// TestExcludedLater checks that the annotation of a running pod opens and closes nothing, since its redirection does
-// not change.
+// TestExcludedLater checks that a change of the annotation of a running pod has no effect, since the pod's redirection
+// does not change.
 func TestExcludedLater(t *testing.T) {
 	later := annotated(mesh.AnnotationExcludeInboundPorts, "8080")
 	r := newRecorder()
@@ -326,7 +326,7 @@ func ofIPv6(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// Users can write a slice that names a pod of another namespace: its address does not get that pod's identity.
+// Users can write a slice that names a pod of another namespace. Its address does not get the identity of that pod.
 func TestSliceOfAnotherNamespace(t *testing.T) {
 	r := newRecorder()
 	stolen, svc := sliceOf("evil-1", "web", webPorts, endpoint("10.0.0.66", "web", "u-1", isReady)), serviceOf("web", "10.96.0.2", port("http", 80))

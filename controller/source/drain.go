@@ -16,14 +16,15 @@ import (
 
 // Drains has the options for drains.
 type Drains struct {
-	// Taints are keys of taints, of any effect, that announce a node's removal, beside DefaultTaints.
+	// Taints are the keys of taints, with any effect, that announce a node's removal, in addition to DefaultTaints.
 	Taints []string
-	// Conditions are types of conditions that announce it while they are True, beside DefaultConditions.
+	// Conditions are the types of conditions that announce a node's removal while they are True, in addition to
+	// DefaultConditions.
 	Conditions []string
-	// MinServing is the minimum number of proxies with traffic that a Service with a port for load balancers keeps. Below
-	// it, all proxies whose pod and node still exist serve on.
+	// MinServing is the minimum number of proxies that must get traffic in a Service with a port for load balancers. If
+	// draining would leave fewer, all its proxies whose pod and node still exist keep serving.
 	MinServing int
-	// IgnoreNodes is the initial value of Source.IgnoreNodes.
+	// IgnoreNodes is the initial setting, see Source.IgnoreNodes.
 	IgnoreNodes bool
 }
 
@@ -53,7 +54,8 @@ func (s *Source) nodeChanged(key watch.Key, before, now *Node) {
 	})
 }
 
-// IgnoreNodes sets whether the removal of nodes causes no drains. An administrator's drain always does.
+// IgnoreNodes sets whether the removal of a node does not drain its pods. A drain by an administrator always takes
+// effect.
 func (s *Source) IgnoreNodes(ignore bool) {
 	s.mark(func(d *dirty) {
 		s.ignoreNodes = ignore
@@ -66,7 +68,7 @@ func (s *Source) IgnoreNodes(ignore bool) {
 	})
 }
 
-// missNodes records the pods' nodes that were deleted before the start, so that a restart does not change drains.
+// missNodes records nodes of pods that were deleted before the start, so that a restart does not end their drains.
 func (s *Source) missNodes() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +115,7 @@ func (s *Source) drainOf(pod watch.Key, p *Pod) *mesh.Drain {
 	switch {
 	case ignored:
 	case gone:
-		d.Node = "node " + p.Node + " is no more"
+		d.Node = "node " + p.Node + " no longer exists"
 	case n != nil && n.Goes != "":
 		d.Node = "node " + p.Node + ": " + n.Goes
 	default:
@@ -131,10 +133,10 @@ func (s *Source) drainOf(pod watch.Key, p *Pod) *mesh.Drain {
 	return &d
 }
 
-// serving are the pods of a Service that serve on although they should drain.
+// serving are the pods of a Service that keep serving although they should drain.
 type serving map[watch.Key]struct{}
 
-// hold decides for the Services of d which of their pods serve on, and adds the affected objects to d.
+// hold decides which pods of the Services in d keep serving, and adds the affected objects to d.
 func (s *Source) hold(d *dirty) {
 	affected := map[watch.Key]struct{}{}
 	for _, key := range sorted(d.services) {
@@ -175,7 +177,8 @@ func (s *Source) hold(d *dirty) {
 	}
 }
 
-// servingOf returns which pods of a Service serve on: if too few would be left, all ready ones that still exist.
+// servingOf returns which pods of a Service keep serving: if too few proxies would be left, all ready pods that still
+// exist.
 func (s *Source) servingOf(service watch.Key) serving {
 	left, drained := serving{}, serving(nil) // a dual-stack pod is in two slices
 	for _, name := range s.index.slicesOf(service) {
@@ -214,7 +217,7 @@ func (s *Source) nodeIsGone(p *Pod) bool {
 	return gone
 }
 
-// tellHeld reports the pods that begin to serve on.
+// tellHeld reports the pods that now keep serving.
 func (s *Source) tellHeld(service watch.Key, before, now serving) {
 	began := podNames(slices.DeleteFunc(sorted(now), func(pod watch.Key) bool {
 		_, did := before[pod]
@@ -230,8 +233,8 @@ func (s *Source) tellHeld(service watch.Key, before, now serving) {
 	s.o.Held(service, record.uid, began)
 }
 
-// TellDrains repeats Options.Held for all pods that serve on, and Options.Drained for all that get no new traffic, for
-// a caller that ignored earlier calls. It does not wait for them.
+// TellDrains calls Options.Held again for all pods that keep serving, and Options.Drained for all pods that get no new
+// traffic, because the caller has ignored earlier calls. It does not wait for these calls.
 func (s *Source) TellDrains() { s.mark(func(d *dirty) { d.held = true }) }
 
 func (s *Source) tellAllHeld() {
@@ -249,7 +252,7 @@ type drained struct {
 }
 
 // tellDrained reports the pods of d that get no new traffic for a new reason, or all of them after TellDrains. It does
-// not report deletions, which the pod itself shows.
+// not report pods that are being deleted, which their deletionTimestamp shows.
 func (s *Source) tellDrained(d *dirty) {
 	pods := maps.Keys(d.pods)
 	if d.held {
@@ -277,7 +280,7 @@ func podNames(pods []watch.Key) []string {
 	return names
 }
 
-// servesOn returns why a pod serves on, "" if it does not.
+// servesOn returns why a pod keeps serving although it should drain, "" if it does not.
 func (s *Source) servesOn(pod watch.Key) string {
 	p := s.pods.Get(pod)
 	if p == nil {

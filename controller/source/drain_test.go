@@ -53,7 +53,7 @@ func TestReasonsToDrain(t *testing.T) {
 		"of the user's own": {node("a", "shop.example/going"), nil, &mesh.Drain{Node: "node a: taint shop.example/going"}},
 		"node deleted":      {deleted, nil, &mesh.Drain{Node: "node a: it is being deleted"}},
 		"another node":      {node("b", "karpenter.sh/disrupted"), nil, nil},
-		"node gone before":  {node("b"), []func(*corev1.Pod){onNode("c")}, &mesh.Drain{Node: "node c is no more"}},
+		"node gone before":  {node("b"), []func(*corev1.Pod){onNode("c")}, &mesh.Drain{Node: "node c no longer exists"}},
 		"node drained":      {drained("kernel update"), nil, &mesh.Drain{Administrator: "node a is drained: kernel update"}},
 		"without a reason":  {drained(""), nil, &mesh.Drain{Administrator: "node a is drained"}},
 		"a long reason": {drained(strings.Repeat("x", 255) + "\u00e9"), nil,
@@ -117,7 +117,7 @@ func TestNodeDrainsItsPods(t *testing.T) {
 	s.remove(t, node("a"))
 	s.derive()
 	check("node a is gone", "10.0.0.1 serving, 10.0.0.2 ready")
-	if got := r.dataplane("one.shop").Drain; got == nil || got.Node != "node a is no more" {
+	if got := r.dataplane("one.shop").Drain; got == nil || got.Node != "node a no longer exists" {
 		t.Errorf("the pod of a deleted node: %+v", got)
 	}
 	s.change(t, node("a"))
@@ -126,7 +126,8 @@ func TestNodeDrainsItsPods(t *testing.T) {
 	check("pod drained", "10.0.0.1 serving, 10.0.0.2 ready")
 }
 
-// held is a cluster of three pods on two nodes; two of the pods are for load balancers.
+// held returns a cluster with three pods on two nodes. Two of the pods belong to a Service with a port for load
+// balancers.
 func held(t *testing.T, minServing int) (*Source, *recorder, *[]string) {
 	t.Helper()
 	r := newRecorder()
@@ -224,8 +225,8 @@ func TestDrainIsHeld(t *testing.T) {
 	}
 }
 
-// TestEndedPodsDoNotDrain checks that evicted pods that still exist as objects are not counted, and do not count
-// against the limit.
+// TestEndedPodsDoNotDrain checks that evicted pods whose objects still exist are neither reported as draining, nor
+// counted as serving.
 func TestEndedPodsDoNotDrain(t *testing.T) {
 	t.Parallel()
 	s, r, told := held(t, 1)
@@ -239,7 +240,7 @@ func TestEndedPodsDoNotDrain(t *testing.T) {
 	}
 }
 
-// TestHeldIsToldAgain checks that a new leader can report what was held before.
+// TestHeldIsToldAgain checks that a new leader can report which pods keep serving, even if they did before.
 func TestHeldIsToldAgain(t *testing.T) {
 	t.Parallel()
 	s, _, told := held(t, 1)

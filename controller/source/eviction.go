@@ -32,7 +32,7 @@ const (
 
 // eviction is the record of an EvictionRequest (KEP-4563) for a pod.
 type eviction struct {
-	pod       podRef // zero for one that does not count
+	pod       podRef // zero if the request is beyond its namespace's share
 	uid       types.UID
 	requester string
 	problem   string
@@ -111,7 +111,8 @@ func (s *Source) evictionChanged(key watch.Key, before, now *eviction) {
 	})
 }
 
-// evictionOf names the first requester of a pod's eviction, "" without a request. The caller holds mu.
+// evictionOf describes the eviction of a pod by its first requester, "" if no eviction is requested. The caller holds
+// mu.
 func (s *Source) evictionOf(pod podRef) string {
 	requests := s.evicting[pod]
 	if len(requests) == 0 {
@@ -152,7 +153,8 @@ func (s *Source) readEvictions(ctx context.Context) {
 	}
 }
 
-// servesEvictions asks the discovery API, which every account may read. Without an answer it returns before.
+// servesEvictions asks the discovery API, which every account may read. If that does not answer, it returns before, the
+// previous result.
 func (s *Source) servesEvictions(ctx context.Context, before bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, evictionsTimeout)
 	defer cancel()

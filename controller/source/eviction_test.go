@@ -145,7 +145,7 @@ func (a *lifecycleAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch path := r.URL.Path; {
 	case a.lost.Load():
 		return nil, errors.New("the API server is lost")
-	case !strings.HasPrefix(path, "/apis/lifecycle.k8s.io/v1alpha1"): // other kinds are not read yet
+	case !strings.HasPrefix(path, "/apis/lifecycle.k8s.io/v1alpha1"): // other kinds do not exist yet
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	case !a.serves.Load():
@@ -182,7 +182,7 @@ func TestEvictionRequestsAreFollowed(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.followEvictions(ctx) }()
-		var got []int // how many are kept, after each turn
+		var got []int // number of kept requests, after each turn
 		turn := func() {
 			synctest.Wait()
 			got = append(got, s.evictions.Len())

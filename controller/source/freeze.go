@@ -14,32 +14,32 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// Kept is, by zone, how many tenths of the endpoints that node controllers have taken away stay: AllKept in a frozen
-// zone, fewer while it thaws. A zone without an entry is not frozen. Nodes without a zone are in zone "".
+// Kept is, by zone, how many tenths of the endpoints that node controllers have taken away stay in the mesh: AllKept in
+// a frozen zone, fewer while it thaws. A zone without an entry is not frozen. Zone "" is for nodes without a zone.
 type Kept map[string]int
 
 // AllKept means that all tenths stay.
 const AllKept = 10
 
 const (
-	// settleTime is how long an endpoint on a silent node stays unchanged while its zone is not frozen: nodes become
-	// Unknown one by one, and all of them have to be judged first.
+	// settleTime is how long an endpoint on a silent node stays unchanged while its zone is not frozen. Nodes become
+	// Unknown one by one, and the zone can be judged only after all of them have.
 	settleTime = 1500 * time.Millisecond
 	// recheckEvery is how often Source checks whether agents of kept endpoints are connected.
 	recheckEvery = 500 * time.Millisecond
 )
 
-// kept is why an endpoint that is unready in its slice has another state.
+// kept says why an endpoint that is not ready in its slice has another state in the mesh.
 type kept struct {
 	since time.Time // when the node controller took it away
-	// settling says that it waits for a verdict, frozen that a verdict keeps it.
+	// settling says that the endpoint waits for a verdict, frozen that a verdict keeps it.
 	settling, frozen bool
 	// connected says that its agent has a session.
 	connected bool
 }
 
-// Freeze replaces the zones; nil keeps nothing, without settleTime. An empty Kept means no frozen zone. It does not
-// wait.
+// Freeze replaces the frozen zones. It returns at once. An empty Kept means that no zone is frozen. With nil, no
+// endpoint is kept, not even for settleTime.
 func (s *Source) Freeze(k Kept) {
 	k = maps.Clone(k)
 	s.mark(func(d *dirty) {
@@ -59,8 +59,8 @@ func isUnknown(n *corev1.Node) bool {
 	return c != nil && c.Status == corev1.ConditionUnknown // without the condition, its kubelet has not started
 }
 
-// readiness returns the kubelet's last readiness of a pod, and whether the pod is not Ready nevertheless: then the node
-// controller marked it, which writes only that condition.
+// readiness returns whether the pod was ready by the kubelet's last report, and whether it is marked not Ready
+// nevertheless: by the node controller, which writes only that condition.
 func readiness(p *corev1.Pod) (healthy, marked bool) {
 	holds := func(t corev1.PodConditionType) bool {
 		for i := range p.Status.Conditions {
@@ -84,15 +84,16 @@ func (p *Pod) sameButReadiness(o *Pod) bool {
 	return reflect.DeepEqual(&same, o)
 }
 
-// tenth returns the tenth of its zone to which a pod belongs: higher ones thaw first. It is equal at all replicas.
+// tenth returns the tenth of its zone's endpoints to which a pod belongs: higher tenths thaw first. All replicas
+// compute the same one.
 func tenth(pod types.UID) int {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(pod))                 // never fails
 	return int(h.Sum64() >> 32 * AllKept >> 32) // its low bits are badly distributed
 }
 
-// takenAway reports whether the node controller, instead of the kubelet, made an endpoint not ready or ended it. For a
-// pod without our sidecar, only its node is known.
+// takenAway reports whether the node controller, not the kubelet, made an endpoint unready or ended it. For a pod
+// without our sidecar, only the state of its node is known.
 func takenAway(e *sliceEndpoint, n *Node, p *Pod) bool {
 	switch {
 	case e.ready || e.pod == "" || n == nil || n.Goes != "":
@@ -115,8 +116,8 @@ func (s *Source) node(e *sliceEndpoint, p *Pod) *Node {
 	return s.nodes.Get(watch.Key{Name: name})
 }
 
-// keep returns the state of an endpoint that may have been taken away, and false if its slice applies. p is nil for a
-// pod without our sidecar.
+// keep returns the state of an endpoint that the node controller may have taken away, and false if the state in its
+// slice applies. p is nil for a pod without our sidecar.
 func (s *Source) keep(namespace string, e *sliceEndpoint, p *Pod) (kept, bool) {
 	ref, n := e.ref(namespace), s.node(e, p)
 	if s.keeping == nil || !takenAway(e, n, p) {
@@ -135,7 +136,8 @@ func (s *Source) keep(namespace string, e *sliceEndpoint, p *Pod) (kept, bool) {
 	return k, k.frozen || k.settling
 }
 
-// health returns the health of a kept endpoint: unchanged, or draining if nothing shows that it answers.
+// health returns the health of a kept endpoint: unchanged, or draining if nothing shows that the endpoint still
+// answers.
 func (k kept) health() *mesh.EndpointHealth {
 	if k.settling || k.connected {
 		return nil
@@ -143,7 +145,7 @@ func (k kept) health() *mesh.EndpointHealth {
 	return &mesh.EndpointHealth{Ready: new(bool), Serving: new(true)}
 }
 
-// stays reports whether a terminating pod is kept, because its kubelet cannot know that it should end.
+// stays reports whether a terminating pod is kept, because its kubelet cannot know yet that it should end.
 func (s *Source) stays(p *Pod, n *Node) bool {
 	return s.keeping != nil && n != nil && n.Goes == "" && n.Unknown && tenth(p.UID) < s.keeping[n.Zone]
 }

@@ -188,7 +188,7 @@ func both(first, second func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { first(p); second(p) }
 }
 
-// An endpoint on an unreachable node waits for the verdict, and no longer.
+// An endpoint on a silent node stays unchanged until the verdict, but not for longer than settleTime.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrozenTest(t, Kept{})
@@ -205,7 +205,7 @@ func TestSettle(t *testing.T) {
 		f.recheck()
 		f.derive()
 		step("ready")
-		f.Freeze(Kept{"a": AllKept}) // just in time
+		f.Freeze(Kept{"a": AllKept}) // just before settleTime ends
 		f.derive()
 		step("ready frozen")
 		f.connected = false
@@ -217,7 +217,7 @@ func TestSettle(t *testing.T) {
 		f.derive()
 		step("ready frozen")
 		<-time.After(settleTime)
-		f.Freeze(Kept{}) // it does not wait a second time
+		f.Freeze(Kept{}) // the endpoint does not wait a second time
 		f.derive()
 		step("unready")
 		f.remove(t, f.slice(isNotReady))
@@ -242,7 +242,7 @@ func TestFrozenPodDoesNotDrain(t *testing.T) {
 	}
 }
 
-// Of a pod without a sidecar only the node is known.
+// For a pod without a sidecar, only the state of its node is known.
 func TestKeptWithoutSidecar(t *testing.T) {
 	for name, tc := range map[string]struct {
 		node *corev1.Node

@@ -10,14 +10,15 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// index maps slices to Services and pods, and back, so that the cost of a change depends on what it affects.
+// index maps slices to Services and pods, and back, so that a change costs only as much as the objects that it affects.
 type index struct {
 	slices map[watch.Key]sliceLinks             // by slice
 	of     map[watch.Key]map[watch.Key]struct{} // by Service: its slices
-	naming map[podRef]map[watch.Key]struct{}    // by pod: the slices that have it
+	naming map[podRef]map[watch.Key]struct{}    // by pod: the slices with the pod
 }
 
-// podRef identifies a pod in a slice by name and UID: any user may write a slice with a UID of another namespace.
+// podRef identifies a pod in a slice by namespace, name and UID: any user may write a slice with a UID of another
+// namespace.
 type podRef struct {
 	uid types.UID
 	key watch.Key
@@ -68,7 +69,7 @@ func (x *index) update(d dirty, get func(watch.Key) *slice) {
 	}
 }
 
-// linksOf returns the links of a slice; nil, or a slice that does not count, has none.
+// linksOf returns the links of a slice. nil has none, nor has a slice beyond its namespace's share.
 func linksOf(namespace string, s *slice) sliceLinks {
 	if s == nil || s.beyond {
 		return sliceLinks{}

@@ -19,7 +19,7 @@ import (
 type Namespace struct {
 	// Labels are all its labels, which the webhook evaluates.
 	Labels map[string]string
-	// Annotations are those in readAnnotations.
+	// Annotations are its annotations that are listed in readAnnotations.
 	Annotations map[string]string
 }
 
@@ -54,8 +54,8 @@ func (n *Namespace) Mesh() string {
 // Namespace returns a namespace, nil if it is unknown.
 func (s *Source) Namespace(name string) *Namespace { return s.namespaces.Get(watch.Key{Name: name}) }
 
-// Guarded returns the namespaces where the webhook injects, or where pods have guarded liveness; the value is the
-// default for pods without an annotation.
+// Guarded returns the namespaces where the webhook injects, or where pods have guarded liveness. The value says whether
+// pods without an annotation are guarded.
 func (s *Source) Guarded() map[string]bool {
 	all := map[string]bool{}
 	for _, key := range s.namespaces.Keys() {
@@ -77,7 +77,7 @@ func (s *Source) Guarded() map[string]bool {
 
 // ReadNamespace returns a namespace, read from the API server now.
 func (s *Source) ReadNamespace(ctx context.Context, name string) (*Namespace, error) {
-	// The rights include list, but not get.
+	// The RBAC rules allow list, but not get.
 	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
 	list, err := s.o.Client.CoreV1().Namespaces().List(ctx, one)
 	if err != nil {

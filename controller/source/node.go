@@ -19,17 +19,18 @@ func DefaultTaints() []string {
 	return []string{"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"}
 }
 
-// DefaultConditions are the conditions of KEP-5683 that announce the end of a node's pods. It excludes maintenance,
-// which may be days ahead, or leave the pods alone.
+// DefaultConditions are the conditions of KEP-5683 that announce the end of a node's pods. Maintenance is not one of
+// them: it may be days ahead, or leave the pods alone.
 func DefaultConditions() []string {
 	return []string{
 		string(corev1.NodeGracefulNodeShutdownInProgress), string(corev1.NodeDrainInProgress), string(corev1.NodeDrained),
 	}
 }
 
-// Node is the record of a node. It ignores unschedulable: clusters are cordoned as a whole before an upgrade.
+// Node is the record of a node. It ignores spec.unschedulable, because all nodes of a cluster may be cordoned before an
+// upgrade.
 type Node struct {
-	// Goes is why the node is being removed, "" if it stays.
+	// Goes says why the node is being removed, "" if it is not.
 	Goes string
 	// Drain is why an administrator drains it, or nil.
 	Drain *string
@@ -46,7 +47,7 @@ func (o Drains) readNode(n *corev1.Node) (Node, bool) {
 	}, true
 }
 
-// goes returns why a node is being removed, "" if it stays.
+// goes returns why a node is being removed, "" if it is not.
 func (o Drains) goes(n *corev1.Node) string {
 	if n.DeletionTimestamp != nil {
 		return "it is being deleted"
@@ -74,7 +75,8 @@ func nodeCondition(n *corev1.Node, kind string) *corev1.NodeCondition {
 	return nil
 }
 
-// conditionText describes a condition without its message, which may have a changing count, so that it stays equal.
+// conditionText describes a condition without its message, so that the text stays equal: a message may contain a
+// changing number.
 func conditionText(c *corev1.NodeCondition) string {
 	if c.Reason == "" {
 		return "condition " + string(c.Type)

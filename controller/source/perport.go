@@ -18,7 +18,7 @@ type PerPort struct {
 }
 
 // readPerPort reads the listeners from the sidecar, whose arguments and variables cannot change, unlike the pod's
-// annotations. It returns nil in unified mode, and if the pod's agent rejects the probe table.
+// annotations. It returns nil in unified mode, and for a probe table that the pod's agent rejects.
 func readPerPort(spec *corev1.PodSpec) *PerPort {
 	c := podspec.Container(spec, mesh.ContainerSidecar)
 	if c == nil || !slices.Contains(c.Args, mesh.ArgProbesMode+string(mesh.ProbesPerPort)) {
@@ -40,7 +40,7 @@ func newPerPort(table mesh.ProbeTable, port uint32) *PerPort {
 	paths := map[string]bool{}
 	for _, p := range table {
 		switch {
-		case p.Exec != nil: // asks no port
+		case p.Exec != nil: // no request to a port
 		case !p.WantsOwnPort() && port != 0:
 			path, _, _ := strings.Cut(p.VirtualPath(), "?") // the agent evaluates the query
 			if paths[path] {

@@ -80,7 +80,7 @@ func TestPerPort(t *testing.T) {
 	}
 }
 
-// The Dataplane of a pod in the per-port mode is one that a user could have written, with the usual label.
+// The Dataplane of a pod in per-port mode could have been written by a user, with the usual label.
 func TestDataplaneInPerPortMode(t *testing.T) {
 	p := &Pod{UID: "u-1", Mesh: "default", ServiceAccount: "web", Address: "10.0.0.1", PerPort: &PerPort{
 		HTTP: &mesh.Probes{Port: 9000, Endpoints: []mesh.ProbeEndpoint{{InboundPort: 8080, InboundPath: "/live", Path: "/8080/live"}}},

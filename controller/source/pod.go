@@ -25,7 +25,7 @@ type Pod struct {
 	Address string
 	// SecondAddress is its address of the other IP family, or "".
 	SecondAddress string
-	// Ports are the declared TCP ports of its containers. Excluded ones are not redirected to Envoy.
+	// Ports are the declared TCP ports of its containers, Excluded the ports that are not redirected to Envoy.
 	Ports, Excluded []uint32
 	// Gateway says that no incoming connection is redirected to Envoy.
 	Gateway bool
@@ -57,8 +57,8 @@ type Pod struct {
 	Warnings string
 	// Unfailing are its probes that cannot fail.
 	Unfailing []Unfailing
-	// Problem is which part of the pod has no effect, since it exceeds a bound. Beyond says that the pod exceeds its
-	// namespace's share, so that it has no Dataplane.
+	// Problem is which part of the pod has no effect, because it exceeds a bound. Beyond says that the pod is beyond
+	// its namespace's share, so that it has no Dataplane.
 	Problem string
 	Beyond  bool
 }

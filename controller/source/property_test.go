@@ -146,8 +146,8 @@ func (c *randomCluster) slice() *discoveryv1.EndpointSlice {
 	return s
 }
 
-// fresh returns the result of a Source that reads everything at once. It first adds and deletes the deleted pods,
-// which it could not know otherwise.
+// fresh returns the result of a Source that reads everything at once. First it adds and deletes the deleted pods, since
+// the Source could not know of them otherwise.
 func (c *randomCluster) fresh(t *testing.T) map[mesh.Key]mesh.Object {
 	r := newRecorder()
 	s := newSource(t, r)

@@ -11,11 +11,11 @@ import (
 type WholeRestart uint8
 
 const (
-	// NotRestarting is the state of ready pods, and of pods without such a rule.
+	// NotRestarting is the state of ready pods, and of pods without a rule that restarts all containers.
 	NotRestarting WholeRestart = iota
 	// Stopping means that the kubelet kills and removes the containers, without preStop hooks: the pod does not serve.
 	Stopping
-	// Starting means that a pod with such a rule is not ready, as after Stopping.
+	// Starting means that a pod with such a rule is not ready, for example after Stopping.
 	Starting
 )
 
@@ -31,7 +31,7 @@ func wholeRestartOf(p *corev1.Pod, healthy bool) WholeRestart {
 	return NotRestarting
 }
 
-// away reports whether an endpoint must be taken away before its slice changes. It is false for a nil Pod.
+// away reports whether an endpoint must get no traffic even before its slice changes. It is false for a nil Pod.
 func (p *Pod) away(e *sliceEndpoint) bool {
 	return p != nil && (p.WholeRestart == Stopping || p.WholeRestart == Starting && !e.published)
 }

@@ -24,7 +24,7 @@ func TestRestartTakesEndpointsAway(t *testing.T) {
 		pod   func(*corev1.Pod)
 		slice discoveryv1.EndpointConditions
 		want  mesh.ServiceEndpoint
-		// unseen marks the pod's node as silent, in a frozen zone.
+		// unseen makes the pod's node silent, in a frozen zone.
 		unseen bool
 	}{
 		"stops":                              {restarting("True", failed), isReady, stopping, false},

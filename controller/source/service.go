@@ -18,14 +18,14 @@ type service struct {
 	// clusterIPs are its virtual addresses; empty for a headless service.
 	clusterIPs []string
 	headless   bool
-	// family is the first of its IP families; empty if the API server does not support them.
+	// family is the first of its IP families, IPv4 if the API server reports none.
 	family discoveryv1.AddressType
 	// affinity and policy are set if they differ from the default, but not for a headless service, whose callers choose
 	// the endpoint.
 	affinity mesh.SessionAffinity
 	policy   mesh.InternalTrafficPolicy
 	ports    []servicePort
-	// problem is which part of the Service has no effect; beyond says that all of it has none, as in Pod.
+	// problem is which part of the Service has no effect; beyond says that all of it has no effect, as in Pod.
 	problem string
 	beyond  bool
 }
@@ -98,7 +98,7 @@ type slicePort struct {
 	protocol mesh.Protocol
 }
 
-// sliceEndpoint is an endpoint, at each port of the slice.
+// sliceEndpoint is an endpoint. It has all ports of the slice.
 type sliceEndpoint struct {
 	address        string
 	pod            types.UID // "" if the endpoint is not a pod
@@ -167,8 +167,8 @@ func readEndpoint(e *discoveryv1.Endpoint) sliceEndpoint {
 }
 
 // protocolOf returns the protocol of a port: its appProtocol, in any letter case and with Kubernetes' names, as Istio
-// and Kuma read it, otherwise the first part of the name, as in http-metrics. Unknown protocols are bytes. grpc-web is
-// HTTP, because callers such as browsers may only support HTTP/1.
+// and Kuma read it, otherwise the first part of the name, as in http-metrics. Unknown protocols are treated as plain
+// TCP. grpc-web is treated as HTTP, because callers such as browsers may only support HTTP/1.
 func protocolOf(appProtocol *string, name string) mesh.Protocol {
 	text, _, _ := strings.Cut(name, "-")
 	if web := "grpc-web"; name == web || strings.HasPrefix(name, web+"-") {

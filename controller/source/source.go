@@ -47,15 +47,15 @@ type Options struct {
 	MeshChanged func(namespace string)
 	// Drains has the options for drains.
 	Drains Drains
-	// Held is called when proxies of a Service begin to serve on although a node's removal or an administrator drains
-	// them, and by TellDrains. It must not block. Default: no call.
+	// Held is called when proxies of a Service begin to keep serving although a node's removal or an administrator
+	// drains them, and by TellDrains. It must not block. Default: no call.
 	Held func(service watch.Key, uid types.UID, pods []string)
 	// Drained is called when a node's removal or an administrator begins to drain a pod, and by TellDrains. It must not
 	// block. Default: no call.
 	Drained func(pod watch.Key, uid types.UID, why string)
 	// Connected reports whether the agent of a proxy has a session, with any replica. Default: always false.
 	Connected func(proxy mesh.ID) bool
-	// Memory is the memory limit of this process in bytes, of which each namespace has a share. Default 512 MiB.
+	// Memory is the memory limit of this process in bytes. Each namespace may use a share of it. Default 512 MiB.
 	Memory uint64
 	// Registerer for the metrics sonde_objects_beyond_bounds, sonde_drain_* and sonde_frozen_endpoints. Default none.
 	Registerer prometheus.Registerer
@@ -65,7 +65,7 @@ type Options struct {
 	Loop *heartbeat.Loop
 }
 
-// Source keeps a Builder in step with the cluster.
+// Source passes the objects of the cluster to a Builder, and keeps them up to date there.
 type Source struct {
 	o          Options
 	pods       *watch.Store[*corev1.Pod, Pod]
@@ -79,7 +79,7 @@ type Source struct {
 
 	frozenMetrics frozenMetrics
 
-	mu      sync.Mutex // guards the changes of watches since the last derive
+	mu      sync.Mutex // guards the changes that watches have reported since the last derive
 	missing int        // kinds that have not been read completely
 	dirty   dirty
 	byUID   map[types.UID]watch.Key
@@ -87,22 +87,23 @@ type Source struct {
 	gone map[podRef]struct{}
 	// goneNodes are deleted nodes that still have a pod.
 	goneNodes map[string]struct{}
-	// evicting has the requesters of pods' evictions, by the names of the requests.
+	// evicting has, by pod and by the name of its EvictionRequest, who requests the eviction.
 	evicting map[podRef]map[string]string
 	// frozen are the zones to keep, see Freeze.
 	frozen Kept
-	// ignoreNodes says that the removal of nodes causes no drains.
+	// ignoreNodes says that the removal of a node does not drain its pods.
 	ignoreNodes bool
 
-	// The state that derive has passed on. Only one goroutine uses it.
+	// What derive has passed on. Only one goroutine uses it.
 	index  index
 	passed map[watch.Key][]mesh.Key // by Service: its Services of the mesh
 	proxy  map[watch.Key]mesh.Key   // by pod: its Dataplane
-	held   map[watch.Key]serving    // by Service: which of its pods serve on
+	held   map[watch.Key]serving    // by Service: its pods that keep serving
 	drains map[watch.Key]*mesh.Drain
 	// drained has the last calls of Options.Drained, by pod.
 	drained map[watch.Key]drained
-	// keeping is the value of frozen for the current derive, kept the endpoints that were taken away.
+	// keeping is the value of frozen for the current derive, kept the endpoints that the node controller has taken
+	// away.
 	keeping Kept
 	kept    map[podRef]kept
 	synced  bool
@@ -113,7 +114,7 @@ type dirty struct {
 	pods, services, slices, namespaces map[watch.Key]struct{}
 	// refs identify the pods' current and former instances.
 	refs map[podRef]struct{}
-	// nodes are by name.
+	// nodes are the names of nodes.
 	nodes map[string]struct{}
 	// held says that Options.Held and Drained must be called for all, see TellDrains.
 	held bool
@@ -250,12 +251,12 @@ func (s *Source) Missing() error {
 		s.slices.Missing())
 }
 
-// Lost returns since when the watch of some kind has been disconnected, zero if none is.
+// Lost returns since when the watch of any kind has been disconnected, zero if all are connected.
 func (s *Source) Lost() watch.Loss {
 	return watch.First(s.namespaces.Lost(), s.pods.Lost(), s.services.Lost(), s.slices.Lost(), s.nodes.Lost())
 }
 
-// PodRevision returns up to which revision the pods of the mesh were read.
+// PodRevision returns the revision up to which the pods of the mesh were read.
 func (s *Source) PodRevision() watch.Revision { return s.pods.Revision() }
 
 func (s *Source) podChanged(key watch.Key, before, now *Pod) {
@@ -263,7 +264,7 @@ func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 	s.mark(func(d *dirty) {
 		if before != nil && now != nil && before.sameButReadiness(now) {
 			n := s.nodes.Get(watch.Key{Name: now.Node})
-			// Otherwise only the slice matters.
+			// Otherwise only the slice decides.
 			if before.Marked || now.Marked || before.WholeRestart != now.WholeRestart || n != nil && n.Unknown {
 				d.refs[podRef{now.UID, key}] = struct{}{}
 			}
@@ -296,7 +297,8 @@ func (s *Source) mark(change func(*dirty)) {
 	s.wake.Set()
 }
 
-// take returns the changes, and false until all kinds have been read: earlier results would be revoked later.
+// take returns the changes. It returns false until all kinds have been read, since earlier results would have to be
+// revoked.
 func (s *Source) take() (dirty, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -390,8 +392,8 @@ func (s *Source) forget(d *dirty) {
 	s.forgetNodes(d)
 }
 
-// podOf finds the pod of an endpoint. A pod that does not count is treated as gone, since its Envoy may have no
-// listener.
+// podOf finds the pod of an endpoint. A pod beyond its namespace's share is treated as gone, since its Envoy may have
+// no listener.
 func (s *Source) podOf(ref podRef) (p *Pod, gone, drains bool) {
 	if p = s.pods.Get(ref.key); p != nil && p.UID == ref.uid {
 		return p, p.Ended || p.Beyond, s.drains[ref.key].Applies()

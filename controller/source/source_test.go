@@ -15,7 +15,7 @@ import (
 
 var webKey = mesh.Key{Kind: mesh.KindService, Mesh: mesh.DefaultMesh, Name: webName}
 
-// A probe's result changes the slice and the pod's status, but only the Service differs in the view.
+// The result of a probe changes the slice and the pod's status, but in the view only the Service changes.
 func TestReadinessFlipTouchesTheServiceAlone(t *testing.T) {
 	r := newRecorder()
 	s := newSynced(t, r, pod("web", "u-1", "10.0.0.1"), pod("b", "u-2", "10.0.0.2"), webService,

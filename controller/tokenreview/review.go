@@ -46,7 +46,7 @@ func Claimed(token, audience string, own any) (jwt.Claims, error) {
 		return standard, errors.New("the token lacks the claims of a projected token")
 	}
 	if !slices.Contains(standard.Audience, audience) {
-		return standard, fmt.Errorf("aud: must hold %q", audience)
+		return standard, fmt.Errorf("aud: must contain %q", audience)
 	}
 	return standard, nil
 }
@@ -69,7 +69,7 @@ func Review(ctx context.Context, reviews Reviews, token, audience string) (authe
 	}
 	// An API server that does not support audiences ignores the requested ones.
 	if !slices.Contains(s.Audiences, audience) {
-		return authenticationv1.UserInfo{}, fmt.Errorf("aud: %q, must hold %q", s.Audiences, audience)
+		return authenticationv1.UserInfo{}, fmt.Errorf("aud: %q: must contain %q", s.Audiences, audience)
 	}
 	return s.User, nil
 }

@@ -1,6 +1,6 @@
-// Package tokenreview finds the pod of a projected service-account token. The API server verifies the token, and the
-// pod cache decides: for about ten seconds the API server still accepts the token of a deleted pod. A token of a pod
-// that is not in the cache is not sent to the API server.
+// Package tokenreview finds the pod of a projected service-account token. The API server verifies the token. In
+// addition, the pod must be in the pod cache, since the API server accepts the token of a deleted pod for about ten
+// seconds. The token of a pod that is not in the cache is not sent to the API server.
 package tokenreview
 
 import (
@@ -150,7 +150,7 @@ func read(user authenticationv1.UserInfo) (claims, error) {
 	return c, nil
 }
 
-// find returns the pod of the claims, if it equals the cached pod.
+// find returns the pod of the claims, if the cached pod agrees with them.
 func (a *Authenticator) find(c claims) (identity.Subject, error) {
 	p, ok := a.o.Pods.Pod(c.uid)
 	if !ok {
@@ -174,7 +174,7 @@ func (a *Authenticator) find(c claims) (identity.Subject, error) {
 	}, nil
 }
 
-// notSeen returns an error that only repeats the token's claims, since the caller may not be its pod. If the cache is
+// notSeen returns an error that only repeats the token's claims, since the caller may not be the pod. If the cache is
 // behind, the agent's next attempt succeeds.
 func notSeen(c claims) error {
 	text := fmt.Sprintf("pod %s/%s with UID %s is deleted, or still unknown", c.namespace, c.pod, c.uid)

@@ -119,7 +119,7 @@ func TestAuthenticate(t *testing.T) {
 			pods: pods{web1}, err: refused, want: `token audiences ["api"] is invalid`,
 		},
 		"audience that the API server ignores": {
-			bend: func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, pods: pods{web1}, err: refused, want: `must hold "sonde-cp"`,
+			bend: func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, pods: pods{web1}, err: refused, want: `must contain "sonde-cp"`,
 		},
 		"audience of the API server": {
 			bend: func(s *authenticationv1.TokenReviewStatus) { s.Audiences = []string{"https://kubernetes.default.svc"} },
@@ -172,7 +172,7 @@ func TestAuthenticate(t *testing.T) {
 	}
 }
 
-// TestTokenThatIsNotSent sends texts that cannot be the token of a joining pod, as any client may do.
+// TestTokenThatIsNotSent has texts that cannot be the token of a joining pod, as any client may send them.
 func TestTokenThatIsNotSent(t *testing.T) {
 	const pod = `"pod":{"name":"web-1","uid":"uid-1"}`
 	claims := func(audience, pod string) string {
@@ -191,8 +191,8 @@ func TestTokenThatIsNotSent(t *testing.T) {
 			"no signature":      {strings.TrimSuffix(secretToken, ".c2lnbmF0dXJl"), "not a signed JWT"},
 			"no JSON":           {token("{"), "lacks the claims of a projected token"},
 			"other JSON":        {token(`{"kubernetes.io":[]}`), "lacks the claims of a projected token"},
-			"of the API server": {token(claims(`"https://kubernetes.default.svc"`, pod)), `must hold "sonde-cp"`},
-			"no audience":       {token(claims(``, pod)), `must hold "sonde-cp"`},
+			"of the API server": {token(claims(`"https://kubernetes.default.svc"`, pod)), `must contain "sonde-cp"`},
+			"no audience":       {token(claims(``, pod)), `must contain "sonde-cp"`},
 			"of no pod":         {token(claims(`"sonde-cp"`, `"node":{"name":"node-1"}`)), "not bound to a pod"},
 			"no UID":            {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1"}`)), "not bound to a pod"},
 			"of another pod":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"uid-2"}`)), "with UID uid-2 is deleted, or still unknown"},
@@ -217,7 +217,7 @@ func TestUnavailable(t *testing.T) {
 		},
 		"forbidden": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "RBAC", http.StatusForbidden) },
 		"silence": func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // only then the server notices that the client is gone
+			_, _ = io.Copy(io.Discard, r.Body) // only then does the server notice that the client is gone
 			<-r.Context().Done()
 		},
 	}

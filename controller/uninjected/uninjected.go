@@ -1,6 +1,6 @@
-// Package uninjected reports pods that have no sidecar although they should: they were created before the setting or
-// without the webhook, or a sidecar cannot work in them, so that the API server does not call the webhook. Nothing else
-// reports them.
+// Package uninjected reports pods that have no sidecar although they should. They were created before the setting or
+// without the webhook, or the API server does not call the webhook for them, because a sidecar cannot work in them.
+// Nothing else reports them.
 package uninjected
 
 import (
@@ -27,11 +27,11 @@ import (
 const (
 	// soon is the retry interval until the cluster has been read.
 	soon = 2 * time.Second
-	// every is the interval of searches. A cluster may have too many pods without a mesh for a watch.
+	// every is the interval of searches. It polls, because a cluster may have too many pods without a mesh for a watch.
 	every = 2 * time.Minute
 	// again is the interval of events about a pod; events are kept for an hour.
 	again = 50 * time.Minute
-	// once limits pods that do not change, such as a DaemonSet's on each node, to one event.
+	// once limits pods that do not change, such as a DaemonSet's pods, to one event each.
 	once = math.MaxInt64
 	// perRound is the maximum number of reported pods per round, so that other events are not dropped.
 	perRound = 50
@@ -43,7 +43,7 @@ type Options struct {
 	Client kubernetes.Interface
 	// Missing returns which kinds have not been read yet. The search begins after all have been read.
 	Missing func() error
-	// Namespaces returns at least the namespaces whose pods are injected. Labels are the labels of pods that request a
+	// Namespaces returns at least the namespaces whose pods are injected. Labels are the labels by which pods request a
 	// sidecar themselves.
 	Namespaces func() []string
 	Labels     []string
@@ -78,8 +78,8 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// round searches all pods once. Pods whose template has a mesh label look injected; of these it only finds pods in the
-// host network.
+// round searches all pods once. Pods with a mesh label in their template look injected; among these, it only finds pods
+// in the host network.
 func (o *Options) round(ctx context.Context, t *telling) error {
 	t.begin(time.Now())
 	for _, namespace := range o.Namespaces() {
@@ -145,7 +145,7 @@ func (t *telling) begin(now time.Time) {
 	t.now, t.seen, t.left = now, map[types.UID]bool{}, perRound
 }
 
-// due reports whether a pod needs an event now, at least after since its last one, and records it.
+// due reports whether a pod needs an event now, and records it: its last event must be at least after ago.
 func (t *telling) due(uid types.UID, after time.Duration) bool {
 	t.seen[uid] = true
 	if last, is := t.told[uid]; is && t.now.Sub(last) < after || t.left == 0 {

@@ -20,7 +20,7 @@ const (
 	requestTimeout = 10 * time.Second
 )
 
-// Limits on writes: another program may revert each of our writes.
+// Limits on writes, since another program may revert each of our writes.
 const (
 	writesPerSecond = 0.2
 	writesBurst     = 5
@@ -47,8 +47,8 @@ type Work struct {
 	// Write compares the objects with the wanted state, and writes different ones with Keeper.Request. An unnecessary
 	// write must be harmless: the object may have been read before the last write.
 	Write func(ctx context.Context) error
-	// Failing is called for each new error of Write that persists in the retry: an error right after a change may only
-	// mean that the watch is behind.
+	// Failing is called for each new error of Write that is still there in the retry: an error right after a change may
+	// only mean that the watch is behind.
 	Failing func(ctx context.Context, err error)
 	// Changed receives when the wanted state may have changed. Default: never.
 	Changed <-chan struct{}
@@ -83,11 +83,11 @@ func (k *Keeper) Run(ctx context.Context, w Work) error {
 	}
 }
 
-// Request calls write with a deadline. After too many recent writes it returns an error instead: another program
-// probably reverts them.
+// Request calls write with a deadline. After too many writes in a short time it returns an error instead, since another
+// program probably reverts them.
 func (k *Keeper) Request(ctx context.Context, write func(ctx context.Context) error) error {
 	if !k.limit.Allow() {
-		return errors.New("another program keeps writing something else")
+		return errors.New("another program keeps reverting the writes")
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

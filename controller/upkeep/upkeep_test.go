@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// kept counts its calls, and fails with problem.
+// kept counts its writes, which fail with problem unless that is nil.
 type kept struct {
 	*Keeper
 	changed chan struct{}
@@ -127,7 +127,7 @@ func TestRequestsAreLimited(t *testing.T) {
 			}
 			return err
 		}
-		if err := ask(); made != writesBurst || err == nil || err.Error() != "another program keeps writing something else" {
+		if err := ask(); made != writesBurst || err == nil || err.Error() != "another program keeps reverting the writes" {
 			t.Errorf("%d of 10 requests are sent, %v, want %d", made, err, writesBurst)
 		}
 		advance(5 * time.Second)

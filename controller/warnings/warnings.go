@@ -24,10 +24,11 @@ import (
 // action of the events.
 const action = "Inject"
 
-// maxWaiting bounds the pods that wait for their events. The first list of a big cluster has more, but of old pods.
+// maxWaiting bounds the pods that wait for their events. The first list of a big cluster has more pods, but they are
+// old.
 const maxWaiting = 1000
 
-// fresh is the maximum age of pods with events: earlier pods got theirs from the previous leader.
+// fresh is the maximum age of pods that get events: the previous leader recorded the events of older pods.
 const fresh = 2 * time.Minute
 
 // Warnings records the events.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// claim adds an object to the share of its namespace, in the store or in the current list. If the object does not
-// count, claim replaces its record. It calls giveUp for other objects that no longer count. The caller holds mu.
+// claim adds an object to the share of its namespace, in the store or in the current list. If the share has no room for
+// the object, claim replaces its record. It calls giveUp for other objects that no longer fit. The caller holds mu.
 func (s *Store[O, R]) claim(listing bool, t *trimmed[R], giveUp func(*member)) {
 	if s.kind.Share.Bytes == 0 {
 		return
@@ -56,8 +56,8 @@ func (s *Store[O, R]) beginList() {
 	clear(s.listed)
 }
 
-// forgetShares removes objects that no longer exist from their shares, to make room for their successors. Their records
-// stay until the list replaces them.
+// forgetShares removes objects that no longer exist from the shares, to make room for other objects. Their records stay
+// until the list replaces them.
 func (s *Store[O, R]) forgetShares(there map[Key]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Store[O, R]) forgetShares(there map[Key]bool) {
 	}
 }
 
-// giveUp replaces the record of an object that does not count.
+// giveUp replaces the record of an object for which its share has no room.
 func (s *Store[O, R]) giveUp(t *trimmed[R]) {
 	if !t.given {
 		r := s.kind.Share.Beyond(t.record)
@@ -79,7 +79,7 @@ func (s *Store[O, R]) giveUp(t *trimmed[R]) {
 	}
 }
 
-// Beyond returns how many objects do not count, by namespace.
+// Beyond returns how many objects are beyond the share of their namespace, by namespace.
 func (s *Store[O, R]) Beyond() map[string]int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -92,7 +92,7 @@ func (s *Store[O, R]) Beyond() map[string]int {
 	return all
 }
 
-// noteRoom records whether a namespace has room for an object that does not count yet. The caller holds mu.
+// noteRoom records whether a namespace has room for an object that was beyond its share. The caller holds mu.
 func (s *Store[O, R]) noteRoom(namespace string, in *share) {
 	if in.next() == nil {
 		delete(s.roomy, namespace)
@@ -121,7 +121,7 @@ const (
 	fillTimeout = 30 * time.Second
 )
 
-// fill reads objects that now have room in their share, since their records were replaced. Namespaces take turns.
+// fill reads objects again that now have room in their share, since their records were replaced. Namespaces take turns.
 func (s *Store[O, R]) fill(ctx context.Context) {
 	for {
 		pause := fillEvery
@@ -159,14 +159,14 @@ func (s *Store[O, R]) next() (Key, bool) {
 // errOlder means that a read returned an older version than the store has seen.
 var errOlder = errors.New("older than seen")
 
-// isOlder reports whether the store has seen a newer version of an object that was read again, or its deletion. The
+// isOlder reports whether the store has seen the deletion, or a newer version, of an object that was read again. The
 // caller holds mu.
 func (s *Store[O, R]) isOlder(t *trimmed[R]) bool {
 	in := s.shares[t.Namespace]
 	return in == nil || in.byName[t.Name] == nil || number(t.ResourceVersion) < in.byName[t.Name].version
 }
 
-// read reads an object that does not count yet, and puts it into the store.
+// read reads an object that is still beyond its share, and puts it into the store.
 func (s *Store[O, R]) read(ctx context.Context, key Key) error {
 	one := fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name).String() // the rights include list, but not get
 	if s.kind.Fields != "" {

@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// complainEvery is the interval of logs while a kind cannot be read, complainAgain the minimum time between two logs
-	// of new losses.
+	// complainEvery is the interval of logs while a kind cannot be read. complainAgain is the minimum time between the
+	// logs of two losses.
 	complainEvery = 5 * time.Minute
 	complainAgain = 10 * time.Second
 )
 
-// quiet returns a context whose errors client-go logs when the API server is lost, and then every complainEvery.
-// client-go retries every two seconds, and would log each failure.
+// quiet returns a context in which client-go logs an error when the API server is lost, and then every complainEvery.
+// Otherwise it would log each failure, and it retries every two seconds.
 func (s *Store[O, R]) quiet(ctx context.Context) context.Context {
 	log := klog.FromContext(ctx)
 	// klog.New would initialise the sink, which all contexts share

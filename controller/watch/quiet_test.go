@@ -72,7 +72,7 @@ func TestLossIsLoggedSeldom(t *testing.T) {
 		s.note(nil)
 		fail(2 * time.Second)
 		want(3)
-		s.note(nil) // the failure ends for a moment
+		s.note(nil) // the failure ends, and another one begins at once
 		fail(complainAgain / 2)
 		want(3)
 		if s.Missing() == nil || s.Lost().Err == nil {

@@ -7,22 +7,24 @@ import (
 	"time"
 )
 
-// Share bounds the records of one namespace: the oldest objects count, and of equal age the first by name, so that all
-// replicas agree. An object larger than half of the share never counts, so that it does not displace others.
+// Share bounds the records of one namespace. The oldest objects count, and of objects of equal age the first by name,
+// so that all replicas agree; the others are beyond the share. An object larger than half of the share never counts, so
+// that it does not displace others.
 type Share[R any] struct {
 	// Bytes that the records of a namespace may take. 0 means no bound.
 	Bytes int
 	// Takes returns the memory cost of a record in bytes, including derived objects. Default Size.
 	Takes func(*R) int
-	// Beyond returns the small record of an object that does not count.
+	// Beyond returns the small record that replaces the record of an object beyond the share.
 	Beyond func(*R) R
 }
 
 // defaultMemory is the chart's limit.
 const defaultMemory = 512 << 20
 
-// ShareOf returns the share of one namespace for the records of one kind and derived objects, from the memory limit of
-// this process: 32 MiB of 512, so that all kinds together take at most half of it.
+// ShareOf returns the share of one namespace for the records of one kind and derived objects, by the memory limit of
+// this process. It is a sixteenth, such as 32 MiB of 512, so that all kinds of one namespace together take at most half
+// of the memory.
 func ShareOf(memory uint64) int { return int(cmp.Or(memory, defaultMemory) / 16) }
 
 // member is an object of a namespace with a share.
@@ -45,7 +47,7 @@ func (m *member) compare(o *member) int {
 	return cmp.Or(m.created.Compare(o.created), cmp.Compare(m.name, o.name))
 }
 
-// share has the members of a namespace. The oldest ones count, as many as have room.
+// share has the members of a namespace. The oldest members count, as many as fit into it.
 type share struct {
 	largest  int // maximum for one member
 	room     int // remaining bytes
@@ -75,7 +77,7 @@ func (s *share) remove(name string) {
 }
 
 // add adds or replaces a member, and reports whether it counts. It calls giveUp for members that must make room. If
-// whole is false, the member's record was replaced, so that it cannot count until fill has read it again.
+// whole is false, the record of the member was replaced, so the member cannot count until fill has read it again.
 func (s *share) add(m *member, whole bool, giveUp func(*member)) bool {
 	s.remove(m.name)
 	s.byName[m.name] = m
@@ -118,7 +120,7 @@ func (s *share) next() *member {
 	return nil
 }
 
-// beyond is a heap of the members that do not count, the oldest first.
+// beyond is a heap of the members that do not count, oldest first.
 type beyond []*member
 
 func (b beyond) Len() int           { return len(b) }

@@ -29,7 +29,7 @@ func aged(namespace, name string, second, bytes int) *corev1.ConfigMap {
 	return o
 }
 
-// newShared returns a store with 100 bytes for each namespace. It keeps "-" of objects beyond that.
+// newShared returns a store with 100 bytes for each namespace. For an object beyond that, it keeps "-".
 func newShared(kind Kind[*corev1.ConfigMap, string]) *Store[*corev1.ConfigMap, string] {
 	kind.Resource, kind.New = "configmaps", &corev1.ConfigMap{}
 	kind.Record = func(c *corev1.ConfigMap) (string, bool) { return c.Data["kept"], true }
@@ -90,7 +90,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A list is bounded for each namespace while it is read, and the same objects count as when they arrive one by one.
+// A list is bounded for each namespace while it is read, and the same objects are within the share as if they had
+// arrived one by one.
 func TestShareOfAList(t *testing.T) {
 	var want []string
 	for _, streamed := range []bool{false, true} {
@@ -137,7 +138,7 @@ func TestShareOfAList(t *testing.T) {
 	}
 }
 
-// After a watch has lost events, deleted objects take no share from their replacements.
+// After a watch has lost events, objects that were deleted meanwhile leave their share to others.
 func TestReplacedObjectsMakeRoom(t *testing.T) {
 	gaveUp := false
 	s := newShared(Kind[*corev1.ConfigMap, string]{Changed: func(_ Key, _, now *string) { gaveUp = gaveUp || now != nil && *now == "-" }})
@@ -157,7 +158,7 @@ func TestReplacedObjectsMakeRoom(t *testing.T) {
 	}
 }
 
-// An object that had room and is missing from a list is not read again.
+// An object that had room, but is missing from the next list, is not read again.
 func TestNothingToFillAfterAList(t *testing.T) {
 	s := newShared(Kind[*corev1.ConfigMap, string]{})
 	all := []any{aged("a", "1", 1, 40), aged("a", "2", 2, 40), aged("a", "3", 3, 40)}
@@ -176,7 +177,7 @@ func TestNothingToFillAfterAList(t *testing.T) {
 	}
 }
 
-// A list that fails in the middle takes no share from the next attempt.
+// A list that fails halfway leaves nothing in the share for the next attempt.
 func TestListThatFails(t *testing.T) {
 	s := newShared(Kind[*corev1.ConfigMap, string]{})
 	for _, prefix := range []string{"first-", "second-"} { // the first list fails, and its objects no longer exist
@@ -229,7 +230,7 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(string(body))), Request: r}, err
 }
 
-// An object that counts again after deletions is read again, unless a newer version has arrived.
+// An object that has room again after deletions is read again, unless a newer version has arrived.
 func TestFill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		there := &api{all: map[string]*corev1.ConfigMap{}}
@@ -252,7 +253,7 @@ func TestFill(t *testing.T) {
 			t.Fatal(err)
 		}
 		go s.fill(t.Context())
-		there.has(aged("a", "5", 5, 25)) // older than the version seen
+		there.has(aged("a", "5", 5, 25)) // older than the version that the store has seen
 		for _, gone := range []string{"0", "1", "7"} {
 			if err := s.Delete(aged("a", gone, 0, 0)); err != nil {
 				t.Fatal(err)
@@ -272,7 +273,7 @@ func TestFill(t *testing.T) {
 	})
 }
 
-// A deleted object, or an API server that does not answer, delays the others for the timeout of a read at most.
+// A deleted object, or an API server that does not answer, delays other objects only for the timeout of one read.
 func TestFillGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		there := &api{all: map[string]*corev1.ConfigMap{}, hangs: "b2"}

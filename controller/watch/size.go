@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// Size returns the approximate memory in bytes of a value and everything that it refers to. It counts shared parts
-// repeatedly.
+// Size returns the approximate memory in bytes of a value and everything that it refers to. It counts parts that are
+// referred to twice twice.
 func Size(v any) int { return sizeOf(reflect.ValueOf(v)) }
 
-// sizeOfMap is the fixed memory of a map; referred also counts unused slots, which are at most about half of them.
+// sizeOfMap is the fixed memory of a map. referred adds the slots, also unused ones, which are at most about half of
+// them.
 const sizeOfMap = 64
 
 func sizeOf(v reflect.Value) int {

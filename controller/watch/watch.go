@@ -1,5 +1,5 @@
-// Package watch keeps a small record of each object of one kind in the API server. Informers keep whole objects: a pod
-// with its status takes thirty times as much memory.
+// Package watch keeps a small record of each object of one kind in the API server. Informers would keep whole objects:
+// a pod with its status takes thirty times as much memory.
 package watch
 
 import (
@@ -48,8 +48,8 @@ type Kind[O Object, R any] struct {
 	// Record returns the record of an object, and false for an object without one. The record must not keep the object
 	// alive.
 	Record func(O) (R, bool)
-	// Changed is called after a record was added (before is nil), changed or removed (now is nil), in order. It must not
-	// block. Most changes of objects do not change their records.
+	// Changed is called after a record was added (before is nil), changed or removed (now is nil), in order. It must
+	// not block. It is not called for the many changes of objects that do not change their records.
 	Changed func(key Key, before, now *R)
 	// Synced is called once, after Changed was called for all objects of the first list.
 	Synced func()
@@ -75,7 +75,7 @@ type Store[O Object, R any] struct {
 	shares map[string]*share // by namespace
 	// listed are the shares of a list that is being read, until it replaces the records.
 	listed map[string]*share
-	// roomy are the namespaces with room for an object that does not count yet; told wakes fill for the first of them.
+	// roomy are the namespaces with room for an object that was beyond their share. told wakes fill when there is one.
 	roomy map[string]struct{}
 	told  run.Signal
 }
@@ -102,10 +102,10 @@ func First(losses ...Loss) Loss {
 // other versions.
 // Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
 type Revision struct {
-	// Newest is the resourceVersion of the newest creation, change or deletion. A client that has not seen it lacks
-	// something.
+	// Newest is the resourceVersion of the newest creation, change or deletion. A client that has not seen it is
+	// behind.
 	Newest uint64
-	// Seen is the resourceVersion up to which everything was seen, even without changes.
+	// Seen is the resourceVersion up to which the store has seen everything, even if nothing changed.
 	Seen uint64
 }
 
@@ -120,8 +120,8 @@ func New[O Object, R any](k Kind[O, R]) *Store[O, R] {
 	}
 }
 
-// Back-off of a lost watch. client-go's back-off ends at 30 to 60 s, to protect API servers with thousands of kubelets,
-// but endpoints would be outdated for as long after an outage. There are few replicas of ours, with a handful of
+// Back-off of a lost watch. client-go's back-off reaches 30 to 60 s, to protect API servers with thousands of kubelets,
+// and endpoints would stay outdated for as long after an outage. The control plane has few replicas, with a handful of
 // watches each.
 const (
 	backoffFirst = 500 * time.Millisecond
@@ -171,8 +171,8 @@ func (s *Store[O, R]) Run(ctx context.Context) error {
 	return nil
 }
 
-// note records the last error of a request. A watch that ends is reopened at once, so the first failed request marks
-// the loss of the API server.
+// note records the last error of a request. A watch that ends is reopened at once, so the API server counts as lost
+// from the first request that fails.
 func (s *Store[O, R]) note(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +246,7 @@ type trimmed[R any] struct {
 	metav1.ObjectMeta // only the name, age and resourceVersion
 	record            *R
 	takes             int  // cost in the namespace's share
-	given             bool // given up: the record is from Share.Beyond
+	given             bool // the record is from Share.Beyond
 	again             bool // from a read of fill, not from the watch
 }
 
@@ -368,7 +368,7 @@ func (s *Store[O, R]) Replace(list []any, version string) error {
 // Resync implements cache.ReflectorStore.
 func (s *Store[O, R]) Resync() error { return nil }
 
-// put replaces a record, or removes it if it is nil, and removes others that no longer count. It reports whether the
+// put replaces a record, or removes it if t has none, and removes others that no longer count. It reports whether the
 // object is at least as new as the last one seen.
 func (s *Store[O, R]) put(t *trimmed[R]) bool {
 	s.writing.Lock()

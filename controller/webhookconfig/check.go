@@ -22,11 +22,11 @@ type Check struct {
 	// Bundles returns the CA bundle of each webhook in the API server. It is nil if another program manages them.
 	Bundles func(context.Context) ([][]byte, error)
 	Now     func() time.Time
-	// Signing returns the control plane's CA that signed the certificate, which may be in use before it is valid by this
-	// clock; the check clock reports that. It is nil if another program signs.
+	// Signing returns the control plane's CA that signed the certificate, nil if another program signs. The CA may be
+	// in use before it is valid by this clock; the check clock reports that.
 	Signing func() *x509.Certificate
 
-	known [][]byte // the last bundles from the API server
+	known [][]byte // the last bundles that the API server returned
 }
 
 // Run returns why the certificate is invalid for API servers, nil if it is valid.
@@ -45,7 +45,8 @@ func (w *Check) Run(ctx context.Context) error {
 	if w.Bundles == nil {
 		return nil
 	}
-	// A disconnected API server does not call the webhook, and its bundles do not change.
+	// While the API server is disconnected, use its last bundles: it does not call the webhook, and the bundles do not
+	// change.
 	if bundles, err := w.Bundles(ctx); err == nil {
 		w.known = bundles
 	}

@@ -48,7 +48,7 @@ func TestWebhookCertificate(t *testing.T) {
 		certificate *tls.Certificate
 		ca          []byte
 		bundles     func(context.Context) ([][]byte, error)
-		known       [][]byte // known before
+		known       [][]byte // bundles known before
 		later       time.Duration
 		signs       bool   // whether the control plane signs
 		want        string // "" for none

@@ -20,8 +20,8 @@ type Trust struct {
 	Now     func() time.Time
 
 	mu    sync.Mutex
-	since time.Time // when the configurations first had the CAs of trusted
-	// trusted is the ID of the CAs in the configurations, "" if they have others.
+	since time.Time // when the configurations first had the CAs with the ID trusted
+	// trusted is the ID of the CAs in the configurations, "" if they have other CAs.
 	trusted string
 }
 

@@ -98,7 +98,7 @@ func Run(ctx context.Context, o Options) error {
 // Bundles returns the CA bundles with which the API server verifies the webhooks of the configurations with that name,
 // one per webhook. It is empty without a configuration.
 func Bundles(ctx context.Context, client kubernetes.Interface, name string) ([][]byte, error) {
-	// List instead of get, since the rights include list for this name anyway.
+	// List instead of get, since the RBAC rules allow list for this name anyway.
 	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 	api := client.AdmissionregistrationV1()
 	mutating, err := api.MutatingWebhookConfigurations().List(ctx, one)
@@ -151,7 +151,7 @@ func (o Options) writeAll(ctx context.Context, client rest.Interface, kinds []*k
 	return nil
 }
 
-// write writes the CA into one configuration, if that has another one.
+// write writes the CA into one configuration, unless it is there already.
 func (o Options) write(ctx context.Context, client rest.Interface, k *kind, keeper *upkeep.Keeper) error {
 	is := k.store.Get(watch.Key{Name: o.Name})
 	if is == nil {
@@ -180,8 +180,8 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// patchOf returns the JSON patch that sets the CA in each webhook with another one, nil if all have it. The patch is
-// valid only for the version that was read, since it refers to webhooks by index.
+// patchOf returns the JSON patch that sets the CA in each webhook that has another one, nil if all have it. The patch
+// is valid only for the version that was read, since it refers to webhooks by index.
 func patchOf(c *configuration, ca []byte) []byte {
 	operations := []operation{{"test", "/metadata/resourceVersion", c.version}}
 	for i, bundle := range c.bundles {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// NotBefore of a certificate is this much earlier than its creation, so that peers with slow clocks accept it, but at
-// most a tenth of the validity earlier: agents renew after two thirds of the time from NotBefore to NotAfter, which
+// NotBefore is earlier than the creation of a certificate by this much, so that peers with slow clocks accept it, but
+// by at most a tenth of the validity: agents renew after two thirds of the time from NotBefore to NotAfter, and that
 // must be in the future.
 const (
 	maxBackdate   = 5 * time.Minute
@@ -22,7 +22,7 @@ const (
 )
 
 // TimeFor returns the time at which to verify certificates signed by the control plane's CAs: now, or the latest
-// NotBefore if that is later. The signature proves that this time has passed, so the local clock is wrong, not the
+// NotBefore if that is later. A valid signature proves that this time has passed, so the local clock is wrong, not the
 // certificate.
 func TimeFor(now time.Time, certs ...*x509.Certificate) time.Time {
 	for _, c := range certs {
@@ -50,7 +50,7 @@ func New(template *x509.Certificate, now time.Time, validity time.Duration) (*CA
 // NewOf is New with an existing key.
 func NewOf(key *ecdsa.PrivateKey, template *x509.Certificate, now time.Time, validity time.Duration) (*CA, error) {
 	template.SerialNumber = newSerial()
-	// The CAs of one mesh have different subjects, to distinguish issuers while both are trusted.
+	// The CAs of one mesh get different subjects, so that verifiers can tell the issuer while two CAs are trusted.
 	template.Subject.SerialNumber = template.SerialNumber.Text(16)
 	template.NotBefore = now.Add(-min(maxBackdateCA, validity/10))
 	template.NotAfter = now.Add(validity)
@@ -110,8 +110,8 @@ func (c *CA) Encode() (certificate, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: c.Cert.Raw}), key
 }
 
-// SignOwn is Sign for a certificate of the control plane itself. It is valid from the start of the CA's validity, so
-// that a clock that was set back, here or at a client, does not make it invalid.
+// SignOwn is Sign for a certificate of the control plane itself. The certificate is valid as soon as the CA is, so that
+// a clock that was set back, here or at a client, does not make it invalid.
 func (c *CA) SignOwn(
 	template *x509.Certificate, public any, now time.Time, validity time.Duration,
 ) (*x509.Certificate, error) {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// New certificates are valid for slow clocks, a CA and the control plane's own certificates for clocks slow by a day.
+// New certificates are also valid on slow clocks; a CA and the control plane's own certificates on clocks that are a
+// day slow.
 func TestNotBefore(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	c, err := New(&x509.Certificate{}, now, 365*24*time.Hour)

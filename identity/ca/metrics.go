@@ -8,8 +8,8 @@ import (
 )
 
 // register registers the metrics of a set: the remaining and the total validity of the signing CA, and the epoch, which
-// is equal in all replicas unless one has missed a change. meshName is empty for the serving CA. It does nothing if the
-// registerer is nil.
+// is equal at all replicas unless one has missed a change. meshName is empty for the serving CA. A nil registerer
+// registers nothing.
 func register(registerer prometheus.Registerer, meshName string, now func() time.Time, current func() *Set) error {
 	if registerer == nil {
 		return nil

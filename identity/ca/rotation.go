@@ -56,7 +56,7 @@ func (s *Shared[S]) Force(ctx context.Context) error {
 	})
 }
 
-// Order stores and uses the state that decide returns during a rotation; nil means no change.
+// Order changes a rotation in progress: it stores and uses the state that decide returns; nil means no change.
 func (s *Shared[S]) Order(ctx context.Context, decide func(now S) S) error {
 	_, err := s.Change(ctx, func(now S) (none S, err error) {
 		if now.kept().Rotation == nil {

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Step of a rotation. It is complete when all verifiers have performed it.
+// Step of a rotation. It ends when all verifiers have completed it.
 type Step string
 
-// The steps, in order. In each step, all clients that have completed the previous step trust each other.
+// The steps, in order. In each step, all clients that have completed the previous one trust each other.
 const (
 	// StepNone means that no rotation is in progress.
 	StepNone Step = ""
@@ -29,7 +29,7 @@ type Rotation struct {
 	Forced bool `json:"forced,omitempty"`
 }
 
-// Set has the trusted CAs, one of which signs, and the rotation that replaces this one. It is immutable.
+// Set has the trusted CAs, one of which signs, and the rotation that replaces the set. It is immutable.
 type Set struct {
 	// CAs are trusted, the oldest first. Only CAs that may still sign have a key.
 	CAs []*CA

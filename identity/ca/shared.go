@@ -51,9 +51,11 @@ type Shared[S State[S]] struct {
 
 	// current is the stored state. Handshakes read it without a lock.
 	current atomic.Pointer[S]
-	// step is locked from the decision about a change until the change is in use, including the write to the storage.
+	// step is locked from the decision about a change until the change is in use. This includes the write to the
+	// storage.
 	step sync.RWMutex
-	// taken means that Open or Change has loaded another process's write since Follow last returned true. step guards it.
+	// taken means that Open or Change has loaded a change by another process since Follow last returned true. It is
+	// guarded by step.
 	taken bool
 }
 
@@ -105,7 +107,7 @@ func (s *Shared[S]) Register(registerer prometheus.Registerer, meshName string) 
 }
 
 // Follow loads a change by another process, and reports whether there was one. It also returns true once after Open or
-// Change has loaded one, since only the caller of Follow notifies others.
+// Change has loaded such a change, since only the caller of Follow notifies others.
 func (s *Shared[S]) Follow(ctx context.Context) (bool, error) {
 	for {
 		before := s.Current()
@@ -119,8 +121,8 @@ func (s *Shared[S]) Follow(ctx context.Context) (bool, error) {
 	}
 }
 
-// replace uses a state that was read without the lock, unless the current state has changed since, perhaps to a newer
-// one.
+// replace uses a state that was read without the lock, unless the current state has changed since then, perhaps to a
+// newer one.
 func (s *Shared[S]) replace(ctx context.Context, before, now S) (followed, done bool) {
 	s.step.Lock()
 	defer s.step.Unlock()
@@ -175,7 +177,7 @@ func (s *Shared[S]) take(ctx context.Context, now S) {
 	}
 }
 
-// put uses a stored state. The caller holds step, except Open, since no one else has s yet.
+// put uses a stored state. The caller holds step; Open need not, since no other goroutine has s yet.
 func (s *Shared[S]) put(ctx context.Context, now S) {
 	k := now.kept()
 	k.Since = s.Now()

@@ -73,7 +73,7 @@ func opened(t *testing.T, storage secret.Shared) *process {
 	return p
 }
 
-// say only changes the word.
+// say changes only the word.
 func (p *process) say(ctx context.Context, word string) (bool, error) {
 	return p.Change(ctx, func(now *plain) (*plain, error) {
 		if now.word == word {
@@ -108,7 +108,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// readOnce cannot be read a second time.
+// readOnce is a storage in which a secret can be read only once.
 type readOnce struct {
 	*secrettest.Memory
 	read bool
@@ -122,7 +122,8 @@ func (r *readOnce) Read(ctx context.Context, name string) ([]byte, string, error
 	return r.Memory.Read(ctx, name)
 }
 
-// TestOpenSaysWhatItHasCreated has a storage that fails after the creation, which a second Open could not detect.
+// TestOpenSaysWhatItHasCreated has a storage that fails after the creation, so that a second Open could not tell
+// whether this process created the state.
 func TestOpenSaysWhatItHasCreated(t *testing.T) {
 	storage := &readOnce{Memory: &secrettest.Memory{}}
 	p := newProcess(storage)
@@ -139,8 +140,8 @@ func TestOpenSaysWhatItHasCreated(t *testing.T) {
 func TestChange(t *testing.T) {
 	tests := map[string]struct {
 		before func(t *testing.T, storage *secrettest.Memory, other *process)
-		// changed is the result of Change, used the number of used states, word the one in use afterwards, wrong part of the
-		// error.
+		// changed is the result of Change, used the number of states passed to Used, word the word in use afterwards,
+		// and wrong a part of the error.
 		changed bool
 		used    int
 		word    string
@@ -215,18 +216,18 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	follow(p, false)
-	follow(other, true) // it has read p's state
+	follow(other, true) // other has read p's state
 	follow(other, false)
 	if _, err := other.say(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
 	follow(p, true)
 	follow(p, false)
-	follow(other, false) // it has written the state
+	follow(other, false) // other has written the state itself
 	if p.used != 1 || p.Current().word != "other" {
 		t.Errorf("%d states were used, and the word is %q, want 1 and other", p.used, p.Current().word)
 	}
-	// After the conflict, p decides again.
+	// After the conflict, p calls decide again.
 	for theirs, mine := range map[string]string{"theirs": "mine", "same": "same"} {
 		if _, err := other.say(t.Context(), theirs); err != nil {
 			t.Fatal(err)

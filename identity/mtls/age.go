@@ -23,7 +23,7 @@ type watchedConn struct {
 
 // Write implements net.Conn.
 func (w *watchedConn) Write(b []byte) (int, error) {
-	if w.frames.aged(b) { // before the client gets it and ends its calls
+	if w.frames.aged(b) { // before the client gets the frame and ends its calls
 		w.aged.Store(true)
 	}
 	return w.Conn.Write(b)

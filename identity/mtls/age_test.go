@@ -37,7 +37,7 @@ func (s *served) aged() float64 {
 	return 0
 }
 
-// TestAgedConnectionsAreCounted shows that connections are counted that end by their age, and no others.
+// TestAgedConnectionsAreCounted shows that only connections that end because of their age are counted.
 func TestAgedConnectionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		aged := make(chan bool, 10) // errors of the ended streams
@@ -60,7 +60,7 @@ func TestAgedConnectionsAreCounted(t *testing.T) {
 	})
 }
 
-// TestOtherConnectionsAreNotCounted closes one connection before its certificate expires, and one with the GOAWAY of a
+// TestOtherConnectionsAreNotCounted ends one connection before its certificate expires, and another by the GOAWAY of a
 // stopping server.
 func TestOtherConnectionsAreNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestOtherConnectionsAreNotCounted(t *testing.T) {
 	})
 }
 
-// wholeFrames returns the complete frames, and the number of GOAWAYs for age among them.
+// wholeFrames returns the complete frames, and how many of them are the GOAWAY of an aged connection.
 func wholeFrames(written []byte) (whole []byte, aged int) {
 	at := 0
 	for len(written)-at >= frameHeader {
@@ -97,7 +97,7 @@ func wholeFrames(written []byte) (whole []byte, aged int) {
 	return written[:at], aged
 }
 
-// FuzzFrames writes HTTP/2 frames in pieces of one size. The result must be the same as for the whole.
+// FuzzFrames writes HTTP/2 frames in pieces of one size. The result must be the same as if they were written at once.
 func FuzzFrames(f *testing.F) {
 	add := func(piece uint8, write func(*http2.Framer) error) {
 		var b bytes.Buffer
@@ -149,8 +149,8 @@ func watchUntilEnd(ctx context.Context, conn *grpc.ClientConn) {
 	_ = conn.Close()
 }
 
-// TestConnectionsSpread begins with all clients on one of two servers, as after a restart of the other. They spread
-// again as their connections age.
+// TestConnectionsSpread begins with all clients on one of two servers, as after a restart of the other server. The
+// clients spread over both as their connections age.
 func TestConnectionsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, otherAddress = 20, "10.1.0.3:5678"
@@ -167,7 +167,7 @@ func TestConnectionsSpread(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer func() { cancel(); other.Stop(); running.Wait() }()
 
-		var moved [2]atomic.Int32 // clients by the server of their second connection
+		var moved [2]atomic.Int32 // number of clients by the server of their second connection
 		pair, _ := s.certificate(time.Hour)
 		for range clients {
 			running.Go(func() {
@@ -183,7 +183,7 @@ func TestConnectionsSpread(t *testing.T) {
 				}
 			})
 		}
-		running.Go(func() { // no other goroutine reads it
+		running.Go(func() { // no other goroutine reads moved meanwhile
 			for {
 				select {
 				case <-s.callers:

@@ -13,8 +13,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// TestServerThatServesNoCalls temporarily rejects calls: the client gets the reason, and then its connection is closed.
-// Open connections are closed at once.
+// TestServerThatServesNoCalls rejects calls for a while: a client gets the reason, and then its connection is closed.
+// CloseAll closes open connections at once.
 func TestServerThatServesNoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, limits{})

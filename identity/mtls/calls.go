@@ -44,8 +44,8 @@ func infoFromContext(ctx context.Context) (authInfo, bool) {
 	return info, ok
 }
 
-// arrive charges each call to its connection, including calls that are reset at once. The reading goroutine calls it,
-// and then waits.
+// arrive charges each call to its connection, also a call that the client resets at once. The goroutine that reads from
+// the connection calls it, and then pauses.
 func arrive(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	if info, ok := infoFromContext(ctx); ok {
 		info.conn.charge(callCost)
@@ -53,8 +53,8 @@ func arrive(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	return ctx, nil
 }
 
-// unary and stream mark the connection of a call as busy, and reject calls that need a certificate. Otherwise a stream
-// without a certificate could keep a place that an agent needs to join.
+// unary and stream mark the connection of a call as busy, and reject calls that need a certificate if the client has
+// none. Otherwise a stream without a certificate could keep a place that an agent needs to join.
 func (c *Credentials) unary(
 	ctx context.Context, request any, call *grpc.UnaryServerInfo, next grpc.UnaryHandler,
 ) (any, error) {

@@ -14,8 +14,8 @@ import (
 )
 
 // connLife returns the lifetime of a connection whose certificate is valid for left: a random 80 to 90 % of left, so
-// that proxies with certificates of the same time do not reconnect at the same time. By then they have a new
-// certificate, since they renew after two thirds of the validity.
+// that proxies that got their certificates at the same time do not all reconnect at the same time. By then they have a
+// new certificate, since they renew it after two thirds of its validity.
 func connLife(left time.Duration) time.Duration {
 	return time.Duration(float64(left) * (0.8 + 0.1*rand.Float64())) //nolint:gosec // jitter, not a secret
 }
@@ -32,8 +32,8 @@ type place interface {
 // it may lose.
 type guardedConn struct {
 	net.Conn
-	hello   []byte        // already read; only for the reading goroutine
-	turn    place         // place in the handshake, idle while a read waits; only for the reading goroutine
+	hello   []byte        // bytes that were already read; only for the reading goroutine
+	turn    place         // place in the handshake, marked idle while a read waits; only for the reading goroutine
 	longest time.Duration // longest read in the handshake; only for the reading goroutine
 	budget  atomic.Int64  // remaining bytes, unused with a pace
 	pace    *rate.Limiter
@@ -112,7 +112,7 @@ func (g *guardedConn) settle(p place, pace *rate.Limiter, cleanup func()) {
 	g.pace, g.place, g.cleanup, g.settled = pace, p, cleanup, time.Now()
 	closed := g.closed
 	g.mu.Unlock()
-	if closed { // it has already lost its place
+	if closed { // during the handshake, when Close had no place to free
 		g.leave()
 	}
 }
@@ -194,7 +194,7 @@ func (p *paces) leave(id mesh.ID) {
 	}
 }
 
-// forgetLater keeps a pace until its burst is full again: a client that reconnects gets the same one.
+// forgetLater keeps a pace until its burst is full again, so that a client that reconnects gets the same pace.
 func (p *paces) forgetLater(id mesh.ID, one *pace) {
 	refill := float64(p.l.identifiedBurst) / float64(p.l.identifiedRate)
 	time.AfterFunc(time.Duration(refill*float64(time.Second)), func() {

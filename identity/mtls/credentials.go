@@ -51,12 +51,13 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Places limits the connections in each room of Credentials; 0 means that only memory limits them.
+// Places limits the connections in each stage of Credentials; 0 means that only memory limits them.
 type Places struct{ Arrivals, Joins, Proxies int }
 
-// Credentials are TLS credentials. A connection goes through up to three rooms, each with its own places, which sources
-// share (package connlimit): arrivals until its ClientHello has arrived and its turn has come, handshakes for the rest
-// of the handshake, and then unauthenticated until it has joined, or identified among the connections of its proxy.
+// Credentials are TLS credentials. A connection goes through up to three stages, each with a limited number of places,
+// which sources share (package connlimit): arrivals, until its ClientHello has arrived and a handshake may start;
+// handshakes, for the rest of the handshake; then identified, among the connections of its proxy, or unauthenticated,
+// until its agent has joined.
 type Credentials struct {
 	credentials.TransportCredentials
 	o       Options
@@ -87,7 +88,7 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 	}
 	o.TLS = o.TLS.Clone()
 	o.TLS.ClientAuth = tls.RequestClientCert
-	// A resumed session would have the certificate of the first handshake, even after a renewal.
+	// A resumed session would have the certificate of the first handshake, even if the client has renewed it since.
 	o.TLS.SessionTicketsDisabled = true
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
@@ -122,7 +123,7 @@ func (c *Credentials) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Close ends all connections without a certificate or still in their handshake: a stopping gRPC server would wait for
+// Close ends all connections without a certificate, or in their handshake, since a stopping gRPC server would wait for
 // them.
 func (c *Credentials) Close() {
 	c.arrivals.Close()
@@ -148,7 +149,7 @@ type entrant struct {
 	c      *Credentials
 	raw    net.Conn
 	source netip.Prefix
-	ctx    context.Context //nolint:containedctx // it ends with the place of the arrival
+	ctx    context.Context //nolint:containedctx // it ends when the arrival loses its place
 	cancel func()
 }
 
@@ -158,7 +159,8 @@ func (e *entrant) drop() {
 	_ = e.raw.Close()
 }
 
-// reason returns why a connection was closed, as a label value. A closed connection has lost its place.
+// reason returns why a connection was closed, as a value of the metric's label. If the connection was closed from this
+// side, it has lost its place.
 func (e *entrant) reason(err error) string {
 	if errors.Is(err, errTooMany) || errors.Is(err, net.ErrClosed) {
 		return closedLimit
@@ -166,7 +168,8 @@ func (e *entrant) reason(err error) string {
 	return closedHandshake
 }
 
-// enter moves a connection through the rooms. While it waits for its turn, it keeps its place among the arrivals.
+// enter moves a connection through the stages. While it waits for a place in the next stage, it keeps its place among
+// the arrivals.
 func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	defer e.cancel()

@@ -103,7 +103,7 @@ func TestUnauthenticatedConnectionsAreShortInBytes(t *testing.T) {
 				pair, _ := s.certificate(time.Hour)
 				config = s.tls(pair)
 			}
-			// The call is Unavailable only if the connection is closed; otherwise the server responds.
+			// The call returns Unavailable only if the connection is closed; otherwise the server responds.
 			err := s.check(config, &healthv1.HealthCheckRequest{Service: strings.Repeat("x", tc.size)})
 			if got := status.Code(err) == codes.Unavailable; got != tc.ends {
 				t.Errorf("a call with %d bytes: %v, want the connection's end: %v", tc.size, err, tc.ends)

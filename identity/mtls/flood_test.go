@@ -35,7 +35,7 @@ func hello(t testing.TB) []byte {
 	return first
 }
 
-// hold opens connections that send this and then nothing, for the duration of the test.
+// hold opens connections that send first and then nothing, until the test ends.
 func (s *served) hold(n int, first []byte) (held []net.Conn) {
 	s.t.Helper()
 	for range n {
@@ -46,7 +46,7 @@ func (s *served) hold(n int, first []byte) (held []net.Conn) {
 	return held
 }
 
-// holdTLS is hold for connections without a certificate that stop after the handshake.
+// holdTLS is like hold, for connections without a certificate that stop after the handshake.
 func (s *served) holdTLS(n int) {
 	s.t.Helper()
 	for range n {
@@ -54,8 +54,8 @@ func (s *served) holdTLS(n int) {
 	}
 }
 
-// TestHeldConnectionsKeepNobodyOut holds more connections of each kind than places, from the same address as legitimate
-// clients.
+// TestHeldConnectionsKeepNobodyOut holds more connections of each kind than there are places, from the address of
+// well-behaved clients: these are still served.
 func TestHeldConnectionsKeepNobodyOut(t *testing.T) {
 	for name, hold := range map[string]func(s *served, started []byte){
 		"silent":                    func(s *served, _ []byte) { s.hold(50, nil) },
@@ -94,7 +94,7 @@ func TestHeldConnectionsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// TestWaitingEnds has other connections that keep the only place of each kind.
+// TestWaitingEnds has other connections that keep the only place of each kind: a wait for a place ends by a timeout.
 func TestWaitingEnds(t *testing.T) {
 	for name, hold := range map[string]func(s *served){
 		"handshakes":      func(s *served) { s.hold(2, hello(s.t)) },
@@ -155,7 +155,8 @@ func TestConnectionsOfOneProxy(t *testing.T) {
 	})
 }
 
-// TestProxiesBeyondTheLimit has a proxy with all places of proxies: it keeps them, and can replace its own.
+// TestProxiesBeyondTheLimit has one proxy with all places of proxies: it keeps them, and may replace its own
+// connections.
 func TestProxiesBeyondTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, limits{identified: 2, proxies: 2, waitTimeout: 10 * time.Second})

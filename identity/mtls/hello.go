@@ -14,8 +14,8 @@ const (
 	maxRecord       = 16 << 10
 )
 
-// readHello reads the first record, the ClientHello. It also returns other protocols and invalid input, since the
-// handshake reports them to the client. It allocates only for received bytes.
+// readHello reads the first record, the ClientHello. Other protocols and invalid input are no error here, since the
+// handshake reports them to the client. It allocates memory only for received bytes.
 func readHello(from io.Reader) ([]byte, error) {
 	var hello bytes.Buffer
 	if _, err := io.CopyN(&hello, from, recordHeader); err != nil {

@@ -9,8 +9,8 @@ import (
 
 // limits are the limits of connections. The zero value has the defaults.
 type limits struct {
-	// arrivals limits the connections between acceptance and the end of their handshake, waiting ones included: all
-	// clients reconnect at once after a restart. Default 8192.
+	// arrivals limits the connections from their acceptance to the end of their handshake, including those that wait
+	// for it: all clients reconnect at once after a restart. Default 8192.
 	arrivals int
 	// helloTimeout bounds the wait for a connection's first record while no other connection needs its place. Default
 	// 20s.
@@ -23,8 +23,9 @@ type limits struct {
 	handshakeTimeout time.Duration
 	// handshakeBytes limits the bytes read in a handshake. A client sends 2 to 4 KiB. Default 32 KiB.
 	handshakeBytes int64
-	// patience is the minimum time that a client in its handshake, or without a certificate and a call, may be idle while
-	// others wait for its place. It grows up to maxPatience if well-behaved clients are also slow. Defaults 500ms and 10s.
+	// patience is the minimum time that a client in its handshake, or without both a certificate and a call, may be
+	// idle while others wait for its place. It grows up to maxPatience while well-behaved clients are also slow.
+	// Defaults 500ms and 10s.
 	patience, maxPatience time.Duration
 	// waitTimeout bounds a connection's wait for a place. Default 20s.
 	waitTimeout time.Duration
@@ -41,8 +42,8 @@ type limits struct {
 	identified int
 	// proxies limits the connections of all proxies together: a new connection beyond the limit waits. Default: no limit.
 	proxies int
-	// identifiedRate and identifiedBurst limit reading from all connections of a proxy, in bytes per second and bytes.
-	// Defaults 1 and 8 MiB.
+	// identifiedRate and identifiedBurst limit the bytes read from all connections of a proxy together: the rate in
+	// bytes per second, and the burst in bytes. Defaults 1 and 8 MiB.
 	identifiedRate  rate.Limit
 	identifiedBurst int
 }
@@ -50,11 +51,12 @@ type limits struct {
 const (
 	// defaultMemory is the chart's memory limit of the control plane.
 	defaultMemory = 512 << 20
-	// Memory of a handshake, and of a connection without a certificate including the messages of a join, in bytes
+	// Memory in bytes of a handshake, and of a connection without a certificate, including the messages of a join
 	// (BenchmarkHeld of test/bench/handshakes).
 	handshakeMemory       = 40 << 10
 	unauthenticatedMemory = 64 << 10
-	// leastPlaces and mostPlaces bound both limits for any memory.
+	// leastPlaces and mostPlaces bound the limits of handshakes and of unauthenticated connections, whatever the
+	// memory.
 	leastPlaces, mostPlaces = 256, 8192
 )
 
@@ -100,7 +102,7 @@ func (l limits) withDefaults(memory uint64, p Places) limits {
 	return l
 }
 
-// total is the longest time a connection may take until its first bytes of HTTP/2.
+// total is the longest time that a connection may take from its acceptance to its first bytes of HTTP/2.
 func (l limits) total() time.Duration {
 	return l.helloTimeout + 2*l.waitTimeout + 2*l.handshakeTimeout
 }

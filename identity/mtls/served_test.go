@@ -262,8 +262,8 @@ func issue(t *testing.T, a *identity.Authority, meshName string, validity time.D
 	return tls.Certificate{Certificate: c.Chain, PrivateKey: key}, c
 }
 
-// pipe connects a client with this certificate, and returns the server's peer, and the time and reason of the
-// connection's end.
+// pipe connects a client with this certificate. It returns the peer that the server sees, and the time and reason of
+// the connection's end.
 func (s *served) pipe(pair tls.Certificate) (identity.Peer, <-chan ended) {
 	s.t.Helper()
 	raw, server := net.Pipe()

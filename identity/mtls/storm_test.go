@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestStorm connects many more slow clients at once from one address than places, with and without a certificate: all
-// are served in turn, and none is rejected.
+// TestStorm connects many more slow clients at once than there are places, from one address, with and without a
+// certificate: all are served in turn, and none is rejected.
 func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, handshakes, takes = 150, 10, 400 * time.Millisecond

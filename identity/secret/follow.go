@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// retryEvery is the interval of retries for an unusable secret. An unreachable API server reports no further change.
+// retryEvery is the interval of retries for a secret that cannot be used: an unreachable API server reports no further
+// change.
 const retryEvery = 10 * time.Second
 
 // Follow calls take for each secret that another process may have changed, one at a time, and retries while take fails.
@@ -31,7 +32,7 @@ type follower struct {
 	errors map[string]string
 }
 
-// try calls take for a secret. It does not report an error equal to known.
+// try calls take for a secret. It does not report an error that equals known.
 func (f *follower) try(ctx context.Context, name, known string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// A secret that is unreadable when it changes is loaded later without another change, and the same error is reported
-// once.
+// A secret that cannot be read when it changes is loaded later without another change. The same error is reported once.
 func TestFollowTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

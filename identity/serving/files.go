@@ -64,8 +64,8 @@ type content struct {
 	texts [3][]byte
 }
 
-// OpenFiles reads the files. It uses an expired certificate and logs an error, since the rest of the process must work
-// without its renewal. The error names the file.
+// OpenFiles reads the files. It uses even an expired certificate, and logs an error, since the rest of the process must
+// work although the certificate was not renewed. An error names the file.
 func OpenFiles(o FilesOptions) (*Files, error) {
 	f := &Files{o: o, changed: run.NewSignal()}
 	c, err := f.read()
@@ -135,8 +135,8 @@ func equal(a, b [3][]byte) bool {
 	return bytes.Equal(a[0], b[0]) && bytes.Equal(a[1], b[1]) && bytes.Equal(a[2], b[2])
 }
 
-// read returns the files' content, if valid. Kubelets replace all files of a Secret at once, possibly between two
-// reads. Mixed files do not match, and the next read corrects this.
+// read returns the files' content, if it is valid. Kubelets replace all files of a Secret at once, perhaps between two
+// reads here. Then certificate and key do not match, and the next read corrects this.
 func (f *Files) read() (*content, error) {
 	c := &content{}
 	for i, name := range []string{fileCertificate, fileKey, fileCA} {
@@ -157,19 +157,19 @@ func (f *Files) read() (*content, error) {
 	return c, nil
 }
 
-// verify checks the certificate like an API server with the CA.
+// verify checks the certificate as an API server with the CA does.
 func (c *content) verify(name string) error {
 	return Verify(c.certificate, Bundle{Name: fileCA, PEM: c.ca}, name, time.Now())
 }
 
-// Bundle has the CAs with which a client verifies. Name is for errors.
+// Bundle has the CAs with which a client verifies a certificate. Name is for errors.
 type Bundle struct {
 	Name string
 	PEM  []byte
 }
 
-// Verify checks a certificate, with its Leaf, like a client that has these CAs and connects to this name. A nil bundle
-// means that another program has the CA, so Verify checks only the certificate itself.
+// Verify checks a certificate, with its Leaf, as a client does that has these CAs and connects to this name. A nil
+// bundle means that another program has the CA: then Verify checks only the certificate itself.
 func Verify(certificate *tls.Certificate, cas Bundle, name string, now time.Time) error {
 	leaf := certificate.Leaf
 	if err := leaf.VerifyHostname(name); err != nil {
@@ -194,7 +194,7 @@ func Verify(certificate *tls.Certificate, cas Bundle, name string, now time.Time
 	}
 	_, err := leaf.Verify(o)
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
-		err = expired(invalid.Cert) // omits the current time, with which each error would differ
+		err = expired(invalid.Cert) // without the current time, which would make each error differ
 	}
 	if err != nil {
 		return fmt.Errorf("%s does not verify it: %w", cas.Name, err)

@@ -41,7 +41,7 @@ func pair(t *testing.T, name string, from time.Time) [3][]byte {
 // swap writes files into a directory like a kubelet: it replaces the link to the version's files.
 func swap(t *testing.T, directory string, files [3][]byte) {
 	t.Helper()
-	version, err := os.MkdirTemp(directory, "..version") //nolint:usetesting // it has to be there
+	version, err := os.MkdirTemp(directory, "..version") //nolint:usetesting // kubelets create it in this directory
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx) }()
-		// after waits, and checks the CA and the logged errors.
+		// after waits for pause, and then checks the CA and the logged errors.
 		after := func(pause time.Duration, want [3][]byte, problems ...string) {
 			t.Helper()
 			<-time.After(pause)

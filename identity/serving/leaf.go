@@ -23,8 +23,8 @@ type ownLeaf struct {
 	renew  renewal
 }
 
-// get returns the certificate. It creates a new one after two thirds of the old one's validity, or when another CA
-// signs.
+// get returns the certificate. It creates a new one when two thirds of the old one's validity have passed, or when
+// another CA signs.
 func (l *ownLeaf) get() (*tls.Certificate, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,8 +42,8 @@ func (l *ownLeaf) get() (*tls.Certificate, error) {
 	return l.leaf, nil
 }
 
-// renewal is the time after two thirds of a certificate's validity: on the wall clock, since the monotonic clock stops
-// while a machine sleeps, and on the monotonic clock, since the wall clock may be set back.
+// renewal is when two thirds of a certificate's validity have passed: on the wall clock, since the monotonic clock
+// stops while a machine sleeps, and on the monotonic clock, since the wall clock may be set back.
 type renewal struct{ wall, monotonic time.Time }
 
 func renewalOf(leaf *x509.Certificate, now time.Time) renewal {

@@ -40,8 +40,8 @@ func (p Port) Check(ctx context.Context) error {
 	return nil
 }
 
-// reachedAt returns addresses for connections to the listener: one for each address family in which other hosts can
-// reach this host, or the listener's own address.
+// reachedAt returns the addresses for connections to the listener: one for each address family over which other hosts
+// can reach this host, or the listener's own address.
 func (p Port) reachedAt() ([]string, error) {
 	at, ok := p.Address.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() || at.IP.To4() != nil {
@@ -71,7 +71,7 @@ func (p Port) reachedAt() ([]string, error) {
 	return all, nil
 }
 
-// connect opens a connection like an agent without a certificate, and waits for the first frame of the server.
+// connect opens a connection as an agent without a certificate does, and waits for the first frame of the server.
 func (p Port) connect(ctx context.Context, address string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(p.Certificate.CA())

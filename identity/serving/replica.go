@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// replicaPath is the prefix of a replica's SPIFFE path, before the replica's name. Proxies cannot get such a
-// certificate: the serving CA signs it, not a mesh's CA.
+// replicaPath precedes the name of a replica in its SPIFFE path. Proxies cannot get such a certificate, since the
+// serving CA signs it, not the CA of a mesh.
 const replicaPath = "/control-plane/replica/"
 
 // Replica holds the certificate with which a replica of the control plane serves and calls other replicas. Its key is

@@ -41,7 +41,7 @@ func (c *Certificate) ForceRotation(ctx context.Context) error {
 	return c.after(ctx, c.shared.Force(ctx))
 }
 
-// ProceedRotation lets the current rotation continue when all proxies trust both CAs.
+// ProceedRotation lets the current rotation continue once all proxies trust both CAs.
 func (c *Certificate) ProceedRotation(ctx context.Context) error {
 	return c.after(ctx, c.shared.Order(ctx, func(s *state) *state {
 		if s.Proceed {
@@ -53,8 +53,8 @@ func (c *Certificate) ProceedRotation(ctx context.Context) error {
 	}))
 }
 
-// AdvanceRotation begins the step after r's, which all proxies except these have completed, and reports whether it did.
-// It does nothing if r is no longer the current rotation, or if the copies are not written.
+// AdvanceRotation begins the step after the step of r, which all proxies except missed have completed, and reports
+// whether it did. It does nothing if r is no longer the current rotation, or if the copies are not written.
 func (c *Certificate) AdvanceRotation(ctx context.Context, r Rotation, missed []string) (bool, error) {
 	advanced, err := c.shared.Advance(ctx, r.Progress, func(s *state) bool { return c.copied.Load() == s },
 		func(next *state) {

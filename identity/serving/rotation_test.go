@@ -62,13 +62,13 @@ func count(data []byte) (certificates, keys int) {
 	return bytes.Count(data, []byte("BEGIN CERTIFICATE")), bytes.Count(data, []byte("BEGIN PRIVATE KEY"))
 }
 
-// watched is a certificate with clients of all phases of its rotation.
+// watched is a certificate, with the CAs of clients from before, during and after its rotation.
 type watched struct {
 	*testing.T
 	*Certificate
 	storage *secrettest.Memory
 	changed <-chan struct{}
-	// CAs of clients before, during and after the rotation, as far as known.
+	// CAs of clients before, during and after the rotation, as far as they exist yet.
 	old, both, alone []byte
 }
 
@@ -87,7 +87,7 @@ func (w *watched) told(want bool) {
 	}
 }
 
-// is checks a step: the clients that can connect, and the number of stored certificates and keys.
+// is checks the current step, which clients can connect, and the number of stored certificates and keys.
 func (w *watched) is(step ca.Step, trustsOld, trustsNew bool, certificates, keys int) {
 	w.Helper()
 	if got := w.Rotation(); got.Step != step || got.CopiesErr != nil {
@@ -170,7 +170,7 @@ func TestMissedProxiesAreKept(t *testing.T) {
 	}
 }
 
-// TestConnectionsOutliveTheRotation sends over a connection that was made before the new CA signs.
+// TestConnectionsOutliveTheRotation sends over a connection that was opened before the new CA signs.
 func TestConnectionsOutliveTheRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const address = "10.1.0.1:5678"
@@ -240,7 +240,7 @@ func TestProcessesFollowEachOther(t *testing.T) {
 		synctest.Wait()
 		start(t, a)
 		synctest.Wait()
-		start(t, b) // the operator's confirmation is stored, so the rotation continues
+		start(t, b) // the operator's --continue is stored, so the rotation continues
 		for range 3 {
 			from := b.Rotation()
 			if advanced, err := b.AdvanceRotation(t.Context(), from, nil); err != nil || !advanced {
@@ -311,7 +311,7 @@ func TestProceedIsOfOneRotation(t *testing.T) {
 	}
 }
 
-// TestCopiesAreWrittenLater has a full disk at the begin of a step.
+// TestCopiesAreWrittenLater has a full disk when a step begins.
 func TestCopiesAreWrittenLater(t *testing.T) {
 	storage := &secrettest.Memory{}
 	c := open(t, Options{Storage: storage})
@@ -339,7 +339,7 @@ func TestCopiesAreWrittenLater(t *testing.T) {
 	full := storage.Fail
 	storage.Fail = nil
 	caughtUp()
-	// Another program has changed a copy of the same state.
+	// Another program has changed a copy, although the state is the same.
 	storage.Put(caName, []byte("x"))
 	storage.Fail = full
 	if err := c.follow(t.Context()); err == nil || c.Rotation().CopiesErr == nil {
@@ -353,7 +353,7 @@ func TestCopiesAreWrittenLater(t *testing.T) {
 	}
 }
 
-// TestErrorWaitsForNoCopies reads the error during a write of the copies: waiting would be a deadlock.
+// TestErrorWaitsForNoCopies reads CopiesErr while the copies are written: waiting for that would be a deadlock.
 func TestErrorWaitsForNoCopies(t *testing.T) {
 	c := open(t, Options{Storage: &secrettest.Memory{}})
 	c.copying.Lock()

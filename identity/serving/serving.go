@@ -45,8 +45,8 @@ type Options struct {
 type Certificate struct {
 	o      Options
 	shared *ca.Shared[*state]
-	// copied is the state whose copies were last written, nil if the write failed with copiesErr. copying is held during
-	// writes.
+	// copied is the state whose copies were last written; nil if the write failed, with copiesErr. copying is held
+	// during writes.
 	copying   sync.Mutex
 	copied    atomic.Pointer[state]
 	copiesErr atomic.Pointer[error]
@@ -84,7 +84,7 @@ func Open(ctx context.Context, o Options) (*Certificate, error) {
 	return c, c.shared.Register(o.Registerer, "")
 }
 
-// Signing returns the CA that signs. The certificate is valid from the start of its validity.
+// Signing returns the CA that signs. The certificate is valid as soon as this CA is.
 func (c *Certificate) Signing() *x509.Certificate { return c.shared.Current().Signing.Cert }
 
 // CA returns the PEM certificates of all CAs with which clients verify the control plane, two during a rotation.
@@ -93,7 +93,8 @@ func (c *Certificate) CA() []byte { return c.shared.Current().pem() }
 // Trusted returns the same CAs as a bundle for agents.
 func (c *Certificate) Trusted() identity.Bundle { return identity.BundleOf(c.shared.Current().Set) }
 
-// Changed returns a channel that receives after a change of CA, of the signing CA, or of the step of a rotation.
+// Changed returns a channel that receives after a change of the CAs, of the CA that signs, or of the step of a
+// rotation.
 func (c *Certificate) Changed() <-chan struct{} {
 	changed := run.NewSignal()
 	c.mu.Lock()

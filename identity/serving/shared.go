@@ -63,8 +63,8 @@ func (c *Certificate) after(ctx context.Context, err error) error {
 	return c.writeCopies(ctx)
 }
 
-// writeCopies writes the copies that differ from the current state. A process with an old state rewrites them after it
-// has loaded the new state. The caller holds copying.
+// writeCopies writes the copies that differ from the current state. A process with an old state may write old copies,
+// and rewrites them once it has loaded the new state. The caller holds copying.
 func (c *Certificate) writeCopies(ctx context.Context) error {
 	s := c.shared.Current()
 	_, key := s.Signing.Encode()

@@ -14,9 +14,9 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// Names in the storage: the CAs with their keys, and copies of the certificates that clients trust (the signing CA
-// first) and of the signing key. Operators give the certificates to agents and sondectl by --ca-cert-file. The first
-// releases stored only the copies, and still work with them.
+// Names in the storage: the CAs with their keys; a copy of the certificates that clients must trust, with the signing
+// CA first; and a copy of the signing key. Operators give the certificates to agents and sondectl by --ca-cert-file.
+// The first releases stored only the copies, and still work with them.
 const (
 	stateName = "serving-ca.json"
 	caName    = "serving-ca.crt"
@@ -43,8 +43,8 @@ func (s *state) With(set *ca.Set) *state {
 
 // rest is stored with the CAs.
 type rest struct {
-	// Proceed means that the rotation continues when all proxies trust both CAs: the operator has replaced files with only
-	// the old CA.
+	// Proceed means that the rotation continues once all proxies trust both CAs: the operator has replaced the files
+	// that had only the old CA.
 	Proceed bool `json:"proceed,omitempty"`
 	// Missed are the sorted IDs of proxies that the rotation did not wait for when the new CA began to sign: they may
 	// not trust it.
@@ -138,7 +138,7 @@ func (c *Certificate) newCA() (*ca.CA, error) {
 	return ca.New(&x509.Certificate{Subject: ca.Subject("Sonde control plane CA")}, c.o.Now(), caValidity)
 }
 
-// signingFirst returns the CAs in the order that the first releases need: they read only the first.
+// signingFirst returns all CAs, starting with the signing CA: the first releases read only the first one.
 func (s *state) signingFirst() []*ca.CA {
 	others := slices.DeleteFunc(slices.Clone(s.CAs), func(c *ca.CA) bool { return c == s.Signing })
 	return append([]*ca.CA{s.Signing}, others...)

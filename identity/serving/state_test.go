@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// bent returns a changed state.
+// bent returns the JSON in data after bend has changed it.
 func bent(t *testing.T, data []byte, bend func(map[string]any)) []byte {
 	t.Helper()
 	var f map[string]any

@@ -190,7 +190,7 @@ func (i *Issuer) checkClaims(c jwt.Claims) error {
 	case c.Issuer != issuer:
 		return fmt.Errorf("iss: %q, must be %q", c.Issuer, issuer)
 	case !slices.Contains(c.Audience, mesh.TokenAudience):
-		return fmt.Errorf("aud: must hold %q", mesh.TokenAudience)
+		return fmt.Errorf("aud: must contain %q", mesh.TokenAudience)
 	case c.Expiry == nil:
 		return errors.New("exp: missing")
 	case !now.Before(c.Expiry.Time()):

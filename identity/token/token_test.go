@@ -146,7 +146,7 @@ func TestTokenIsRefused(t *testing.T) {
 	}
 }
 
-// The claims are from earlier releases. The path is always below /workload, for any workload.
+// The claims are from earlier releases. The path is always below /workload, whatever the name of the workload.
 func TestClaimsNameAWorkload(t *testing.T) {
 	a := open(t, &secrettest.Memory{})
 	for workload, path := range map[string]string{"web": "/workload/web", "/ns/shop/sa/web": "/workload//ns/shop/sa/web", "../ns/x": "/workload/../ns/x"} {
@@ -274,7 +274,7 @@ func FuzzAuthenticate(f *testing.F) {
 			}
 			return
 		}
-		// The encoding of the signature is not unique, but the encoding of the signed part is.
+		// A signature has several encodings, but the signed part has only one.
 		if !strings.HasPrefix(token, parts[0]+"."+parts[1]+".") {
 			t.Errorf("a token that was not issued is taken: %q as %+v", token, got)
 		}

@@ -1,4 +1,4 @@
-// Package since tracks how long inbounds, outbounds and services have been in their current state.
+// Package since tracks since when inbounds, outbounds and services have been in their current state.
 package since
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// Times has how long inbounds, outbounds and services have been in their current state, as seen by this replica. What
-// was already so in its first view is unknown.
+// Times has since when inbounds, outbounds and services have been in their current state, as far as this replica knows.
+// For states in its first view, this is unknown.
 type Times struct {
 	mu        sync.Mutex
 	inbounds  map[portOf]time.Time
@@ -37,14 +37,14 @@ func (s *Times) Inbound(proxy mesh.ID, at netip.AddrPort) time.Time {
 	return s.inbounds[portOf{proxy, at}]
 }
 
-// Outbound returns since when Envoy has accepted the listener of an outbound, or not, like Inbound.
+// Outbound returns since when Envoy has accepted the listener of an outbound, or has not; a zero time if unknown.
 func (s *Times) Outbound(proxy mesh.ID, at netip.AddrPort) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.outbounds[portOf{proxy, at}]
 }
 
-// Without returns since when no endpoint of a service has got traffic, like Inbound.
+// Without returns since when no endpoint of a service has got traffic; a zero time if unknown.
 func (s *Times) Without(service mesh.ID) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *Times) Follow(c meshview.Change, now time.Time) {
 	}
 }
 
-// note records the changes of a proxy.
+// note records when values of a proxy changed.
 func note[T comparable](since map[portOf]time.Time, proxy mesh.ID, before, after map[netip.AddrPort]T, now time.Time) {
 	for at := range before {
 		if _, ok := after[at]; !ok {

@@ -12,7 +12,7 @@ import (
 
 // Catalog is shared by many clients. It stores names and versions as numbers, and knows which endpoints a cluster
 // refers to and which routes a listener refers to. So each version of a resource is decoded only once, for any number
-// of clients. It only grows. It is safe for concurrent use.
+// of clients. Its entries are never removed. It is safe for concurrent use.
 type Catalog struct {
 	mu       sync.RWMutex
 	names    numbers
@@ -31,7 +31,7 @@ type refKey struct {
 	name, version uint32
 }
 
-// Numbers that are not versions: requested and not answered yet, and known not to exist.
+// Numbers that are not versions: the name was requested but not answered yet, and the resource does not exist.
 const (
 	unanswered uint32 = iota
 	absent

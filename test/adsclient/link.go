@@ -38,7 +38,7 @@ type link struct {
 	partial []byte // a message whose end is missing
 	window  int64  // size of each receive window
 
-	// How much may be sent, and how much was received since the last window update.
+	// How many bytes may be sent, and how many were received since the last window update.
 	sendConn, sendStream, streamInitial int64
 	receivedConn, receivedStream        int64
 }

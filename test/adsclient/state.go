@@ -92,7 +92,7 @@ func (s *State) Count() map[resource.Type]int {
 	return counts
 }
 
-// versions needs mu to be held.
+// versions returns the versions of a kind, as in Contents. The caller holds mu.
 func (s *State) versions(kind int) map[string]string {
 	s.catalog.mu.RLock()
 	defer s.catalog.mu.RUnlock()
@@ -105,7 +105,7 @@ func (s *State) versions(kind int) map[string]string {
 	return versions
 }
 
-// asked returns the names that the proxy subscribes to by name. It needs mu to be held.
+// asked returns the names of a kind to which the proxy subscribes by name. The caller holds mu.
 func (s *State) asked(kind int) []string {
 	var list []uint32
 	for name := range s.kinds[kind].has {
@@ -118,7 +118,7 @@ func (s *State) asked(kind int) []string {
 // difference is how a response changes the names that the proxy subscribes to, for the dependent kind.
 type difference struct{ add, remove []uint32 }
 
-// put applies a resource. It needs mu to be held.
+// put applies a resource. The caller holds mu.
 func (s *State) put(kind int, name, version uint32, body []byte, d *difference) error {
 	k := &s.kinds[kind]
 	old, had := k.has[name]
@@ -145,7 +145,7 @@ func (s *State) put(kind int, name, version uint32, body []byte, d *difference) 
 	return nil
 }
 
-// drop records that the resource does not exist. It needs mu to be held.
+// drop records that the resource does not exist. The caller holds mu.
 func (s *State) drop(kind int, name uint32, d *difference) {
 	k := &s.kinds[kind]
 	old, had := k.has[name]

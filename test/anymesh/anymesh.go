@@ -15,7 +15,7 @@ import (
 // Pick draws one of the values.
 func Pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// Weighted draws an index below n. Each has a weight.
+// Weighted draws an index below n, with the weights that weight returns.
 func Weighted(r *rand.Rand, n int, weight func(i int) int) int {
 	sum := 0
 	for i := range n {

@@ -19,7 +19,7 @@ import (
 // build tag kubelet.
 const probed = "probes of b-1, made as the kubelet makes them"
 
-// verdicts in the kubelet's words.
+// verdicts are the verdicts in the kubelet's words.
 var verdicts = map[string]verdict{"success": success, "warning": "Warning", "failure": failure, "errored": "Errored"}
 
 // ask makes one probe of a container.

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 )
 
-// probed is who probes.
+// probed says who probes.
 const probed = "probes of b-1, made by the code of the kubelet " + cases.KubeletVersion
 
 // ask makes one probe of a container.

@@ -89,12 +89,12 @@ func (s *scene) withoutCertificate(ctx context.Context) ([]string, error) {
 	return append(seen, "TLS without a certificate is refused: "+why), nil
 }
 
-// handshake opens a TLS connection without a certificate and waits for a byte: with TLS 1.3, a client sees only then
-// that it was refused.
+// handshake opens a TLS connection without a certificate and waits for a byte: with TLS 1.3, a client learns only then
+// that it was rejected.
 func handshake(ctx context.Context, at string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	// the server's identity does not matter: it must refuse
+	// the identity of the server does not matter, since it must reject the connection
 	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"sonde", "http/1.1"}}}
 	conn, err := dialer.DialContext(ctx, "tcp", at)
 	if err != nil {
@@ -109,7 +109,7 @@ func handshake(ctx context.Context, at string) error {
 	return err
 }
 
-// refusal returns how a connection was refused. Any other end, or none, is an error.
+// refusal returns how a connection was rejected. If it was not, it returns an error.
 func refusal(err error) (string, error) {
 	remote, isRemote := errors.AsType[*net.OpError](err)
 	_, isAnswer := errors.AsType[*harness.StatusError](err)

@@ -15,7 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// mostRounds is how many rounds without a quiet one mean that the server never stops sending.
+// mostRounds is the number of rounds, each with messages, after which a test assumes that the server never stops
+// sending.
 const mostRounds = 500
 
 // Sync returns when everything that the server has to send has arrived.

@@ -22,7 +22,7 @@ import (
 const (
 	// laterDirectory of a case has the files that a test puts into the store later.
 	laterDirectory = "later"
-	// gatherTime is longer than the server waits to send changes together.
+	// gatherTime is longer than the server waits for further changes, to send them together.
 	gatherTime = 150 * time.Millisecond
 )
 

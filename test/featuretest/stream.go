@@ -16,11 +16,11 @@ import (
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
-// window is the size of the windows of a stream and of a connection. It is fixed, so that the server notices a client
-// that does not read.
+// window is the size of the flow-control windows of a stream and of a connection. It is fixed, so that the server
+// notices a client that does not read.
 const window = 64 << 10
 
-// limit of a stream that a test opens itself: the test waits only for what arrives at once.
+// limit bounds a stream that a test opens itself: the test waits only for messages that arrive at once.
 const limit = time.Minute
 
 // Dial connects to ADS, whatever the address.
@@ -28,7 +28,8 @@ func (f *Feature) Dial(ctx context.Context, _ string) (net.Conn, error) {
 	return f.network.DialFrom(client)(ctx, "tcp", address)
 }
 
-// TLS returns the client configuration of a proxy: with the certificate of owner, or with none if owner is "".
+// TLS returns the client configuration of a proxy: with the certificate of owner, or without a certificate if owner is
+// "".
 func (f *Feature) TLS(owner mesh.ID) (*tls.Config, error) {
 	config, err := sondecp.TrustOnly(f.plane.serving)
 	if err != nil {
@@ -82,7 +83,8 @@ func (f *Feature) Open(owner mesh.ID, p envoysim.Protocol) envoysim.Wire {
 	return w
 }
 
-// OpenAs is Open with another TLS configuration. The error says that the connection is refused or has no stream.
+// OpenAs is like Open with another TLS configuration. It returns an error if the connection is rejected or has no
+// stream.
 func (f *Feature) OpenAs(config *tls.Config, p envoysim.Protocol) (envoysim.Wire, error) {
 	f.t.Helper()
 	conn, err := f.dialAs(config)

@@ -2,5 +2,5 @@
 
 package harness
 
-// Race tells whether the tests run with the race detector; the programs are built the same way.
+// Race says whether the tests run with the race detector; the programs are built the same way.
 const Race = true

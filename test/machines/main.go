@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string) error {
 	defer ticker.Stop()
 	for {
 		if err := replace(ctx, client, *after, log); err != nil && ctx.Err() == nil {
-			log.WarnContext(ctx, "nodes not looked at, trying again", "err", err)
+			log.WarnContext(ctx, "failed to list nodes, retrying", "err", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -14,7 +14,7 @@ import (
 // DashboardsDirectory has the dashboards for Grafana.
 const DashboardsDirectory = "deploy/chart/files/dashboards"
 
-// Dashboard has the fields of a Grafana dashboard that these use.
+// Dashboard has the fields of a Grafana dashboard that these dashboards use.
 type Dashboard struct {
 	UID           string   `json:"uid"`
 	Title         string   `json:"title"`
@@ -61,7 +61,7 @@ type Panel struct {
 	Targets         []Target    `json:"targets"`
 }
 
-// Place is where a panel is. A dashboard is 24 wide.
+// Place is the position of a panel. A dashboard has 24 columns.
 type Place struct {
 	X int `json:"x"`
 	Y int `json:"y"`
@@ -69,14 +69,14 @@ type Place struct {
 	H int `json:"h"`
 }
 
-// Link of a panel is named by the alert whose runbook it shows.
+// Link of a panel has the name of the alert whose runbook it shows.
 type Link struct {
 	Title       string `json:"title"`
 	URL         string `json:"url"`
 	TargetBlank bool   `json:"targetBlank"`
 }
 
-// Datasource of a panel is the one that the user chooses.
+// Datasource of a panel is the data source that the user selects.
 type Datasource struct {
 	Type string `json:"type"`
 	UID  string `json:"uid"`

@@ -303,7 +303,7 @@ func (a *agent) tell(ca string) {
 	a.told, a.toldAt = ca, time.Now()
 }
 
-// crossing is how long a message may take that was sent before its sender knew that it is unneeded.
+// crossing is the maximum delay of a message that was sent before its sender knew that it was no longer needed.
 const crossing = 2 * time.Second
 
 // Recv implements agentv1.AgentService_SessionClient.

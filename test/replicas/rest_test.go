@@ -61,7 +61,7 @@ func (s *simulation) rest(ctx context.Context) {
 	}
 	time.Sleep(quiet)
 	s.connectEnvoys()
-	s.put(s.dataplane(s.anyAgent())) // no later change could replace it if it gets stuck
+	s.put(s.dataplane(s.anyAgent())) // the last change: no later one replaces it if it gets stuck
 	time.Sleep(quiet)
 	synctest.Wait()
 	s.Note("at rest")

@@ -135,7 +135,7 @@ func (s *simulation) fleet(ctx context.Context) (resign func()) {
 	}
 }
 
-// holds checks that all endpoints are ready at both replicas, and the reason that both hold.
+// holds checks that all endpoints are ready at both replicas, and why both hold them ("" if they do not).
 func (s *simulation) holds(when, held string) {
 	for name, r := range s.replicas {
 		_, service := r.Pipeline.Builder.View().Service(mesh.MakeID(mesh.DefaultMesh, workload))

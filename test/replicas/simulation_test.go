@@ -356,7 +356,7 @@ var operations = []operation{
 		}
 	}},
 	{5, func(s *simulation, _ context.Context) {
-		if r := s.anyReplica(); r != nil && r.api.Reach() == nil { // without the API server, none is elected
+		if r := s.anyReplica(); r != nil && r.api.Reach() == nil { // without the API server, no leader is elected
 			s.elect(r)
 		}
 	}},

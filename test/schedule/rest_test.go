@@ -19,8 +19,8 @@ import (
 const (
 	// longPause is longer than any stall plus the client's time to recover.
 	longPause = longestStall + soon
-	// soon is longer than the next scan of the directory or a cluster that warms in vain, plus the responses of
-	// clients that are not slow.
+	// soon is longer than the next scan of the directory, or than a cluster waits in vain for its endpoints, plus the
+	// responses of clients that are not slow.
 	soon = 30 * time.Second
 )
 
@@ -73,7 +73,7 @@ func (s *simulation) mendFiles() {
 	}
 }
 
-// lastChange makes one more change. No later change could replace it if it gets stuck.
+// lastChange makes one more change: no later change replaces it if it gets stuck.
 func (s *simulation) lastChange() {
 	id := anymesh.Pick(s.random, s.nodes()...)
 	meshName, name := mesh.SplitID(id)

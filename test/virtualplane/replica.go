@@ -28,8 +28,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds"
 )
 
-// Sources of a replica's view, which needs both: Meshes and Dataplanes, and the state of other
-// replicas.
+// Sources of a replica's view, all of which it needs: Meshes and Dataplanes, and the state of other replicas.
 const (
 	SourceObjects = "objects"
 	sourcePeers   = "peers"

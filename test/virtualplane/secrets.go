@@ -9,8 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
-// Secrets has the Secrets that all replicas share. Its responses take no time, because replicas hold locks meanwhile,
-// which would stop the virtual time; its events of changes are delayed.
+// Secrets has the Secrets that all replicas share. It answers without a delay, because replicas hold locks meanwhile,
+// which would stop the virtual time. Events of changes are delayed.
 type Secrets struct{ secrettest.Memory }
 
 // NewSecrets returns a storage without secrets. wrote is called with each version of a secret, in order.

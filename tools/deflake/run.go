@@ -58,7 +58,7 @@ type outcome struct {
 	output         string // output of a copy that failed
 }
 
-// runCopies runs a test program a number of times, with parallel copies. It kills running copies when ctx ends, and
+// runCopies runs a test program that many times, several copies at once. It kills running copies when ctx ends, and
 // counts them neither as passed nor as failed.
 func runCopies(ctx context.Context, directory, program string, runs int) outcome {
 	var mu sync.Mutex

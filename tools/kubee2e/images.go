@@ -30,7 +30,7 @@ var distribution = []string{
 	"iproute2", "libc-bin", "mawk", "netcat-openbsd", "nginx", "procps", "sed", "util-linux", "wget",
 }
 
-// unused directories of the distribution, which would double the image.
+// unused directories of the distribution: with them, the image would be twice as large.
 var unused = []string{"/usr/share/doc/", "/usr/share/locale/", "/usr/share/man/", "/perl/"}
 
 const (
@@ -110,7 +110,7 @@ func base(ctx context.Context, getter *debian.Getter) (v1.Layer, error) {
 		{Path: "/etc/group", Mode: 0o644, Content: []byte(etcGroup)},
 		{Path: "/etc/nsswitch.conf", Mode: 0o644, Content: []byte(nsswitch)},
 		{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
-		// Like the packages' installation scripts.
+		// The packages' installation scripts would make these links.
 		{Path: "/usr/bin/awk", Mode: fs.ModeSymlink | 0o777, Content: []byte("mawk")},
 		{Path: "/usr/bin/nc", Mode: fs.ModeSymlink | 0o777, Content: []byte("nc.openbsd")},
 	} {

@@ -12,7 +12,7 @@ type outcome string
 const (
 	passed outcome = "passed"
 	failed outcome = "failed"
-	// skipped is for a test that skipped itself. Tests that were not selected have no outcome.
+	// skipped is the outcome of a test that skipped itself. Tests that were not selected have no outcome.
 	skipped outcome = "skipped"
 )
 

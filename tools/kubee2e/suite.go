@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// chosen selects the tests that the table covers: tests of the pod lifecycle, which a sidecar changes, of the network,
-	// and of controllers of pods.
+	// chosen selects the tests that the table covers: tests of the network, of controllers of pods, and of the pod
+	// lifecycle, which a sidecar changes.
 	chosen = `\[sig-network\]|\[sig-apps\]|\[sig-node\] (Container Lifecycle Hook|InitContainer|Lifecycle|Pods |PreStop|Probing container|` +
 		`\[NodeConformance\] \[FeatureGate:SidecarContainers\])`
 	// left selects tests to omit, which change nodes, need other nodes or take long.

@@ -101,8 +101,8 @@ func (b *builder) has(directory string) bool {
 }
 
 func (b *builder) buildIn(ctx context.Context, tree, commit, directory string) error {
-	// A clone that borrows the objects, not a worktree, in which Go records no version of a build. It writes nothing into
-	// the repository.
+	// A clone that shares the objects, since Go records no version for builds in a worktree. It writes nothing into the
+	// repository.
 	if err := b.git(ctx, "clone", "--quiet", "--shared", "--no-checkout", ".", tree); err != nil {
 		return err
 	}

@@ -19,11 +19,11 @@ const expensive = 5
 type entry struct {
 	directory string
 	took      time.Duration
-	// slowness of the machine at that time, 1 if it was not measured because the package kept its budget anyway.
+	// slowness of the machine during the run; 1 if it was not measured, because the package stayed within its budget.
 	slowness float64
 }
 
-// over reports whether the package took more than this many budgets, converted to the budget's machine.
+// over reports whether the package took more than that many times its budget, converted to the machine of the budget.
 func (e entry) over(budgets float64) bool {
 	return e.took.Seconds()/e.slowness > budgets*budget.Seconds()
 }

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// nominal is the CPU time of work on the budget's machine. On a shared machine, the same work may take twice the CPU
-// time of an hour before.
+// nominal is the CPU time of work on the machine for which the budget was set. On a shared machine, the same work may
+// take twice the CPU time that it took an hour before.
 const nominal = 50 * time.Millisecond
 
 // sampleInterval keeps the cost of the samples at about 1 % of a processor.
 const sampleInterval = 5 * time.Second
 
-// startSamples measures the slowness now and then until end is called, so that the samples are about the time of the
-// test: what slows it down may end before the test does.
+// startSamples measures the slowness at intervals until end is called. It measures during the test, since what slows
+// the test down may end before the test does.
 func startSamples() (end func() ([]float64, error)) {
 	type result struct {
 		samples []float64

@@ -97,8 +97,8 @@ func run(args []string, stdout, stderr io.Writer) (int, error) {
 	return code, nil
 }
 
-// execute runs a program and forwards signals, since go test sends SIGQUIT after its timeout. It returns the exit code;
-// for a signal, 128 plus its number.
+// execute runs a program and forwards signals, since go test sends SIGQUIT after its timeout. It returns the exit code,
+// which is 128 plus the number if a signal has ended the program.
 func execute(args []string) (code int, took time.Duration, err error) {
 	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // ended by signals
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

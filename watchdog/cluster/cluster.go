@@ -50,7 +50,8 @@ type Event struct {
 
 // Options of a Cluster. All but DryRun are required.
 type Options struct {
-	// Open begins a probe. It returns a *probe.Error if the verdict's cause should not be an unreachable API server.
+	// Open begins a probe. It returns a *probe.Error if the cause of the verdict is something else than an unreachable
+	// API server.
 	Open func(ctx context.Context) (Source, error)
 	// Statuses stores the status for the next leader. Epoch is the epoch of this leader.
 	Statuses Statuses
@@ -106,8 +107,8 @@ func New(o Options, c *config.Cluster, accepted metav1.Condition) *Cluster {
 	return w
 }
 
-// Configure replaces the configuration, but nil, for an invalid one, changes nothing. It keeps the state of the nodes.
-// accepted is the configuration's Accepted condition.
+// Configure replaces the configuration, and keeps the state of the nodes. A nil configuration, for an invalid object,
+// changes nothing. accepted is the Accepted condition of the object.
 func (c *Cluster) Configure(to *config.Cluster, accepted metav1.Condition) {
 	if to != nil {
 		c.config.Store(to)
@@ -119,7 +120,7 @@ func (c *Cluster) Configure(to *config.Cluster, accepted metav1.Condition) {
 // Snapshot returns the last snapshot, nil before the first probe. It must not be changed.
 func (c *Cluster) Snapshot() *Snapshot { return c.snapshot.Load() }
 
-// overdue is how late a probe may end: its requests, and all other waits, have timeouts.
+// overdue is how much later than its deadline a probe may end: its requests, and all other waits, have timeouts.
 const overdue = 2 * time.Minute
 
 // Check returns an error if probes have stopped.

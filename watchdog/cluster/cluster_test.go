@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// Nodes are seen for two minutes, then something happens, and two minutes later dependants have these replicas.
+// Nodes are seen for two minutes. Then something happens, and two minutes later the dependants have these replicas.
 func TestLeases(t *testing.T) {
 	tests := map[string]struct {
 		nodes int
@@ -162,7 +162,7 @@ func TestRenewedOncePerExpiry(t *testing.T) {
 		if got := w.replicas(); got != down {
 			t.Errorf("%s within an expiry, want %s", got, down)
 		}
-		after(renewEvery + 30*time.Second) // until the first renewal, plus the time of the levels
+		after(renewEvery + 30*time.Second) // time until the first renewal, plus the delays of the levels
 		if got := w.replicas(); got != up {
 			t.Errorf("%s after an expiry, want %s", got, up)
 		}
@@ -390,7 +390,7 @@ func TestEvents(t *testing.T) {
 
 var _ scale.Objects = client{}
 
-// After an outage of the API server, nodes have time to renew their leases, for any time of the first probe.
+// After an outage of the API server, nodes have time to renew their leases, whenever the first probe is.
 func TestOutageIsNoSilence(t *testing.T) {
 	for _, cause := range []partition.Cause{partition.APIServerAway, partition.Throttled} {
 		for back := range 10 { // seconds

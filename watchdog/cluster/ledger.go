@@ -69,7 +69,7 @@ type ledger struct {
 
 var _ scale.Journal = (*ledger)(nil)
 
-// claim reads the status of earlier leaders, and fences them off.
+// claim reads the status that earlier leaders have written, and prevents them from writing it again.
 func (l *ledger) claim(ctx context.Context) error {
 	status, version, err := l.store.Read(ctx)
 	if err != nil {
@@ -192,8 +192,8 @@ func (l *ledger) judged(ctx context.Context, state partition.State, failed error
 	})
 }
 
-// tellEvery is the minimum interval between writes of only counts and messages, which change with each probe, since
-// each write reaches etcd.
+// tellEvery is the minimum interval between writes if only counts and messages have changed, which they do with each
+// probe: each write goes to etcd.
 const tellEvery = time.Minute
 
 // setProbed sets the condition, and reports whether to write it. A changed message alone is rarely written, since it

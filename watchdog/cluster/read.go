@@ -39,7 +39,7 @@ func (c *Cluster) read(ctx context.Context, conf *config.Cluster) (partition.Rea
 	counts := count(r, conf.Judge.Silence)
 	if suspects := counts[Expired] + counts[Unjudged]; counts[Expired] > 0 &&
 		float64(suspects) >= conf.Judge.Leave*float64(len(r.Members)) {
-		// Taints are only in whole nodes, which are large: read them only if pending deletions matter.
+		// Only whole nodes have taints, and they are large: read them only if pending deletions may matter.
 		going, err := source.Going(ctx)
 		if err != nil {
 			return partition.Reading{}, nil, err

@@ -155,8 +155,8 @@ func (s *schedule) happen(ctx context.Context) {
 // delays.
 const witnessed = 3 * time.Minute
 
-// witness records for each reading of the leases whether enough nodes are silent by the true clock. A leader's reading
-// may differ, since it cannot know renewals since its previous reading.
+// witness records for each reading of the leases whether enough nodes are silent by the true clock. The reading of a
+// leader may differ: it cannot know when nodes renewed after its previous reading.
 func (s *schedule) witness() {
 	judge := conf().Judge
 	silent := 0

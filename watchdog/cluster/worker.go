@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// lookAgainAfter is the interval, while the nodes are seen, of checks for dependants that a previous leader or the
+// lookAgainAfter is the interval of checks, while the nodes are seen, for dependants that a previous leader or the
 // Dependency Watchdog left scaled down.
 const lookAgainAfter = time.Minute
 

@@ -18,8 +18,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// Import is ReadFile for a file that may also be a ConfigMap with that file. key selects an entry of its data; ""
-// selects the only one.
+// Import is like ReadFile, but the file may also be a ConfigMap that contains the prober's file. key selects an entry
+// of its data; "" selects the only one.
 func Import(path, key, namespace string, local bool) (*v1alpha1.WatchedClusterSpec, error) {
 	data, err := contentOf(path)
 	if err != nil {

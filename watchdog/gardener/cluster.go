@@ -26,7 +26,7 @@ type Cluster struct {
 	Spec ClusterSpec `json:"spec"`
 }
 
-// ClusterSpec has the raw shoot, so that an invalid one does not prevent reading others.
+// ClusterSpec has the shoot as raw JSON, so that an invalid shoot does not prevent reading other Clusters.
 type ClusterSpec struct {
 	Shoot runtime.RawExtension `json:"shoot"`
 }

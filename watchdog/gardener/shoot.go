@@ -156,9 +156,9 @@ func decode(raw []byte) (*shoot, error) {
 	return &s, nil
 }
 
-// halt decides whether to watch the shoot. The Dependency Watchdog has different rules to start and to stop probes, so
-// that the result depends on the past. Here one rule serves both, so that a new leader and a running one decide the
-// same.
+// halt decides whether to watch the shoot. The Dependency Watchdog has different rules for starting and for stopping
+// probes, so its result depends on the past. Here the same rule is used for both, so that a new leader and a running
+// one decide the same.
 func (s *shoot) halt() Halt {
 	hibernated := s.Spec.Hibernation != nil && s.Spec.Hibernation.Enabled != nil && *s.Spec.Hibernation.Enabled
 	operation := s.Status.LastOperation

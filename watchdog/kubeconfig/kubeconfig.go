@@ -29,8 +29,8 @@ const dialTimeout = 10 * time.Second
 // Target has the connection settings for the API server of a cluster.
 type Target struct {
 	Config *rest.Config
-	// External is the address if it seems to be outside the watchdog's cluster: then the probe's path may break while the
-	// dependants' path works.
+	// External is the server's address if it seems to be outside the watchdog's cluster: then the path of the probe may
+	// break while the path of the dependants works.
 	External string
 }
 

@@ -22,13 +22,13 @@ type record struct {
 	renewed time.Time
 	// heard is zero until the first observed renewal, since the lease's initial age is unknown.
 	heard time.Time
-	// least is the smallest difference between the time of a reading and the renewTime it saw, each on its own clock:
-	// the node's clock skew plus the shortest time from renewal to reading.
+	// least is the smallest observed difference between the time of a reading and the renewTime in it, each on its own
+	// clock: the node's clock skew plus the shortest time from renewal to reading.
 	least time.Duration
 }
 
-// Missed records a failed reading. The time until the next successful one does not count as silence of the nodes, which
-// may also have been disconnected from the API server.
+// Missed records a failed reading. The time until the next successful reading does not count as silence of the nodes,
+// since they may also have been disconnected from the API server.
 func (t *Tracker) Missed() { t.missed = true }
 
 // Read records the leases of a reading that began at a time. It drops nodes without a lease.
@@ -63,8 +63,8 @@ func minTime(a, b time.Time) time.Time {
 	return a
 }
 
-// renew records a renewal between two readings. The renewal counts even if it seems older than the first reading: the
-// node's clock was set back, or the renewal was delayed.
+// renew records a renewal between two readings. It is recorded even if its renewTime seems to be before the first
+// reading: then the node's clock was set back, or the renewal was delayed.
 func (r *record) renew(renewed, at, before time.Time) {
 	lag := at.Sub(renewed)
 	first := r.heard.IsZero()

@@ -26,8 +26,8 @@ func NewBudget() *Budget {
 	return &Budget{large: make(chan struct{}, largeAnswers), largeBytes: maxAnswer, smallBytes: smallAnswer}
 }
 
-// take returns the current limit of a response in bytes, and a function to call once it is decoded. It does not wait: a
-// cluster with endless responses only makes other clusters use smaller pages.
+// take returns the current limit of a response in bytes, and a function to call once the response is decoded. It does
+// not wait: a cluster with endless responses only makes other clusters use smaller pages.
 func (b *Budget) take() (limit int64, release func()) {
 	select {
 	case b.large <- struct{}{}:

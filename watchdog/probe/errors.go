@@ -58,8 +58,8 @@ func Explain(what string, err error) *Error {
 // errUnreadable replaces an error that may quote the response.
 var errUnreadable = errors.New("the response is not from an API server")
 
-// explainAnswer converts an error of a request to a watched API server to an Error without text from the response,
-// because users without access to that server can read conditions.
+// explainAnswer converts an error of a request to a watched API server to an Error. The Error contains no text of the
+// response, since users without access to that server can read conditions.
 func explainAnswer(what string, err error) *Error {
 	e := Explain(what, err)
 	shown, readable := withoutAnswer(err)
@@ -70,7 +70,8 @@ func explainAnswer(what string, err error) *Error {
 	return e
 }
 
-// withoutAnswer returns the displayable part of a request error, and whether the response, if any, was readable.
+// withoutAnswer returns the part of a request's error that may be shown, and whether the response, if there is one, was
+// readable.
 func withoutAnswer(err error) (shown error, readable bool) {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

@@ -132,7 +132,7 @@ func (p *Probe) Leases(ctx context.Context) (at time.Time, all []leases.Lease, e
 // maxPage is the initial page size, in objects.
 const maxPage = 500
 
-// eachPage requests all pages, with smaller pages if one is too large. It sets no resourceVersion, so that the data
+// eachPage requests all pages, and smaller pages if one is too large. It sets no resourceVersion, so that the data
 // comes from etcd, not from a stale cache of the API server.
 func (p *Probe) eachPage(ask func(metav1.ListOptions) (next string, err error)) error {
 	for token := ""; ; {
@@ -160,7 +160,7 @@ func (p *Probe) page(
 
 var errTooMany = fmt.Errorf("more than %d objects", maxNodes)
 
-// checkNames returns an error if a cluster's names need more memory than in the largest supported cluster.
+// checkNames returns an error if the names in a cluster need more memory than in the largest supported cluster.
 func checkNames(count int, names ...string) error {
 	if count >= maxNodes {
 		return errTooMany

@@ -39,8 +39,8 @@ type Outlook struct {
 // Ignored reports whether the dependant is ignored.
 func (o *Outlook) Ignored() bool { return o.Err == nil && ignored(o.Object) }
 
-// Look returns the actions of a Run in a direction, by the same rules and in the same order; "" means no direction. It
-// changes nothing.
+// Look returns the actions that Run would take in a direction, by the same rules and in the same order; "" means no
+// direction. It changes nothing.
 func Look(
 	ctx context.Context, objects Objects, steps []v1alpha1.ScaleStep, direction Direction, dependants []config.Dependant,
 ) []Outlook {
@@ -80,7 +80,8 @@ func (s *Scaler) look(ctx context.Context, direction Direction, d config.Dependa
 	return o
 }
 
-// holds reports whether later levels wait for this dependant. When scaling up, others wait only for a scaled-down one.
+// holds reports whether later levels wait for this dependant. When scaling up, they wait only for a dependant that is
+// scaled down.
 func (o *Outlook) holds(direction Direction) bool {
 	return o.Next != Nothing && (o.Next != Fail || direction == Down || o.Step.State != "")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
-// For dependants in any state, the outlook is what Run then does, and Look changes nothing.
+// For dependants in any state, Look returns the actions that Run then takes, and changes nothing.
 func TestLookIsWhatRunDoes(t *testing.T) {
 	for seed := range uint64(500) {
 		synctest.Test(t, func(t *testing.T) {

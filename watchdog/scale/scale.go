@@ -17,7 +17,8 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
-// Annotations of dependants, the same as the Dependency Watchdog's, so that tools that respect them keep working.
+// Annotations of dependants. They are the same as the Dependency Watchdog's, so that other tools that respect these
+// keep working.
 const (
 	// AnnotationReplicas stores a dependant's original replicas. AnnotationProtected marks it as scaled down, so that
 	// other controllers do not scale it up.
@@ -83,8 +84,8 @@ type Object struct {
 type Objects interface {
 	// Get returns ErrGone if the object does not exist, and ErrNoScale if its kind has no scale subresource.
 	Get(ctx context.Context, ref v1alpha1.DependantRef) (Object, error)
-	// Annotate sets annotations, and removes annotations whose value is nil. SetReplicas sets the replicas. Both get the
-	// version read, return the new one, and return ErrConflict if the object has changed.
+	// Annotate sets annotations, and removes annotations whose value is nil. SetReplicas sets the replicas. Both take
+	// the version that was read, return the new version, and return ErrConflict if the object has changed.
 	Annotate(
 		ctx context.Context, ref v1alpha1.DependantRef, version string, annotations map[string]*string,
 	) (string, error)
@@ -139,8 +140,9 @@ func scalingOf(direction Direction, d config.Dependant) config.Scaling {
 }
 
 // Run scales all dependants in a direction, level by level, and returns at the end or when ctx ends. If a dependant
-// fails, later levels wait for the next Run, which does not repeat completed actions. When scaling up, others wait only
-// for a scaled-down dependant; a dependant with its replicas but remaining annotations makes the whole Run fail.
+// fails, later levels wait for the next Run, which does not repeat completed actions. When scaling up, later levels
+// wait only for a dependant that is still scaled down. If a dependant has its replicas, but its annotations remain, Run
+// continues, and returns an error at its end.
 func (s *Scaler) Run(ctx context.Context, direction Direction, dependants []config.Dependant) error {
 	var marked []error
 	for _, level := range levelsOf(direction, dependants) {

@@ -26,12 +26,12 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// schedule is one that is played.
+// schedule is a running simulation.
 type schedule struct {
 	*world
 	r    *rand.Rand
-	want map[string]int32 // the replicas that dependants are to have
-	dead bool             // the leader
+	want map[string]int32 // the expected replicas of dependants
+	dead bool             // the leader was killed
 }
 
 func play(t *testing.T, r *rand.Rand) error {

@@ -68,7 +68,7 @@ func (t *task) attempt(ctx context.Context) (again bool, err error) {
 	return false, act.do(limited, o)
 }
 
-// gone returns err, unless the dependant may be missing. When scaling up, a missing dependant does not delay others.
+// gone returns err, unless the dependant may be missing: when scaling up, a missing dependant does not delay others.
 func (t *task) gone(ctx context.Context, err error) error {
 	if t.direction == Down && !t.dependant.Optional {
 		return err
@@ -113,13 +113,13 @@ func (t *task) planUp(o Object, protected, has bool) *action {
 	switch {
 	case protected && o.Replicas == 0:
 		return &action{what: ScaleUp, delayed: true, do: t.raise}
-	case protected || has: // another client has set the replicas, or removed the annotation to take the dependant over
+	case protected || has: // another client has set the replicas, or taken over by removing the annotation
 		return &action{what: Keep, do: t.keep}
 	}
 	return nil
 }
 
-// planDown is plan for scaling down. state is the step's, "" without one.
+// planDown is plan for scaling down. state is the state of the step, "" without one.
 func (t *task) planDown(o Object, protected bool, state string) *action {
 	switch {
 	case state == Kept:
@@ -174,7 +174,8 @@ func (t *task) leave(ctx context.Context, o Object) error {
 	return nil
 }
 
-// raise scales up, then removes the annotations, without which a later run would not scale up after a failure.
+// raise scales up, and then removes the annotations. In this order, a later run still scales up if this one fails
+// between the two.
 func (t *task) raise(ctx context.Context, o Object) error {
 	replicas := t.replicas(o)
 	if err := t.write(ctx, Raising, replicas); err != nil {

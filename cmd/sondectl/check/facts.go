@@ -51,7 +51,7 @@ type read[T any] struct {
 	err error
 }
 
-// readAs returns the read of a value and an error, which names the action doing.
+// readAs returns a read with a value, or with an error, which then names the action doing.
 func readAs[T any](in *cluster.Cluster, doing string, is T, err error) read[T] {
 	return read[T]{is, in.Explain(doing, err)}
 }

@@ -49,7 +49,7 @@ func TestStrictShowsAllSources(t *testing.T) {
 	l := &strict{now: localNow, quiet: defaultQuiet}
 	l.port("mesh shop", port)
 	var out printer.Output
-	_ = write(&out, l.all, printer.Text) // the error that a line fails
+	_ = write(&out, l.all, printer.Text) // the error says only that a line fails
 	if got := strings.Count(out.String(), "\n       from "); got != 21 {
 		t.Errorf("%d senders are shown, want 20, and the others:\n%s", got, &out)
 	}

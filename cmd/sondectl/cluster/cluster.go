@@ -32,7 +32,8 @@ type Options struct {
 	Kubeconfig string
 	// Context of the kubeconfig. Default: its current one.
 	Context string
-	// Namespace of the control plane. Default: DefaultNamespace, or the only namespace that has a control plane.
+	// Namespace of the control plane. Default: DefaultNamespace; Find returns an error if it finds a control plane in
+	// another one.
 	Namespace string
 	// Dial connects to the API server. Default: client-go's.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)

@@ -37,11 +37,11 @@ func (c *clocked) CreateToken(_ context.Context, _ string, r *authenticationv1.T
 // advance moves the clock of a bubble.
 func advance(d time.Duration) { time.Sleep(d) }
 
-// A token is used while it is valid, and no longer, for any clock of this machine.
+// A token is used as long as it is valid, whatever the clock of this machine shows.
 func TestTokensAreRenewed(t *testing.T) {
 	tests := map[string]struct {
 		server clocked
-		until  time.Duration // a new token is requested
+		until  time.Duration // when a new token is requested
 	}{
 		"the same clock":                {clocked{}, 9 * time.Minute},
 		"a clock behind the server's":   {clocked{ahead: time.Hour}, 9 * time.Minute},

@@ -44,7 +44,7 @@ const (
 	VerdictFailure = "failure"
 	VerdictErrored = "errored"
 	VerdictHeld    = "held"
-	// VerdictNotAsked is of a probe that the kubelet has stopped checking: how it would go is unknown.
+	// VerdictNotAsked is the verdict of a probe that the kubelet no longer checks, so that its result is unknown.
 	VerdictNotAsked = "not asked"
 )
 
@@ -138,7 +138,7 @@ func (p *Probe) Age(now time.Time) string {
 	return age
 }
 
-// Lasts says how long a probe that Fails has done so.
+// Lasts says for how long a probe has failed, if Fails is true.
 func (p *Probe) Lasts(now time.Time) string {
 	if p.Verdict == VerdictErrored {
 		return "its probe has had no verdict for " + p.Age(now)

@@ -126,7 +126,7 @@ func (v *picture) ofDataplane(meshName, name string, s Severity, what string, no
 	}
 }
 
-// controlPlane judges the replica that answers, and finds disconnected replicas.
+// controlPlane reports failing checks of the replica that answers, and disconnected replicas.
 func controlPlane(v *picture) []Problem {
 	var all []Problem
 	for _, c := range v.Health {
@@ -206,7 +206,7 @@ func lostMeshes(v *picture) []Problem {
 	return all
 }
 
-// stored judges the objects of the store.
+// stored reports problems of the objects in the store.
 func stored(v *picture) []Problem {
 	told := map[string]bool{}
 	for _, m := range v.lost() {

@@ -15,7 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
-// agents judges the sessions of agents.
+// agents reports problems with the sessions of agents.
 func agents(v *picture) []Problem {
 	var all []Problem
 	for _, p := range v.Proxies {
@@ -52,7 +52,7 @@ func agents(v *picture) []Problem {
 	return all
 }
 
-// envoys judges the Envoys of agents that are connected.
+// envoys reports problems of the Envoys of connected agents.
 func envoys(v *picture) []Problem {
 	var all []Problem
 	for _, p := range v.Proxies {
@@ -117,7 +117,7 @@ func (v *picture) refusesPort(p *adminv1.Proxy, reason string) bool {
 // thirds.
 const renewalLate = 4
 
-// certificates judges the certificates of proxies.
+// certificates reports proxies whose certificate has expired, or was not renewed in time.
 func certificates(v *picture) []Problem {
 	validity := map[string]time.Duration{}
 	for _, m := range v.meshes {
@@ -147,7 +147,7 @@ func certificates(v *picture) []Problem {
 // authorityLate is the remaining part of a CA's validity at which operators must rotate it.
 const authorityLate = 10
 
-// authorities judges the CAs of meshes.
+// authorities reports CAs of meshes that have expired, or expire soon.
 func authorities(v *picture) []Problem {
 	var all []Problem
 	for _, m := range v.meshes {
@@ -174,7 +174,7 @@ func authorities(v *picture) []Problem {
 	return all
 }
 
-// drains notes proxies that deliberately get no new traffic.
+// drains notes proxies that get no new traffic on purpose.
 func drains(v *picture) []Problem {
 	var all []Problem
 	for _, p := range v.Proxies {
@@ -187,7 +187,7 @@ func drains(v *picture) []Problem {
 	return all
 }
 
-// restarts judges what guarded containers wait for.
+// restarts reports why guarded containers wait for a restart.
 func restarts(v *picture) []Problem {
 	if v.Restarts == nil {
 		return nil

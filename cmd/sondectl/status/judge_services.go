@@ -100,8 +100,8 @@ func (v *picture) bare(s *adminv1.Service) []Problem {
 	return all
 }
 
-// frozen reports endpoints that remain although Kubernetes removes them, which may be ready. Only Service objects have
-// them, so no inbound shows it.
+// frozen reports endpoints that remain although Kubernetes removes them. They may be ready. Only Service objects have
+// such endpoints, so no inbound shows them.
 func (v *picture) frozen(s *adminv1.Service) []Problem {
 	const what = "frozen: its endpoint remains although Kubernetes removes it"
 	var all []Problem

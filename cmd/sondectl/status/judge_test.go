@@ -147,7 +147,7 @@ var faults = map[string]func(*status.Facts){
 	"probe-of-a-pod-fails": func(f *status.Facts) {
 		onKubernetes(f)
 		unready(f, "its state is NotReady", 1)
-		f.Dataplanes[1].Inbounds[0].Since = nil // since before the replica started
+		f.Dataplanes[1].Inbounds[0].Since = nil // the state began before the replica started
 		fails(f, 1, "readiness", "failure", "HTTP probe failed with statuscode: 500")
 	},
 	"probes-of-all-pods-fail": func(f *status.Facts) {
@@ -159,7 +159,7 @@ var faults = map[string]func(*status.Facts){
 	"liveness-fails": func(f *status.Facts) {
 		onKubernetes(f)
 		fails(f, 1, "liveness", "failure", "connection refused")
-		fails(f, 2, "liveness", "held", "connection refused") // restarts has it
+		fails(f, 2, "liveness", "held", "connection refused") // the judge restarts reports this failure
 		fails(f, 0, "liveness", "not asked", "")
 	},
 	"liveness-fails-and-restarts": func(f *status.Facts) {
@@ -178,7 +178,7 @@ var faults = map[string]func(*status.Facts){
 		onKubernetes(f)
 		const reason = "Frozen: its node is not seen"
 		db := f.Services[0]
-		db.Endpoints[0].Reason = reason // its agent is connected
+		db.Endpoints[0].Reason = reason // the endpoint is ready, since its agent is connected
 		db.Endpoints[1].Reason, db.Endpoints[1].Health, db.Endpoints[1].GetsTraffic = reason, adminv1.Endpoint_DRAINING, false
 		db.Endpoints = append(db.Endpoints, &adminv1.Endpoint{Address: "10.0.0.9:80", Health: adminv1.Endpoint_DRAINING, Reason: reason})
 	},

@@ -19,7 +19,7 @@ type Severity string
 const (
 	// Critical means that calls fail, or that a mesh or the control plane is missing.
 	Critical Severity = "critical"
-	// Error means that something does not work, while others serve.
+	// Error means that an object does not work, while others still serve.
 	Error Severity = "error"
 	// Warning means that something works, but may stop working.
 	Warning Severity = "warning"

@@ -35,9 +35,9 @@ type Facts struct {
 	Services []corev1.Service
 	Slices   []discoveryv1.EndpointSlice
 	Unread   bool
-	// Plane is the control plane's answer, nil without a call.
+	// Plane is the control plane's answer, nil if it was not called.
 	Plane *Plane
-	// NotAsked is what could not be read, each with the reason.
+	// NotAsked lists what could not be read, each with the reason.
 	NotAsked []string
 }
 
@@ -53,7 +53,7 @@ type Event struct {
 type Plane struct {
 	// Unknown is the error for an unknown mesh, "" otherwise.
 	Unknown string
-	// Dataplane and Proxy are nil if unknown.
+	// Dataplane and Proxy are nil if the control plane does not know them.
 	Dataplane *adminv1.Dataplane
 	Proxy     *adminv1.Proxy
 	// Services have the pod as an endpoint.

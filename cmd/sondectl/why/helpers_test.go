@@ -170,7 +170,7 @@ func verdicts(readiness, reason string) *adminv1.Verdicts {
 	}}
 }
 
-// drainAll makes the pod's endpoints of services drain, without other ready ones.
+// drainAll makes the pod's endpoints of these services drain, while no other endpoint of them is ready.
 func drainAll(f *why.Facts, services ...string) {
 	f.Plane.Services = nil
 	for _, name := range services {

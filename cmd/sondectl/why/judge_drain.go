@@ -70,7 +70,8 @@ func (f *Facts) serveNevertheless(all []Finding) {
 	}
 }
 
-// servedNevertheless returns why a draining pod still gets traffic of services, and whether of all of them.
+// servedNevertheless returns why a draining pod still gets traffic of services, and whether it gets traffic of all its
+// services.
 func (f *Facts) servedNevertheless() (why []string, ofAll bool) {
 	if f.Plane == nil {
 		return nil, false
@@ -112,8 +113,8 @@ func terminating(f *Facts, by time.Time) Finding {
 	return r
 }
 
-// drain returns why a node or an administrator wants the pod to drain, and whether it still serves. The source is the
-// control plane or, without a call, the pod's annotation.
+// drain returns why a node or an administrator wants the pod to drain, and whether the pod keeps serving. The source is
+// the control plane or, if it was not called, the pod's annotation.
 func (f *Facts) drain() (why string, servesOn bool) {
 	if f.Plane == nil {
 		if reason, ok := f.Pod.Annotations[mesh.AnnotationDrain]; ok && f.injected() {

@@ -350,7 +350,7 @@ var faults = map[string]func(*why.Facts){
 	"frozen": func(f *why.Facts) {
 		setCondition(f, corev1.PodReady, corev1.ConditionFalse, "", "")
 		f.Slices[0].Endpoints[0].Conditions.Ready = new(false)
-		f.Plane.Services[0].Endpoints[0].Reason = mesh.FrozenReason + "its node is not seen, with most of its zone or of the mesh, so the endpoint stays though Kubernetes takes it away"
+		f.Plane.Services[0].Endpoints[0].Reason = mesh.FrozenReason + "its node and most of its zone, or of the mesh, are not seen: the endpoint stays although Kubernetes removes it"
 	},
 	"completed": func(f *why.Facts) {
 		f.Pod.Status.Phase = corev1.PodSucceeded

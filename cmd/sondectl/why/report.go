@@ -15,8 +15,8 @@ import (
 // State is the state of a pod.
 type State string
 
-// States of a pod. NoTraffic is for a Ready pod, Draining for one that gets new traffic only while no other endpoint is
-// ready.
+// States of a pod. NoTraffic is the state of a Ready pod without traffic, Draining of a pod that gets new traffic only
+// while no other endpoint is ready.
 const (
 	Ready     State = "ready"
 	NotInMesh State = "not-in-mesh"
@@ -42,7 +42,7 @@ type Report struct {
 	Probes []describe.Probe `json:"probes,omitempty"`
 	// ProbesLeftOut counts the probes that are not among them.
 	ProbesLeftOut uint32 `json:"probesLeftOut,omitempty"`
-	// NotAsked is what could not be read, each with the reason.
+	// NotAsked lists what could not be read, each with the reason.
 	NotAsked []string `json:"notAsked,omitempty"`
 
 	now time.Time
@@ -78,8 +78,8 @@ const (
 	FromMesh    Keeps = "mesh"
 	FromReady   Keeps = "ready"
 	FromTraffic Keeps = "traffic"
-	// FromNew means new traffic, for which the mesh prefers other endpoints. FromPreference is for a pod that still gets
-	// new traffic, since no other endpoint is ready.
+	// FromNew means new traffic, for which the mesh prefers other endpoints. FromPreference means that the pod still
+	// gets new traffic, because no other endpoint is ready.
 	FromNew        Keeps = "new-traffic"
 	FromPreference Keeps = "preference"
 )

@@ -16,7 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
 )
 
-// Time is how long threads ran, and how long they were ready to run while others had the CPUs.
+// Time is how long threads ran, and how long they were ready to run while other threads had the CPUs.
 type Time struct{ Ran, Waited time.Duration }
 
 // Since returns the difference to an earlier Time.

@@ -29,8 +29,7 @@ const (
 	name   = "web"
 )
 
-// Ports of the pod, as in the documents from which the project began. Connections to control are not
-// redirected.
+// Ports of the pod. Connections to control are not redirected.
 const (
 	portHTTP    = 6851
 	portGRPC    = 6852

@@ -190,7 +190,7 @@ type called struct {
 	Body, Error string
 }
 
-// call has the application in a pod send a request.
+// call makes the application in a pod send a request.
 func (s *scene) call(ctx context.Context, pod, target string) (called, error) {
 	address := "http://" + mesh.JoinHostPort(pod, portControl) + "/call?url=" + url.QueryEscape(target)
 	body, err := request(ctx, http.MethodGet, address)

@@ -27,7 +27,7 @@ func http2s(answer func(*exchange2)) servers {
 func http2c(answer func(*exchange2)) servers { return app(server{answer2: answer}) }
 func raw(do func(*exchange)) servers         { return app(server{connection: do}) }
 
-// nothing listens on no port.
+// nothing listens at no port.
 func nothing(PodAddress) []server { return nil }
 
 // serverTLS is a server's TLS configuration, which accepts these protocols.

@@ -96,7 +96,7 @@ func ListenSoon(address string) (net.Listener, error) {
 	}
 }
 
-// InUse reports whether an error says that another program listens on an address.
+// InUse reports whether an error says that another program listens at an address.
 func InUse(err error) bool {
 	// Errors of programs contain only the text.
 	return err != nil && strings.Contains(err.Error(), syscall.EADDRINUSE.Error())

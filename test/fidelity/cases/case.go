@@ -69,10 +69,10 @@ type Verdicts []Verdict
 // patience is the timeout of probes that answer at once: it is never reached, even on a busy machine.
 const patience = 30
 
-// Timed says whether the verdict depends on time.
+// Timed reports whether the verdict depends on time.
 func (c *Case) Timed() bool { return c.timing || c.timeout > 0 }
 
-// HasHooks says whether the case's pod has hooks that are called.
+// HasHooks reports whether the case's pod has hooks that are called.
 func (c *Case) HasHooks() bool {
 	return slices.ContainsFunc(c.Pod(PodAddress{}).Spec.Containers, func(a corev1.Container) bool {
 		return a.Lifecycle != nil
@@ -213,7 +213,7 @@ func (p PodAddress) fill(text string) string {
 	).Replace(text)
 }
 
-// probeHandler is what a probe asks of a pod.
+// probeHandler is the request of a probe to a pod.
 type probeHandler func(PodAddress) corev1.ProbeHandler
 
 // get is an HTTP probe of the application's port.

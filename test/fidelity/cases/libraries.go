@@ -1,7 +1,8 @@
 package cases
 
-// librariesOf are the cases in which kubelets of some versions have another verdict because of their libraries, not
-// because of their own code. The agent has only one version of each library. Its verdict is the case's Want.
+// librariesOf are the cases in which kubelets of some versions have another verdict because of the versions of their
+// libraries, not because of their own code. The agent has one version of each library, and its verdict is the case's
+// Want.
 var librariesOf = map[string]struct {
 	// until and since are minor versions, 0 if unset.
 	until, since int

@@ -18,7 +18,7 @@ func newFields() []Case {
 		return probe(grpcHealth("s"), func(h *corev1.ProbeHandler) { h.GRPC.Mode = &name })
 	}
 	var all []Case
-	// Kubelets until 1.36 ignore the fields: they use HTTP/1.1, and no TLS.
+	// Kubelets up to 1.36 ignore these fields: they use HTTP/1.1, without TLS.
 	const unread = Failure
 	for _, c := range []struct {
 		name          string

@@ -77,7 +77,7 @@ var Version = "1.37"
 
 // Kubelet probes as a kubelet does. It must be closed.
 type Kubelet struct {
-	// Commands runs the commands of exec probes. Default: none can be asked.
+	// Commands runs the commands of exec probes. Default: exec probes cannot be asked.
 	Commands kubecontainer.CommandRunner
 
 	hooks *http.Client
@@ -180,9 +180,9 @@ func (ip podIP) status(uid types.UID) *kubecontainer.PodStatus {
 	return &kubecontainer.PodStatus{ID: uid, IPs: []string{string(ip)}}
 }
 
-// Counted asks a liveness probe once, and returns whether a kubelet counts the answer as a failure: this one, and one
-// with the gate ProbeErrorAsFailure (kubernetes#139872). The gate makes the kubelet use the result of an errored probe,
-// which pkg/kubelet/prober/worker.go otherwise discards.
+// Counted asks a liveness probe once. It returns whether this kubelet counts the answer as a failure, and whether a
+// kubelet with the gate ProbeErrorAsFailure (kubernetes#139872) does. The gate makes the kubelet use the result of an
+// errored probe, which pkg/kubelet/prober/worker.go otherwise discards.
 func (k *Kubelet) Counted(ctx context.Context, pod *corev1.Pod, container corev1.Container) (counts, withGate bool) {
 	result, _, err := k.ask(ctx, pod, container, liveness)
 	failed := result == results.Failure

@@ -1,4 +1,4 @@
-// Package exec tries sonde-exec in containers that have a PID namespace, and a PID 1 that reaps nothing.
+// Package exec runs sonde-exec in containers with a PID namespace, whose PID 1 reaps no processes.
 package exec
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// pidOne is a variable of the process that is PID 1 of a container.
+// pidOne is set in the process that is PID 1 of a container.
 const pidOne = "SONDE_TEST_PID_ONE"
 
 func TestMain(m *testing.M) {
@@ -42,14 +42,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// run is a command that a runtime runs in a container, with what came of it.
+// run is a command that a runtime runs in a container, with its result.
 type run struct {
 	Command []string
 	Code    int
 	Output  string
 }
 
-// serveContainer runs commands as a runtime does, until its standard input ends. It waits for these alone.
+// serveContainer runs commands as a runtime does, until its standard input ends. It waits only for these commands.
 func serveContainer() error {
 	encoder := json.NewEncoder(os.Stdout)
 	for decoder := json.NewDecoder(os.Stdin); ; {
@@ -61,7 +61,7 @@ func serveContainer() error {
 		}
 		cmd := exec.Command(r.Command[0], r.Command[1:]...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		out, err := cmd.CombinedOutput() // until all that have the streams have closed them
+		out, err := cmd.CombinedOutput() // until all processes with the streams have closed them
 		if cmd.ProcessState == nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func serveContainer() error {
 	}
 }
 
-// container is a container with a folder for the socket of its helper.
+// container is a container with a directory for the socket of its helper.
 type container struct {
 	t       *testing.T
 	folder  string
@@ -83,7 +83,7 @@ type container struct {
 	end     func()
 }
 
-// newContainer starts one. After a restart the folder is the same.
+// newContainer starts a container. After a restart, its directory is the same.
 func newContainer(t *testing.T, folder string) *container {
 	t.Helper()
 	itself, err := os.Executable()
@@ -107,7 +107,7 @@ func newContainer(t *testing.T, folder string) *container {
 	c.end = func() {
 		if !ended {
 			ended = true
-			_ = cmd.Process.Kill() // and with it all processes of the namespace
+			_ = cmd.Process.Kill() // and so all processes of the namespace
 			_ = cmd.Wait()
 		}
 	}
@@ -124,7 +124,7 @@ func (c *container) run(command ...string) (code int, output string) {
 	return r.Code, r.Output
 }
 
-// start has the helper started as the webhook writes it, and returns what came of the user's own command.
+// start starts the helper by the command that the webhook writes, and returns the result of the user's own command.
 func (c *container) start(s execwire.Start) (code int, output string) {
 	c.t.Helper()
 	program, err := exechelper.Program()
@@ -136,7 +136,7 @@ func (c *container) start(s execwire.Start) (code int, output string) {
 	return c.run(slices.Concat(c.prefix, []string{program}, s.Args(execwire.ModeStart))...)
 }
 
-// check asks the helper.
+// check asks the helper for one check.
 func (c *container) check() (execwire.Answer, error) {
 	return exechelper.Ask(wait.Context(c.t), filepath.Join(c.folder, execwire.Socket))
 }
@@ -149,7 +149,7 @@ func (c *container) answers(want execwire.Answer) {
 	}
 }
 
-// process is a process as /proc has it.
+// process is a process as /proc shows it.
 type process struct {
 	pid, parent int
 	name, state string
@@ -190,7 +190,7 @@ func (c *container) waitProcesses(want ...string) {
 	must.Poll(c.t, fmt.Sprintf("processes %q", want), func(context.Context) error { return c.has(want) })
 }
 
-// has returns an error if the container has other processes.
+// has returns an error unless the container has exactly these processes.
 func (c *container) has(want []string) error {
 	c.t.Helper()
 	var got []string

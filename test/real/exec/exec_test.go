@@ -56,8 +56,8 @@ func TestProcessesOfCommands(t *testing.T) {
 	})
 }
 
-// TestPause has a container without CPU for longer than the timeout of its command, which has ended before: that is no
-// timeout. Each try shows it with a probability of one half.
+// TestPause has a container without CPU time for longer than the timeout of its command, which has ended before that:
+// the check must not time out. Each attempt would show an error with a probability of one half.
 func TestPause(t *testing.T) {
 	for i := range 12 {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestCommandThatCannotBeKilled has a command of another user than the helper, which has no CAP_KILL: a check still
+// TestCommandThatCannotBeKilled has a command of another user than the helper, which lacks CAP_KILL: the check still
 // ends, and no second command runs.
 func TestCommandThatCannotBeKilled(t *testing.T) {
 	if os.Getuid() != 0 {
@@ -104,8 +104,8 @@ func TestCommandThatCannotBeKilled(t *testing.T) {
 	c.waitReaped("sleep S", "sonde-exec S") // of the next check
 }
 
-// waitReaped checks until the processes are these: what ends after a check is reaped with the next, which may leave
-// something behind again.
+// waitReaped makes checks until the processes are these: processes that end after a check are reaped by the next check,
+// which may leave others behind.
 func (c *container) waitReaped(want ...string) {
 	c.t.Helper()
 	must.Poll(c.t, fmt.Sprintf("processes %q", want), func(context.Context) error {
@@ -135,7 +135,7 @@ func (c *container) connect() net.Conn {
 	return conn
 }
 
-// TestAnotherUser asks as a user that may not: the command does not run.
+// TestAnotherUser asks as a user that is not allowed to: the command does not run.
 func TestAnotherUser(t *testing.T) {
 	program, err := exechelper.Program()
 	must.Do(t, err)
@@ -153,7 +153,8 @@ func TestAnotherUser(t *testing.T) {
 	}
 }
 
-// TestSocketThatIsNone has a container that replaces its socket with something else: the agent reaches no other helper.
+// TestSocketThatIsNone has a container that replaces its socket with something else: the agent must not reach another
+// helper.
 func TestSocketThatIsNone(t *testing.T) {
 	other, _ := exechelper.Serve(t, execwire.Start{Timeout: time.Minute, Command: []string{"true"}})
 	tests := map[string]struct {
@@ -184,8 +185,8 @@ func TestSocketThatIsNone(t *testing.T) {
 	}
 }
 
-// TestHostilePeers has peers with the agent's user, which root in the container can become: they only get the verdict
-// of their own command, and the helper still serves the agent.
+// TestHostilePeers has peers with the agent's user ID, as root in the container can have: they only get the result of
+// their own command, and the helper keeps serving the agent.
 func TestHostilePeers(t *testing.T) {
 	c := newContainer(t, exechelper.Directory(t))
 	hacked := filepath.Join(c.folder, "hacked")
@@ -218,8 +219,8 @@ func TestHostilePeers(t *testing.T) {
 	c.waitProcesses("sonde-exec S")
 }
 
-// TestManyChecks asks two thousand times in a row: the helper has no more descriptors or processes to show for it than
-// after a hundred, and no kB of memory for each.
+// TestManyChecks asks two thousand times in a row: the helper has no more descriptors or processes than after a
+// hundred, and less than 1 kB more memory per check.
 func TestManyChecks(t *testing.T) {
 	c := newContainer(t, exechelper.Directory(t))
 	c.start(execwire.Start{Command: []string{"/bin/true"}})

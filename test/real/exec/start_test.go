@@ -23,7 +23,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestStart has the user's own startup probe or hook start the helper: what comes of it is the same as without.
+// TestStart has the user's own startup probe or hook start the helper: its result is the same as without the helper.
 func TestStart(t *testing.T) {
 	tests := map[string]struct {
 		then   []string
@@ -88,7 +88,7 @@ func TestUmask(t *testing.T) {
 	}
 }
 
-// TestOtherUsers has a folder to which all may write: none but root replaces the socket of root's helper.
+// TestOtherUsers has a directory to which all users may write: only root can replace the socket of root's helper.
 func TestOtherUsers(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("this needs root, to become another user")
@@ -105,7 +105,7 @@ func TestOtherUsers(t *testing.T) {
 	c.answers(exited(7))
 }
 
-// TestStartFails has a folder that cannot have a helper: the user's command still runs, and no other file changes.
+// TestStartFails has a directory in which no helper can be: the user's command still runs, and no other file changes.
 func TestStartFails(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	must.Do(t, os.WriteFile(secret, []byte("text"), 0o600))
@@ -168,7 +168,8 @@ func TestStartIsRetried(t *testing.T) {
 	}
 }
 
-// TestFewProcesses has a user who may have few processes and threads: whichever step of the start fails, it says why.
+// TestFewProcesses has a user who may have only few processes and threads: the error says which step of the start has
+// failed.
 func TestFewProcesses(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("this needs root, to become another user")
@@ -196,7 +197,7 @@ func TestFewProcesses(t *testing.T) {
 	}
 }
 
-// TestStartTwice starts the helper as often as a startup probe that fails, and after its end.
+// TestStartTwice starts the helper as often as a failing startup probe does, and again after its end.
 func TestStartTwice(t *testing.T) {
 	folder := exechelper.Directory(t)
 	c := newContainer(t, folder)
@@ -205,7 +206,7 @@ func TestStartTwice(t *testing.T) {
 			t.Errorf("exit code %d, output %q, want 9 and none", got, output)
 		}
 	}
-	c.answers(exited(0)) // of the first
+	c.answers(exited(0)) // of the first helper
 	c.waitProcesses("sonde-exec S")
 	if p := c.processes()[0]; p.parent != c.process.Pid {
 		t.Errorf("the parent of the helper is %d, want PID 1, %d", p.parent, c.process.Pid)

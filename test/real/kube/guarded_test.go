@@ -145,7 +145,7 @@ func newGuardedAgent(t *testing.T, m *machine, p *plane) *guardedAgent {
 	return a
 }
 
-// is waits until the failure is held, told to the kubelet without a grant (told), or told with a grant (granted). The
+// is waits until the failure is held, reported to the kubelet without a grant (told), or with a grant (granted). The
 // report and the metric must agree.
 func (a *guardedAgent) is(when, want string) {
 	a.t.Helper()

@@ -103,7 +103,7 @@ func TestDefaultMesh(t *testing.T) {
 	}
 	second.stop()
 
-	// A new installation creates it beside other Meshes.
+	// A new installation creates the Mesh default beside other Meshes.
 	forgetDefaultMesh(t)
 	startPlane(t, "third")
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")

@@ -147,7 +147,7 @@ func TestServingCARotation(t *testing.T) {
 	admin, authorised := a.adminClient(t, c)
 	rotate := func(proceed bool) {
 		t.Helper()
-		// Forced: other tests leave pods without connected agents.
+		// The rotation is forced, because other tests leave pods without connected agents.
 		if _, err := admin.RotateServingCA(authorised, &adminv1.RotateServingCARequest{Force: true, Proceed: proceed}); err != nil {
 			t.Fatal(err)
 		}

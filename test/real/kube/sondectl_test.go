@@ -165,7 +165,8 @@ func TestSondectlOnACluster(t *testing.T) {
 	user := newPerson(t, client, "user", systemNamespace)
 	user.sees(`(?m)^default `, "get", "meshes")
 	seesStatus(t, user)
-	for _, args := range [][]string{{"rotate", "ca", "--status"}, {"rotate", "ca"}} { // 4: the rotation waits for proxies of other tests
+	for _, args := range [][]string{{"rotate", "ca", "--status"}, {"rotate", "ca"}} {
+		// Exit code 4: the rotation waits for proxies of other tests.
 		if stdout, stderr, code := user.calls(args...); code != 0 && code != 4 || !strings.HasPrefix(stdout, "mesh default: ") {
 			t.Errorf("sondectl %s: exit code %d: %s%s", strings.Join(args, " "), code, stdout, stderr)
 		}

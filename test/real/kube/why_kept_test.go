@@ -87,7 +87,7 @@ NodeNotHeard
   condition Ready: False
   condition ContainersReady: True
 
-Frozen: its node is not seen, with most of its zone or of the mesh, so the endpoint stays though Kubernetes takes it away
+Frozen: its node and most of its zone, or of the mesh, are not seen: the endpoint stays although Kubernetes removes it
 `)
 		z.tell(corev1.ConditionTrue, []string{"node", "pod", "slice"}, 1, 2)
 		z.order(p, "far", true)

@@ -31,7 +31,7 @@ func TestRequestWithoutHost(t *testing.T) {
 			must.Do(t, err)
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			must.Do(t, err)
-			defer response.Body.Close() //nolint:errcheck // it was read
+			defer response.Body.Close() //nolint:errcheck // the body was read
 			var seen struct {
 				Host    string
 				Headers http.Header

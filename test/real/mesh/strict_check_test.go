@@ -98,7 +98,7 @@ func TestCheckStrict(t *testing.T) {
 	}
 }
 
-// loopback describes the source addresses of these tests, and there is the advice for them.
+// Source of these tests' requests, and the advice for it, in the output of sondectl check strict.
 const (
 	loopback = "a loopback address: any program in the proxy's pod or on its machine"
 	there    = "       do: on machines, make programs call through the sidecar: at an outbound of its Dataplane, or with redirection\n"

@@ -29,7 +29,7 @@ func TestOfferedUpgrades(t *testing.T) {
 				must.Do(t, err)
 				response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 				must.Do(t, err)
-				defer response.Body.Close() //nolint:errcheck // it was read
+				defer response.Body.Close() //nolint:errcheck // the body was read
 				var seen harness.Answer
 				if err := json.NewDecoder(response.Body).Decode(&seen); response.StatusCode != http.StatusOK || err != nil {
 					t.Errorf("the answer is %s, and not the application's: %v", response.Status, err)

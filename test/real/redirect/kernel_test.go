@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// The machines of the tests: a pod, and another host, which receives all its routes.
+// The addresses of the tests: a pod, and another host, which is the next hop of all its routes.
 const (
 	pod4, pod6   = "192.0.2.2", "2001:db8::2"
 	host4, host6 = "192.0.2.1", "2001:db8::1"

@@ -68,7 +68,7 @@ func startPod(t *testing.T, programs harness.Programs, name string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET,
 		Credential: &syscall.Credential{Uid: sidecarUser, Gid: sidecarUser},
-		// For devices, rules and the other machine; callers of other users; programs below root's home directory.
+		// For devices, rules and the other machine; to become other users; for programs below root's home directory.
 		AmbientCaps: []uintptr{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_DAC_READ_SEARCH},
 	}
 	out, err := cmd.CombinedOutput()

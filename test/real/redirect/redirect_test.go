@@ -21,7 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// The machines: a pod, and a host without a sidecar, which receives all routes of the pod.
+// The addresses of a pod, and of a host without a sidecar, which is the next hop of all routes of the pod.
 const (
 	pod4, pod6   = "192.0.2.2", "2001:db8::2"
 	host4, host6 = "192.0.2.1", "2001:db8::1"

@@ -72,8 +72,8 @@ func (m *mesh) controlPlane(of harness.Programs) {
 	}
 }
 
-// agent replaces the agent of a proxy with another release, which uses the same work directory. Without that it could
-// not join, because its token is invalid.
+// agent replaces the agent of a proxy with another release, which uses the same work directory: with an empty one, it
+// could not join, because its token is invalid.
 func (m *mesh) agent(p *harness.Proxy, of harness.Programs) {
 	m.t.Helper()
 	m.Use(of)

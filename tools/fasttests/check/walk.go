@@ -72,7 +72,7 @@ func (w *walker) walk(n node, code ast.Node) {
 			w.bind(n, x.(ast.Expr), n)
 			return false
 		case *ast.KeyValueExpr:
-			w.walk(n, x.Value) // a key is not code
+			w.walk(n, x.Value) // the key is a name, not code
 			return false
 		case *ast.ValueSpec:
 			w.spec(n, x)
@@ -160,8 +160,8 @@ func (w *walker) tracked(v *types.Var) bool {
 	return v.Pkg() == w.pass.Pkg && w.files[w.pass.Fset.File(v.Pos())]
 }
 
-// later binds a value to code that is not in the graph. If the node creates a bubble, that code probably runs in the
-// bubble.
+// later binds a value to code that is not in the graph. If the node creates a bubble, that code is assumed to run in
+// the bubble.
 func (w *walker) later(n node, value ast.Expr) {
 	into := new(node) // intermediate node
 	w.parents[into] = n

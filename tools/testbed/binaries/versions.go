@@ -39,7 +39,7 @@ var patches = map[string]patch{
 // Releases returns the releases that can be built, the newest first.
 func Releases() []string { return slices.Clone(releases) }
 
-// Patches returns the sorted suffixes after "+" in a Version.
+// Patches returns the sorted names of patches, which follow the "+" in a Version.
 func Patches() []string { return slices.Sorted(maps.Keys(patches)) }
 
 // ParseVersion parses a Version. The error lists the supported ones.
@@ -85,7 +85,7 @@ func (v Version) patch() *patch {
 // apply applies the patch to a file's text.
 func (p *patch) apply(text string) (string, error) {
 	if n := strings.Count(text, p.old); n != 1 {
-		return "", fmt.Errorf("patch %s: it has %d times what the patch replaces, want once:\n%s", p.file, n, p.old)
+		return "", fmt.Errorf("patch %s: found the text to replace %d times, want once:\n%s", p.file, n, p.old)
 	}
 	return strings.Replace(text, p.old, p.new, 1), nil
 }

@@ -12,8 +12,8 @@ import (
 // server.
 const apiServerTable = "inet sonde_testbed_apiserver"
 
-// SetLink connects a node to the others or disconnects it. The first node cannot be disconnected: it has the control
-// plane.
+// SetLink connects a node to the others, or disconnects it. The first node cannot be disconnected, since it has the
+// control plane.
 func (c *Cluster) SetLink(ctx context.Context, node int, up bool) error {
 	if _, err := c.cuttable(node); err != nil {
 		return err
@@ -48,8 +48,8 @@ func (c *Cluster) setPort(ctx context.Context, node int, up bool) error {
 
 // SetAPIServerLink connects the host processes of a node, kubelet and kube-proxy, to the API server, or drops their
 // packets to it. It does not affect pods, even to the API server, or connections to the node, such as the API server's
-// requests to the kubelet. It is independent of SetLink. The first node cannot be disconnected: it has the control
-// plane.
+// requests to the kubelet. It is independent of SetLink. The first node cannot be disconnected, since it has the
+// control plane.
 func (c *Cluster) SetAPIServerLink(ctx context.Context, node int, up bool) error {
 	d, err := c.cuttable(node)
 	if err != nil {

@@ -111,7 +111,8 @@ func (c *Cluster) proxyConfig(node int, families []family) any {
 		"clientConnection": map[string]any{"kubeconfig": c.kubeconfig("proxy")},
 		"clusterCIDR":      joined(families, func(f family) fmt.Stringer { return f.pods }),
 		"hostnameOverride": nodeName(node),
-		// The limit of connection tracking applies to the whole machine; timeouts apply to the node.
+		// The limit of connection tracking would apply to the whole machine, so none is set; timeouts apply to the node
+		// only.
 		"conntrack": map[string]any{"maxPerCore": 0},
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// certificateLife of all certificates: a cluster is for tests, and made anew each time.
+// certificateLife is the validity of all certificates. They are never renewed: a cluster is for tests and short-lived.
 const certificateLife = 365 * 24 * time.Hour
 
 // authority signs the certificates of a cluster.
@@ -23,7 +23,7 @@ type authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-// subject is who a certificate is for. Every certificate is good for clients and servers.
+// subject names the holder of a certificate. Every certificate is valid for clients and servers.
 type subject struct {
 	name, group string
 	dns         []string
@@ -131,7 +131,7 @@ func (a *authority) issue(s subject) (raw []byte, key *ecdsa.PrivateKey, err err
 	return raw, key, err
 }
 
-// sign signs a certificate for key, with its serial number and life filled in.
+// sign signs a certificate for key, with its serial number and validity filled in.
 func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
@@ -164,7 +164,7 @@ func (c *Cluster) writeKey(name string, key *ecdsa.PrivateKey) error {
 	return writeFile(c.keyFile(name), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), 0o600)
 }
 
-// kubeconfig is the file with which the owner of that certificate calls the API server.
+// kubeconfig is the file with which the holder of that certificate calls the API server.
 func (c *Cluster) kubeconfig(certificate string) string { return c.path(certificate + ".kubeconfig") }
 
 func (c *Cluster) writeKubeconfig(certificate string, families []family) error {

@@ -26,10 +26,10 @@ const (
 // stopTimeout is how long a process may take to end when it is killed.
 const stopTimeout = 20 * time.Second
 
-// process is a program of the cluster, as it is written into the state directory to be started again.
+// process is a program of the cluster, as it is recorded in the state directory to restart it.
 type process struct {
 	Name string `json:"name"`
-	// Node is the node in whose namespaces it runs.
+	// Node is the node in whose namespaces the process runs.
 	Node int `json:"node"`
 	// Command has the absolute path of the program first.
 	Command []string `json:"command"`
@@ -37,7 +37,7 @@ type process struct {
 
 func (p process) program() string { return filepath.Base(p.Command[0]) }
 
-// started is a process that this one has started.
+// started is a process that this program has started.
 type started struct {
 	name string
 	log  string
@@ -45,7 +45,8 @@ type started struct {
 	ended <-chan struct{}
 }
 
-// start starts a process in its node's namespaces, which outlives this one, and records how. Its log is appended to.
+// start starts a process in its node's namespaces, and records how to restart it. The process outlives this program,
+// and appends to its log.
 func (c *Cluster) start(p process, binaries string) (*started, error) {
 	if err := c.writeJSON(c.path("processes", p.Name+".json"), p); err != nil {
 		return nil, err
@@ -61,7 +62,8 @@ func (c *Cluster) start(p process, binaries string) (*started, error) {
 	defer func() { _ = log.Close() }()
 	command := machine.Enter(c.namespace(p.Node), c.namespaces(p.Node), p.Command...)
 	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it outlives this command
-	// Nothing else of this environment: the proxy of a user's shell would be used for the nodes' addresses.
+	// No other variable of this environment: with the proxy settings of a user's shell, requests to nodes would go to
+	// the proxy.
 	cmd.Env = []string{
 		"PATH=" + binaries + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/root", markState + c.state, markProcess + p.Name,

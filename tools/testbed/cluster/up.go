@@ -19,7 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/tools/testbed/machine"
 )
 
-// startTimeout is how long each step of the start may take, on a busy machine too.
+// startTimeout is how long each step of the start may take, even on a busy machine.
 const startTimeout = 3 * time.Minute
 
 //go:embed dns.yaml
@@ -74,9 +74,9 @@ func (c *Cluster) Up(ctx context.Context, o Options, getter *binaries.Getter) er
 
 // programs are the directories of a cluster's programs.
 type programs struct {
-	// control has all, in the control plane's version.
+	// control is the directory with all programs, in the Kubernetes version of the control plane.
 	control string
-	// nodes have kubelet and kube-proxy, from the first node on.
+	// nodes are the directories with kubelet and kube-proxy, one per node, the first node first.
 	nodes []string
 }
 
@@ -125,7 +125,7 @@ func (c *Cluster) up(
 	return c.describe(d)
 }
 
-// prepare writes files and makes networks and cgroups: all that is there before the first process.
+// prepare writes the files, and creates the networks and cgroups: all that the first process needs.
 func (c *Cluster) prepare(ctx context.Context, d description, families []family, paths machine.Paths) error {
 	if err := os.MkdirAll(c.state, 0o755); err != nil {
 		return err

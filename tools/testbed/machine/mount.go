@@ -54,7 +54,7 @@ func NewNamespaces(ctx context.Context, directory, hostname string, binds map[st
 	return err
 }
 
-// Unmount unmounts everything below a directory, even mounts in use.
+// Unmount unmounts everything below a directory, even what is in use.
 func Unmount(directory string) error {
 	text, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {

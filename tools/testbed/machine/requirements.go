@@ -149,7 +149,7 @@ func hasPlugins(directory string) bool {
 	return true
 }
 
-// lookPath also searches directories that may be missing in the PATH of a user who has become root.
+// lookPath also searches directories that the PATH of a user who has become root may lack.
 func lookPath(program string) (string, error) {
 	for _, directory := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
 		if path, err := exec.LookPath(filepath.Join(directory, program)); err == nil {

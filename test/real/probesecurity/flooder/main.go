@@ -59,7 +59,7 @@ func main() {
 	}
 }
 
-// How many of each kind are open at a time.
+// How many connections of each kind are open at a time.
 const (
 	slowCount  = 200
 	bombsCount = 8
@@ -140,7 +140,7 @@ func (f *flood) ask(ctx context.Context) {
 	}
 }
 
-// again repeats an attack each time that the agent ends it.
+// again repeats an attack each time that the agent has ended its connection.
 func (f *flood) again(ctx context.Context, count *atomic.Int64) {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
