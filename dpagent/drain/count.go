@@ -14,7 +14,7 @@ import (
 // gaugesPath selects the gauges that count reads.
 const gaugesPath = `/stats?type=Gauges&filter=%5E(http%7Clistener%7Ccluster)%5C..*%5C.(downstream_(rq_active%7Ccx_active%7Cpre_cx_active%7Ccx_tx_bytes_buffered)%7Cupstream_rq_(pending_)?active)%24`
 
-// active is the open work of an Envoy.
+// active counts the open requests and connections of an Envoy.
 type active struct {
 	// Requests that the applications of this proxy are handling, and inbound connections other than HTTP. Requests waiting
 	// for an application that has exited do not count (see generator's holdRoutes).
@@ -25,20 +25,20 @@ type active struct {
 	outboundRequests, outboundConnections int
 }
 
-// inbound is 0 if nothing from outside is open.
+// inbound returns the amount of open inbound work.
 func (o active) inbound() int { return o.inboundRequests + o.inboundConnections + o.unread }
 
-// all is 0 if nothing is open.
+// all returns the amount of all open work.
 func (o active) all() int { return o.inbound() + o.outboundRequests + o.outboundConnections }
 
 func (o active) requests() int    { return o.inboundRequests + o.outboundRequests }
 func (o active) connections() int { return o.inboundConnections + o.outboundConnections }
 
-// countActive asks Envoy for its open work.
+// countActive reads the open requests and connections from Envoy.
 func countActive(ctx context.Context, e Envoy) (active, error) {
 	stats, err := e.Get(ctx, gaugesPath)
 	if err != nil {
-		return active{}, fmt.Errorf("count what is open: %w", err)
+		return active{}, fmt.Errorf("count open requests and connections: %w", err)
 	}
 	return parse(stats)
 }

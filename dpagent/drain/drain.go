@@ -32,8 +32,9 @@ type Poster interface {
 }
 
 // Begin makes Envoy send the clients of its inbound to other endpoints: each response announces the end of its
-// connection. The listeners stay open, and requests whose application has exited wait for the end of Envoy. An Envoy
-// configured by an older control plane does not hold these requests, which Begin logs. Repeating Begin has no effect.
+// connection. The listeners stay open, and requests whose application has exited are held until Envoy ends. If an older
+// control plane has configured Envoy, it does not hold these requests, and Begin logs this. Repeating Begin has no
+// effect.
 func Begin(ctx context.Context, e Poster, logger *slog.Logger) error {
 	if err := e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"); err != nil {
 		return fmt.Errorf("start to drain: %w", err)

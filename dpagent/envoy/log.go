@@ -114,7 +114,7 @@ func redact(text string) string {
 	return text
 }
 
-// isSecret reports whether text may contain a private key: it contains the words, or a long run of base64.
+// isSecret reports whether text may contain a private key: it mentions one, or has a long run of base64.
 func isSecret(text string) bool {
 	return strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "private_key") || longestBase64(text) >= minKey
 }

@@ -33,7 +33,7 @@ type Options struct {
 type Liveness struct {
 	o      Options
 	wake   run.Signal // set when a report is due
-	jitter float64    // share of WhenAway.after, from 0 to 1
+	jitter float64    // added to WhenAway.after, as a share of it, from 0 to 1
 
 	keeping sync.Mutex // held while state is kept, so that the newest is kept last
 
@@ -89,8 +89,8 @@ func (l *Liveness) Passed(p mesh.Probe) {
 		return
 	}
 	if c.grant != "" {
-		// with fewer than toldToRestart the kubelet may have restarted the container, since it counts ends of the sidecar,
-		// too
+		// The kubelet may have restarted the container after fewer than toldToRestart failures, since it also counts an end
+		// of the sidecar as a failure.
 		l.used = l.used || c.told > 0
 		c.end()
 	}
@@ -155,9 +155,9 @@ func (l *Liveness) Failed(p mesh.Probe, reason string) (kept bool) {
 }
 
 // count counts a failure. It reports whether the kubelet, if it now gets the failures that it needs for a restart,
-// restarts the container no sooner than the user's failureThreshold. The kubelet also counts ends of the sidecar before
-// this agent started, so it may need only one more failure. count counts one failure per period: the kubelet checks
-// three times after Errored, which on a busy node are separate checks.
+// restarts the container no sooner than the user's failureThreshold. The kubelet also counts an end of the sidecar
+// before this agent started as a failure, so it may need only one more. count counts one failure per period: after
+// Errored the kubelet checks up to three times, and on a busy node these are separate checks.
 func (c *container) count(p mesh.Probe, now time.Time) (enough bool) {
 	threshold := int(p.FailureThreshold)
 	if c.failures == 0 || now.Sub(c.counted) >= time.Duration(p.PeriodSeconds)*time.Second/2 {
@@ -218,8 +218,8 @@ func (c *container) end() {
 }
 
 // mayHaveRestarted reports whether the kubelet got enough failures to restart the container. Until the agent has seen
-// the kubelet's count start, one failure may be enough, since the kubelet counts ends of the sidecar before this agent
-// started.
+// the kubelet's count start, one failure may be enough, since the kubelet also counts an end of the sidecar before this
+// agent started as a failure.
 func (c *container) mayHaveRestarted() bool {
 	return c.told >= toldToRestart || c.told > 0 && !c.cleared
 }

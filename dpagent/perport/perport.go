@@ -47,7 +47,7 @@ type Port struct {
 	Application netip.AddrPort
 	// GRPC means that the port answers gRPC health checks. Otherwise it resets the connection of a client that sends data.
 	GRPC bool
-	// Asked is the address that such a gRPC call checks.
+	// Asked is, for GRPC, the address that the kubelet would probe without the mesh.
 	Asked netip.AddrPort
 	// AlwaysOpen keeps the port open whatever the state of the application.
 	AlwaysOpen bool

@@ -22,8 +22,8 @@ const (
 	maxSources   = agentv1.MaxReported
 	maxTracked   = 200
 	maxNoInbound = 5
-	// readEvery is how often Envoy's counters of lost records are read while records arrive, idleEvery how often
-	// otherwise. It is rare, since Envoy's main thread scans all its statistics for them.
+	// readEvery is how often Envoy's counters of lost records are read while records arrive; idleEvery is how often
+	// otherwise. Both are long, since Envoy's main thread scans all its statistics for each reading.
 	readEvery = time.Minute
 	idleEvery = 10 * time.Minute
 )
@@ -118,7 +118,7 @@ func (c *Counter) add(of key, records []record) {
 		switch {
 		case r.kubelet && !r.goesOn:
 			in.probes.add(1, now)
-		case r.kubelet: // counted at its beginning
+		case r.kubelet: // counted at the connection's beginning
 		case r.goesOn:
 			c.open.goesOn(r.connection, in.source(r.source), now)
 		default:

@@ -59,7 +59,7 @@ func probeRedirections(o *Options) []rule {
 // application's port without NAT has been redirected to Envoy, unless connection tracking considers it invalid. NAT
 // ignores an invalid packet, which could then enter a probe's connection with the same address and port of the prober.
 // When connection tracking has forgotten a probe's connection, the application's next packet would start a new one in
-// the other direction, so only a SYN may.
+// the other direction, so only a SYN may start one.
 func probeFilters(o *Options) []chain {
 	if len(o.TCPProbes) == 0 {
 		return nil
@@ -90,8 +90,8 @@ func probeFilters(o *Options) []chain {
 
 // payloadRules returns rules that let packets without payload pass, and reset all other connections. Packets with IP
 // options or extension headers are longer. A reset is also what an application gets without a mesh, since the prober
-// has closed its socket when a greeting arrives. If the rules dropped the packet, the application's kernel would resend
-// it for minutes.
+// has already closed its socket when a greeting arrives. If the rules dropped the packet, the application's kernel
+// would resend it for minutes.
 func payloadRules(f Families) []rule {
 	const ipv4Header = 20 // the length of an IPv6 packet excludes its header
 	var rules []rule

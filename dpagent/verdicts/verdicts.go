@@ -96,7 +96,8 @@ func patienceOf(p mesh.Probe) time.Duration {
 	return max(minPatience, missedPeriods*period+probe.Longest(p))
 }
 
-// Run records until ctx ends which probes the kubelet has stopped asking for, such as of a container that exited.
+// Run records, until ctx ends, which probes the kubelet no longer requests, for instance because their container
+// exited.
 func (h *History) Run(ctx context.Context) {
 	for range run.Ticks(ctx, silenceEvery) {
 		h.expire()
