@@ -24,9 +24,9 @@ type settings struct {
 	virtualPortBy   string          // the annotation that sets it
 	probesMode      mesh.ProbesMode // "" if unset
 	portRange       portRange
-	gateway         *bool         // nil if the pod does not say
-	guarded         *bool         // nil if the pod does not say
-	guardedExec     *bool         // nil if the pod does not say
+	gateway         *bool         // nil if unset
+	guarded         *bool         // nil if unset
+	guardedExec     *bool         // nil if unset
 	excludeInbound  []int32       // without duplicates, in the user's order
 	excludeOutbound []int32       // the same
 	serverFirst     []int32       // the same

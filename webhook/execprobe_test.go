@@ -125,7 +125,7 @@ func TestExecProbeThatComesLate(t *testing.T) {
 	probe.Name = "late"
 	injected.Spec.Containers = append(injected.Spec.Containers, probe)
 	again, warnings := inject(t, injected, webhook.Options{})
-	want := []string{"containers[late].livenessProbe: not guarded: exec runs in the container, and the sidecar that the pod has already lacks what it needs: left as it is"}
+	want := []string{"containers[late].livenessProbe: not guarded: exec runs in the container, and the pod's existing sidecar is not set up for it: left as it is"}
 	if !slices.Equal(warnings, want) || !slices.Equal(guardedProbes(t, again), []string{"app"}) {
 		t.Errorf("warnings %q, guarded %q, want %q, and app", warnings, guardedProbes(t, again), want)
 	}

@@ -86,7 +86,7 @@ func (in *injection) checkFree(virtual int32) error {
 		return errors.New("reserved for " + use)
 	}
 	if by := in.used[virtual]; by != "" {
-		return errors.New(by + " has it")
+		return errors.New(by + " uses it")
 	}
 	return nil
 }

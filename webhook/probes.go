@@ -206,7 +206,7 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 		p.ID = h.container.Name + "-" + string(h.kind)
 		return p, nil
 	}
-	// Clients must not be able to guess the ID of what has effects.
+	// The ID of a hook or command must not be guessable, since a request for it has effects.
 	bits := make([]byte, 16)
 	if _, err := io.ReadFull(in.options.random, bits); err != nil {
 		return p, fmt.Errorf("create ID of %s: %w", h.field(), err)
