@@ -24,7 +24,7 @@ func main() {
 func run(mode execwire.Mode, s execwire.Start) error {
 	switch mode {
 	case execwire.ModeStart:
-		// The container is to live as without the helper: without it the agent says what is wrong.
+		// The container must run even if the helper does not start: the agent then reports the reason.
 		if err := startOnce(s); err != nil && !errors.Is(err, errRuns) {
 			if s.Retried && firstTries(s.Directory) {
 				return err // the kubelet shows it
