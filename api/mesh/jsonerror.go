@@ -44,7 +44,7 @@ func ExplainJSON(path string, data []byte, into any) error {
 	}}
 	e.value(path, reflect.TypeOf(into).Elem())
 	if errs == nil { // the decoder is stricter
-		errs = append(errs, &FieldError{Field: path, Allowed: "must have the types of its fields"})
+		e.report(&FieldError{Field: path, Allowed: "must have a value of the right type in each field"})
 	}
 	return errors.Join(errs...)
 }

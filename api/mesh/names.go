@@ -20,7 +20,7 @@ const (
 	LabelWorkload = Prefix + "workload"
 	// labelDisplayName is a label by which Kuma selects an object by its name.
 	labelDisplayName = Prefix + "display-name"
-	// DefaultMesh is the mesh of an object without one.
+	// DefaultMesh is the mesh of an object that names none.
 	DefaultMesh = "default"
 	// DefaultTrustDomain is the default suffix of all trust domains.
 	DefaultTrustDomain = "sonde.internal"
@@ -59,7 +59,7 @@ const (
 	PortWebhook     = 5443  // admission webhook
 	PortRedirectIn  = 15006 // Envoy's inbound capture listener
 	PortRedirectOut = 15001 // Envoy's outbound capture listener
-	// PortReadiness is for the readiness of the sidecar; nothing listens there, as only redirected connections get an
+	// PortReadiness is for the readiness of the sidecar; nothing listens there, so only redirected connections get an
 	// answer.
 	PortReadiness     = 15022
 	PortVirtualProbes = 9000 // the virtual probe handler of the agent
@@ -115,10 +115,10 @@ const (
 	LabelOwnInjection = OwnPrefix + "sidecar-injection"
 	// AnnotationVirtualProbes is enabled or disabled: whether the agent answers the probes.
 	AnnotationVirtualProbes = Prefix + "virtual-probes"
-	// AnnotationVirtualProbesPort is the agent's port for them.
+	// AnnotationVirtualProbesPort is the agent's port for probes.
 	AnnotationVirtualProbesPort = Prefix + "virtual-probes-port"
 	// AnnotationProbeProxyPort is the port of Kuma's application probe proxy, 0 to disable it. It has the effect of
-	// AnnotationVirtualProbesPort, and for 0 of AnnotationVirtualProbes.
+	// AnnotationVirtualProbesPort, and with 0 the effect of AnnotationVirtualProbes: disabled.
 	AnnotationProbeProxyPort = Prefix + "application-probe-proxy-port"
 	// AnnotationVirtualProbesPortRange is the range of ports of ProbesPerPort mode.
 	AnnotationVirtualProbesPortRange = Prefix + "virtual-probes-port-range"

@@ -148,7 +148,7 @@ func TestProbeOfTheAddressOfAnIgnoredInbound(t *testing.T) {
 func TestServiceProbesAreLimited(t *testing.T) {
 	for n, want := range map[int]string{
 		maxServiceProbes:     "",
-		maxServiceProbes + 1: `networking.inbound: "257 with a serviceProbe": must be at most 256 with a serviceProbe: one agent asks them all. Leave it out where the application is the same`,
+		maxServiceProbes + 1: `networking.inbound: "257 with a serviceProbe": must be at most 256 with a serviceProbe: one agent makes all the checks. Leave it out where the application is the same`,
 	} {
 		d := &Dataplane{Meta: Meta{Name: "web-1"}}
 		d.Spec.Networking.Address = "10.0.0.1"
