@@ -19,7 +19,7 @@ func (s *share[S]) taken() int { return s.idle.Len() + s.working.Len() }
 // each, a flood from many addresses would interrupt a response to a host that makes two requests at once.
 func fewOf(total int) int { return max(1, total/128) }
 
-// counts returns the rank of the source for losing a place, 0 if it has no place.
+// counts returns how many places of the source count: up to few count as one. The source with most loses a place first.
 func (s *share[S]) counts() int {
 	if n := s.taken(); n == 0 || n > s.few {
 		return n
