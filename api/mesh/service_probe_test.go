@@ -134,7 +134,8 @@ func TestServiceProbeViolations(t *testing.T) {
 	}
 }
 
-// TestProbeOfTheAddressOfAnIgnoredInbound is of an application: the proxy does not listen for that inbound.
+// TestProbeOfTheAddressOfAnIgnoredInbound checks that the address of an Ignored inbound may be probed, since the proxy
+// does not listen there.
 func TestProbeOfTheAddressOfAnIgnoredInbound(t *testing.T) {
 	d := probedBy(ServiceProbe{TCPSocket: &TCPSocketProbe{Port: 9090}})
 	d.Spec.Networking.Inbound[1].State = InboundIgnored
@@ -144,7 +145,7 @@ func TestProbeOfTheAddressOfAnIgnoredInbound(t *testing.T) {
 	}
 }
 
-// TestServiceProbesAreLimited checks that the agent of one Dataplane need not ask any number of applications.
+// TestServiceProbesAreLimited checks that the number of applications that one agent probes is limited.
 func TestServiceProbesAreLimited(t *testing.T) {
 	for n, want := range map[int]string{
 		maxServiceProbes:     "",
@@ -174,7 +175,7 @@ func TestServesAsFarAsItsProbeSays(t *testing.T) {
 	if failing.Serves(d, probed) || !failing.Serves(d, other) || !(Observation{}).Serves(d, probed) {
 		t.Error("want one inbound that does not serve: that whose probe has failed")
 	}
-	d.Identity.Instance = "uid" // the kubelet asks
+	d.Identity.Instance = "uid" // the kubelet probes it
 	if !failing.Serves(d, probed) {
 		t.Error("a serviceProbe decides about a pod")
 	}
