@@ -16,8 +16,8 @@ const runsInContainer = "exec runs in the container"
 // support.
 type action struct {
 	asks    mesh.Probe         // the handler alone, without its port; empty for sleep and for unknown actions
-	host    string             // that is asked instead of the pod, "" for the pod
-	target  intstr.IntOrString // the port that is asked, by number or name
+	host    string             // host to call instead of the pod, "" for the pod
+	target  intstr.IntOrString // port to call, by number or name
 	sleep   *corev1.SleepAction
 	refused string // why agents never perform the action, "" if they do
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// ListenerStatus tells which of its desired listeners a proxy has, among those that bind an address.
+// ListenerStatus lists which desired listeners a proxy has accepted or refused, of the listeners that bind an address.
 type ListenerStatus struct {
 	// Accepted are the addresses of inbound listeners that the proxy has accepted, even if only in an older version;
 	// sorted.

@@ -18,8 +18,8 @@ import (
 const maxMistakes = 20
 
 // ExplainJSON explains why a decoder such as encoding/json failed to read data into a value like the one that into
-// points to: it returns a FieldError for each value of the wrong type, up to 20, joined. Decoders name Go types
-// instead, and only the first mistake. path is the path of data, "" for a document. It needs hardly more memory than
+// points to: it returns a FieldError for each value of the wrong type, up to 20, joined. The decoder's own error names
+// Go types, and only the first mistake. path is the path of data, "" for a document. It needs hardly more memory than
 // the longest text in data.
 func ExplainJSON(path string, data []byte, into any) error {
 	if err := json.Unmarshal(data, &struct{}{}); errors.As(err, new(*json.SyntaxError)) {

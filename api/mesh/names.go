@@ -109,7 +109,7 @@ const (
 	// LabelNode is a Dataplane label with its node, for services whose InternalTrafficPolicy is TrafficLocal.
 	LabelNode = OwnPrefix + "node"
 
-	// LabelInjection is a namespace label, and a pod label or annotation: enabled or disabled. The pod wins.
+	// LabelInjection is a namespace label, and a pod label or annotation: enabled or disabled. The pod's takes precedence.
 	LabelInjection = Prefix + "sidecar-injection"
 	// LabelOwnInjection takes precedence over LabelInjection, for clusters in which Kuma still runs.
 	LabelOwnInjection = OwnPrefix + "sidecar-injection"
@@ -125,8 +125,8 @@ const (
 	// AnnotationVirtualProbesMode is the ProbesMode that a pod was injected with, or that an operator sets on a pod or
 	// namespace. On a written Dataplane it is a label.
 	AnnotationVirtualProbesMode = OwnPrefix + "virtual-probes-mode"
-	// AnnotationGuardedLiveness of a pod or its namespace is enabled or disabled: whether a failing liveness probe
-	// waits until a restart is granted. The pod wins.
+	// AnnotationGuardedLiveness of a pod or its namespace is enabled or disabled: whether a failing liveness probe waits
+	// until a restart is granted. The pod's takes precedence.
 	AnnotationGuardedLiveness = OwnPrefix + "guarded-liveness"
 	// AnnotationEnhancedLiveness is OpenKruise's: "true" on a pod means the same as AnnotationGuardedLiveness enabled, and
 	// "false" as disabled. AnnotationGuardedLiveness on the pod takes precedence.
@@ -163,8 +163,8 @@ const (
 	// AnnotationDrain of a pod or node means that it should get no new traffic. Its value is a human-readable reason.
 	AnnotationDrain = OwnPrefix + "drain"
 	// AnnotationSidecarCPU and AnnotationSidecarMemory are the sidecar's requests, AnnotationSidecarCPULimit and
-	// AnnotationSidecarMemoryLimit its limits, as quantities. They are annotations of a pod or its namespace; the pod
-	// wins.
+	// AnnotationSidecarMemoryLimit its limits, as quantities. They are annotations of a pod or its namespace; the pod's
+	// take precedence.
 	AnnotationSidecarCPU         = OwnPrefix + "sidecar-cpu"
 	AnnotationSidecarCPULimit    = OwnPrefix + "sidecar-cpu-limit"
 	AnnotationSidecarMemory      = OwnPrefix + "sidecar-memory"

@@ -1,5 +1,5 @@
-// Command sonde-exec runs the command of a guarded exec probe in the container of the probe, when the agent asks. The
-// kubelet starts it there once, by the startup probe or postStart hook that it runs anyway (decision 086).
+// Command sonde-exec runs the command of a guarded exec probe in the container of the probe, at the agent's request.
+// The kubelet starts it there once, with the startup probe or postStart hook that it runs anyway (decision 086).
 package main
 
 import (

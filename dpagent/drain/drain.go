@@ -49,10 +49,10 @@ func Begin(ctx context.Context, e Poster, logger *slog.Logger) error {
 	return nil
 }
 
-// Run waits until open requests, and connections other than HTTP, have ended, and clients have read their responses.
-// Idle HTTP connections and requests without an application do not count. Envoy serves new work until the inbound has
-// been idle for the quiet time; then Run closes its listeners. Run returns when all work is done, or with the error of
-// ctx if that ends first; any other error means that Envoy does not answer.
+// Run waits until open requests, and connections other than HTTP, have ended, and clients have read their responses. It
+// ignores idle HTTP connections and requests without an application. Envoy serves new work until the inbound has been
+// idle for the quiet time; then Run closes its listeners. Run returns when all work is done, or with the error of ctx
+// if that ends first; any other error means that Envoy does not answer.
 func Run(ctx context.Context, e Envoy, quiet time.Duration, logger *slog.Logger) error {
 	if err := Begin(ctx, e, logger); err != nil {
 		return err

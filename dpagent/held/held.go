@@ -56,8 +56,8 @@ type container struct {
 	// cleared means that the kubelet has started a new count since this agent started: the agent passed on a success, or
 	// the kubelet restarted the container
 	cleared bool
-	// told counts the failures passed on to the kubelet in its current count: at toldToRestart the kubelet restarts the
-	// container before the next check
+	// told is the number of failures passed on since the kubelet's current count began: at toldToRestart the kubelet
+	// restarts the container before the next check
 	told   int
 	held   bool   // the last failure was held back
 	grant  string // the grant in use
@@ -122,9 +122,9 @@ func (l *Liveness) containerNamed(name string) *container {
 	return c
 }
 
-// Failed records that the probe of a container has failed, and reports whether to keep this from the kubelet. It keeps
-// a failure that is held back, and a failure after which the kubelet could restart the container before the user's
-// failureThreshold is reached. After that it passes each failure on until the container restarts.
+// Failed records that the probe of a container has failed, and reports whether to keep the failure from the kubelet:
+// because it is held back, or because the kubelet could restart the container before the user's failureThreshold is
+// reached.
 func (l *Liveness) Failed(p mesh.Probe, reason string) (kept bool) {
 	defer l.keepUsed() // without mu
 	l.mu.Lock()
@@ -227,8 +227,8 @@ func (c *container) mayHaveRestarted() bool {
 // maxGrantLife limits grantLife, since the pod sets the numbers of its probes.
 const maxGrantLife = 24 * time.Hour
 
-// grantLife is how long a grant is used: as long as the kubelet may take to see failureThreshold failures, plus those
-// that it needs for a restart.
+// grantLife is how long a grant may be used: as long as failureThreshold failures may take, and then as many as the
+// kubelet needs for a restart.
 func grantLife(p mesh.Probe) time.Duration {
 	seconds := (int64(p.FailureThreshold) + toldToRestart) * (int64(p.PeriodSeconds) + int64(p.TimeoutSeconds))
 	return time.Duration(min(seconds, int64(maxGrantLife/time.Second))) * time.Second

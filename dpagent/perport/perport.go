@@ -196,7 +196,7 @@ func (s *Server) report(t task, err error) {
 	}
 }
 
-// Ready returns why the server cannot answer probes, or nil. The state of applications does not count.
+// Ready returns why the server cannot answer probes, or nil. It ignores the state of applications.
 func (s *Server) Ready(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

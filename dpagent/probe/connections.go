@@ -16,8 +16,8 @@ import (
 const MaxConnections = 1024
 
 const (
-	// closingPart: while evicted connections close, the open ones may exceed the limit by one closingPart-th of it, at
-	// least by minClosing.
+	// closingPart allows more connections than the limit while evicted ones close: limit/closingPart more, at least
+	// minClosing.
 	closingPart = 8
 	minClosing  = 8
 	// askPatience is how long a caller may take to send its request before it can be evicted. Otherwise a flood from many

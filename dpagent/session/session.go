@@ -121,7 +121,7 @@ type Session struct {
 	setRecorded func()                       // closes recorded
 
 	count int64 // sessions that Run has begun
-	moved bool  // the control plane ended the last session by asking for another; for Run
+	moved bool  // the last session ended because the control plane asked for another one; only for Run
 
 	connected prometheus.Gauge
 	sessions  prometheus.Counter

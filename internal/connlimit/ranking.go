@@ -15,8 +15,9 @@ type share[S comparable] struct {
 
 func (s *share[S]) taken() int { return s.idle.Len() + s.working.Len() }
 
-// fewOf returns up to how many places count as one. If a source with two places lost one before many sources with one
-// each, a flood from many addresses would interrupt a response to a host that makes two requests at once.
+// fewOf returns up to how many places of a source count as one. If a source with two places lost one before many
+// sources with one each, a flood from many addresses would interrupt a response to a host that makes two requests at
+// once.
 func fewOf(total int) int { return max(1, total/128) }
 
 // counts returns how many places of the source count: up to few count as one. The source with most loses a place first.

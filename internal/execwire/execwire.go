@@ -43,7 +43,7 @@ type Start struct {
 	Timeout time.Duration
 	// Command to run for each check, with its arguments. Required.
 	Command []string
-	// Retried means that a failed start has no other effect than that the kubelet retries it.
+	// Retried means that the kubelet retries a failed start, and that the failure has no other effect.
 	Retried bool
 	// Then is the command of the user's own startup probe or hook, run after the start of the helper. Default: none.
 	Then []string
