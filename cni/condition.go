@@ -39,7 +39,7 @@ func (d *Daemon) publish(ctx context.Context) error {
 		}
 		written = c
 		if why != nil {
-			d.o.Logger.Error("the plugin is not installed yet, until then pods of the mesh do not start on this node", "err", why)
+			d.o.Logger.Error("plugin not installed yet, pods of the mesh do not start on this node until it is", "err", why)
 		}
 	}
 	return nil

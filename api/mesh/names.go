@@ -137,7 +137,7 @@ const (
 	// of a guarded pod are guarded, too. The pod's takes precedence. The default is enabled for pods with an annotation
 	// of OpenKruise, otherwise disabled.
 	AnnotationGuardedExec = OwnPrefix + "guarded-exec"
-	// AnnotationLiveness of a pod is a Liveness, for emergencies.
+	// AnnotationLiveness of a pod overrides its guarded liveness probes in an emergency. Its value is a Liveness.
 	AnnotationLiveness = OwnPrefix + "liveness"
 	// ConditionLivenessHeld is a pod condition: a failure of a guarded liveness probe is held back from the kubelet.
 	ConditionLivenessHeld = OwnPrefix + "LivenessHeld"

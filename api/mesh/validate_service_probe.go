@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits of a ServiceProbe: without them a document could grow the agent's memory, or its session.
+// Limits of a ServiceProbe: without them a document could exhaust the agent's memory, or its session.
 const (
 	minProbeInterval    = 100 * time.Millisecond
 	maxProbeInterval    = time.Hour

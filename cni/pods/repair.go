@@ -50,7 +50,7 @@ func (r *Redirector) report(key Key, state, reason string) {
 	switch {
 	case reason == r.reported[key]:
 	case state == stateUnknown:
-		r.Logger.Warn("failed to check the redirection of a pod, leaving it", "pod", key.String(), "err", reason)
+		r.Logger.Warn("failed to check the redirection of a pod, leaving it unchanged", "pod", key.String(), "err", reason)
 	default:
 		r.Logger.Error("failed to repair the redirection of a pod, retrying", "pod", key.String(), "err", reason)
 	}

@@ -17,8 +17,8 @@ const (
 	maxLine = 4 << 10
 	// maxReason is the maximum length of Envoy's last error when it is reported as the reason of its end, in bytes.
 	maxReason = 512
-	// lastWords is the time before Envoy's end in which an error in its log, or any other output, may be the reason of the
-	// end.
+	// lastWords: an error in Envoy's log, or other output, may be the reason of Envoy's end if it is at most this old by
+	// then.
 	lastWords = 10 * time.Second
 )
 

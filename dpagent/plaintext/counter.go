@@ -31,7 +31,7 @@ const (
 // Kind is the reason why a mesh in mode STRICT would reject a connection.
 type Kind = agentv1.PlaintextInbound_Kind
 
-// logs maps the name of an access log to the key that it counts for, without the port.
+// logs maps the name of an access log to the key under which its records are counted, without the port.
 var logs = map[string]key{
 	mesh.RecordsRequests:    {kind: agentv1.PlaintextInbound_PLAINTEXT, http: true},
 	mesh.RecordsConnections: {kind: agentv1.PlaintextInbound_PLAINTEXT},

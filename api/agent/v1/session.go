@@ -34,8 +34,8 @@ const (
 	FeatureQueries      = "queries"
 	FeaturePong         = "pong"
 	FeatureAskPlaintext = "ask-plaintext"
-	// FeatureProbePorts: an agent opens the ports of per-port probes itself. An agent without it waits for listeners of
-	// Envoy, which no longer exist.
+	// FeatureProbePorts: an agent opens the ports of per-port probes itself. An agent without this feature waits for
+	// listeners of Envoy that no longer exist.
 	FeatureProbePorts = "probe-ports"
 )
 
