@@ -215,8 +215,8 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 	return p, nil
 }
 
-// refusedByServer returns why the API server would reject this probe, or the agent a table with it, "" if neither
-// would.
+// refusedByServer returns why the API server would reject this probe, or the agent a probe table that contains it, ""
+// if neither would.
 func refusedByServer(p mesh.Probe) string {
 	if p.HTTPGet != nil {
 		for _, h := range p.HTTPGet.HTTPHeaders {

@@ -162,8 +162,8 @@ type handler interface {
 	validate(v *violations, path string)
 }
 
-// MatchHandler returns the result of the function for a probe's handler, and zero without a handler. A new kind of
-// handler is another function here, so that a caller that forgets it does not compile.
+// MatchHandler returns the result of the function for a probe's handler, and zero without a handler. Each kind of
+// handler has its own parameter, so that a caller that forgets a new kind does not compile.
 func MatchHandler[T any](
 	p Probe, httpGet func(*HTTPGetProbe) T, tcpSocket func(*TCPSocketProbe) T, grpc func(*GRPCProbe) T,
 	exec func(*ExecProbe) T,

@@ -105,9 +105,9 @@ const (
 	RecordConnection = "connection"
 	RecordAgent      = "agent"
 
-	// RecordsStats is the prefix of Envoy's counters of delivered records, logs_written, and of lost ones,
-	// RecordsDropped: one pair per access log, and except for RecordsNoInbound per inbound, with InboundStats and its
-	// port.
+	// RecordsStats is the prefix of Envoy's counters of delivered records (logs_written) and lost records
+	// (RecordsDropped). RecordsNoInbound has one pair. Each other access log has one pair per inbound, whose names contain
+	// InboundStats and the inbound's port.
 	RecordsStats   = "access_logs.open_telemetry_access_log."
 	RecordsDropped = "logs_dropped"
 

@@ -11,7 +11,8 @@ import (
 // fragment, which no client sends.
 const allowedProbePath = "must be a path of visible ASCII characters that begins with '/', without '?' and '#'"
 
-// validateProbes checks the probes. Their listeners can only clash with others if there are any.
+// validateProbes checks the probes. Their ports can only conflict with other listeners in the per-port mode: otherwise
+// the agent does not open them.
 func (d *Dataplane) validateProbes(v *violations, taken *listeners) {
 	if p := d.Spec.Probes; p != nil {
 		d.validateProbePort(v, "probes", p.Port, taken)

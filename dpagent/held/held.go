@@ -224,7 +224,7 @@ func (c *container) mayHaveRestarted() bool {
 	return c.told >= toldToRestart || c.told > 0 && !c.cleared
 }
 
-// maxGrantLife limits grantLife, since the pod sets the numbers of its probes.
+// maxGrantLife limits grantLife, since the author of a pod chooses the periods and thresholds of its probes.
 const maxGrantLife = 24 * time.Hour
 
 // grantLife is how long a grant may be used: as long as failureThreshold failures may take, and then as many as the

@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// gate is a listener for gRPC that returns a connection once a whole call has arrived: no client reaches the server
-// that sends nothing, or frames without end. Connections from a guard pass at once: they already have a whole call.
+// gate is a listener for gRPC that returns a connection once a whole call has arrived: clients that send nothing, or
+// frames without end, do not reach the server. Connections from a guard pass at once: they already have a whole call.
 type gate struct {
 	net.Listener
 	connections *connections

@@ -83,7 +83,7 @@ type Options struct {
 	// Query is called with a query for Envoy. It must return at once, and later call the control plane's API with the
 	// answer. Required.
 	Query func(*agentv1.Query)
-	// Instance distinguishes this process from another one of its proxy, and Started is its start time. Required.
+	// Instance distinguishes this process from other agents of its proxy, and Started is its start time. Required.
 	Instance string
 	Started  time.Time
 	// Duplicate is called with the address of another agent of this proxy that was rejected; Refused with the error if
