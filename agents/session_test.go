@@ -106,11 +106,11 @@ func TestRefusedCalls(t *testing.T) {
 			t.Helper()
 			h.eventually("the refused calls that are shown", func() bool { return slices.Equal(h.server.Agents()["default/web-1"].GetRefused(), want) })
 		}
-		const answers = "answers of the application that HTTP clients take and Envoy does not, inbound 8080: "
+		const answers = "answers of the application that HTTP clients accept and Envoy does not, inbound 8080: "
 		says(&agentv1.Refusal{Cause: "answers", Where: "inbound 8080", Count: 12})
 		shown(answers + "12 in the last minute")
 		says(&agentv1.Refusal{Cause: "answers", Where: "inbound 8080", Count: 5}, &agentv1.Refusal{Cause: "upgrades", Where: "service db", Count: 1})
-		shown(answers+"5 in the last minute", "upgrades to protocols that Envoy does not know, service db: 1 in the last minute")
+		shown(answers+"5 in the last minute", "upgrades to protocols that Envoy does not support, service db: 1 in the last minute")
 		says()
 		shown()
 		if want := []string{"answers", "upgrades"}; !slices.Equal(told, want) {

@@ -39,14 +39,14 @@ func (d *Daemon) publish(ctx context.Context) error {
 		}
 		written = c
 		if why != nil {
-			d.o.Logger.Error("the plugin is not installed yet, until then pods of the mesh do not start on this node", "err", why)
+			d.o.Logger.Error("plugin not installed yet, pods of the mesh do not start on this node until it is", "err", why)
 		}
 	}
 	return nil
 }
 
-// condition says whether pods of this node get redirection, without its times. why is nil if they do; after are the
-// types of the plugins that run after Sonde's.
+// condition returns the node's condition without its times: whether pods of this node get redirection. why is nil if
+// they do; after lists the types of the plugins that run after Sonde's.
 func condition(why error, after []string) corev1.NodeCondition {
 	c := corev1.NodeCondition{Type: mesh.ConditionCNIReady, Status: corev1.ConditionTrue,
 		Reason: "Installed", Message: "the CNI configuration calls the plugin"}

@@ -18,7 +18,7 @@ type Options struct {
 	Namespace, DaemonSet string
 	// Kubeconfig is a file. Default: the in-cluster configuration.
 	Kubeconfig string
-	// Socket is the path at which the daemon answers the plugin, the same for both.
+	// Socket is the path at which the daemon answers the plugin, the same on the node and in the daemon's container.
 	Socket string
 	// ConfigDir and PluginDir are the directories from which container runtimes read CNI configurations and run plugins.
 	ConfigDir, PluginDir string

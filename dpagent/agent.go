@@ -70,7 +70,7 @@ type Agent struct {
 	// outboundsErr says why Envoy has not accepted all listeners for outbound calls.
 	outboundsErr atomic.Pointer[error]
 	settled      chan struct{} // closed once it is known whether this agent resumes a previous one
-	instance     string        // distinguishes this process from another one of its proxy
+	instance     string        // distinguishes this process from other agents of its proxy
 	started      time.Time     // start of this process
 	duplicates   duplicates
 	rejoins      retry.Reporter // reports why the renewer has to join again
@@ -372,9 +372,9 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.E
 	page := scrape.NewPage(a.metrics, proxy)
 	err = errors.Join(a.serveLB(ctx, group, proxy), a.serveMetrics(ctx, group, page))
 	if err == nil {
-		// Open the ports for probes last, since another process may use one of the other ports: with a guard the agent would
-		// retry forever, and no container would exit with the reason. Open them before the agent reports ready, since other
-		// containers then start and are probed.
+		// Open the ports for probes last: once they are open, a guard restarts an agent that exits, so the container would
+		// not exit with the reason if another process uses one of the other ports. Open them before the agent reports ready,
+		// since other containers then start and are probed.
 		err = a.serveProbes(ctx, group)
 	}
 	if err != nil {

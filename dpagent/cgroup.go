@@ -31,8 +31,8 @@ func (a *Agent) workers() int {
 	return n
 }
 
-// workersOf returns the number of worker threads for a limit of processors (0 means unlimited) on a machine with this
-// many processors. More threads would exhaust the CPU quota sooner, and then all threads wait for the next period.
+// workersOf returns the number of worker threads for a CPU limit in processors (0 means unlimited) on a machine with
+// this many processors. More threads would exhaust the CPU quota sooner, and then all threads wait for the next period.
 func workersOf(limit, processors int) int {
 	if limit == 0 {
 		limit = mesh.DefaultConcurrency

@@ -9,8 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/replacefile"
 )
 
-// copyProgram copies a program into a directory, in place of one that has its name there. A process that starts it
-// meanwhile gets the one before, or this one. An equal copy stays, so that a restarted agent needs no space.
+// copyProgram copies a program into a directory and atomically replaces a file of the same name: a process that runs it
+// meanwhile gets the old or the new program. An equal copy is kept, so that a restarted agent needs no disk space.
 func copyProgram(program, directory string) error {
 	copied := filepath.Join(directory, filepath.Base(program))
 	switch same, err := sameFiles(program, copied); {
@@ -24,13 +24,13 @@ func copyProgram(program, directory string) error {
 		return err
 	}
 	defer func() { _ = from.Close() }()                                // it was only read
-	return replacefile.Write(copied, 0o755, func(to io.Writer) error { // each user of a container runs it
+	return replacefile.Write(copied, 0o755, func(to io.Writer) error { // any user of a container may run it
 		_, err := io.Copy(to, from)
 		return err
 	})
 }
 
-// sameFiles reports whether a program and its copy are equal. A copy that cannot be read or run is another one.
+// sameFiles reports whether a program and its copy are equal. A copy that cannot be read or run counts as different.
 func sameFiles(program, copied string) (bool, error) {
 	want, err := digest(program)
 	if err != nil {

@@ -31,8 +31,8 @@ func TestCopyProgram(t *testing.T) {
 	}
 }
 
-// TestCopyProgramAgain has a directory that accepts no new file, as a full one, since the name is too long for a
-// temporary one: an equal copy is enough.
+// TestCopyProgramAgain checks that an equal copy is kept even if the directory accepts no new file, as if it were full:
+// here the name is too long for a temporary file.
 func TestCopyProgramAgain(t *testing.T) {
 	name, to := strings.Repeat("h", 250), t.TempDir()
 	from := filepath.Join(t.TempDir(), name)
@@ -52,7 +52,7 @@ func TestCopyProgramAgain(t *testing.T) {
 	}
 }
 
-// TestCopyProgramFails has a directory in place of the copy: nothing is left behind.
+// TestCopyProgramFails checks that a failed copy leaves nothing behind: a directory has the name of the copy.
 func TestCopyProgramFails(t *testing.T) {
 	from, to := filepath.Join(t.TempDir(), "helper"), t.TempDir()
 	err := errors.Join(os.WriteFile(from, []byte("one"), 0o600), os.MkdirAll(filepath.Join(to, "helper", "full"), 0o700))

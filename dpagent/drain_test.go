@@ -35,7 +35,7 @@ const (
 	openOutbound = "http.outbound_db.downstream_rq_active: 1\n"
 )
 
-// quietTime is how long nothing may be open before the listeners close; poll is the interval of checks.
+// quietTime is how long the inbound must be idle before the listeners close; poll is the interval of checks.
 const (
 	quietTime = time.Second
 	poll      = 100 * time.Millisecond

@@ -55,7 +55,7 @@ func (a *Agent) serveLB(ctx context.Context, group *errgroup.Group, envoy lb.Adm
 	if err != nil {
 		return &mesh.FieldError{Field: "LBHealthPort", Value: strconv.Itoa(a.o.LBHealthPort), Err: err}
 	}
-	a.logger.Info("health for load balancers", "address", l.Addr().String())
+	a.logger.Info("serving health for load balancers", "address", l.Addr().String())
 	group.Go(func() error { return health.Serve(ctx, l, a.lb, health.Limits{Connections: a.places[usesLB]}) })
 	group.Go(func() error {
 		a.lb.Follow(ctx, envoy)
@@ -113,8 +113,8 @@ func (a *Agent) resumeDrain() {
 	a.lb.Resume(state)
 }
 
-// servesUntil returns how long the proxy keeps serving, so that load balancers notice its end. Without load balancers
-// it returns now.
+// servesUntil returns until when the proxy keeps serving, so that load balancers notice its end: now without load
+// balancers, or with LastToEnd.
 func (a *Agent) servesUntil(now time.Time) time.Time {
 	if a.lb == nil || a.o.LastToEnd {
 		return now

@@ -61,7 +61,7 @@ func (a *Agent) serveMetrics(ctx context.Context, group *errgroup.Group, page *s
 		include = mesh.DefaultMetricPrefixes()
 	}
 	server := scrape.NewServer(page, include)
-	a.logger.Info("metrics for Prometheus", "address", l.Addr().String())
+	a.logger.Info("serving metrics for Prometheus", "address", l.Addr().String())
 	group.Go(func() error { return server.Serve(ctx, l, a.places[usesMetrics]) })
 	return nil
 }

@@ -130,7 +130,7 @@ func (o *Options) Validate() error {
 	}
 	if o.Concurrency < 0 || o.Concurrency > 1024 {
 		refuse("Concurrency", strconv.Itoa(o.Concurrency),
-			"must be a number from 1 to 1024, or 0 for one for each processor of the CPU limit")
+			"must be a number from 1 to 1024, or 0 to follow the CPU limit")
 	}
 	return errors.Join(append(errs, o.validateProbes(), o.validateLB(), o.validateMetrics())...)
 }

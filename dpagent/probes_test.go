@@ -33,7 +33,8 @@ func TestProbesBadInput(t *testing.T) {
 	}
 }
 
-// TestNoExecHelper has no helper to copy: the agent goes on with what comes next, Envoy.
+// TestNoExecHelper checks that New does not fail because there is no helper to copy: its error is about Envoy, the next
+// step.
 func TestNoExecHelper(t *testing.T) {
 	o := minimal()
 	o.EnvoyPath = "/missing/envoy"

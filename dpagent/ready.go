@@ -82,8 +82,8 @@ func (a *Agent) whenSettled(h http.Handler) http.Handler {
 	})
 }
 
-// keepReady is how long a readiness result is reused. It is short, since the kubelet asks each second and users wait
-// for the pod.
+// keepReady is how long a readiness result is reused. It is short, since the kubelet probes each second and a pod
+// should become ready soon.
 const keepReady = 200 * time.Millisecond
 
 // CheckEnvoy is a readiness check that every agent has.

@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 )
 
-// reporters pass each result on to all.
+// reporters is a serviceprobe.Reporter that passes each result on to several others.
 type reporters []serviceprobe.Reporter
 
 func (r reporters) Set(inbound netip.AddrPort, s serviceprobe.State) {

@@ -112,8 +112,8 @@ func baseBootstrap(node, cluster string, memory uint64) *bootstrapv3.Bootstrap {
 		MemoryAllocatorManager: &bootstrapv3.MemoryAllocatorManager{
 			BytesToRelease:        memoryToRelease,
 			MemoryReleaseInterval: durationpb.New(time.Second),
-			// The overload manager does not count freed memory that the allocator keeps. Without this limit, an attack
-			// could use the whole heap beside what the attack before it had freed.
+			// The overload manager does not count freed memory that the allocator keeps. Without this limit, the memory that one
+			// attack has freed would stay, beside a whole heap for the next one.
 			SoftMemoryLimitBytes: wrapperspb.UInt64(heapOf(memory)),
 		},
 		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{ // the agent sets mesh.RuntimeEnding

@@ -23,7 +23,8 @@ type flow struct {
 func fromClients() flow { return flow{streams: 320, stream: 256 << 10, connection: 2 << 20} }
 
 // toApplication is for connections to the application, which are local, so a smaller window is enough. All clients
-// share these connections, so the connection's window does not limit: a stream that is not read must not block others.
+// share these connections, so the connection's window is larger than all their streams need: a stream that is not read
+// must not block others.
 func toApplication() flow { return flow{streams: 100, stream: 128 << 10, connection: 1 << 30} }
 
 // outbound is for the application's own connections to Envoy. A body that fits in the window of a stream can be resent

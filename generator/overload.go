@@ -36,9 +36,9 @@ const (
 )
 
 // Shares of the heap at which Envoy acts. Actions that free memory come first, and take the largest or idle streams and
-// connections; actions that refuse work come last. From shareFree on, Envoy resets the largest streams, and smaller
-// ones the nearer the heap is to shareFreeAll. shareFreeAll is the whole heap: Envoy resets streams only when the share
-// changes, and above the whole heap it stays the same.
+// connections; actions that refuse work come last. From shareFree on, Envoy resets the largest streams; the nearer the
+// heap is to shareFreeAll, the smaller the streams that it resets. shareFreeAll is the whole heap: Envoy resets streams
+// only when the share changes, and above the whole heap the share stays the same.
 const (
 	shareRelease  = 0.5
 	shareFree     = 0.4

@@ -57,8 +57,8 @@ func RecordsCluster(m *meshview.Mesh, records bool) *clusterv3.Cluster {
 	}
 }
 
-// recordConnections records connections when they end, and while they are open each mesh.RecordsInterval. in is nil for
-// ports without an inbound.
+// recordConnections records connections when they end, and every mesh.RecordsInterval while they are open. in is nil
+// for ports without an inbound.
 func (b *inbound) recordConnections(p *tcpproxyv3.TcpProxy, log string, in *mesh.Inbound) {
 	if !b.records {
 		return
@@ -68,7 +68,7 @@ func (b *inbound) recordConnections(p *tcpproxyv3.TcpProxy, log string, in *mesh
 	p.AccessLog = recordsOf(log, in, datav3.AccessLogType_TcpConnectionEnd, datav3.AccessLogType_TcpPeriodic)
 }
 
-// recordRequests records requests when they begin, and while they last each mesh.RecordsInterval.
+// recordRequests records requests when they begin, and every mesh.RecordsInterval while they last.
 func (b *inbound) recordRequests(h *hcmv3.HttpConnectionManager, in *mesh.Inbound) {
 	if !b.records {
 		return

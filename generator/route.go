@@ -44,7 +44,7 @@ func inboundRoute(cluster string, holds bool) *routev3.RouteConfiguration {
 	return hideUnsent(named)
 }
 
-// routeConfiguration returns routes for all hosts, with one action for each request that matches any of matches.
+// routeConfiguration returns routes for all hosts, with one action for all requests that match one of matches.
 func routeConfiguration(
 	name string, action *routev3.RouteAction, matches ...*routev3.RouteMatch,
 ) *routev3.RouteConfiguration {

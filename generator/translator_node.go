@@ -43,7 +43,7 @@ func (t *Translator) encodeNode(on *nodeResources, s *meshview.Service) {
 	on.listeners, _ = t.encodeListeners(on.listeners, s)
 }
 
-// joinNode returns the node set, and counts one more proxy of it. A new set is derived from the proxy's previous set.
+// joinNode returns the node set, and adds one proxy to its count. A new set is derived from the proxy's previous set.
 func (t *Translator) joinNode(s *sharedSet, node string, from *resource.Set) *nodeSet {
 	n := s.nodes[node]
 	if n == nil {
@@ -54,7 +54,7 @@ func (t *Translator) joinNode(s *sharedSet, node string, from *resource.Set) *no
 	return n
 }
 
-// leaveNode counts one proxy less. It drops resources that only this node set used.
+// leaveNode subtracts one proxy from the node set's count. It drops resources that only this node set used.
 func (t *Translator) leaveNode(s *sharedSet, n *nodeSet) {
 	if n.proxies--; n.proxies > 0 {
 		return

@@ -71,8 +71,8 @@ func TestPages(t *testing.T) {
 		{"another one is left out", checks{corruption: corrupt}, "/readyz?exclude=serializable_read", 503,
 			"[-]data_corruption failed: alarm activated: CORRUPT\n[+]serializable_read excluded: ok\n"},
 		{"alone, another group's result does not count", checks{corruption: corrupt}, "/readyz/serializable_read", 200, "ok\n"},
-		{"alone, unknown", checks{}, "/readyz/nothing", 404, "readyz has no check \"nothing\", but [data_corruption serializable_read]\n"},
-		{"alone, of another group", checks{}, "/livez/data_corruption", 404, "livez has no check \"data_corruption\", but [serializable_read]\n"},
+		{"alone, unknown", checks{}, "/readyz/nothing", 404, "readyz has no check \"nothing\", only [data_corruption serializable_read]\n"},
+		{"alone, of another group", checks{}, "/livez/data_corruption", 404, "livez has no check \"data_corruption\", only [serializable_read]\n"},
 		{"alone, below", checks{}, "/livez/serializable_read/x", 404, "404 page not found\n"},
 		{"the root", checks{}, "/", 404, "not found: this is a port for health and metrics, with /livez, /readyz and /metrics\n"},
 		// etcd only logs these, and responds with success to the last two.

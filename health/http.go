@@ -41,7 +41,7 @@ func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if name := r.PathValue("name"); name != "" {
 		found := slices.IndexFunc(checks, func(c *check) bool { return c.Name == name })
 		if found < 0 {
-			http.Error(w, fmt.Sprintf("%s has no check %q, but %s", p.group, name, listed(checks)), http.StatusNotFound)
+			http.Error(w, fmt.Sprintf("%s has no check %q, only %s", p.group, name, listed(checks)), http.StatusNotFound)
 			return
 		}
 		checks = checks[found : found+1]

@@ -15,9 +15,9 @@ const runsInContainer = "exec runs in the container"
 // action is the handler of a probe or hook: a mesh.Probe with Kubernetes' port names, or an action that agents do not
 // support.
 type action struct {
-	asks    mesh.Probe         // the handler alone, without its port; empty for sleep, and what is not known
-	host    string             // that is asked instead of the pod, "" for the pod
-	target  intstr.IntOrString // the port that is asked, by number or name
+	asks    mesh.Probe         // the handler alone, without its port; empty for sleep and for unknown actions
+	host    string             // host to call instead of the pod, "" for the pod
+	target  intstr.IntOrString // port to call, by number or name
 	sleep   *corev1.SleepAction
 	refused string // why agents never perform the action, "" if they do
 }

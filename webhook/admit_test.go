@@ -162,7 +162,7 @@ spec: {containers: [{name: app, ports: [{containerPort: 8080}, {containerPort: 1
 		"this pod cannot join the mesh: ", `metadata.labels["kuma.io/mesh"]: "B_"`, `metadata.annotations["kuma.io/virtual-probes"]: "maybe"`,
 		`metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: "http"`, `metadata.annotations["sonde.dev/server-first-ports"]: "x"`,
 		"containers[app]: two containers have this name", "containers[app].ports: port 15006 is reserved for redirection",
-		`metadata.annotations["kuma.io/virtual-probes-port"]: port 8080 cannot be the virtual probes' port: containers[app].ports has it`,
+		`metadata.annotations["kuma.io/virtual-probes-port"]: port 8080 cannot be the virtual probes' port: containers[app].ports uses it`,
 	} {
 		if !strings.Contains(message(answer), want) {
 			t.Errorf("message %q, want %q", message(answer), want)

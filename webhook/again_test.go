@@ -161,10 +161,10 @@ func TestPodsThatChangedSince(t *testing.T) {
 	}{
 		"a port that clashes": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, late(t, "ports: [{containerPort: 9000}]"))
-		}, "port 9000 of the virtual probes in kuma-sidecar is in use: containers[app].ports has it"},
+		}, "port 9000 of the virtual probes in kuma-sidecar is in use: containers[app].ports uses it"},
 		"a probe that clashes": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, late(t, "livenessProbe: {tcpSocket: {port: 9000}}"))
-		}, "containers[app].livenessProbe has it"},
+		}, "containers[app].livenessProbe uses it"},
 		"another port asked for": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationVirtualProbesPort] = "9001"
 		}, `metadata.annotations["kuma.io/virtual-probes-port"]: 9001: kuma-sidecar already has port 9000`},

@@ -24,9 +24,9 @@ type settings struct {
 	virtualPortBy   string          // the annotation that sets it
 	probesMode      mesh.ProbesMode // "" if unset
 	portRange       portRange
-	gateway         *bool         // nil if the pod does not say
-	guarded         *bool         // nil if the pod does not say
-	guardedExec     *bool         // nil if the pod does not say
+	gateway         *bool         // nil if unset
+	guarded         *bool         // nil if unset
+	guardedExec     *bool         // nil if unset
 	excludeInbound  []int32       // without duplicates, in the user's order
 	excludeOutbound []int32       // the same
 	serverFirst     []int32       // the same
@@ -96,7 +96,7 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 }
 
 // readProbeProxyPort reads the port of Kuma's application probe proxy if Sonde's own annotations do not set the port or
-// mode. It always warns, since injection adds one of Sonde's annotations, so their presence says nothing.
+// mode. It always warns, even if Sonde's annotations are set, since an earlier injection may have added them.
 func (s *settings) readProbeProxyPort(value string) (warnings []string, err error) {
 	place := mesh.AnnotationVirtualProbesPort
 	if value == "0" {

@@ -24,8 +24,8 @@ const (
 )
 
 // chooseCNI decides whether the plugin redirects the pod's connections. Pods without a native sidecar keep kuma-init:
-// only the startup probe of a native sidecar delays containers until the plugin is done. Injected pods keep their way
-// of redirection.
+// only the startup probe of a native sidecar delays containers until the plugin is done. An injected pod keeps either
+// kuma-init or the plugin.
 func (in *injection) chooseCNI() error {
 	if in.earlier != nil {
 		_, in.cni = podspec.RedirectionText(&in.pod.Spec)

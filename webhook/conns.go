@@ -41,7 +41,7 @@ func (g *guarded) Read(into []byte) (int, error) {
 	if over {
 		_ = g.Close()
 	}
-	return n, err //nolint:wrapcheck // it is that connection's
+	return n, err //nolint:wrapcheck // the connection's own error
 }
 
 // arrived subtracts useful bytes; a negative number adds a charge.
@@ -58,7 +58,7 @@ type guardedListener struct{ net.Listener }
 func (l guardedListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it is that listener's
+		return nil, err //nolint:wrapcheck // the listener's own error
 	}
 	return &guarded{Conn: c}, nil
 }

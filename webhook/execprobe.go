@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// Volumes of a pod with guarded exec probes, and where the containers of the probes have them.
+// Volumes of a pod with guarded exec probes, and their mount paths in the containers of the probes.
 const (
 	volumeExecHelper  = "sonde-exec"
 	volumeExecSockets = "sonde-exec-sockets"
@@ -33,7 +33,7 @@ var execVolumes = []corev1.Volume{
 	}}},
 }
 
-// execMounts are the sidecar's.
+// execMounts are the sidecar's mounts of execVolumes.
 var execMounts = []corev1.VolumeMount{
 	{Name: volumeExecHelper, MountPath: mesh.ExecHelperDir},
 	{Name: volumeExecSockets, MountPath: mesh.ExecSocketsDir},
@@ -41,7 +41,7 @@ var execMounts = []corev1.VolumeMount{
 
 // ofKruise reports whether the user has set an OpenKruise annotation: its guarded liveness covers exec probes.
 func (in *injection) ofKruise() bool {
-	if in.earlier != nil { // which has written such annotations, and what it has decided
+	if in.earlier != nil { // that injection may have written such annotations, and has recorded its decision
 		return false
 	}
 	_, hasContext := in.pod.Annotations[mesh.AnnotationProbeContext]
@@ -53,7 +53,7 @@ func (in *injection) hasExec() bool {
 	return slices.ContainsFunc(in.table, func(p mesh.Probe) bool { return p.Exec != nil })
 }
 
-// execObstacle returns why the agent cannot have an exec probe run in its container, "" if it can.
+// execObstacle returns why the agent cannot run an exec probe in its container, "" if it can.
 func (in *injection) execObstacle(h handler) string {
 	var why string
 	switch {
@@ -69,25 +69,25 @@ func (in *injection) execObstacle(h handler) string {
 		case why == "" && in.earlier == nil:
 			return ""
 		case why == "":
-			why = "the sidecar that the pod has already lacks what it needs"
+			why = "the pod's existing sidecar is not set up for it"
 		}
 	}
 	return runsInContainer + ", and " + why + ": left as it is"
 }
 
-// starter is what the kubelet runs when a container starts, and which starts the helper.
+// starter is the startup probe or postStart hook with which the kubelet starts the helper in a container.
 type starter struct {
-	path  string                     // in the container
-	value func(command []string) any // that is there
-	then  []string                   // the user's command, nil if the starter is ours
-	probe bool                       // it is a startup probe of ours
+	path  string                     // JSON pointer of the added or replaced field, within the container
+	value func(command []string) any // of this field, to run a command
+	then  []string                   // the user's own command, nil if the user has no such probe or hook
+	probe bool                       // it is a startup probe that injection adds
 }
 
-// asIs is starter.value of a command of the user's.
+// asIs is starter.value for a field that is itself a command.
 func asIs(command []string) any { return command }
 
 // starterOf returns what starts the helper of an exec probe, or why nothing can. The user's startup probe or postStart
-// hook starts it if it is exec; ours does if the user has none.
+// hook starts it if it is exec. If the user has none, injection adds one.
 func (in *injection) starterOf(h handler) (s starter, why string) {
 	var postStart *corev1.LifecycleHandler
 	startup, lifecycle := h.container.StartupProbe, h.container.Lifecycle
@@ -104,7 +104,7 @@ func (in *injection) starterOf(h handler) (s starter, why string) {
 		return starter{path: "/lifecycle/postStart/exec/command", value: asIs, then: postStart.Exec.Command}, ""
 	case startup == nil:
 		return starter{path: "/startupProbe", probe: true, value: func(command []string) any {
-			return &corev1.Probe{ // which is not to restart the container, whatever happens
+			return &corev1.Probe{ // it never restarts the container: its failureThreshold is unlimited
 				ProbeHandler: corev1.ProbeHandler{Exec: run(command)}, PeriodSeconds: 1, TimeoutSeconds: 10,
 				FailureThreshold: math.MaxInt32,
 			}
@@ -130,7 +130,7 @@ func isExpanded(command []string) bool {
 	})
 }
 
-// addHelper has the helper started in the container of an exec probe.
+// addHelper makes the kubelet start the helper in the container of an exec probe.
 func (in *injection) addHelper(h handler, p mesh.Probe) {
 	if p.Exec == nil {
 		return

@@ -13,7 +13,7 @@ import (
 
 const guardedExec = guarded + ", sonde.dev/guarded-exec: enabled"
 
-// The pod wins over its namespace, and both over OpenKruise's annotations, which mean exec probes, too.
+// The pod wins over its namespace, and both over OpenKruise's annotations, which also guard exec probes.
 func TestWhoAsksForGuardedExec(t *testing.T) {
 	const (
 		disabled = guarded + ", sonde.dev/guarded-exec: disabled"
@@ -118,14 +118,14 @@ func TestExecProbesThatCannotBeGuarded(t *testing.T) {
 	}
 }
 
-// A sidecar that is there already lacks what a probe needs that another webhook adds.
+// An existing sidecar is not set up for an exec probe that another webhook adds later.
 func TestExecProbeThatComesLate(t *testing.T) {
 	injected, _ := inject(t, podWith(guardedExec, "livenessProbe: {exec: {command: [a]}}"), webhook.Options{})
 	probe := late(t, "livenessProbe: {exec: {command: [b]}}")
 	probe.Name = "late"
 	injected.Spec.Containers = append(injected.Spec.Containers, probe)
 	again, warnings := inject(t, injected, webhook.Options{})
-	want := []string{"containers[late].livenessProbe: not guarded: exec runs in the container, and the sidecar that the pod has already lacks what it needs: left as it is"}
+	want := []string{"containers[late].livenessProbe: not guarded: exec runs in the container, and the pod's existing sidecar is not set up for it: left as it is"}
 	if !slices.Equal(warnings, want) || !slices.Equal(guardedProbes(t, again), []string{"app"}) {
 		t.Errorf("warnings %q, guarded %q, want %q, and app", warnings, guardedProbes(t, again), want)
 	}

@@ -37,7 +37,7 @@ func (in *injection) chooseGuarded() error {
 	return in.readProbeContext()
 }
 
-// switchOf returns what the pod says, else what its namespace does in an annotation, nil if neither does.
+// switchOf returns the pod's setting, else the value of its namespace's annotation, nil if neither is set.
 func (in *injection) switchOf(ofPod *bool, annotation string) (*bool, error) {
 	if ofPod != nil || in.namespace == nil {
 		return ofPod, nil
@@ -203,8 +203,8 @@ func (in *injection) unguarded(d Decision) string {
 	return in.undiscarded(d.Probe)
 }
 
-// recordGuarded adds the annotations of a guarded pod: that it and its exec probes are guarded, by whichever
-// annotation, and its liveness probes.
+// recordGuarded adds the annotations of a guarded pod: that it is guarded, that its exec probes are, whichever setting
+// decided this, and its original liveness probes.
 func (in *injection) recordGuarded(annotations map[string]string) error {
 	if _, ok := in.pod.Annotations[mesh.AnnotationGuardedLiveness]; !ok {
 		annotations[mesh.AnnotationGuardedLiveness] = "enabled"

@@ -82,7 +82,7 @@ func (h handler) path() string {
 	return path + "/" + string(h.kind) + "Probe"
 }
 
-// port returns the number of the target port like the kubelet, or an error.
+// port returns the number of the target port, resolved as the kubelet does, or why it cannot be resolved.
 func (h handler) port() (port int32, why string) {
 	port = h.target.IntVal
 	if name := h.target.StrVal; name != "" {

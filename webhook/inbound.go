@@ -5,7 +5,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// redirectReadinessFlag is kuma-init's flag to redirect only the sidecar's readiness probe of all incoming connections.
+// redirectReadinessFlag is kuma-init's flag to redirect the sidecar's readiness probe, and no other incoming
+// connections.
 const redirectReadinessFlag = "--redirect-readiness"
 
 // chooseGateway decides whether incoming connections of the pod are redirected. An injected pod keeps its redirection.

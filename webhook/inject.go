@@ -106,7 +106,7 @@ type injection struct {
 	gateway     bool            // incoming connections are not redirected
 	cni         bool            // the CNI plugin redirects connections, there is no kuma-init
 	guarded     bool            // liveness probes that fail wait until a restart is granted
-	guardedExec bool            // exec probes, too
+	guardedExec bool            // exec probes are guarded, too
 	context     probeContext    // the liveness probes in the annotation of a guarded pod
 	port        int32           // the virtual port, or 0
 	metricsPort int32           // the port for Prometheus, or 0

@@ -41,7 +41,7 @@ func newMetrics() *metrics {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .05, .25, 1, 5},
 		}, []string{"webhook"}),
 	}
-	// Series that exist from the start have a rate from the first request on.
+	// Create all series now, so that rate() includes their first request.
 	for _, webhook := range []string{webhookInject, webhookValidate} {
 		for _, result := range results {
 			m.total.WithLabelValues(webhook, result)

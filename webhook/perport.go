@@ -25,7 +25,7 @@ func (in *injection) allocate(decisions []Decision) error {
 	var why []string
 	for port := in.settings.portRange.first; port <= in.settings.portRange.last; port++ {
 		if by := taken[port]; by != "" {
-			why = append(why, number(port)+" is not: "+by)
+			why = append(why, number(port)+" is not free: "+by)
 		} else {
 			free = append(free, port)
 		}
@@ -63,10 +63,10 @@ func (in *injection) allocate(decisions []Decision) error {
 func (in *injection) takenPorts() map[int32]string {
 	taken := map[int32]string{}
 	for port, by := range in.used {
-		taken[port] = by + " has it"
+		taken[port] = by + " uses it"
 	}
 	for _, port := range in.settings.excludeInbound {
-		taken[port] = mesh.AnnotationExcludeInboundPorts + " has it"
+		taken[port] = mesh.AnnotationExcludeInboundPorts + " contains it"
 	}
 	if in.port != 0 {
 		taken[in.port] = "it is the port for HTTP probes"
@@ -74,7 +74,7 @@ func (in *injection) takenPorts() map[int32]string {
 	if in.earlier != nil {
 		for i := range in.earlier.table {
 			if p := &in.earlier.table[i]; p.WantsOwnPort() {
-				taken[p.VirtualPort] = "the " + string(p.Type) + " probe of " + p.Container + " has it"
+				taken[p.VirtualPort] = "the " + string(p.Type) + " probe of " + p.Container + " uses it"
 			}
 		}
 	}

@@ -38,13 +38,13 @@ func TestBadPortsOfPerPortMode(t *testing.T) {
 		"HTTP needs one, too": {podWith(inRange("9005-9006"), twoProbes+", startupProbe: {httpGet: {port: 80}}"), `this pod needs 3, the range has 2`},
 		"taken": {
 			podWith(inRange("9005-9008")+`, traffic.kuma.io/exclude-inbound-ports: "9006", kuma.io/virtual-probes-port: "9007"`, "ports: [{containerPort: 9005}], "+twoProbes),
-			`this pod needs 2, the range has 1 (9005 is not: containers[app].ports has it; 9006 is not: traffic.kuma.io/exclude-inbound-ports has it; 9007 is not: it is the port for HTTP probes)`,
+			`this pod needs 2, the range has 1 (9005 is not free: containers[app].ports uses it; 9006 is not free: traffic.kuma.io/exclude-inbound-ports contains it; 9007 is not free: it is the port for HTTP probes)`,
 		},
 		"mode":                {podWith(`sonde.dev/virtual-probes-mode: both`, ""), `metadata.annotations["sonde.dev/virtual-probes-mode"]: "both": must be unified or per-port`},
 		"empty mode":          {podWith(`sonde.dev/virtual-probes-mode: ""`, ""), `must be unified or per-port`},
 		"label":               {parse(`{metadata: {labels: {sonde.dev/virtual-probes-mode: x}}, spec: {containers: [{name: app}]}}`), `metadata.labels["sonde.dev/virtual-probes-mode"]: "x": must be unified or per-port`},
 		"label, annotation":   {parse(`{metadata: {labels: {sonde.dev/virtual-probes-mode: unified}, annotations: {sonde.dev/virtual-probes-mode: per-port}}}`), `the label with the same name is "unified"`},
-		"HTTP port is probed": {podWith(perPort+`, kuma.io/virtual-probes-port: "80"`, twoProbes), `port 80 cannot be the virtual probes' port: containers[app].livenessProbe has it`},
+		"HTTP port is probed": {podWith(perPort+`, kuma.io/virtual-probes-port: "80"`, twoProbes), `port 80 cannot be the virtual probes' port: containers[app].livenessProbe uses it`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

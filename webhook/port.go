@@ -86,7 +86,7 @@ func (in *injection) checkFree(virtual int32) error {
 		return errors.New("reserved for " + use)
 	}
 	if by := in.used[virtual]; by != "" {
-		return errors.New(by + " has it")
+		return errors.New(by + " uses it")
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (in *injection) choosePort() (int32, error) {
 		wanted, taken, mesh.FirstSparePort, mesh.LastSparePort, mesh.AnnotationVirtualProbesPort)
 }
 
-// checkEarlierPort returns an error if the sidecar does not support changes of the pod since its injection.
+// checkEarlierPort returns an error if changes of the pod since its injection conflict with the sidecar's port.
 func (in *injection) checkEarlierPort() error {
 	port, s := in.earlier.port, in.settings
 	switch has := port != 0; {

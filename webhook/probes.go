@@ -206,7 +206,7 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 		p.ID = h.container.Name + "-" + string(h.kind)
 		return p, nil
 	}
-	// Clients must not be able to guess the ID of what has effects.
+	// The ID of a hook or command must not be guessable, since a request for it has effects.
 	bits := make([]byte, 16)
 	if _, err := io.ReadFull(in.options.random, bits); err != nil {
 		return p, fmt.Errorf("create ID of %s: %w", h.field(), err)
@@ -215,8 +215,8 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 	return p, nil
 }
 
-// refusedByServer returns why the API server would reject this probe, or the agent a table with it, "" if neither
-// would.
+// refusedByServer returns why the API server would reject this probe, or the agent a probe table that contains it, ""
+// if neither would.
 func refusedByServer(p mesh.Probe) string {
 	if p.HTTPGet != nil {
 		for _, h := range p.HTTPGet.HTTPHeaders {

@@ -18,7 +18,7 @@ import (
 )
 
 func TestBadPods(t *testing.T) {
-	const dead = "port 9000 cannot be the virtual probes' port: containers[app].ports has it; no port from 9001 to 9020 is free"
+	const dead = "port 9000 cannot be the virtual probes' port: containers[app].ports uses it; no port from 9001 to 9020 is free"
 	var all []string
 	for port := 9000; port <= 9020; port++ {
 		all = append(all, fmt.Sprintf("{containerPort: %d}", port))
@@ -38,7 +38,7 @@ func TestBadPods(t *testing.T) {
 		"Kuma's port empty":          {podWith(`kuma.io/application-probe-proxy-port: ""`, ""), `metadata.annotations["kuma.io/application-probe-proxy-port"]: must be a port`},
 		"Kuma's port too high":       {podWith(`kuma.io/application-probe-proxy-port: "65536"`, ""), `"65536": must be a port`},
 		"Kuma's port 00":             {podWith(`kuma.io/application-probe-proxy-port: "00"`, ""), `"00": must be a port`},
-		"Kuma's port is declared":    {podWith(`kuma.io/application-probe-proxy-port: "8080"`, "ports: [{containerPort: 8080}]"), `metadata.annotations["kuma.io/application-probe-proxy-port"]: port 8080 cannot be the virtual probes' port: containers[app].ports has it`},
+		"Kuma's port is declared":    {podWith(`kuma.io/application-probe-proxy-port: "8080"`, "ports: [{containerPort: 8080}]"), `metadata.annotations["kuma.io/application-probe-proxy-port"]: port 8080 cannot be the virtual probes' port: containers[app].ports uses it`},
 		"range without end":          {podWith(`kuma.io/virtual-probes-port-range: "9000"`, ""), `metadata.annotations["kuma.io/virtual-probes-port-range"]: "9000": must be two ports`},
 		"range backwards":            {podWith(`kuma.io/virtual-probes-port-range: 9020-9000`, ""), `must be two ports`},
 		"range of names":             {podWith(`kuma.io/virtual-probes-port-range: a-b`, ""), `must be two ports`},
@@ -51,11 +51,11 @@ func TestBadPods(t *testing.T) {
 		"drain time 0":               {podWith(`kuma.io/sidecar-drain-time: 0s`, ""), `must be a duration from 1s to 1h`},
 		"lb port no number":          {podWith(`sonde.dev/lb-health-port: http`, ""), `metadata.annotations["sonde.dev/lb-health-port"]: "http": must be a port`},
 		"lb port 0":                  {podWith(`sonde.dev/lb-health-port: "0"`, ""), `"0": must be a port`},
-		"lb port is declared":        {podWith(`sonde.dev/lb-health-port: "8080"`, "ports: [{containerPort: 8080}]"), `metadata.annotations["sonde.dev/lb-health-port"]: "8080": containers[app].ports has it`},
+		"lb port is declared":        {podWith(`sonde.dev/lb-health-port: "8080"`, "ports: [{containerPort: 8080}]"), `metadata.annotations["sonde.dev/lb-health-port"]: "8080": containers[app].ports uses it`},
 		"lb port is declared, UDP":   {podWith(`sonde.dev/lb-health-port: "9902"`, "ports: [{containerPort: 9902, protocol: UDP}]"), `reserved for the metrics`},
 		"lb port is redirection":     {podWith(`sonde.dev/lb-health-port: "15006"`, ""), `"15006": reserved for redirection`},
 		"lb port is metrics":         {podWith(`sonde.dev/lb-health-port: "9902"`, ""), `reserved for the metrics`},
-		"lb port is probe port":      {podWith(`sonde.dev/lb-health-port: "9100", kuma.io/virtual-probes-port: "9100"`, ""), `port 9100 cannot be the virtual probes' port: metadata.annotations["sonde.dev/lb-health-port"] has it`},
+		"lb port is probe port":      {podWith(`sonde.dev/lb-health-port: "9100", kuma.io/virtual-probes-port: "9100"`, ""), `port 9100 cannot be the virtual probes' port: metadata.annotations["sonde.dev/lb-health-port"] uses it`},
 		"lb drain time":              {podWith(`sonde.dev/lb-drain-time: "20"`, ""), `metadata.annotations["sonde.dev/lb-drain-time"]: "20": must be a duration from 0s to 1h`},
 		"metrics port no number":     {podWith(`sonde.dev/metrics-port: x`, ""), `metadata.annotations["sonde.dev/metrics-port"]: "x": must be a port from 1 to 65535, or 0 for none`},
 		"metrics port too high":      {podWith(`sonde.dev/metrics-port: "70000"`, ""), `metadata.annotations["sonde.dev/metrics-port"]: "70000": must be a port`},
@@ -70,18 +70,18 @@ func TestBadPods(t *testing.T) {
 		"metrics port is probed":     {podWith("", "livenessProbe: {httpGet: {port: 5670}}"), `containers[app].livenessProbe: port 5670 is reserved for the metrics of the pod`},
 		"metrics port is hooked":     {podWith("", "lifecycle: {preStop: {httpGet: {port: 5670}}}"), `containers[app].lifecycle.preStop: port 5670 is reserved for the metrics of the pod`},
 		"asked metrics port is used": {podWith(`sonde.dev/metrics-port: "8080"`, "ports: [{containerPort: 8080}]"), `containers[app].ports: port 8080 is reserved for the metrics of the pod: set metadata.annotations["sonde.dev/metrics-port"] to another port`},
-		"metrics port is probes'":    {podWith(`sonde.dev/metrics-port: "9100", kuma.io/virtual-probes-port: "9100"`, ""), `metadata.annotations["kuma.io/virtual-probes-port"]: port 9100 cannot be the virtual probes' port: the metrics of the pod (metadata.annotations["sonde.dev/metrics-port"]) has it`},
-		"metrics port is Kuma's":     {podWith(`kuma.io/application-probe-proxy-port: "5670"`, ""), `metadata.annotations["kuma.io/application-probe-proxy-port"]: port 5670 cannot be the virtual probes' port: the metrics of the pod (metadata.annotations["sonde.dev/metrics-port"]) has it`},
-		"metrics port is lb's":       {podWith(`sonde.dev/lb-health-port: "5670"`, ""), `metadata.annotations["sonde.dev/lb-health-port"]: "5670": the metrics of the pod (metadata.annotations["sonde.dev/metrics-port"]) has it`},
+		"metrics port is probes'":    {podWith(`sonde.dev/metrics-port: "9100", kuma.io/virtual-probes-port: "9100"`, ""), `metadata.annotations["kuma.io/virtual-probes-port"]: port 9100 cannot be the virtual probes' port: the metrics of the pod (metadata.annotations["sonde.dev/metrics-port"]) uses it`},
+		"metrics port is Kuma's":     {podWith(`kuma.io/application-probe-proxy-port: "5670"`, ""), `metadata.annotations["kuma.io/application-probe-proxy-port"]: port 5670 cannot be the virtual probes' port: the metrics of the pod (metadata.annotations["sonde.dev/metrics-port"]) uses it`},
+		"metrics port is lb's":       {podWith(`sonde.dev/lb-health-port: "5670"`, ""), `metadata.annotations["sonde.dev/lb-health-port"]: "5670": the metrics of the pod (metadata.annotations["sonde.dev/metrics-port"]) uses it`},
 		"metrics port is the range":  {podWith(`kuma.io/virtual-probes-port-range: 5670-5670, sonde.dev/virtual-probes-mode: per-port`, "livenessProbe: {tcpSocket: {port: 80}}"), `metadata.annotations["kuma.io/virtual-probes-port-range"]: "5670-5670"`},
 		"mesh":                       {podWith(`kuma.io/mesh: My_Mesh`, ""), `metadata.annotations["kuma.io/mesh"]: "My_Mesh": must be the name of a mesh`},
 		"injection":                  {podWith(`kuma.io/sidecar-injection: "yes"`, ""), `metadata.annotations["kuma.io/sidecar-injection"]: "yes": must be enabled or disabled`},
 		"injection as label":         {parse(`{metadata: {labels: {kuma.io/sidecar-injection: "no"}}}`), `metadata.labels["kuma.io/sidecar-injection"]: "no": must be enabled or disabled`},
 		"own injection":              {podWith(`sonde.dev/sidecar-injection: "1"`, ""), `metadata.annotations["sonde.dev/sidecar-injection"]: "1": must be`},
 		"label and annotation":       {parse(`{metadata: {labels: {kuma.io/mesh: a}, annotations: {kuma.io/mesh: b}}}`), `metadata.annotations["kuma.io/mesh"]: "b": the label with the same name is "a"`},
-		"asked port is declared":     {podWith(`kuma.io/virtual-probes-port: "8080"`, "ports: [{containerPort: 8080}]"), `metadata.annotations["kuma.io/virtual-probes-port"]: port 8080 cannot be the virtual probes' port: containers[app].ports has it`},
-		"asked port is probed":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "livenessProbe: {tcpSocket: {port: 8080}}"), `containers[app].livenessProbe has it`},
-		"asked port is hooked":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "lifecycle: {preStop: {httpGet: {port: 8080}}}"), `containers[app].lifecycle.preStop has it`},
+		"asked port is declared":     {podWith(`kuma.io/virtual-probes-port: "8080"`, "ports: [{containerPort: 8080}]"), `metadata.annotations["kuma.io/virtual-probes-port"]: port 8080 cannot be the virtual probes' port: containers[app].ports uses it`},
+		"asked port is probed":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "livenessProbe: {tcpSocket: {port: 8080}}"), `containers[app].livenessProbe uses it`},
+		"asked port is hooked":       {podWith(`kuma.io/virtual-probes-port: "8080"`, "lifecycle: {preStop: {httpGet: {port: 8080}}}"), `containers[app].lifecycle.preStop uses it`},
 		"asked port is redirection":  {podWith(`kuma.io/virtual-probes-port: "15006"`, ""), `port 15006 cannot be the virtual probes' port: reserved for redirection`},
 		"asked port is outbound":     {podWith(`kuma.io/virtual-probes-port: "15001"`, ""), `reserved for redirection`},
 		"asked port is readiness":    {podWith(`kuma.io/virtual-probes-port: "15022"`, ""), `reserved for the readiness`},

@@ -111,9 +111,9 @@ func smaller(a, b resource.Quantity) resource.Quantity {
 }
 
 // isGuaranteed reports whether a pod is of QoS class Guaranteed, once the API server has set missing requests to the
-// limits. If the pod has resources of its own, containers do not count. Before Kubernetes 1.37, an empty "resources:
-// {}" counts as the pod's own resources, and makes the pod BestEffort.
-// Source: kubernetes pkg/apis/core/v1/helper/qos/qos.go, pkg/apis/core/v1/defaults.go (SetDefaults_Pod).
+// limits. If the pod has resources of its own, only these decide. Before Kubernetes 1.37, an empty "resources: {}"
+// counts as the pod's own resources, and makes the pod BestEffort. Source: kubernetes
+// pkg/apis/core/v1/helper/qos/qos.go, pkg/apis/core/v1/defaults.go (SetDefaults_Pod).
 func isGuaranteed(spec *corev1.PodSpec) bool {
 	if r := spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
 		return false

@@ -212,7 +212,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, t *turn, e endpoi
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	t.send()
-	_, _ = w.Write(text) //nolint:gosec // it is JSON; an API server that has gone asks again
+	_, _ = w.Write(text) //nolint:gosec // it is JSON; a disconnected API server retries
 	switch {
 	case !response.Allowed:
 		return resultDenied

@@ -105,7 +105,8 @@ func (in *injection) sidecar() corev1.Container {
 		SecurityContext: securityContext(mesh.SidecarUser, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
 		Resources:       cloneResources(&in.resources),
 		// Nothing listens on this port. Only a redirected connection gets a response, so a pod without redirection is not
-		// ready. A single late response does not count: on a node with too little CPU all pods would flap.
+		// ready. A single late response does not make the pod unready, since on a node with too little CPU all pods would
+		// flap.
 		ReadinessProbe:           readiness(3),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, // contains why the agent has exited
 		// The kubelet calls the preStop hooks of all containers when the pod begins to terminate, but stops the sidecar last.

@@ -66,8 +66,8 @@ func (s *Server) takeTurn(w http.ResponseWriter, r *http.Request) (*turn, contex
 	return t, ctx
 }
 
-// hold takes places for this number of bytes. Each time it doubles, the idle time of the peer starts anew, so that a
-// body that arrives is not evicted for one that does not.
+// hold takes places for this number of bytes. Each time the number doubles, the idle time of the peer starts again, so
+// that a body that arrives is not evicted for one that does not.
 func (t *turn) hold(bytes int) {
 	for len(t.places)*placeSize < bytes {
 		if n := len(t.places); n&(n-1) == 0 {

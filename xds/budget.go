@@ -12,20 +12,20 @@ import (
 
 // Limits on what the requests of one proxy may make the server keep and do.
 const (
-	// maxNameBytes limits the bytes of names of all streams of one proxy. 10,000 endpoints and 10,000 routes with names
-	// of 80 bytes take two thirds of it. Each name counts as itself plus nameOverhead.
+	// maxNameBytes limits the bytes of names of all streams of one proxy. 10,000 endpoints and 10,000 routes with names of
+	// 80 bytes take two thirds of it. Each name takes its length plus nameOverhead.
 	maxNameBytes = 8 << 20
 	// nameOverhead is the memory for a name besides the name itself, while it waits for its response and until the proxy
 	// ACKs it.
 	nameOverhead = 192
 	// maxInFlightBytes limits the kept responses of one stream that wait for their ACK or NACK, or to be read. Above the
-	// limit changes wait, unless their type has no response in flight. Each resource mentioned in a response counts
+	// limit changes wait, unless their type has no response in flight. Each resource mentioned in a response takes
 	// mentionBytes.
 	maxInFlightBytes = 2 << 20
 	mentionBytes     = 128
 
-	// Work is counted in units of about 50 µs: the work that one proxy may cause per second, and at once. ACKs and changes
-	// of the mesh do not count.
+	// Limits of the work that one proxy may cause per second, and at once, in units of about 50 µs. ACKs and changes of
+	// the mesh cost nothing.
 	workRate  = 400
 	workBurst = 2000
 	// Work of a new stream, of a request that is not an ACK, of a NACK, and the number of names or resent resources per
@@ -40,7 +40,7 @@ const (
 	maxStreamDelay = time.Second
 )
 
-// held returns the number of bytes that the names of a stream count.
+// held returns how many bytes of maxNameBytes the names of a stream take.
 func (p *proxy) held() int {
 	size := p.statedBytes
 	for _, s := range p.subscriptions {

@@ -8,12 +8,12 @@ import (
 
 // deferred returns the assignments of t that must not change yet, by name.
 //
-// While a new version of a Cluster warms, Envoy also gives new endpoints to the version in use, which serves until
-// then. If only the new version accepts the peers of these endpoints, the version in use rejects them. So the new
-// version warms with the proxy's current endpoints, and new endpoints are sent after its ACK.
+// While a new version of a Cluster warms, Envoy also gives new endpoints to the version in use, which serves until the
+// new one is warm. If only the new version accepts the peers of these endpoints, the version in use rejects them. So
+// the new version warms with the proxy's current endpoints, and new endpoints are sent after its ACK.
 //
 // If a new version no longer accepts a peer, that peer's endpoints must be removed at the latest when the Cluster
-// changes, so they are not deferred. If a new version also accepts more peers, no order is right.
+// changes, so they are not deferred. If such a version also accepts more peers, no order is right.
 func (p *proxy) deferred(s *subscription) map[string]bool {
 	if s.kind != resource.Endpoint {
 		return nil

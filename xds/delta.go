@@ -16,7 +16,7 @@ func (p *proxy) receiveDelta(r *discoveryv3.DeltaDiscoveryRequest) ([]NACK, erro
 	if err != nil {
 		return nil, err
 	}
-	// If the nonce is unknown or was answered already, handleAck ignores it. The subscriptions of the request still count.
+	// If the nonce is unknown or was answered already, handleAck ignores it. The subscriptions of the request still apply.
 	nacks := p.handleAck(s, r.GetResponseNonce(), r.GetErrorDetail())
 	first := !s.requested
 	if s.unserved {

@@ -8,12 +8,12 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// ListenerStatus tells which of its desired listeners a proxy has, among those that bind an address.
+// ListenerStatus lists which desired listeners a proxy has accepted or refused, of the listeners that bind an address.
 type ListenerStatus struct {
 	// Accepted are the addresses of inbound listeners that the proxy has accepted, even if only in an older version;
 	// sorted.
 	Accepted []netip.AddrPort
-	// Outbounds are the addresses of accepted outbound listeners, likewise.
+	// Outbounds are the addresses of accepted outbound listeners, also sorted.
 	Outbounds []netip.AddrPort
 	// Refused are the listeners that the proxy has refused and has no older version of; sorted by address.
 	Refused []RefusedListener
@@ -62,9 +62,9 @@ func (p *proxy) listenerStatus() *ListenerStatus {
 	return status
 }
 
-// mergeListeners merges the status of the streams of one proxy; nil if no stream has a status. A listener counts if any
-// stream has accepted it. If two agents share a name, the serving one must not lose its traffic to the other, and a
-// dead stream ends soon.
+// mergeListeners merges the status of the streams of one proxy; nil if no stream has a status. A listener counts as
+// accepted if any stream has accepted it. If two agents share a name, the serving one must not lose its traffic to the
+// other, and a dead stream ends soon.
 func mergeListeners(streams []*ListenerStatus) *ListenerStatus {
 	var all *ListenerStatus
 	for _, s := range streams {

@@ -8,8 +8,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// maxInFlight is how many responses of one type may wait for their ACK or NACK. Further changes wait until one arrives,
-// so a proxy that reads and never answers costs no more memory than these responses.
+// maxInFlight is how many responses of one type may wait for their ACK or NACK. Further changes wait until an answer
+// arrives, so a proxy that reads and never answers costs no more memory than these responses.
 const maxInFlight = 16
 
 // proxy is the server's state of the proxy at the other end of a stream, delta or state of the world: a state machine

@@ -47,8 +47,8 @@ func (s *subscription) mayUse(name string, u update) bool {
 	return u.mayUse != "" && s.refused[name].find(u.mayUse) == nil
 }
 
-// lastGood returns a version that the proxy accepts instead of the refused one of u: the current one, or the one before
-// it unsubscribed; nil if unknown.
+// lastGood returns a version that the proxy accepts in place of u's refused version: the version that it has, or had
+// before it unsubscribed; nil if unknown.
 func (s *subscription) lastGood(u update) *resource.Resource {
 	if u.last != nil && !s.refuses(u.last) {
 		return u.last

@@ -32,8 +32,8 @@ type TypeStatus struct {
 	Sent, Acked string
 	// Unanswered is when the oldest response that is neither ACKed nor NACKed was sent; zero if there is no such response.
 	Unanswered time.Time
-	// Pending counts the resources that the proxy lacks, refused ones included. Removals that wait for listeners to
-	// drain do not count.
+	// Pending counts the resources that the proxy lacks, refused ones included. It leaves out removals that wait for
+	// listeners to drain.
 	Pending int
 	// NACKs are the resources whose newest version is refused, sorted by name.
 	NACKs []NACK

@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// definition is what is read of a CustomResourceDefinition.
+// definition has the fields of a CustomResourceDefinition that the test reads.
 type definition struct {
 	Spec struct {
 		Names    struct{ Kind string }
@@ -28,7 +28,8 @@ type schema struct {
 	MaxItems, MaxProperties     *int64
 }
 
-// Each list and map that a tenant writes has a bound, and older objects are judged by the schema's bound.
+// Each list and map that a tenant writes has a bound in the schema, equal to the one that Exceeds applies to older
+// objects.
 func TestListsHaveBounds(t *testing.T) {
 	entries, err := crds.Files.ReadDir(".")
 	if err != nil {

@@ -63,7 +63,7 @@ type TransparentProxying struct {
 	// +kubebuilder:validation:Maximum=65535
 	RedirectPortOutbound uint32 `json:"redirectPortOutbound,omitempty"`
 	// ReachableServices limits the virtual addresses and headless services that the proxy can reach to these services.
-	// Absent means all, an empty list none. Outbounds do not count.
+	// Absent means all, an empty list none. The field does not limit outbounds.
 	// +kubebuilder:validation:MaxItems=5000
 	// +kubebuilder:validation:items:MaxLength=253
 	ReachableServices []string `json:"reachableServices,omitzero"`

@@ -22,7 +22,7 @@ const (
 // exited.
 const RestartingReason = "the kubelet restarts all its containers at once, since one has exited by a rule that asks for it"
 
-// DrainText returns a message that what is drained, with a reason, which may be "".
+// DrainText returns the message that something, named what, is drained, with the reason unless it is "".
 func DrainText(what, reason string) string {
 	if reason == "" {
 		return what + " is drained"
@@ -34,11 +34,13 @@ func DrainText(what, reason string) string {
 type Drain struct {
 	// Terminating means that the pod is being deleted.
 	Terminating bool
-	// Node is why its node is about to go, such as "node a: taint ToBeDeletedByClusterAutoscaler", or the pod from it.
+	// Node is why its node, or the pod on it, will soon be removed, such as "node a: taint
+	// ToBeDeletedByClusterAutoscaler".
 	Node string
 	// Administrator is the text of an administrator, such as "node a: kernel update".
 	Administrator string
-	// ServesOn is why the proxy still takes traffic, unless it is Terminating: a service would have too few others.
+	// ServesOn is why the proxy still takes traffic, unless it is Terminating: a service would have too few other
+	// endpoints.
 	ServesOn string
 }
 

@@ -55,7 +55,7 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
-// checkExec checks the kind that asks no port.
+// checkExec checks the kind without a port.
 func checkExec(t *testing.T, p mesh.Probe) {
 	t.Helper()
 	p.Container, p.TimeoutSeconds, p.Exec.Command = "app", 1, []string{"/alive", "$(A)"}

@@ -18,8 +18,8 @@ import (
 const maxMistakes = 20
 
 // ExplainJSON explains why a decoder such as encoding/json failed to read data into a value like the one that into
-// points to: it returns a FieldError for each value of the wrong type, up to 20, joined. Decoders name Go types
-// instead, and only the first mistake. path is the path of data, "" for a document. It needs hardly more memory than
+// points to: it returns a FieldError for each value of the wrong type, up to 20, joined. The decoder's own error names
+// Go types, and only the first mistake. path is the path of data, "" for a document. It needs hardly more memory than
 // the longest text in data.
 func ExplainJSON(path string, data []byte, into any) error {
 	if err := json.Unmarshal(data, &struct{}{}); errors.As(err, new(*json.SyntaxError)) {
@@ -44,7 +44,7 @@ func ExplainJSON(path string, data []byte, into any) error {
 	}}
 	e.value(path, reflect.TypeOf(into).Elem())
 	if errs == nil { // the decoder is stricter
-		errs = append(errs, &FieldError{Field: path, Allowed: "must have the types of its fields"})
+		e.report(&FieldError{Field: path, Allowed: "must have a value of the right type in each field"})
 	}
 	return errors.Join(errs...)
 }
@@ -144,7 +144,7 @@ func (e *explainer) scalar(path string, value json.Token, t reflect.Type) {
 	}
 }
 
-// refused is the function, with the limits of the model's numbers if they apply.
+// refused is the function refused, plus the limits of the model's numbers if they apply.
 func (e *explainer) refused(value json.Token, t reflect.Type) string {
 	if e.unknown != nil && (t.Kind() == reflect.Uint32 || t.Kind() == reflect.Int32) {
 		return refusedNumber(value, t.Kind())
@@ -260,7 +260,7 @@ func fieldsOf(t reflect.Type) (names []string, types []reflect.Type) {
 	return names, types
 }
 
-// skip reads the rest of a value that begins with a token. If it may be anything, only a number can be wrong.
+// skip reads the rest of a value that begins with a token. If t accepts any value, only a number can be invalid.
 func (e *explainer) skip(begin json.Token, path string, t reflect.Type) {
 	depth := 0
 	if _, composed := begin.(json.Delim); composed {
@@ -280,7 +280,7 @@ func (e *explainer) skip(begin json.Token, path string, t reflect.Type) {
 	}
 }
 
-// refused returns what is allowed for a type if a value is not allowed, otherwise "".
+// refused returns "" if a value is valid for a type, otherwise what is allowed.
 func refused(value json.Token, t reflect.Type) string {
 	is, allowed := false, AllowedObject
 	switch t.Kind() {
@@ -314,8 +314,7 @@ func refused(value json.Token, t reflect.Type) string {
 	return allowed
 }
 
-// refusedNumber returns what is allowed for a port or another number of the model if a value is not allowed, otherwise
-// "".
+// refusedNumber returns "" if a value is valid for a port or another number of the model, otherwise what is allowed.
 func refusedNumber(value json.Token, kind reflect.Kind) string {
 	number, _ := value.(json.Number)
 	most, allowed := uint64(math.MaxInt32), AllowedNumber

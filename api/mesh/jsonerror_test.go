@@ -13,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// portOrName is either, as an IntOrString of Kubernetes.
+// portOrName is the number or the name of a port, like Kubernetes' IntOrString.
 type portOrName struct{}
 
 func (*portOrName) UnmarshalJSON(data []byte) error {

@@ -138,7 +138,7 @@ func TestWarningsOfTagsAndLabels(t *testing.T) {
 	s := &mesh.MeshService{Spec: mesh.MeshServiceSpec{
 		Selector: mesh.DataplaneSelector{DataplaneLabels: &mesh.LabelSelector{MatchLabels: zone}}, Ports: []mesh.MeshServicePort{{Port: 80}},
 	}}
-	const only = "is a label that Kuma gives, and Sonde does not: a %s is selected only if the label is written on it"
+	const only = "is a label that Kuma adds, and Sonde does not: a %s is selected only if the label is written on it"
 	misspelt := current(func(d *mesh.Dataplane) {
 		d.Spec.Networking.Inbound[0].Tags = mesh.Tags{"kuma.io/service": "a", "kuma.io/protcol": "http", "kuma.io/zone": "east", "service": "x"}
 	})

@@ -59,7 +59,7 @@ const BackendBuiltin = "builtin"
 
 // Backend is one certificate authority of a mesh.
 type Backend struct {
-	// Name by which mtls.enabledBackend may name it.
+	// Name to which mtls.enabledBackend can refer.
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 	// Type is always "builtin".

@@ -20,7 +20,7 @@ const (
 	LabelWorkload = Prefix + "workload"
 	// labelDisplayName is a label by which Kuma selects an object by its name.
 	labelDisplayName = Prefix + "display-name"
-	// DefaultMesh is the mesh of an object without one.
+	// DefaultMesh is the mesh of an object that names none.
 	DefaultMesh = "default"
 	// DefaultTrustDomain is the default suffix of all trust domains.
 	DefaultTrustDomain = "sonde.internal"
@@ -59,7 +59,7 @@ const (
 	PortWebhook     = 5443  // admission webhook
 	PortRedirectIn  = 15006 // Envoy's inbound capture listener
 	PortRedirectOut = 15001 // Envoy's outbound capture listener
-	// PortReadiness is for the readiness of the sidecar; nothing listens there, as only redirected connections get an
+	// PortReadiness is for the readiness of the sidecar; nothing listens there, so only redirected connections get an
 	// answer.
 	PortReadiness     = 15022
 	PortVirtualProbes = 9000 // the virtual probe handler of the agent
@@ -109,24 +109,24 @@ const (
 	// LabelNode is a Dataplane label with its node, for services whose InternalTrafficPolicy is TrafficLocal.
 	LabelNode = OwnPrefix + "node"
 
-	// LabelInjection is a namespace label, and a pod label or annotation: enabled or disabled. The pod wins.
+	// LabelInjection is a namespace label, and a pod label or annotation: enabled or disabled. The pod's takes precedence.
 	LabelInjection = Prefix + "sidecar-injection"
 	// LabelOwnInjection takes precedence over LabelInjection, for clusters in which Kuma still runs.
 	LabelOwnInjection = OwnPrefix + "sidecar-injection"
 	// AnnotationVirtualProbes is enabled or disabled: whether the agent answers the probes.
 	AnnotationVirtualProbes = Prefix + "virtual-probes"
-	// AnnotationVirtualProbesPort is the agent's port for them.
+	// AnnotationVirtualProbesPort is the agent's port for probes.
 	AnnotationVirtualProbesPort = Prefix + "virtual-probes-port"
 	// AnnotationProbeProxyPort is the port of Kuma's application probe proxy, 0 to disable it. It has the effect of
-	// AnnotationVirtualProbesPort, and for 0 of AnnotationVirtualProbes.
+	// AnnotationVirtualProbesPort, and with 0 the effect of AnnotationVirtualProbes: disabled.
 	AnnotationProbeProxyPort = Prefix + "application-probe-proxy-port"
 	// AnnotationVirtualProbesPortRange is the range of ports of ProbesPerPort mode.
 	AnnotationVirtualProbesPortRange = Prefix + "virtual-probes-port-range"
 	// AnnotationVirtualProbesMode is the ProbesMode that a pod was injected with, or that an operator sets on a pod or
 	// namespace. On a written Dataplane it is a label.
 	AnnotationVirtualProbesMode = OwnPrefix + "virtual-probes-mode"
-	// AnnotationGuardedLiveness of a pod or its namespace is enabled or disabled: whether a failing liveness probe
-	// waits until a restart is granted. The pod wins.
+	// AnnotationGuardedLiveness of a pod or its namespace is enabled or disabled: whether a failing liveness probe waits
+	// until a restart is granted. The pod's takes precedence.
 	AnnotationGuardedLiveness = OwnPrefix + "guarded-liveness"
 	// AnnotationEnhancedLiveness is OpenKruise's: "true" on a pod means the same as AnnotationGuardedLiveness enabled, and
 	// "false" as disabled. AnnotationGuardedLiveness on the pod takes precedence.
@@ -137,7 +137,7 @@ const (
 	// of a guarded pod are guarded, too. The pod's takes precedence. The default is enabled for pods with an annotation
 	// of OpenKruise, otherwise disabled.
 	AnnotationGuardedExec = OwnPrefix + "guarded-exec"
-	// AnnotationLiveness of a pod is a Liveness, for emergencies.
+	// AnnotationLiveness of a pod overrides its guarded liveness probes in an emergency. Its value is a Liveness.
 	AnnotationLiveness = OwnPrefix + "liveness"
 	// ConditionLivenessHeld is a pod condition: a failure of a guarded liveness probe is held back from the kubelet.
 	ConditionLivenessHeld = OwnPrefix + "LivenessHeld"
@@ -163,8 +163,8 @@ const (
 	// AnnotationDrain of a pod or node means that it should get no new traffic. Its value is a human-readable reason.
 	AnnotationDrain = OwnPrefix + "drain"
 	// AnnotationSidecarCPU and AnnotationSidecarMemory are the sidecar's requests, AnnotationSidecarCPULimit and
-	// AnnotationSidecarMemoryLimit its limits, as quantities. They are annotations of a pod or its namespace; the pod
-	// wins.
+	// AnnotationSidecarMemoryLimit its limits, as quantities. They are annotations of a pod or its namespace; the pod's
+	// take precedence.
 	AnnotationSidecarCPU         = OwnPrefix + "sidecar-cpu"
 	AnnotationSidecarCPULimit    = OwnPrefix + "sidecar-cpu-limit"
 	AnnotationSidecarMemory      = OwnPrefix + "sidecar-memory"

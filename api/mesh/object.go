@@ -99,8 +99,8 @@ func Protocols() []Protocol {
 	return []Protocol{ProtocolTCP, ProtocolHTTP, ProtocolHTTP2, ProtocolGRPC}
 }
 
-// CommonProtocol returns the protocol that suits all of them, which may differ in the middle of a change: http2 for
-// http2 and grpc, else tcp. It is tcp for an empty list.
+// CommonProtocol returns a protocol that suits all of these, which may differ during a rollout: the same one if they
+// are equal, http2 for a mix of http2 and grpc, else tcp. It is tcp for an empty list.
 func CommonProtocol(all []Protocol) Protocol {
 	if len(all) == 0 {
 		return ProtocolTCP

@@ -11,8 +11,8 @@ import (
 type Observation struct {
 	// Joined means that a certificate has been issued to the proxy.
 	Joined bool
-	// Draining proxies get new traffic only if no other endpoint is ready. It is set until a Hello of the agent without
-	// it.
+	// Draining proxies get new traffic only if no other endpoint is ready. It stays set until the agent sends a Hello
+	// without it.
 	Draining bool
 	// Held means that a guarded liveness probe of the pod fails, whether or not a restart is granted. Such a proxy
 	// counts as draining.
@@ -23,8 +23,8 @@ type Observation struct {
 	Path string
 	// Expired means that the certificate in use has expired: clients of the mesh reject it.
 	Expired bool
-	// ListenersKnown means that Listeners is known. After a restart of the control plane it is not, until Envoy is
-	// back.
+	// ListenersKnown means that Listeners is known. After a restart of the control plane it is false until Envoy
+	// reconnects.
 	ListenersKnown bool
 	// Listeners are the addresses of the inbound listeners that Envoy has accepted.
 	Listeners Addresses

@@ -47,7 +47,7 @@ type BackendRef struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// Service returns the name in the mesh of the service; with Labels a separate one, which no MeshService has.
+// Service returns the name in the mesh of the service; with Labels it is a separate name, which no MeshService has.
 func (r *BackendRef) Service() string {
 	if len(r.Labels) == 0 {
 		return MeshServiceName(r.Name, r.Port)

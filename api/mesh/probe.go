@@ -24,7 +24,7 @@ var probeTypes = []ProbeType{"", ProbeStartup, ProbeLiveness, ProbeReadiness, Pr
 // another client.
 func (t ProbeType) IsHook() bool { return t == ProbePostStart || t == ProbePreStop }
 
-// ProbesMode is where the kubelet sends the probes of a pod's applications instead
+// ProbesMode selects the ports to which the kubelet sends the probes of a pod's applications
 // (docs/decisions/028-per-port-mode.md).
 type ProbesMode string
 
@@ -69,8 +69,8 @@ func ParseLiveness(text string) (Liveness, error) {
 	return "", errLiveness
 }
 
-// LivenessHold is the kubelet's answer in place of a held failure of a liveness probe, and for one that the agent
-// cannot check (decision 082).
+// LivenessHold is the answer to the kubelet for a liveness probe whose failure is held back, or that the agent cannot
+// check (decision 082).
 type LivenessHold string
 
 // Values of LivenessHold.
@@ -129,11 +129,11 @@ type Probe struct {
 	VirtualPort int32 `json:"virtualPort,omitempty"`
 	// Guarded means that a failure waits until a restart of the container is granted. Only liveness probes are guarded.
 	Guarded bool `json:"guarded,omitempty"`
-	// FailureThreshold belongs to a guarded probe: how many failures in a row restart the container. Default 3. It is
-	// absent from others.
+	// FailureThreshold belongs to a guarded probe: how many failures in a row restart the container. Default 3. Other
+	// probes do not have it.
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
-	// PeriodSeconds between two checks by the kubelet. Default 10; absent up to that unless the probe is guarded, and from
-	// tables of earlier releases.
+	// PeriodSeconds between two checks by the kubelet. Default 10. If the probe is not guarded, only a longer period is in
+	// the table; tables of earlier releases have none.
 	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
 
 	HTTPGet   *HTTPGetProbe   `json:"httpGet,omitempty"`
@@ -146,7 +146,7 @@ type Probe struct {
 const allHandlers = "httpGet, tcpSocket, grpc and exec"
 
 // handler is the action of a probe or hook. The methods return the differences between its kinds, HTTPGetProbe,
-// TCPSocketProbe, GRPCProbe and ExecProbe. Those without a comment are described at the methods of Probe.
+// TCPSocketProbe, GRPCProbe and ExecProbe. Methods without a comment are described at the methods of Probe.
 type handler interface {
 	name() string
 	protocol() Protocol
@@ -162,8 +162,8 @@ type handler interface {
 	validate(v *violations, path string)
 }
 
-// MatchHandler returns the result of the function for a probe's handler, and zero without a handler. A new kind of
-// handler is another function here, so that a caller that forgets it does not compile.
+// MatchHandler returns the result of the function for a probe's handler, and zero without a handler. Each kind of
+// handler has its own parameter, so that a caller that forgets a new kind does not compile.
 func MatchHandler[T any](
 	p Probe, httpGet func(*HTTPGetProbe) T, tcpSocket func(*TCPSocketProbe) T, grpc func(*GRPCProbe) T,
 	exec func(*ExecProbe) T,

@@ -2,7 +2,7 @@ package mesh
 
 import "strings"
 
-// ExecProbe runs a command in its container, by a helper that the agent asks (decision 086). It uses no port.
+// ExecProbe runs a command in its container, with a helper that the agent calls (decision 086). It uses no port.
 type ExecProbe struct {
 	// Command with its arguments. No shell runs it.
 	Command []string `json:"command"`

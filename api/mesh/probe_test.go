@@ -109,8 +109,8 @@ func TestVirtualPath(t *testing.T) {
 	}
 }
 
-// arrives fails unless the kubelet, which takes path for an httpGet's, sends it unchanged in a request that Go's server
-// can read.
+// arrives fails the test unless the kubelet sends path, as an httpGet's, unchanged in a request that Go's server can
+// read.
 func arrives(t *testing.T, path string) {
 	t.Helper()
 	u, err := httpGet(path).HTTPGet.URL("192.0.2.1")

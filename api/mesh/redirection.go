@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Redirection says which connections of a pod the kernel redirects to Envoy. ContainerInit has it as arguments. A pod
-// without it has it as the value of EnvRedirection: environment variables of a pod never change, unlike its
+// Redirection says which connections of a pod the kernel redirects to Envoy. ContainerInit gets it as arguments. A pod
+// without ContainerInit has it as the value of EnvRedirection: environment variables of a pod never change, unlike its
 // annotations.
 //
 // +kubebuilder:object:generate=false

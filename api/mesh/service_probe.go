@@ -65,7 +65,7 @@ const (
 	defaultSuccessThreshold = 1
 )
 
-// ProbeTiming says when a check is made, and how many of them count.
+// ProbeTiming is how often checks are made, how long each may take, and how many change the result.
 type ProbeTiming struct {
 	Period, Timeout                    time.Duration
 	FailureThreshold, SuccessThreshold uint32

@@ -134,7 +134,8 @@ func TestServiceProbeViolations(t *testing.T) {
 	}
 }
 
-// TestProbeOfTheAddressOfAnIgnoredInbound is of an application: the proxy does not listen for that inbound.
+// TestProbeOfTheAddressOfAnIgnoredInbound checks that the address of an Ignored inbound may be probed, since the proxy
+// does not listen there.
 func TestProbeOfTheAddressOfAnIgnoredInbound(t *testing.T) {
 	d := probedBy(ServiceProbe{TCPSocket: &TCPSocketProbe{Port: 9090}})
 	d.Spec.Networking.Inbound[1].State = InboundIgnored
@@ -144,11 +145,11 @@ func TestProbeOfTheAddressOfAnIgnoredInbound(t *testing.T) {
 	}
 }
 
-// TestServiceProbesAreLimited checks that the agent of one Dataplane need not ask any number of applications.
+// TestServiceProbesAreLimited checks that the number of applications that one agent probes is limited.
 func TestServiceProbesAreLimited(t *testing.T) {
 	for n, want := range map[int]string{
 		maxServiceProbes:     "",
-		maxServiceProbes + 1: `networking.inbound: "257 with a serviceProbe": must be at most 256 with a serviceProbe: one agent asks them all. Leave it out where the application is the same`,
+		maxServiceProbes + 1: `networking.inbound: "257 with a serviceProbe": must be at most 256 with a serviceProbe: one agent makes all the checks. Leave it out where the application is the same`,
 	} {
 		d := &Dataplane{Meta: Meta{Name: "web-1"}}
 		d.Spec.Networking.Address = "10.0.0.1"
@@ -174,7 +175,7 @@ func TestServesAsFarAsItsProbeSays(t *testing.T) {
 	if failing.Serves(d, probed) || !failing.Serves(d, other) || !(Observation{}).Serves(d, probed) {
 		t.Error("want one inbound that does not serve: that whose probe has failed")
 	}
-	d.Identity.Instance = "uid" // the kubelet asks
+	d.Identity.Instance = "uid" // the kubelet probes it
 	if !failing.Serves(d, probed) {
 		t.Error("a serviceProbe decides about a pod")
 	}

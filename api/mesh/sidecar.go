@@ -35,7 +35,7 @@ const (
 	// ProbesMode, default ProbesUnified.
 	ArgVirtualPort = "--virtual-probes-port="
 	ArgProbesMode  = "--virtual-probes-mode="
-	// ArgLivenessHold begins the one with a LivenessHold, which is there if it is not the default.
+	// ArgLivenessHold begins the argument with the LivenessHold, which is absent for the default.
 	ArgLivenessHold = "--liveness-hold="
 	// ArgLBHealthPort and ArgLBDrainTime begin arguments of ContainerSidecar: the port of the agent for load balancers,
 	// and how long it keeps serving while it answers them with a failure.
@@ -77,7 +77,7 @@ const (
 	PathEnvoyReady = "/ready"
 	// OutboundStats is the prefix of Envoy's statistics about what the application calls: the service follows.
 	OutboundStats = "outbound_"
-	// InboundStats is the prefix of Envoy's statistics about inbound traffic: a drain waits until they show none.
+	// InboundStats is the prefix of Envoy's statistics about inbound traffic: a drain waits until they show no traffic.
 	InboundStats = "inbound_"
 	// RuntimeEnding is the key of Envoy's runtime that the agent sets to 100 (%) once the proxy ends.
 	RuntimeEnding = "sonde.ending"
@@ -94,9 +94,9 @@ const (
 	RecordsTLS         = "tls_connections"
 	RecordsNoInbound   = "no_inbound_connections"
 
-	// RecordsLog is the attribute with the access log's name in all records. The others are in each record: when it was
-	// written (Envoy's ACCESS_LOG_TYPE), the IP address of the caller, the port, the number of the connection, how many
-	// bytes were received, and the first characters of the user agent, as many as in KubeletAgent.
+	// RecordsLog is the attribute with the access log's name in all records. The other attributes are in each record: when
+	// it was written (Envoy's ACCESS_LOG_TYPE), the IP address of the caller, the port, the number of the connection, how
+	// many bytes were received, and the first characters of the user agent, as many as in KubeletAgent.
 	RecordsLog       = "log"
 	RecordType       = "type"
 	RecordSource     = "source"
@@ -105,9 +105,9 @@ const (
 	RecordConnection = "connection"
 	RecordAgent      = "agent"
 
-	// RecordsStats is the prefix of Envoy's counters of delivered records, logs_written, and of lost ones,
-	// RecordsDropped: one pair per access log, and except for RecordsNoInbound per inbound, with InboundStats and its
-	// port.
+	// RecordsStats is the prefix of Envoy's counters of delivered records (logs_written) and lost records
+	// (RecordsDropped). RecordsNoInbound has one pair. Each other access log has one pair per inbound, whose names contain
+	// InboundStats and the inbound's port.
 	RecordsStats   = "access_logs.open_telemetry_access_log."
 	RecordsDropped = "logs_dropped"
 

@@ -11,8 +11,8 @@ import (
 func (d *Dataplane) Validate() error { return errors.Join(d.violations()...) }
 
 // ValidateIn is Validate for a Dataplane that an operator writes in a namespace: it cannot claim a service of another
-// one, and there are no MeshServices. On Kubernetes a service is named <service>_<namespace>_svc_<port>, or without the
-// port, and none of the parts has a "_".
+// namespace, and there are no MeshServices. On Kubernetes a service is named <service>_<namespace>_svc_<port>, or
+// without the port, and none of the parts has a "_".
 func (d *Dataplane) ValidateIn(namespace string) error {
 	v := d.violations()
 	for i, out := range d.Spec.Networking.Outbound {

@@ -24,7 +24,7 @@ func TestMessagesAreShort(t *testing.T) {
 	}
 }
 
-// TestValidateIsLimited checks that an object which is all wrong costs no more than one that is right.
+// TestValidateIsLimited checks that a completely wrong object costs no more than a valid one.
 func TestValidateIsLimited(t *testing.T) {
 	networking := func(change func(*mesh.DataplaneSpec)) mesh.Object {
 		d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "a"}}

@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// allowedProbePath is what the agent compares: a path without a query, which is passed on, and without a fragment,
-// which no client sends.
+// allowedProbePath describes the paths that the agent can match: without a query, which it passes on, and without a
+// fragment, which no client sends.
 const allowedProbePath = "must be a path of visible ASCII characters that begins with '/', without '?' and '#'"
 
-// validateProbes checks the probes. Their listeners can only clash with others if there are any.
+// validateProbes checks the probes. Their ports can only conflict with other listeners in the per-port mode: otherwise
+// the agent does not open them.
 func (d *Dataplane) validateProbes(v *violations, taken *listeners) {
 	if p := d.Spec.Probes; p != nil {
 		d.validateProbePort(v, "probes", p.Port, taken)

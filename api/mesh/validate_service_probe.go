@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits of a ServiceProbe: without them a document could grow the agent's memory, or its session.
+// Limits of a ServiceProbe: without them a document could exhaust the agent's memory, or its session.
 const (
 	minProbeInterval    = 100 * time.Millisecond
 	maxProbeInterval    = time.Hour
@@ -72,7 +72,7 @@ func (n *Networking) countServiceProbes(v *violations) bool {
 		}
 	}
 	v.check(probes <= maxServiceProbes, "networking.inbound", fmt.Sprintf("%d with a serviceProbe", probes),
-		fmt.Sprintf("must be at most %d with a serviceProbe: one agent asks them all. Leave it out where the application is the same", maxServiceProbes))
+		fmt.Sprintf("must be at most %d with a serviceProbe: one agent makes all the checks. Leave it out where the application is the same", maxServiceProbes))
 	return probes <= maxServiceProbes
 }
 

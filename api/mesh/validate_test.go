@@ -12,7 +12,7 @@ import (
 
 const (
 	port = "must be a port from 1 to 65535"
-	// missingPort is about a port of 0, which only one that was left out can be.
+	// missingPort is the error for port 0: the port was left out, since readers of documents reject a 0.
 	missingPort = "is missing: " + port
 	segment     = "must be 1 to 253 letters, digits, '.', '_' and '-', but not '.' or '..': it is part of a SPIFFE ID"
 	label       = "must be a DNS label: at most 63 lower-case letters, digits and '-', with a letter or digit at both ends"
@@ -21,7 +21,7 @@ const (
 	probeEscape = "must have two hexadecimal digits after each '%', which is %25 itself: the agent answers 400 to anything else"
 	endpoint    = "must be an IP address that others can connect to: not unspecified, not multicast"
 	workload    = "must be an IP address that the proxy can connect to: not unspecified, not multicast"
-	// unresolved follows where a name was written.
+	// unresolved ends the error for a name in place of an address.
 	unresolved = ". A name is not resolved: write the address that it stands for"
 	addrPort   = "must be a virtual address ip:port such as 240.0.0.1:80 or [fd00::1]:80, not unspecified, not multicast"
 )

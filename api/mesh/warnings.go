@@ -101,7 +101,7 @@ var kumaLabels = []string{Prefix + "env", Prefix + "origin", Prefix + "proxy-typ
 func (w *warnings) givenLabels(path, kind string, labels map[string]string) {
 	for _, key := range kumaLabels {
 		if value, ok := labels[key]; ok {
-			w.note(tagField(path, key), value, "is a label that Kuma gives, and Sonde does not: a "+kind+
+			w.note(tagField(path, key), value, "is a label that Kuma adds, and Sonde does not: a "+kind+
 				" is selected only if the label is written on it")
 		}
 	}

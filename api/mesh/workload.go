@@ -23,7 +23,7 @@ func (d *Dataplane) Workload() string {
 }
 
 // SPIFFEPath returns the path of the URI SAN of the proxy's certificate: from its Identity, else its workload. Without
-// either it has a separate path, DataplanePath: as a workload, its name could clash with another one.
+// either the path is DataplanePath, since the proxy's name could equal the name of a workload.
 func (d *Dataplane) SPIFFEPath() string {
 	if d.Identity.Path != "" {
 		return d.Identity.Path

@@ -78,7 +78,7 @@ type PodSelector struct {
 	// MatchLabels are labels that pods must have.
 	// +kubebuilder:validation:MaxProperties=16
 	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
-	// MatchExpressions say more of labels.
+	// MatchExpressions are further requirements on labels.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	MatchExpressions []LabelExpression `json:"matchExpressions,omitempty"`

@@ -35,7 +35,7 @@ type RestartGrantSpec struct {
 	Restarts int32 `json:"restarts"`
 	// Try counts from 0: another try follows an unused one.
 	Try int32 `json:"try"`
-	// Workload is the owner of the pod whose budget counts, as Kind/namespace/name.
+	// Workload is the owner of the pod, for whose budget the restart counts, as Kind/namespace/name.
 	Workload string `json:"workload"`
 	// Node of the pod.
 	Node string `json:"node,omitempty"`

@@ -106,8 +106,8 @@ type WatchSettings struct {
 	// +kubebuilder:validation:ExclusiveMinimum=true
 	// +kubebuilder:validation:Maximum=1
 	NodeLeaseFailureFraction *float64 `json:"nodeLeaseFailureFraction,omitempty"`
-	// NodeLeaseRecoveryFraction is the fraction of expired leases below which the nodes are seen again, for as long as
-	// a lease takes to expire, and three probes in a row. Default two thirds of nodeLeaseFailureFraction.
+	// NodeLeaseRecoveryFraction is a fraction of expired leases. Once fewer have expired for as long as a lease takes to
+	// expire, and in three probes in a row, the nodes count as seen again. Default two thirds of nodeLeaseFailureFraction.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:ExclusiveMinimum=true
 	// +kubebuilder:validation:Maximum=1

@@ -63,13 +63,13 @@ error but succeeds: if a hook fails, the kubelet kills the sidecar, and a slow h
 	cmd.Flags().StringVar(&address, "admin-addr", dpagent.DefaultAdminAddress,
 		"`host:port` of the agent: the value of its --admin-addr")
 	cmd.Flags().BoolVar(&anyway, "start-anyway", false, "succeed after --timeout even if the agent is not ready")
-	cmd.Flags().BoolVar(&endpoints, "endpoints", true, "also wait until other proxies have the endpoints of this proxy as ready")
+	cmd.Flags().BoolVar(&endpoints, "endpoints", true, "also wait until other proxies know that the endpoints of this proxy are ready")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "maximum wait")
 	return cmd
 }
 
-// wait returns nil once the agent at address is ready and, with endpoints, once other proxies have its endpoints as
-// ready.
+// wait returns nil once the agent at address is ready and, with endpoints, once other proxies know that its endpoints
+// are ready.
 func (d dial) wait(ctx context.Context, address string, timeout time.Duration, endpoints bool) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -105,8 +105,8 @@ var errNoAgent = errors.New("answers there, but is not an agent: --admin-addr mu
 // checkOfControlPlane is the name of a readiness check that only control planes have.
 const checkOfControlPlane = "xds"
 
-// askReady returns nil if the agent is ready and, with endpoints, its endpoints are. Else the error says what is not
-// ready.
+// askReady returns nil if the agent is ready and, with endpoints, its endpoints are. Otherwise the error names what is
+// not ready.
 func askReady(ctx context.Context, client *http.Client, address string, endpoints bool) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		"http://"+address+mesh.PathReady+"?verbose", http.NoBody)

@@ -1,5 +1,5 @@
-// Command sonde-exec runs the command of a guarded exec probe in the container of the probe, when the agent asks. The
-// kubelet starts it there once, by the startup probe or postStart hook that it runs anyway (decision 086).
+// Command sonde-exec runs the command of a guarded exec probe in the container of the probe, at the agent's request.
+// The kubelet starts it there once, with the startup probe or postStart hook that it runs anyway (decision 086).
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 func run(mode execwire.Mode, s execwire.Start) error {
 	switch mode {
 	case execwire.ModeStart:
-		// The container is to live as without the helper: without it the agent says what is wrong.
+		// The container must run even if the helper does not start: the agent then reports the reason.
 		if err := startOnce(s); err != nil && !errors.Is(err, errRuns) {
 			if s.Retried && firstTries(s.Directory) {
 				return err // the kubelet shows it

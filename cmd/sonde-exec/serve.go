@@ -18,11 +18,11 @@ import (
 // setChildSubreaper is PR_SET_CHILD_SUBREAPER of linux/prctl.h.
 const setChildSubreaper = 36
 
-// serve answers one connection after the other, until the container ends. It survives a check that signals all
-// processes, and inherits what checks leave behind: PID 1 of many containers reaps nothing.
+// serve answers one connection at a time, until the container ends. It survives a command that signals all processes.
+// It adopts and reaps the processes that commands leave behind, since PID 1 of many containers reaps none.
 func serve(s execwire.Start) error {
-	debug.SetGCPercent(10)                 // its memory counts as the application's
-	signal.Notify(make(chan os.Signal, 1)) // unlike ignored signals, commands do not inherit them
+	debug.SetGCPercent(10)                 // its memory counts against the application's limit
+	signal.Notify(make(chan os.Signal, 1)) // caught, since commands would inherit ignored signals
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, setChildSubreaper, 1, 0); errno != 0 {
 		return fmt.Errorf("become the reaper of commands: %w", errno)
 	}
@@ -40,12 +40,12 @@ func serve(s execwire.Start) error {
 		if unixConn, ok := conn.(*net.UnixConn); ok && userOf(unixConn) == int64(s.Peer) {
 			h.answer(conn)
 		}
-		_ = conn.Close() // the peer has the answer, or gets none
+		_ = conn.Close() // the peer has its answer, or will get none
 		reap(-1)
 	})
 }
 
-// sayReady tells the process that started the helper, and exchanges the streams that lead there.
+// sayReady tells the process that started the helper that it is ready, and then replaces the streams to that process.
 func sayReady() error {
 	_, _ = os.Stdout.WriteString(readyText) // an error means that it was killed
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -100,24 +100,24 @@ type helper struct {
 	killed int // process group of a killed command that has not ended, 0 for none
 }
 
-// killTime is how long a check waits for the end of a killed command, which may hang in the kernel or be of another
+// killTime is how long a check waits for the end of a killed command, which may hang in the kernel or belong to another
 // user. It is less than the agent's execGrace.
 const killTime = time.Second
 
-// answer runs the command, and says what became of it. If the peer goes, so does the command.
+// answer runs the command and sends its result. If the peer disconnects, the command is killed.
 func (h *helper) answer(conn net.Conn) {
 	gone := make(chan struct{})
 	go func() {
-		_, _ = conn.Read(make([]byte, 1)) // a peer has nothing to say
+		_, _ = conn.Read(make([]byte, 1)) // a peer sends nothing: Read returns when it disconnects
 		close(gone)
 	}()
 	if a, ok := h.check(gone); ok {
-		_, _ = conn.Write(a.Encode()) // an error means that the peer is gone
+		_, _ = conn.Write(a.Encode()) // an error means that the peer has disconnected
 	}
 }
 
-// check runs the command once. What it writes is lost. It returns false if gone was closed before it ended. While a
-// killed command has not ended, it starts no other.
+// check runs the command once, and discards its output. It returns false if gone is closed before the command ends.
+// While a killed command has not ended, check starts no other one.
 func (h *helper) check(gone <-chan struct{}) (execwire.Answer, bool) {
 	if !h.reapKilled(0) {
 		return execwire.Answer{Outcome: execwire.TimedOut}, true
@@ -146,7 +146,7 @@ func (h *helper) check(gone <-chan struct{}) (execwire.Answer, bool) {
 		h.kill(pid)
 		return execwire.Answer{}, false
 	}
-	// Both may be due after a pause of the container: what has ended is not late.
+	// After a pause of the container, the command may have ended and timed out at once: then its exit code counts.
 	if code, ok := exitCode(pid); ok {
 		return execwire.Answer{Outcome: execwire.Exited, Code: code}, true
 	}
@@ -156,12 +156,12 @@ func (h *helper) check(gone <-chan struct{}) (execwire.Answer, bool) {
 
 // kill kills the process group of a command that has not been reaped.
 func (h *helper) kill(pid int) {
-	_ = syscall.Kill(-pid, syscall.SIGKILL) // an error means that it has just ended, or is of another user
+	_ = syscall.Kill(-pid, syscall.SIGKILL) // an error means that it has just ended, or belongs to another user
 	h.killed = pid
 	h.reapKilled(killTime)
 }
 
-// reapKilled reports whether no process of the killed command is left, and waits for that for some time.
+// reapKilled waits for the processes of the killed command, at most this long, and reports whether none is left.
 func (h *helper) reapKilled(most time.Duration) bool {
 	for began := time.Now(); h.killed != 0; <-time.After(5 * time.Millisecond) {
 		switch {
@@ -187,7 +187,7 @@ func exitCode(pid int) (byte, bool) {
 	return byte(status.ExitStatus()), true
 }
 
-// errnoOf returns the errno of an error to start a command, 0 for another one.
+// errnoOf returns the errno with which a command failed to start, 0 if the error has none.
 func errnoOf(err error) byte {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return byte(errno)
@@ -201,7 +201,8 @@ func errnoOf(err error) byte {
 	return 0
 }
 
-// waitFor waits until a child has ended, and leaves it to be reaped: until then no other process group has its number.
+// waitFor waits until a child has ended, but does not reap it: until it is reaped, no other process group gets its
+// number.
 func waitFor(pid int) {
 	const byPID, exited, leave = 1, 4, 0x1000000 // P_PID, WEXITED, WNOWAIT
 	for {
@@ -212,7 +213,7 @@ func waitFor(pid int) {
 	}
 }
 
-// reap reaps what has ended, of a process group or of all. It reports whether no process of these is left.
+// reap reaps the ended children of a process group; -1 means all children. It reports whether none of them is left.
 func reap(group int) bool {
 	for {
 		pid, err := syscall.Wait4(group, nil, syscall.WNOHANG, nil)

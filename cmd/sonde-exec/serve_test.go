@@ -27,7 +27,7 @@ func (s *scarce) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-// TestAcceptAll has a helper that lacks descriptors for a while: it does not spin meanwhile, and serves afterwards.
+// TestAcceptAll checks that a helper that lacks descriptors for a while does not spin meanwhile, and serves afterwards.
 func TestAcceptAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, handled := time.Now(), 0

@@ -15,13 +15,13 @@ import (
 	"github.com/sonde-mesh/sonde/internal/execwire"
 )
 
-// Descriptors that the helper inherits. The lock is held for as long as one of its copies is open: as long as it runs.
+// Descriptors that the helper inherits. The lock is held while a copy of its descriptor is open: while the helper runs.
 const (
 	listenerFD = 3
 	lockFD     = 4
 )
 
-// errRuns means that the helper runs already.
+// errRuns means that a helper is already running.
 var errRuns = errors.New("the helper runs")
 
 // startOnce starts the helper, with a socket that is ready.
@@ -52,7 +52,7 @@ func startOnce(s execwire.Start) error {
 	if cmd == nil || cmd.Process == nil {
 		return fmt.Errorf("start the helper: %w", err)
 	}
-	if err := readiness(from); err != nil { // it says more than an exit code
+	if err := readiness(from); err != nil { // the helper's own error says more than its exit code
 		return fmt.Errorf("start the helper: %w", err)
 	}
 	return nil
@@ -107,11 +107,11 @@ func lockDirectory(directory string) (*os.File, error) {
 	return lock, nil
 }
 
-// listen opens the socket, in place of one that a helper before has left. All users may connect: the agent's is another
-// one than the container's. A chmod could be led to another file.
+// listen opens the socket, and replaces one that an earlier helper has left. All users may connect, since the agent
+// runs as another user. It sets the mode with umask: chmod could follow a symlink to another file.
 func listen(path string) (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove the socket of the helper before: %w", err)
+		return nil, fmt.Errorf("remove the socket of an earlier helper: %w", err)
 	}
 	mask := syscall.Umask(0)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -137,7 +137,8 @@ func again(mode execwire.Mode, s execwire.Start, out, listener, lock *os.File) (
 	return cmd, nil
 }
 
-// fork starts the helper in a session of its own. With its parent gone, only PID 1 of the container could wait for it.
+// fork starts the helper in a session of its own. Once its parent has exited, only PID 1 of the container could wait
+// for it.
 func fork(s execwire.Start) error {
 	cmd, err := again(execwire.ModeServe, s, os.Stdout, os.NewFile(listenerFD, "listener"), os.NewFile(lockFD, "lock"))
 	if err != nil {
@@ -147,7 +148,8 @@ func fork(s execwire.Start) error {
 	return cmd.Start()
 }
 
-// become replaces this process by a command, as the runtime would have run it. It returns nil without one.
+// become replaces this process with a command, run as the container runtime would run it. It returns nil if there is no
+// command.
 func become(command []string) error {
 	if len(command) == 0 {
 		return nil

@@ -54,8 +54,8 @@ const (
 	settleFor    = 100 * time.Millisecond
 )
 
-// Pauses before the entry is written again, if another program removes it within recheckEvery: each is twice the one
-// before, up to recheckEvery. Above contested, the entry counts as missing until it stays.
+// Pauses before the entry is written again, if another program has removed it within recheckEvery. Each pause is twice
+// the previous one, up to recheckEvery. Once it exceeds contested, the entry counts as missing until it stays.
 const (
 	firstPause = 2 * settleFor
 	contested  = 2 * firstPause

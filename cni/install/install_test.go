@@ -218,7 +218,7 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// A file that cannot be read does not keep the entry in others.
+// An unreadable file does not prevent the removal of the entry from other files.
 func TestUninstallThatFails(t *testing.T) {
 	n := newNode(t, map[string]string{"10-pods.conflist": network})
 	i := n.installer()

@@ -22,8 +22,8 @@ import (
 // Record has the stored fields of a pod on the node.
 type Record struct {
 	UID string
-	// Redirection is the webhook's text, cut above its bound; "" for a pod that the plugin does not redirect, or that has
-	// ended and no longer has a network.
+	// Redirection is the value that the webhook wrote, truncated if it is too long; "" for a pod that the plugin does not
+	// redirect, or that has ended and no longer has a network.
 	Redirection string
 	// Static means that it is the mirror pod of a static pod, which has another UID.
 	Static bool

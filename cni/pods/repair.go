@@ -11,8 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/redirect"
 )
 
-// Repair checks all pods that the plugin redirects, and writes missing rules: the daemon did not run when the pod
-// started, or the CNI configuration did not have the plugin yet. No container restarts, since the sidecar has been
+// Repair checks all pods that the plugin redirects, and writes missing rules: a pod has none if it started while the
+// daemon did not run, or before the CNI configuration had the plugin. No container restarts, since the sidecar has been
 // waiting. Repair returns the pods whose rules it could not write.
 func (r *Redirector) Repair() (broken []Broken, err error) {
 	known, complete := r.Source.Pods()
@@ -50,7 +50,7 @@ func (r *Redirector) report(key Key, state, reason string) {
 	switch {
 	case reason == r.reported[key]:
 	case state == stateUnknown:
-		r.Logger.Warn("failed to check the redirection of a pod, leaving it", "pod", key.String(), "err", reason)
+		r.Logger.Warn("failed to check the redirection of a pod, leaving it unchanged", "pod", key.String(), "err", reason)
 	default:
 		r.Logger.Error("failed to repair the redirection of a pod, retrying", "pod", key.String(), "err", reason)
 	}

@@ -46,8 +46,8 @@ type Client struct {
 	session *connection // of the open session, nil without one
 }
 
-// Join calls Join with a token, or with the certificate if token is empty. With a token it sends no certificate: the
-// control plane may have rejected it.
+// Join calls Join with a token, or with the certificate if token is empty. With a token it sends no certificate, since
+// the control plane may have rejected the certificate.
 func (c *Client) Join(
 	ctx context.Context, certificate *tls.Certificate, r *agentv1.JoinRequest,
 ) (*agentv1.JoinResponse, error) {

@@ -15,7 +15,7 @@ const maxGrowth = 1 << 40
 type Values map[string]uint64
 
 // Parse reads a page of Envoy's /stats, with lines such as "cluster.inbound_8080.upstream_cx_total: 12". It returns an
-// error for any other line, and if there are more than most counters.
+// error for any other line, and if the number of counters exceeds most.
 func Parse(page []byte, most int) (Values, error) {
 	all := Values{}
 	for line := range bytes.Lines(page) {

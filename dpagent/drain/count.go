@@ -14,10 +14,10 @@ import (
 // gaugesPath selects the gauges that count reads.
 const gaugesPath = `/stats?type=Gauges&filter=%5E(http%7Clistener%7Ccluster)%5C..*%5C.(downstream_(rq_active%7Ccx_active%7Cpre_cx_active%7Ccx_tx_bytes_buffered)%7Cupstream_rq_(pending_)?active)%24`
 
-// active is the open work of an Envoy.
+// active counts the open requests and connections of an Envoy.
 type active struct {
-	// Requests that the applications of this proxy are handling, and inbound connections other than HTTP. Requests waiting
-	// for an application that has exited do not count (see generator's holdRoutes).
+	// Requests that the applications of this proxy are handling, and inbound connections other than HTTP. Requests that
+	// wait for an application that has exited are not included (see generator's holdRoutes).
 	inboundRequests, inboundConnections int
 	// unread is the number of response bytes that inbound clients have not read yet.
 	unread int
@@ -25,20 +25,20 @@ type active struct {
 	outboundRequests, outboundConnections int
 }
 
-// inbound is 0 if nothing from outside is open.
+// inbound returns the amount of open inbound work.
 func (o active) inbound() int { return o.inboundRequests + o.inboundConnections + o.unread }
 
-// all is 0 if nothing is open.
+// all returns the amount of all open work.
 func (o active) all() int { return o.inbound() + o.outboundRequests + o.outboundConnections }
 
 func (o active) requests() int    { return o.inboundRequests + o.outboundRequests }
 func (o active) connections() int { return o.inboundConnections + o.outboundConnections }
 
-// countActive asks Envoy for its open work.
+// countActive reads the open requests and connections from Envoy.
 func countActive(ctx context.Context, e Envoy) (active, error) {
 	stats, err := e.Get(ctx, gaugesPath)
 	if err != nil {
-		return active{}, fmt.Errorf("count what is open: %w", err)
+		return active{}, fmt.Errorf("count open requests and connections: %w", err)
 	}
 	return parse(stats)
 }
@@ -46,9 +46,9 @@ func countActive(ctx context.Context, e Envoy) (active, error) {
 // perThread matches gauges of single threads, which the gauge of their listener includes.
 var perThread = regexp.MustCompile(`\.(worker_\d+|main_thread)$`)
 
-// parse reads gauges, one per line. Envoy has no gauge of TCP connections: they are the listener's connections that no
-// HTTP connection manager counts. So idle HTTP connections do not count, since a drain need not wait for them.
-// Connections that have not sent their first bytes count.
+// parse reads gauges, one per line. Envoy has no gauge of open TCP connections, so parse subtracts the HTTP connection
+// managers' connections from their listeners'. So it leaves out idle HTTP connections, for which a drain need not wait,
+// but not connections that have not sent their first bytes.
 func parse(stats []byte) (active, error) {
 	var o active
 	for line := range bytes.Lines(stats) {
@@ -56,11 +56,11 @@ func parse(stats []byte) (active, error) {
 		kind, prefix, _ := strings.Cut(name, ".")
 		cut := strings.LastIndexByte(prefix, '.')
 		if !ok || cut < 0 {
-			return active{}, fmt.Errorf("count what is open: invalid line in envoy's statistics: %q", line)
+			return active{}, fmt.Errorf("count open requests and connections: invalid line in envoy's statistics: %q", line)
 		}
 		value, err := strconv.Atoi(text)
 		if err != nil {
-			return active{}, fmt.Errorf("count what is open: invalid line in envoy's statistics: %q", line)
+			return active{}, fmt.Errorf("count open requests and connections: invalid line in envoy's statistics: %q", line)
 		}
 		prefix, gauge := prefix[:cut], prefix[cut+1:]
 		if prefix == "admin" || kind == "listener" && perThread.MatchString(prefix) {
@@ -93,7 +93,7 @@ func (o *active) addInbound(kind, prefix, gauge string, value int) {
 
 func (o *active) addOutbound(kind, prefix, gauge string, value int) {
 	switch {
-	case kind == "cluster": // the requests are counted at their source
+	case kind == "cluster": // its requests are in downstream_rq_active
 	case kind == "listener":
 		o.outboundConnections += value
 	case gauge == "downstream_cx_active":

@@ -32,8 +32,9 @@ type Poster interface {
 }
 
 // Begin makes Envoy send the clients of its inbound to other endpoints: each response announces the end of its
-// connection. The listeners stay open, and requests whose application has exited wait for the end of Envoy. An Envoy
-// configured by an older control plane does not hold these requests, which Begin logs. Repeating Begin has no effect.
+// connection. The listeners stay open, and requests whose application has exited are held until Envoy ends. If an older
+// control plane has configured Envoy, it does not hold these requests, and Begin logs this. Repeating Begin has no
+// effect.
 func Begin(ctx context.Context, e Poster, logger *slog.Logger) error {
 	if err := e.Post(ctx, "/drain_listeners?graceful&inboundonly&skip_exit"); err != nil {
 		return fmt.Errorf("start to drain: %w", err)
@@ -48,10 +49,10 @@ func Begin(ctx context.Context, e Poster, logger *slog.Logger) error {
 	return nil
 }
 
-// Run waits until open requests, and connections other than HTTP, have ended, and clients have read their responses.
-// Idle HTTP connections and requests without an application do not count. Envoy serves new work until the inbound has
-// been idle for the quiet time; then Run closes its listeners. Run returns when all work is done, or with the error of
-// ctx if that ends first; any other error means that Envoy does not answer.
+// Run waits until open requests, and connections other than HTTP, have ended, and clients have read their responses. It
+// ignores idle HTTP connections and requests without an application. Envoy serves new work until the inbound has been
+// idle for the quiet time; then Run closes its listeners. Run returns when all work is done, or with the error of ctx
+// if that ends first; any other error means that Envoy does not answer.
 func Run(ctx context.Context, e Envoy, quiet time.Duration, logger *slog.Logger) error {
 	if err := Begin(ctx, e, logger); err != nil {
 		return err

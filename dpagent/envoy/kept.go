@@ -52,8 +52,8 @@ func (e *Envoy) startKept(log *forwarder) (Process, error) {
 	return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
 }
 
-// take follows the process of a record, which is a child of the guard. It returns an error if another process has that
-// PID.
+// take starts to follow the process of a record, a child of the guard. It returns an error if the PID now belongs to
+// another process.
 func (e *Envoy) take(record string, log *forwarder) (*process, error) {
 	pid := wire.PIDOf(record)
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)

@@ -17,8 +17,8 @@ const (
 	maxLine = 4 << 10
 	// maxReason is the maximum length of Envoy's last error when it is reported as the reason of its end, in bytes.
 	maxReason = 512
-	// lastWords is the time before Envoy's end in which an error in its log, or any other output, may be the reason of the
-	// end.
+	// lastWords: an error in Envoy's log, or other output, may be the reason of Envoy's end if it is at most this old by
+	// then.
 	lastWords = 10 * time.Second
 )
 
@@ -114,7 +114,7 @@ func redact(text string) string {
 	return text
 }
 
-// isSecret reports whether text may contain a private key: it contains the words, or a long run of base64.
+// isSecret reports whether text may contain a private key: it mentions one, or has a long run of base64.
 func isSecret(text string) bool {
 	return strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "private_key") || longestBase64(text) >= minKey
 }

@@ -57,7 +57,7 @@ func (a *accepted) remote() remote {
 	return r
 }
 
-// timeSinceData returns how long ago the client last sent data, since its request may have waited to be accepted. It
+// timeSinceData returns how long ago the client last sent data: its request may have waited in the listen queue. It
 // returns 0 if the kernel does not report it.
 func timeSinceData(fd int) time.Duration {
 	var info syscall.TCPInfo

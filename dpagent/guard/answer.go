@@ -9,8 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// erroredResponse has a truncated body, which makes a probe Errored: the kubelet reports and discards the result. A
-// hook counts as done.
+// erroredResponse has a truncated body, which makes a probe Errored: the kubelet reports and discards the result. To a
+// hook it means success.
 const erroredResponse = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nsonde: no answer from the agent"
 
 // heldResponse is a redirect that the kubelet does not follow: the liveness probe passes with a warning.
@@ -26,8 +26,8 @@ const tooLongResponse = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent
 // an injected probe; in the other half the guard answers Errored.
 const verdictGrace = 500 * time.Millisecond
 
-// alive is the limit of the kubelet's liveness request to the agent. It is long, so that a dead agent does not answer
-// at all: the kubelet would discard Errored. The ID is in package mesh.
+// alive is the limit of the kubelet's liveness request to the agent. It is so long that the kubelet's request times out
+// first if the agent is dead: the kubelet would discard Errored. Package mesh has the same ID.
 var alive = wire.Limit{ID: "kuma-sidecar-liveness", Timeout: 10 * time.Minute}
 
 // defaultTimeout is the kubelet's default of timeoutSeconds.

@@ -25,8 +25,8 @@ func (g *guard) onChannelEvent(events uint32) {
 
 const channelEvents = syscall.EPOLLIN | epollET
 
-// watchChannel sets the watched events. It watches EPOLLOUT only while the socket has no room, since each message that
-// a worker reads makes room.
+// watchChannel sets the watched events. It watches EPOLLOUT only while the socket has no room: otherwise each message
+// that a worker reads would cause an event.
 func (g *guard) watchChannel(events uint32) {
 	_ = epollControl(g.epoll, syscall.EPOLL_CTL_MOD, g.worker.channel, channelID, events) // cannot fail: watched already
 }

@@ -39,7 +39,7 @@ type conn struct {
 	port     *port
 	state    state
 	remote   remote
-	asked    time.Time   // when the request arrived, or when accepted, while incomplete
+	asked    time.Time   // when the request arrived; when the connection was accepted, while the request is incomplete
 	deadline time.Time   // when the guard answers Errored; zero means never
 	attempts int         // number of workers that got the request
 	begun    bool        // the request is a hook that may have been called
@@ -52,7 +52,7 @@ type conn struct {
 	blocked  bool        // EPOLLOUT is watched
 	inQueue  bool        // the connection is in conns.queue
 
-	unlimited bool // a worker has set that only the client limits the time
+	unlimited bool // set by a worker: the request may take as long as the client waits
 }
 
 func (c *conn) isHook() bool { return c.limit != nil && c.limit.Hook }
@@ -157,8 +157,7 @@ func (g *guard) onConnEvent(id uint32, events uint32) {
 	if events&syscall.EPOLLIN != 0 && c.state == reading {
 		g.read(c)
 	}
-	// A client that closes only its direction counts as gone. The kubelet never does that.
-	// or is lingering
+	// A client that has closed only its own direction counts as gone, also while lingering. The kubelet never does that.
 	if events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0 && g.all[id] != nil && c.state != closing {
 		g.onClientGone(c)
 	}

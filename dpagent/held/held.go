@@ -33,7 +33,7 @@ type Options struct {
 type Liveness struct {
 	o      Options
 	wake   run.Signal // set when a report is due
-	jitter float64    // share of WhenAway.after, from 0 to 1
+	jitter float64    // added to WhenAway.after, as a share of it, from 0 to 1
 
 	keeping sync.Mutex // held while state is kept, so that the newest is kept last
 
@@ -56,8 +56,8 @@ type container struct {
 	// cleared means that the kubelet has started a new count since this agent started: the agent passed on a success, or
 	// the kubelet restarted the container
 	cleared bool
-	// told counts the failures passed on to the kubelet in its current count: at toldToRestart the kubelet restarts the
-	// container before the next check
+	// told is the number of failures passed on since the kubelet's current count began: at toldToRestart the kubelet
+	// restarts the container before the next check
 	told   int
 	held   bool   // the last failure was held back
 	grant  string // the grant in use
@@ -89,8 +89,8 @@ func (l *Liveness) Passed(p mesh.Probe) {
 		return
 	}
 	if c.grant != "" {
-		// with fewer than toldToRestart the kubelet may have restarted the container, since it counts ends of the sidecar,
-		// too
+		// The kubelet may have restarted the container after fewer than toldToRestart failures, since it also counts an end
+		// of the sidecar as a failure.
 		l.used = l.used || c.told > 0
 		c.end()
 	}
@@ -122,9 +122,9 @@ func (l *Liveness) containerNamed(name string) *container {
 	return c
 }
 
-// Failed records that the probe of a container has failed, and reports whether to keep this from the kubelet. It keeps
-// a failure that is held back, and a failure after which the kubelet could restart the container before the user's
-// failureThreshold is reached. After that it passes each failure on until the container restarts.
+// Failed records that the probe of a container has failed, and reports whether to keep the failure from the kubelet:
+// because it is held back, or because the kubelet could restart the container before the user's failureThreshold is
+// reached.
 func (l *Liveness) Failed(p mesh.Probe, reason string) (kept bool) {
 	defer l.keepUsed() // without mu
 	l.mu.Lock()
@@ -155,9 +155,9 @@ func (l *Liveness) Failed(p mesh.Probe, reason string) (kept bool) {
 }
 
 // count counts a failure. It reports whether the kubelet, if it now gets the failures that it needs for a restart,
-// restarts the container no sooner than the user's failureThreshold. The kubelet also counts ends of the sidecar before
-// this agent started, so it may need only one more failure. count counts one failure per period: the kubelet checks
-// three times after Errored, which on a busy node are separate checks.
+// restarts the container no sooner than the user's failureThreshold. The kubelet also counts an end of the sidecar
+// before this agent started as a failure, so it may need only one more. count counts one failure per period: after
+// Errored the kubelet checks up to three times, and on a busy node these are separate checks.
 func (c *container) count(p mesh.Probe, now time.Time) (enough bool) {
 	threshold := int(p.FailureThreshold)
 	if c.failures == 0 || now.Sub(c.counted) >= time.Duration(p.PeriodSeconds)*time.Second/2 {
@@ -218,17 +218,17 @@ func (c *container) end() {
 }
 
 // mayHaveRestarted reports whether the kubelet got enough failures to restart the container. Until the agent has seen
-// the kubelet's count start, one failure may be enough, since the kubelet counts ends of the sidecar before this agent
-// started.
+// the kubelet's count start, one failure may be enough, since the kubelet also counts an end of the sidecar before this
+// agent started as a failure.
 func (c *container) mayHaveRestarted() bool {
 	return c.told >= toldToRestart || c.told > 0 && !c.cleared
 }
 
-// maxGrantLife limits grantLife, since the pod sets the numbers of its probes.
+// maxGrantLife limits grantLife, since the author of a pod chooses the periods and thresholds of its probes.
 const maxGrantLife = 24 * time.Hour
 
-// grantLife is how long a grant is used: as long as the kubelet may take to see failureThreshold failures, plus those
-// that it needs for a restart.
+// grantLife is how long a grant may be used: as long as failureThreshold failures may take, and then as many as the
+// kubelet needs for a restart.
 func grantLife(p mesh.Probe) time.Duration {
 	seconds := (int64(p.FailureThreshold) + toldToRestart) * (int64(p.PeriodSeconds) + int64(p.TimeoutSeconds))
 	return time.Duration(min(seconds, int64(maxGrantLife/time.Second))) * time.Second

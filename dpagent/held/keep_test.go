@@ -33,8 +33,8 @@ func TestUsedGrantIsNotKept(t *testing.T) {
 }
 
 // A grant whose failures were passed on before the check passed may have restarted the container, since the kubelet
-// also counts ends of the sidecar. The next agent, which may not reach the control plane, must not use it for a second
-// restart.
+// also counts an end of the sidecar as a failure. The next agent, which may not reach the control plane, must not use
+// it for a second restart.
 func TestGrantBeforePassingIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)

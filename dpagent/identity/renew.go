@@ -101,7 +101,7 @@ func dueAt(leaf *x509.Certificate, spread float64) time.Time {
 }
 
 // waitUntil waits until the renewal is due. It returns at once if the certificate is not yet valid, since the clock was
-// ahead before.
+// ahead when it was issued.
 func (r *Renewer) waitUntil(ctx context.Context, from, due time.Time) error {
 	for {
 		left := time.Until(due)

@@ -153,7 +153,7 @@ func (c *ServingCA) Take(b *agentv1.Bundle) error {
 	return nil
 }
 
-// replacedBy returns the fingerprints of the CAs that a bundle replaces: those trusted before that it does not contain.
+// replacedBy returns the fingerprints of the CAs that a bundle replaces: the CAs trusted before that are not in it.
 func (t toldCAs) replacedBy(next bundle, given []*x509.Certificate) []string {
 	replaced := slices.Clone(t.replaced)
 	for _, ca := range slices.Concat(t.roots, given) {

@@ -43,7 +43,8 @@ type answer struct {
 
 // familyStatus is the part of a response for one family of addresses.
 type familyStatus struct {
-	// LastUpdated is when Envoy was last seen with everything applied that it had received; zero before the first time.
+	// LastUpdated is when a check last found that Envoy had applied everything that it had received; zero before the first
+	// time.
 	LastUpdated time.Time `json:"lastUpdated"`
 	Healthy     bool      `json:"healthy"`
 }

@@ -22,8 +22,8 @@ type change struct {
 	since    time.Time // by this process's monotonic clock
 }
 
-// changes tracks what Envoy has not applied. A rejected change does not count: Envoy keeps its previous configuration,
-// which a restart would lose.
+// changes tracks what Envoy has not applied. It ignores rejected changes: Envoy keeps its previous configuration, which
+// a restart would lose.
 type changes struct {
 	limit time.Duration
 
@@ -86,7 +86,7 @@ func (c *changes) look(ctx context.Context, admin Admin) bool {
 }
 
 // fail records a check without a response. Envoy has applied nothing since its last response. If this process itself
-// was stopped since then, it can only count the time since this check. The caller holds mu.
+// was stopped since then, only the time since this check is known. The caller holds mu.
 func (c *changes) fail(began time.Time, err error) {
 	if c.answered.IsZero() {
 		return // Envoy has received nothing yet

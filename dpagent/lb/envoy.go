@@ -183,7 +183,7 @@ type dynamicCluster struct {
 	LastUpdated time.Time `json:"last_updated"`
 }
 
-// warmingClusters returns the warming clusters. They count for all families, since listeners of all families use them.
+// warmingClusters returns the warming clusters. Each affects all families, since listeners of all families use it.
 func warmingClusters(ctx context.Context, admin Admin) ([]resource, error) {
 	warming, err := get[dynamicCluster](ctx, admin, warmingClustersPath)
 	if err != nil {

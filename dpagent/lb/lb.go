@@ -41,7 +41,8 @@ type Server struct {
 
 	mu    sync.Mutex
 	drain mesh.Drain
-	// told is when End was first called, and terminating is when a drain first reported the pod deleted; zero if never.
+	// told is when End was first called, and terminating is when a drain first reported that the pod is being deleted;
+	// zero if never.
 	told, terminating time.Time
 }
 

@@ -47,7 +47,7 @@ type Port struct {
 	Application netip.AddrPort
 	// GRPC means that the port answers gRPC health checks. Otherwise it resets the connection of a client that sends data.
 	GRPC bool
-	// Asked is the address that such a gRPC call checks.
+	// Asked is, for GRPC, the address that the kubelet would probe without the mesh.
 	Asked netip.AddrPort
 	// AlwaysOpen keeps the port open whatever the state of the application.
 	AlwaysOpen bool
@@ -196,7 +196,7 @@ func (s *Server) report(t task, err error) {
 	}
 }
 
-// Ready returns why the server cannot answer probes, or nil. The state of applications does not count.
+// Ready returns why the server cannot answer probes, or nil. It ignores the state of applications.
 func (s *Server) Ready(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -35,7 +35,7 @@ type visitor interface {
 
 var _ visitor = (*net.TCPConn)(nil)
 
-// serve accepts connections until l is closed, and waits for their end. They also end with ctx.
+// serve accepts connections until l is closed, and waits until all have ended. It closes them when ctx ends.
 func (a *visitors) serve(ctx context.Context, l net.Listener) {
 	var running sync.WaitGroup
 	defer running.Wait()

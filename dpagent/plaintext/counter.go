@@ -22,8 +22,8 @@ const (
 	maxSources   = agentv1.MaxReported
 	maxTracked   = 200
 	maxNoInbound = 5
-	// readEvery is how often Envoy's counters of lost records are read while records arrive, idleEvery how often
-	// otherwise. It is rare, since Envoy's main thread scans all its statistics for them.
+	// readEvery is how often Envoy's counters of lost records are read while records arrive; idleEvery is how often
+	// otherwise. Both are long, since Envoy's main thread scans all its statistics for each reading.
 	readEvery = time.Minute
 	idleEvery = 10 * time.Minute
 )
@@ -31,7 +31,7 @@ const (
 // Kind is the reason why a mesh in mode STRICT would reject a connection.
 type Kind = agentv1.PlaintextInbound_Kind
 
-// logs maps the name of an access log to the key that it counts for, without the port.
+// logs maps the name of an access log to the key under which its records are counted, without the port.
 var logs = map[string]key{
 	mesh.RecordsRequests:    {kind: agentv1.PlaintextInbound_PLAINTEXT, http: true},
 	mesh.RecordsConnections: {kind: agentv1.PlaintextInbound_PLAINTEXT},
@@ -118,7 +118,7 @@ func (c *Counter) add(of key, records []record) {
 		switch {
 		case r.kubelet && !r.goesOn:
 			in.probes.add(1, now)
-		case r.kubelet: // counted at its beginning
+		case r.kubelet: // counted at the connection's beginning
 		case r.goesOn:
 			c.open.goesOn(r.connection, in.source(r.source), now)
 		default:

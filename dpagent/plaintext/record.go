@@ -70,7 +70,7 @@ func each(message []byte, take func(number protowire.Number, data []byte) error)
 	return nil
 }
 
-// only returns a function for each that calls take for the fields with one number.
+// only returns a function to pass to each, which calls take only for the fields with one number.
 func only(number protowire.Number, take func(data []byte) error) func(protowire.Number, []byte) error {
 	return func(n protowire.Number, data []byte) error {
 		if n != number {

@@ -48,9 +48,9 @@ type inbound struct {
 	probes tally
 }
 
-// source returns the tally of a source. At maxTracked, sources that were seen once make room, the oldest first, and
-// count among the others; if no source was seen only once, the new source counts among the others. So frequent callers
-// stay, however many others there are.
+// source returns the tally of a source. At maxTracked, sources that were seen only once are moved to in.others, the
+// oldest first; without such sources, the new one counts in in.others. So frequent callers keep their tallies, however
+// many rare ones there are.
 func (in *inbound) source(from netip.Addr) *tally {
 	if t := in.sources[from]; t != nil {
 		return t
@@ -66,7 +66,7 @@ func (in *inbound) source(from netip.Addr) *tally {
 	return t
 }
 
-// evict moves half of the sources seen once to the others.
+// evict moves half of the sources that were seen only once to in.others.
 func (in *inbound) evict() {
 	var once []netip.Addr
 	for from, t := range in.sources {

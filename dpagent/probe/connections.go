@@ -16,15 +16,15 @@ import (
 const MaxConnections = 1024
 
 const (
-	// closingPart is the share of the limit by which open connections may exceed it while evicted ones close, at least
+	// closingPart allows more connections than the limit while evicted ones close: limit/closingPart more, at least
 	// minClosing.
 	closingPart = 8
 	minClosing  = 8
 	// askPatience is how long a caller may take to send its request before it can be evicted. Otherwise a flood from many
 	// addresses would evict connections whose requests have just arrived.
 	askPatience = 100 * time.Millisecond
-	// fairShare is the number of connections up to which a source loses none while others have more. A kubelet never has
-	// that many. At most a quarter of the limit is used.
+	// fairShare is how many connections a source may have without losing one while another source has more. It is more
+	// than a kubelet ever has, and is reduced to a quarter of a low limit.
 	fairShare = 32
 )
 

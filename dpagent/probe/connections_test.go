@@ -129,7 +129,7 @@ func TestEvictWithRequest(t *testing.T) {
 	})
 }
 
-// The number of connections never exceeds the limit and the share for closing ones.
+// The number of connections never exceeds the limit by more than the allowance for closing ones.
 func TestHardLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newConnections(8)

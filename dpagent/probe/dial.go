@@ -18,8 +18,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// plainClose is the kernel's usual close. The kubelet's probes set SO_LINGER to a second, but the application sees no
-// difference: it would only make close wait and delay the verdict. resetClose resets the connection, which leaves no
+// plainClose is the kernel's usual close. The kubelet's probes set SO_LINGER to a second, which makes no difference to
+// the application: close would only wait, and delay the verdict. resetClose resets the connection, which leaves no
 // TIME_WAIT.
 const (
 	plainClose = false

@@ -52,8 +52,8 @@ func (e Environment) Options(logger *slog.Logger) (Options, error) {
 		errors.Join(errs...)
 }
 
-// Needed reports whether there are probes to answer. In mesh.ProbesPerPort mode any probe counts: Envoy answers it, so
-// Envoy must not die with the agent. Needed returns an error if the table is invalid.
+// Needed reports whether there are probes to answer. In mesh.ProbesPerPort mode any probe is enough, even one that the
+// kernel redirects to the application. It returns an error if the table is invalid.
 func (e Environment) Needed() (bool, error) {
 	table, err := e.table(nil)
 	return len(table) > 0 && (e.Port != 0 || e.perPort()), err

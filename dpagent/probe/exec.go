@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/execwire"
 )
 
-// execGrace is how much later than the timeout of the command the helper's answer may come.
+// execGrace is how long after the command's timeout the helper's answer may still arrive.
 const execGrace = 2 * time.Second
 
 // Longest returns how long a check of a probe may take.
@@ -36,10 +36,10 @@ type execProber struct {
 	dial     Dial
 	address  string
 	timeout  time.Duration
-	patience time.Duration // with a silent helper, until that is a failure
+	patience time.Duration // how long the helper may be silent before its checks fail
 
 	mu     sync.Mutex
-	silent time.Time // since when the helper is, zero if it is not
+	silent time.Time // since when the helper has been silent; zero if it answers
 }
 
 func newExecProber(p mesh.Probe, timeout time.Duration, dial Dial) *execProber {
@@ -63,7 +63,7 @@ func (a *execProber) probe(ctx context.Context, _ asker) result {
 		return judgeExec(answer, a.timeout)
 	case ctx.Err() != nil:
 		return ending
-	case IsAgentFault(err) && !errors.Is(err, fs.ErrPermission): // the container has the socket
+	case IsAgentFault(err) && !errors.Is(err, fs.ErrPermission): // permissions are the container's fault: it makes the socket
 		return failureOf(err)
 	case a.silent.IsZero():
 		a.silent = time.Now()
@@ -92,12 +92,12 @@ func DialHelper(ctx context.Context, network, path string) (net.Conn, error) {
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, network, fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
 	if failed, ok := errors.AsType[*net.OpError](err); ok {
-		failed.Addr = &net.UnixAddr{Name: path, Net: network} // which users know
+		failed.Addr = &net.UnixAddr{Name: path, Net: network} // the path that users know
 	}
 	return conn, err
 }
 
-// ask returns the helper's answer, for which it runs the command.
+// ask makes the helper run the command, and returns its answer.
 func (a *execProber) ask(ctx context.Context) (execwire.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout+execGrace)
 	defer cancel()
@@ -111,7 +111,8 @@ func (a *execProber) ask(ctx context.Context) (execwire.Answer, error) {
 	return answer, cmp.Or(ctx.Err(), err)
 }
 
-// judgeExec judges what became of the command. The kubelet discards a check whose command the runtime cannot start.
+// judgeExec returns the kubelet's verdict on the result of a command. The kubelet discards a check whose command the
+// runtime cannot start.
 func judgeExec(a execwire.Answer, timeout time.Duration) result {
 	switch {
 	case a.Outcome == execwire.NotStarted:

@@ -44,7 +44,7 @@ func (p *pod) help(answer func() []byte) (end func()) {
 				_ = c.Close()
 			} else {
 				go func() {
-					_, _ = c.Read(make([]byte, 1)) // until the agent goes
+					_, _ = c.Read(make([]byte, 1)) // until the agent disconnects
 					_ = c.Close()
 				}()
 			}
@@ -55,7 +55,7 @@ func (p *pod) help(answer func() []byte) (end func()) {
 	return end
 }
 
-// TestExec has a helper say what became of the command. A failure is told at once here, as with a grant.
+// TestExec checks the verdict for each answer of a helper. A failure reaches the kubelet at once here, as with a grant.
 func TestExec(t *testing.T) {
 	encoded := func(outcome execwire.Outcome, code byte) []byte {
 		return execwire.Answer{Outcome: outcome, Code: code}.Encode()
@@ -92,8 +92,8 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestExecHelperIsSilent has no helper, one that hangs, and one that comes back: silence is Errored, and after the
-// user's threshold a failure.
+// TestExecHelperIsSilent has no helper, then one that hangs, then one that answers again: silence is Errored at first,
+// and a failure after the user's threshold.
 func TestExecHelperIsSilent(t *testing.T) {
 	for name, hangs := range map[string]bool{"no socket": false, "it hangs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -128,14 +128,14 @@ func TestExecHelperIsSilent(t *testing.T) {
 				end = pod.help(func() []byte { return execwire.Answer{Outcome: execwire.Exited}.Encode() })
 				asks("success", 1)
 				end()
-				asks("errored", 3) // it is counted anew
+				asks("errored", 3) // the count starts again
 				asks("failure", 1)
 			})
 		})
 	}
 }
 
-// TestExecOfAStranger has callers that do not know the ID: the path alone runs no command.
+// TestExecOfAStranger checks that a caller that does not know the ID cannot run the command by its path.
 func TestExecOfAStranger(t *testing.T) {
 	for name, known := range map[string]string{"an entry with an ID": execProbe().ID, "an entry without one": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -162,8 +162,8 @@ func TestExecOfAStranger(t *testing.T) {
 	}
 }
 
-// TestExecOften asks for a minute without a pause: the command runs about as often as the kubelet asks, which is three
-// times in a period after Errored.
+// TestExecOften sends requests for a minute without a pause: the command runs about as often as for the kubelet, which
+// probes three times in a period after Errored.
 func TestExecOften(t *testing.T) {
 	tests := map[string]struct {
 		period int32
@@ -192,7 +192,7 @@ func TestExecOften(t *testing.T) {
 	}
 }
 
-// TestExecAgentFault has the agent without descriptors: nothing is known of the helper, however long.
+// TestExecAgentFault checks that a lack of file descriptors in the agent never counts as a silent helper.
 func TestExecAgentFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := execProbe()

@@ -10,8 +10,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 )
 
-// gate is a listener for gRPC that returns a connection only once a whole call has arrived. So clients that send
-// nothing, or frames without end, do not reach the server. A guard does the same itself.
+// gate is a listener for gRPC that returns a connection once a whole call has arrived: clients that send nothing, or
+// frames without end, do not reach the server. Connections from a guard pass at once: they already have a whole call.
 type gate struct {
 	net.Listener
 	connections *connections
@@ -99,7 +99,7 @@ type collected struct {
 	left int // limit of the dropped data, in bytes
 }
 
-// collect reads until a call is complete. It returns false if none is complete within this many bytes.
+// collect reads until a call is complete. It returns false if no call is complete within most bytes.
 func (c *conn) collect(most int) bool {
 	_ = c.SetReadDeadline(time.Now().Add(headerTimeout)) // Read returns the same error
 	const first = 1 << 10                                // more than the kubelet sends

@@ -63,7 +63,7 @@ func readService(w http.ResponseWriter, r *http.Request) (string, error) {
 	return request.GetService(), nil
 }
 
-// writeGRPC answers so that a caller by gRPC reaches the same verdict. Errored becomes a failure, since no gRPC answer
+// writeGRPC answers so that a gRPC client reaches the same verdict. Errored becomes a failure, since no gRPC answer
 // makes a kubelet discard the check.
 func (r result) writeGRPC(w http.ResponseWriter) {
 	switch {

@@ -25,7 +25,7 @@ type heldBack struct {
 }
 
 // guard returns the result for the kubelet. For a held failure it is Errored, which the kubelet discards; heldAs may
-// turn it into a warning. A result that does not count changes nothing, and its failure is kept from the caller, which
+// turn it into a warning. A result that does not count changes nothing. Its failure is held back too, since the caller
 // may be the kubelet after an upgrade.
 func (e *entry) guard(by rules, r result, counts bool) result {
 	if !e.probe.Guarded || e.h.o.Guarded == nil {

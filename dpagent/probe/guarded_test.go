@@ -130,7 +130,7 @@ func TestStrangers(t *testing.T) {
 		if g.failed != 0 || reported.Load() != 0 {
 			t.Errorf("%d failures of a stranger have counted, and %d are reported, want none", g.failed, reported.Load())
 		}
-		<-time.After(2 * period) // no longer by these rules: the kubelet may have been upgraded
+		<-time.After(2 * period) // no kubelet probes by these rules any longer: it may have been upgraded
 		as(fails, "failure")
 		if g.failed != 1 || reported.Load() != 1 {
 			t.Errorf("%d failures have counted, and %d are reported, want 1 of each", g.failed, reported.Load())
@@ -138,7 +138,7 @@ func TestStrangers(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) { // a stranger does not hide the kubelet's failures
 		g, reported, as := start(t)
-		as(passes, "success") // before the kubelet's first
+		as(passes, "success") // before the kubelet's first check
 		regularly(4, func() { as(fails, "failure") })
 		as(passes, "success")
 		as(fails, "failure")

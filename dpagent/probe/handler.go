@@ -39,9 +39,9 @@ type Options struct {
 	Target func(path string) (Target, bool)
 	// Failed is called for each check that does not succeed. It must return at once. Default: none.
 	Failed func(Failure)
-	// Checked is called after each check of a probe of the Table, with the outcome for the kubelet: of a held failure, the
-	// class is Held. Failures of strangers are left out while the kubelet's checks pass. It must return at once. Default:
-	// none.
+	// Checked is called after each check of a probe of the Table, with the outcome for the kubelet: a held failure has the
+	// class Held. Failures of checks for other callers are left out while the kubelet's checks pass. It must return at
+	// once. Default: none.
 	Checked func(mesh.Probe, Outcome)
 	// Guarded decides which failures of the Table's guarded liveness probes the kubelet sees. Default: all.
 	Guarded Guarded

@@ -89,8 +89,8 @@ const (
 	ownAgent = probeAgent + "sonde"
 )
 
-// kubeletAgent returns the caller's user agent if it is a kubelet's, or else otherwise, which has a kubelet's prefix,
-// since applications may check the prefix.
+// kubeletAgent returns the caller's user agent if it is a kubelet's, or else the given one. That one must have a
+// kubelet's prefix too, since applications may check the prefix.
 func kubeletAgent(r *http.Request, otherwise string) string {
 	const longest = 64
 	agent := r.UserAgent()

@@ -80,7 +80,7 @@ func named(err error, l net.Listener) error {
 	return fmt.Errorf("serve probes on %s: %w", l.Addr(), err)
 }
 
-// shutdown ends gracefully until ctx ends.
+// shutdown shuts down gracefully, for as long as ctx allows.
 func (s *servers) shutdown(ctx context.Context) error {
 	return errors.Join(s.http.Shutdown(ctx), s.grpc.Shutdown(ctx))
 }

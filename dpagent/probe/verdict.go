@@ -47,7 +47,7 @@ type result struct {
 	rpc rpcAnswer
 }
 
-// rpcAnswer is the response to a caller by gRPC: a status if the code is OK and the class of the result is NotServing,
+// rpcAnswer is the response to a gRPC client: a status if the code is OK and the class of the result is NotServing,
 // otherwise a code and a text.
 type rpcAnswer struct {
 	status healthpb.HealthCheckResponse_ServingStatus

@@ -55,11 +55,10 @@ func probeRedirections(o *Options) []rule {
 }
 
 // probeFilters returns the chains that block payload on connections of TCP probes, in both directions. They recognise
-// such a connection by its NAT: Envoy is the peer of all other redirected connections. A packet that arrives at an
-// application's port without NAT has been redirected to Envoy, unless connection tracking considers it invalid. NAT
-// ignores an invalid packet, which could then enter a probe's connection with the same address and port of the prober.
-// When connection tracking has forgotten a probe's connection, the application's next packet would start a new one in
-// the other direction, so only a SYN may.
+// such a connection by its NAT: all other redirected connections lead to Envoy. They drop packets that connection
+// tracking considers invalid: NAT ignores them, so they could enter a probe's connection with the same address and port
+// of the prober. When connection tracking has forgotten a probe's connection, the application's next packet would start
+// a new one in the other direction, so only a SYN may start one.
 func probeFilters(o *Options) []chain {
 	if len(o.TCPProbes) == 0 {
 		return nil
@@ -90,8 +89,8 @@ func probeFilters(o *Options) []chain {
 
 // payloadRules returns rules that let packets without payload pass, and reset all other connections. Packets with IP
 // options or extension headers are longer. A reset is also what an application gets without a mesh, since the prober
-// has closed its socket when a greeting arrives. If the rules dropped the packet, the application's kernel would resend
-// it for minutes.
+// has already closed its socket when a greeting arrives. If the rules dropped the packet, the application's kernel
+// would resend it for minutes.
 func payloadRules(f Families) []rule {
 	const ipv4Header = 20 // the length of an IPv6 packet excludes its header
 	var rules []rule

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// othersAtMost is how many tables, chains and rules that are not Sonde's a query reads. A container with NET_ADMIN can
-	// create millions, and one daemon serves all pods of a node.
+	// othersAtMost limits the tables, chains and rules of other programs that a query reads. A container with NET_ADMIN
+	// can create millions, and one daemon serves all pods of a node.
 	othersAtMost = 2000
 	// partBytes holds one part of the kernel's answer, which has at most 32 KiB.
 	partBytes = 64 << 10

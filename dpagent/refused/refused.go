@@ -153,7 +153,7 @@ func (c *Counter) list() []*agentv1.Refusal {
 // Due is set when a report is due.
 func (c *Counter) Due() run.Signal { return c.due }
 
-// Begin makes a report due if a control plane without state of this agent needs one.
+// Begin makes a report due unless it would be empty, since the control plane may have no state of this agent.
 func (c *Counter) Begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

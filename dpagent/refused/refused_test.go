@@ -94,7 +94,7 @@ func TestRun(t *testing.T) {
 		}
 		const counter = "cluster.inbound_8080.upstream_cx_protocol_error: "
 		says := func(n string) string {
-			return "answers of the application that HTTP clients take and Envoy does not, inbound 8080: " + n + " in the last minute"
+			return "answers of the application that HTTP clients accept and Envoy does not, inbound 8080: " + n + " in the last minute"
 		}
 		after(readEvery, "")
 		after(readEvery, counter+"10\n", says("10"))

@@ -19,7 +19,7 @@ type Backoff struct {
 }
 
 // Next returns the delay before the next attempt: twice the last one, minus up to a quarter, so that proxies that lost
-// the control plane together do not return together.
+// the control plane together do not all reconnect at once.
 func (b *Backoff) Next() time.Duration {
 	low, high := b.Min, b.Max
 	if low <= 0 {

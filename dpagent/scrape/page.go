@@ -15,7 +15,7 @@ import (
 )
 
 // Limits of scrapes. Envoy's main thread writes its statistics, and does nothing else meanwhile. Prometheus times out
-// after 10 seconds, and should by then have the agent's metrics if Envoy hangs.
+// after 10 seconds, and should get the agent's metrics before that even if Envoy hangs.
 const (
 	maxScrapes    = 2
 	scrapeTimeout = 5 * time.Second

@@ -131,7 +131,7 @@ func (p *Page) scrape(w http.ResponseWriter, r *http.Request, keep []string, pac
 	return p.write(ctx, c, keep)
 }
 
-// sourceOf returns the source that a request counts for.
+// sourceOf returns the source of a request.
 func sourceOf(r *http.Request) netip.Prefix {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // written by the server
 	return connlimit.Source(at.Addr())

@@ -75,8 +75,8 @@ func (r *record) add(source netip.Prefix, slow bool) {
 	r.last[source] = at
 }
 
-// await waits for a turn. It returns false on a timeout, or if ctx ends. lost is called if another source takes the
-// place before the scrape leaves it.
+// await waits for a turn. It returns false on a timeout, or if ctx ends. lost is called if another source takes over
+// the place before the scrape has ended.
 func (t *turns) await(
 	ctx context.Context, source netip.Prefix, paced bool, lost func(),
 ) (*connlimit.Place[netip.Prefix], bool) {

@@ -152,7 +152,7 @@ func (s *Server) watch(at netip.AddrPort, loop *heartbeat.Loop) {
 	s.loops[at] = loop
 }
 
-// Alive returns the stuck probes, or nil. The state of applications does not count.
+// Alive returns the stuck probes, or nil. It ignores the state of applications.
 func (s *Server) Alive(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

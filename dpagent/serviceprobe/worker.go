@@ -123,8 +123,8 @@ func (w *worker) judge(found probe.Outcome) {
 }
 
 // threshold returns how many consecutive checks must have this result. Before the first verdict, one failure suffices:
-// no application is ready before its first success, and a previous agent may have reported an application that has
-// ended since.
+// no application is ready before its first success, and a previous agent may have reported an application ready that
+// has exited since.
 func (w *worker) threshold(found probe.Outcome) uint32 {
 	switch {
 	case found.Passed:

@@ -11,7 +11,7 @@ import (
 type Refusals interface {
 	// Due is set when a report is due.
 	Due() run.Signal
-	// Begin makes a report due if a control plane without state of this agent needs one.
+	// Begin makes a report due unless it would be empty, since the control plane may have no state of this agent.
 	Begin()
 	Report() *agentv1.Refusals
 }

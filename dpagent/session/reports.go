@@ -20,7 +20,8 @@ type Report struct {
 	Interval time.Duration
 	// AtDrain ends the pause between two reports when the drain begins.
 	AtDrain bool
-	// Begin makes a report due if a control plane without state of this agent needs one. Default: other code sets Due.
+	// Begin is called when a session begins. It makes a report due if a control plane without state of this agent needs
+	// it. Default: other code sets Due.
 	Begin func()
 	// Message returns the next report. Required.
 	Message func() *agentv1.AgentMessage

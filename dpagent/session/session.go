@@ -76,13 +76,14 @@ type Options struct {
 	// ServiceProbes is called with the control plane's probes of the applications: empty if the control plane is too old
 	// to send them. It must return at once. Required.
 	ServiceProbes func(*agentv1.ServiceProbes)
-	// Drain is called with the reason why the proxy should get no new traffic. It is empty from a control plane that is
-	// too old, since this one could not withdraw an earlier one's message. It must return at once. Required.
+	// Drain is called with the reason why the proxy should get no new traffic. It is called with an empty reason if the
+	// control plane is too old to send one, since such a control plane could not withdraw the reason of an earlier one. It
+	// must return at once. Required.
 	Drain func(mesh.Drain)
 	// Query is called with a query for Envoy. It must return at once, and later call the control plane's API with the
 	// answer. Required.
 	Query func(*agentv1.Query)
-	// Instance distinguishes this process from another one of its proxy, and Started is its start time. Required.
+	// Instance distinguishes this process from other agents of its proxy, and Started is its start time. Required.
 	Instance string
 	Started  time.Time
 	// Duplicate is called with the address of another agent of this proxy that was rejected; Refused with the error if
@@ -120,7 +121,7 @@ type Session struct {
 	setRecorded func()                       // closes recorded
 
 	count int64 // sessions that Run has begun
-	moved bool  // the control plane ended the last session by asking for another; for Run
+	moved bool  // the last session ended because the control plane asked for another one; only for Run
 
 	connected prometheus.Gauge
 	sessions  prometheus.Counter
@@ -395,7 +396,7 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	case *agentv1.ControlMessage_ServingCa:
 		s.takeServingCA(m.ServingCa)
 	case *agentv1.ControlMessage_RenewNow:
-		s.o.Logger.Info("renewal requested")
+		s.o.Logger.Info("renewing certificate, the control plane requested it")
 		s.o.Renew()
 	case *agentv1.ControlMessage_Query, *agentv1.ControlMessage_Ping, *agentv1.ControlMessage_AskPlaintext:
 		s.ask(message)

@@ -52,8 +52,8 @@ type changes struct {
 	total   uint32
 	reason  string // of the last check
 	checked time.Time
-	// patience is how long the kubelet may be silent before the last verdict no longer says anything; 0 for an inbound,
-	// which the agent itself checks.
+	// patience is how long the kubelet may send no request before the last verdict is outdated; 0 for an inbound, which
+	// the agent itself checks.
 	patience time.Duration
 }
 
@@ -83,7 +83,7 @@ func New(table mesh.ProbeTable) *History {
 }
 
 const (
-	// missedPeriods without a check mean that the kubelet does not ask.
+	// missedPeriods is after how many periods without a request the kubelet counts as no longer probing.
 	missedPeriods = 3
 	// minPatience allows for a busy kubelet.
 	minPatience = 30 * time.Second
@@ -96,7 +96,8 @@ func patienceOf(p mesh.Probe) time.Duration {
 	return max(minPatience, missedPeriods*period+probe.Longest(p))
 }
 
-// Run records until ctx ends which probes the kubelet has stopped asking for, such as of a container that exited.
+// Run records, until ctx ends, which probes the kubelet no longer requests, for instance because their container
+// exited.
 func (h *History) Run(ctx context.Context) {
 	for range run.Ticks(ctx, silenceEvery) {
 		h.expire()

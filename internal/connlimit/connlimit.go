@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Source returns the source that a caller counts for: its IPv4 address, or the /64 network of its IPv6 address, which a
-// single host may own.
+// Source returns the source to which a caller belongs: its IPv4 address, or the /64 network of its IPv6 address, which
+// a single host may own.
 func Source(ip netip.Addr) netip.Prefix {
 	ip = ip.Unmap().WithZone("")
 	bits := ip.BitLen()

@@ -65,9 +65,9 @@ type Place[S comparable] struct {
 	calls   int // see Begin
 }
 
-// Take takes a place at once, which is idle. If no place is free, another connection loses its place: a connection of
-// the source with the most places, or of any source if none has more than Total/128. Idle connections lose before busy
-// ones, and the longest idle or busy first. lost is called once, from any goroutine, if this connection loses its
+// Take takes a place at once. The place is idle. If no place is free, another connection loses its place: a connection
+// of the source with the most places, or of any source if none has more than Total/128. Idle connections lose before
+// busy ones, and the longest idle or busy first. lost is called once, from any goroutine, if this connection loses its
 // place: it must end the connection, and must not wait.
 func (p *Places[S]) Take(source S, lost func()) *Place[S] { return p.take(source, lost, false) }
 

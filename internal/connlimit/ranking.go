@@ -15,11 +15,12 @@ type share[S comparable] struct {
 
 func (s *share[S]) taken() int { return s.idle.Len() + s.working.Len() }
 
-// fewOf returns up to how many places count as one. If a source with two places lost one before many sources with one
-// each, a flood from many addresses would interrupt a response to a host that makes two requests at once.
+// fewOf returns up to how many places of a source count as one. If a source with two places lost one before many
+// sources with one each, a flood from many addresses would interrupt a response to a host that makes two requests at
+// once.
 func fewOf(total int) int { return max(1, total/128) }
 
-// counts returns the rank of the source for losing a place, 0 if it has no place.
+// counts returns how many places of the source count: up to few count as one. The source with most loses a place first.
 func (s *share[S]) counts() int {
 	if n := s.taken(); n == 0 || n > s.few {
 		return n

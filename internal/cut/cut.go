@@ -12,7 +12,7 @@ func Text(s string, most int) string {
 // mark ends a shortened text.
 const mark = "…"
 
-// Marked is Text with a mark at the end if something was cut off. The mark counts towards most.
+// Marked is Text with a mark at the end if something was cut off. The limit includes the mark.
 func Marked(s string, most int) string {
 	if len(s) <= most {
 		return Text(s, most)

@@ -1,4 +1,4 @@
-// Package execwire is what webhook, agent and sonde-exec agree on: how the helper is started in a container, and what
+// Package execwire is the contract of webhook, agent and sonde-exec: how the helper is started in a container, and what
 // it answers on its socket.
 package execwire
 
@@ -25,7 +25,7 @@ type Mode string
 
 // Modes. The helper itself uses all but the first.
 const (
-	// ModeStart starts the helper, unless it runs, and then becomes the command in Start.Then.
+	// ModeStart starts the helper, unless it already runs, and then becomes the command in Start.Then.
 	ModeStart Mode = "start"
 	// ModeFork starts ModeServe and exits, so that no process of the container is its parent.
 	ModeFork Mode = "fork"
@@ -37,15 +37,15 @@ const (
 type Start struct {
 	// Directory of the socket.
 	Directory string
-	// Peer is the user that may ask.
+	// Peer is the ID of the only user whose connections the helper answers.
 	Peer uint
 	// Timeout of the command.
 	Timeout time.Duration
 	// Command to run for each check, with its arguments. Required.
 	Command []string
-	// Retried means that the kubelet tries a start again that fails, and does nothing else.
+	// Retried means that the kubelet retries a failed start, and that the failure has no other effect.
 	Retried bool
-	// Then is the startup probe or hook of the user that starts the helper. Default: none.
+	// Then is the command of the user's own startup probe or hook, run after the start of the helper. Default: none.
 	Then []string
 }
 
@@ -82,14 +82,14 @@ func Parse(args []string) (Mode, Start, error) {
 	case *words < 1 || *words > len(rest):
 		return "", s, fmt.Errorf("--words: %d: must be 1 to %d, the number of arguments after --", *words, len(rest))
 	case s.Directory == "" || s.Timeout <= 0:
-		return "", s, errors.New("--directory and --timeout: must be there")
+		return "", s, errors.New("--directory and --timeout: are required")
 	default:
 		s.Command, s.Then = rest[:*words], rest[*words:]
 	}
 	return Mode(args[0]), s, nil
 }
 
-// Outcome is what became of the command.
+// Outcome is how the command ended.
 type Outcome byte
 
 // Outcomes. Zero is invalid.
@@ -102,7 +102,7 @@ const (
 	NotStarted
 )
 
-// Answer is the helper's answer to a connection. Nothing of the application's is in it.
+// Answer is the helper's answer to a connection. It contains no data of the application.
 type Answer struct {
 	Outcome Outcome
 	Code    byte
@@ -114,7 +114,7 @@ const size = 2
 // Encode returns the answer as it is sent.
 func (a Answer) Encode() []byte { return []byte{byte(a.Outcome), a.Code} }
 
-// Read reads an answer. It is not more than a few bytes, whatever is sent.
+// Read reads an answer. It reads only size bytes, whatever is sent.
 func Read(r io.Reader) (Answer, error) {
 	var b [size]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {

@@ -41,8 +41,8 @@ func TestBadArgs(t *testing.T) {
 		"start --nothing":                     "parse arguments: flag provided but not defined: -nothing",
 		enough + "--words=0 -- a":             "--words: 0: must be 1 to 1, the number of arguments after --",
 		enough + "--words=2 -- a":             "--words: 2: must be 1 to 1",
-		"start --directory=/a --words=1 -- a": "--directory and --timeout: must be there",
-		"start --timeout=1s --words=1 -- a":   "--directory and --timeout: must be there",
+		"start --directory=/a --words=1 -- a": "--directory and --timeout: are required",
+		"start --timeout=1s --words=1 -- a":   "--directory and --timeout: are required",
 	}
 	for args, want := range tests {
 		t.Run(args, func(t *testing.T) {

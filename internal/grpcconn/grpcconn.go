@@ -55,7 +55,7 @@ func Begin(ctx context.Context) (end func()) {
 	return func() {}
 }
 
-// Source returns the source that the caller counts for.
+// Source returns the source to which the caller belongs.
 func Source(ctx context.Context) netip.Prefix {
 	if p, ok := peer.FromContext(ctx); ok {
 		return connlimit.SourceOf(p.Addr)

@@ -21,7 +21,7 @@ import (
 // loopback address.
 //
 // Equal addresses do not prove this. With SNAT a remote caller may come from the address that it calls. So may
-// everything that this host's Envoy forwards, if connections to this port are redirected to it. So Is queries the
+// connections that this host's Envoy forwards, if connections to this port are redirected to it. So Is queries the
 // kernel for the owner of the socket at the other end. The socket must be in this network namespace. It must not belong
 // to Envoy, which runs as mesh.SidecarUser or as this program's user, but never as root where connections are
 // redirected (dpagent/redirect).

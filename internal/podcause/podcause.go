@@ -53,7 +53,7 @@ func Held(containers, why string) string {
 	return fmt.Sprintf("the liveness probe of container %s fails, and it may not restart: %s", containers, why)
 }
 
-// Failure is a failing probe or hook. Verdict is the agent's verdict; "" and "failure" mean a failure that counts.
+// Failure is a failing probe or hook. Verdict is the agent's verdict; "" means "failure".
 type Failure struct {
 	Probe, Verdict, Reason string
 }

@@ -11,7 +11,7 @@ import (
 
 // Write replaces a file by one with this mode and the content that write writes. Readers get the old or the new file,
 // also after a crash. After an error the old one stays as it is. The temporary file is in the same directory, with a
-// name such as .file.123.new, which programs that read all files of a kind there ignore.
+// name such as .file.123.new, so that programs that read all files of a kind ignore it.
 func Write(path string, mode fs.FileMode, write func(io.Writer) error) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.new")
 	if err != nil {

@@ -27,7 +27,7 @@ type Options struct {
 	File bool
 	// Keys has the keys of flags that are not at the top of the file. Default: none.
 	Keys Keys
-	// Replaced has what to use instead of commands and flags of another product. Its keys are the command below the
+	// Replaced maps commands and flags of another product to what to use instead. Its keys are the command below the
 	// program and the flag, such as "apply", "run --dataplane-file", "run -d", or "--config-file" for any command.
 	// Default: none.
 	Replaced map[string]string

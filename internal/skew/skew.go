@@ -24,9 +24,9 @@ const (
 	TooNew
 )
 
-// Of compares two versions in the form of internal/buildinfo. Only major and minor count: v0.3.1 and v0.3.0 are equal,
-// and so is v0.3.1-0.20261127000000-0123456789ab, Go's name for a build after v0.3.0. A build before the first tag,
-// v0.0.0-…, has version v0.0. The version after the last one of a major version is .0 of the next.
+// Of compares two versions in the form of internal/buildinfo. It ignores the patch version: v0.3.1 and v0.3.0 are
+// equal, and so is v0.3.1-0.20261127000000-0123456789ab, Go's name for a build after v0.3.0. A build before the first
+// tag, v0.0.0-…, has version v0.0. The version after the last one of a major version is .0 of the next.
 func Of(agent, controlPlane string) Skew {
 	a, ok := parse(agent)
 	c, known := parse(controlPlane)

@@ -38,8 +38,8 @@ func TestRefusalsAreSeen(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return has(text, "envoy rejects calls: answers of the application that HTTP clients take and Envoy does not, inbound ",
-			"envoy rejects calls: upgrades to protocols that Envoy does not know, inbound ")
+		return has(text, "envoy rejects calls: answers of the application that HTTP clients accept and Envoy does not, inbound ",
+			"envoy rejects calls: upgrades to protocols that Envoy does not support, inbound ")
 	})
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	text, err := harness.Get(t.Context(), client, "http://"+r.server.Admin+"/metrics")

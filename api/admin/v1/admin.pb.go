@@ -2560,9 +2560,9 @@ type Endpoint struct {
 	// The endpoint is READY, but nothing checks its application: it is an inbound without serviceProbe and pod, or an
 	// endpoint of a hand-written Service.
 	Unchecked bool `protobuf:"varint,9,opt,name=unchecked,proto3" json:"unchecked,omitempty"`
-	// Callers use the endpoint. It is READY, or DRAINING while the service has no READY endpoint; if callers only reach
-	// their own node, no READY endpoint on its node. It is not STOPPED. All endpoints of a headless service get traffic,
-	// since callers use their addresses.
+	// Callers use the endpoint. It is READY, or DRAINING while the service has no READY endpoint (on its node, if callers
+	// only reach their own node). It is not STOPPED. All endpoints of a headless service get traffic, since callers use
+	// their addresses.
 	GetsTraffic   bool `protobuf:"varint,10,opt,name=gets_traffic,json=getsTraffic,proto3" json:"gets_traffic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4054,7 +4054,7 @@ type Rotation struct {
 	Waiting []*Waiting `protobuf:"bytes,2,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// Other replicas of the control plane that have not loaded this step yet. Sorted.
 	Replicas []*WaitingReplica `protobuf:"bytes,6,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	// Only for the serving CA: for what else the step waits, human-readable.
+	// Only for the serving CA: what else the step waits for, human-readable.
 	Others []string `protobuf:"bytes,3,rep,name=others,proto3" json:"others,omitempty"`
 	// TRUST_BOTH is complete, and the rotation waits for a call with proceed.
 	Paused bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`

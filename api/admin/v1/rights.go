@@ -7,7 +7,8 @@ const (
 )
 
 // Right is what a caller with a Kubernetes token instead of the admin token needs, in the form of an RBAC rule: a verb,
-// and a resource of group sonde.dev, with a subresource after a slash. Rights are cluster-wide. No such objects exist.
+// and a resource of group sonde.dev, with a subresource after a slash. Rights are cluster-wide. No objects of these
+// resources exist.
 type Right struct{ Verb, Resource string }
 
 // Changes reports whether calls with the right change something, or hand out a secret.

@@ -2135,8 +2135,8 @@ type Hello struct {
 	// Random, at most 64 characters, and different for each process. It distinguishes a reconnecting agent from a second
 	// one of the same name.
 	Instance string `protobuf:"bytes,5,opt,name=instance,proto3" json:"instance,omitempty"`
-	// The number of the session in its process, by which the newest of sessions with several replicas counts. Without it,
-	// the time of opening counts.
+	// Orders the sessions of the proxy: if several replicas have a session, the newest is current. Without it, the
+	// session that was opened last is current.
 	Session       *SessionNumber `protobuf:"bytes,6,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2714,7 +2714,7 @@ type Restarts struct {
 	// At most one per container.
 	Grants   []*RestartGrant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
 	WhenAway *WhenAway       `protobuf:"bytes,3,opt,name=when_away,json=whenAway,proto3" json:"when_away,omitempty"`
-	// The kubelet's answer in place of a held failure, and of a liveness probe that the agent cannot check.
+	// The answer to the kubelet for a held failure, and for a liveness probe that the agent cannot check.
 	Hold          Restarts_Hold `protobuf:"varint,4,opt,name=hold,proto3,enum=sonde.agent.v1.Restarts_Hold" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2930,8 +2930,8 @@ func (x *WhenAway) GetTurnTime() *durationpb.Duration {
 	return nil
 }
 
-// Endpoints says whether other proxies have the endpoints of this one as ready. It ignores endpoints that the Dataplane
-// itself declares not ready, and endpoints of pods, which wait for the kubelet.
+// Endpoints says whether other proxies know that the endpoints of this proxy are ready. It ignores endpoints that the
+// Dataplane itself declares not ready, and endpoints of pods, which wait for the kubelet.
 type Endpoints struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Ready bool                   `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
@@ -2989,8 +2989,8 @@ func (x *Endpoints) GetReason() string {
 type ServiceProbes struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Probes []*ServiceProbe        `protobuf:"bytes,1,rep,name=probes,proto3" json:"probes,omitempty"`
-	// By the Dataplane, only inbounds with a probe here can take traffic: load balancers must send nothing while none of
-	// them is ready.
+	// According to the Dataplane, only the inbounds of these probes can take traffic: while none of them is ready, load
+	// balancers must send nothing.
 	NoOthers      bool `protobuf:"varint,2,opt,name=no_others,json=noOthers,proto3" json:"no_others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

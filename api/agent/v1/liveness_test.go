@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// A report that is passed on says for how long a probe fails by then, and has no fields of a later version.
+// A forwarded report has the durations at the time of forwarding, and no fields of later versions.
 func TestLivenessIsPassedOn(t *testing.T) {
 	at := time.Now()
 	held := func(failing time.Duration) *HeldLiveness {

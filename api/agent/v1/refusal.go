@@ -19,9 +19,9 @@ const MaxRefusals = 1 << 30
 func Causes() []Cause { return []Cause{CauseAnswers, CauseUpgrades, CauseRequests} }
 
 var causes = map[string]string{
-	string(CauseAnswers):  "answers of the application that HTTP clients take and Envoy does not",
-	string(CauseUpgrades): "upgrades to protocols that Envoy does not know",
-	string(CauseRequests): "requests that Envoy refuses: no valid HTTP, too large, or without a path",
+	string(CauseAnswers):  "answers of the application that HTTP clients accept and Envoy does not",
+	string(CauseUpgrades): "upgrades to protocols that Envoy does not support",
+	string(CauseRequests): "requests that Envoy refuses: invalid HTTP, too large, or without a path",
 }
 
 // Text describes what was refused, and where.

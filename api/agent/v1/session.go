@@ -1,8 +1,8 @@
 // Package agentv1 is the API between agents and the control plane.
 package agentv1
 
-// Features of a session. A control plane announces in Welcome what it sends and reads, an agent in Hello: neither waits
-// for messages that the other side is too old for.
+// Features of a session. A control plane announces in Welcome what it sends and reads, an agent in Hello, so that
+// neither waits for messages that the other side is too old to send.
 const (
 	// FeatureInbounds, FeatureDrainState, FeaturePerPortProbes: a control plane sends Inbounds, DrainState, Probes.
 	FeatureInbounds      = "inbounds"
@@ -19,7 +19,7 @@ const (
 	FeatureEndpoints = "endpoints"
 	// FeatureOutbounds: a control plane sends Outbounds, an agent reads them.
 	FeatureOutbounds = "outbounds"
-	// FeatureServingCA: an agent reads ServingCA, and its Envoy the file with it. In JoinRequest, too.
+	// FeatureServingCA: an agent reads ServingCA, and its Envoy reads the file with it. JoinRequest has this feature, too.
 	FeatureServingCA = "serving-ca"
 	// FeatureRestartGrants: a control plane reads Liveness and sends Restarts; an agent does the reverse.
 	FeatureRestartGrants = "restart-grants"
@@ -27,14 +27,15 @@ const (
 	FeatureLivenessHold = "liveness-hold"
 	// FeatureVerdicts: a control plane reads Verdicts, an agent sends them.
 	FeatureVerdicts = "verdicts"
-	// FeaturePlaintext: a control plane reads Plaintext, an agent sends it. In JoinRequest, too: Envoy may record for it.
+	// FeaturePlaintext: a control plane reads Plaintext, an agent sends it. JoinRequest has this feature, too, since
+	// Envoy's bootstrap depends on it.
 	FeaturePlaintext = "plaintext"
 	// FeatureQueries, FeaturePong, FeatureAskPlaintext: an agent answers Query, Ping, AskPlaintext.
 	FeatureQueries      = "queries"
 	FeaturePong         = "pong"
 	FeatureAskPlaintext = "ask-plaintext"
-	// FeatureProbePorts: an agent opens the ports of per-port probes itself. An agent without it waits for listeners of
-	// Envoy, which no longer exist.
+	// FeatureProbePorts: an agent opens the ports of per-port probes itself. An agent without this feature waits for
+	// listeners of Envoy that no longer exist.
 	FeatureProbePorts = "probe-ports"
 )
 

@@ -11,7 +11,7 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// Each feature that this version has a name for is known to it.
+// Each feature that this version declares is in knownFeatures.
 func TestFeaturesAreKnown(t *testing.T) {
 	source, err := os.ReadFile("session.go")
 	if err != nil {

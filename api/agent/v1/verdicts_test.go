@@ -68,7 +68,7 @@ func TestCheckVerdicts(t *testing.T) {
 	}
 }
 
-// A report that is passed on is as old as it is by then, and has no fields of a later version.
+// A forwarded report has the ages at the time of forwarding, and no fields of later versions.
 func TestVerdictsArePassedOn(t *testing.T) {
 	m := verdictsOf(func(p *ProbeVerdicts) {
 		p.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 1000, protowire.VarintType), 1))
@@ -94,7 +94,7 @@ func TestVerdictsArePassedOn(t *testing.T) {
 	}
 }
 
-// FuzzVerdicts: what passes the check is passed on as what passes the check, in a message of bounded size.
+// FuzzVerdicts checks that a report that passes the check still passes it when forwarded, and has a bounded size.
 func FuzzVerdicts(f *testing.F) {
 	for _, m := range []*Verdicts{{}, verdictsOf(nil), verdictsOf(func(p *ProbeVerdicts) { p.Container, p.Inbound = "", "[::1]:80" })} {
 		data, err := proto.Marshal(m)

@@ -264,7 +264,7 @@ type Hello struct {
 	Replica string `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
 	// Random, different for each process.
 	Process string `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
-	// When the process started: of two processes with the same name, the later one counts.
+	// When the process started: of two processes with the same name, the later one is current.
 	Started       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=started,proto3" json:"started,omitempty"`
 	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -426,7 +426,7 @@ type Revision struct {
 	// resourceVersion of the newest event of a pod of the mesh that the caller has seen; 0 without one, or while the
 	// caller is not ready.
 	NewestPod uint64 `protobuf:"varint,1,opt,name=newest_pod,json=newestPod,proto3" json:"newest_pod,omitempty"`
-	// The caller lacks pods that others have seen. It serves no proxies.
+	// The caller lacks pods that other replicas have seen. It serves no proxies.
 	Stale         bool `protobuf:"varint,2,opt,name=stale,proto3" json:"stale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1799,7 +1799,7 @@ func (x *ListStreamsRequest) GetProxiesOnly() bool {
 // Freeze is a leader's verdict about lost nodes and proxies.
 type Freeze struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Epoch of the leader, and the number of its verdict, from 1: the newer verdict counts.
+	// Epoch of the leader, and the number of its verdict, from 1: the newer verdict is in effect.
 	Epoch int64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	// At most 1000 of each.

@@ -119,7 +119,7 @@ var faults = map[string]func(*status.Facts){
 	},
 	"envoy-down": func(f *status.Facts) { f.Proxies[1].Agent.EnvoyDown = "run envoy: exit status 1" },
 	"calls-refused": func(f *status.Facts) {
-		f.Proxies[1].Agent.Refused = []string{"upgrades to protocols that Envoy does not know, inbound 8080: 1 in the last minute"}
+		f.Proxies[1].Agent.Refused = []string{"upgrades to protocols that Envoy does not support, inbound 8080: 1 in the last minute"}
 	},
 	"envoy-not-connected": func(f *status.Facts) { f.Proxies[1].Streams = nil },
 	"versions": func(f *status.Facts) {

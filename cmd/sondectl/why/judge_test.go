@@ -192,7 +192,7 @@ var faults = map[string]func(*why.Facts){
 		f.Plane.Proxy.Agent.EnvoyDown = "exit status 1: cannot read the bootstrap"
 	},
 	"calls-refused": func(f *why.Facts) {
-		f.Plane.Proxy.Agent.Refused = []string{"answers of the application that HTTP clients take and Envoy does not, inbound 8080: 12 in the last minute"}
+		f.Plane.Proxy.Agent.Refused = []string{"answers of the application that HTTP clients accept and Envoy does not, inbound 8080: 12 in the last minute"}
 	},
 	"certificate-expired": func(f *why.Facts) {
 		f.Plane.Proxy.Agent.CertificateExpires = timestamppb.New(start.Add(4 * time.Minute))

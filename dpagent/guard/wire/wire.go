@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// Env is the environment variable with the role of a process: Guard, or a worker's. It is unset in a process that was
-	// started from outside.
+	// Env is the environment variable with the role of a process: Guard, Keep, or a worker's Role. It is unset in a
+	// process that another program has started.
 	Env = "SONDE_GUARD"
 	// Guard is the value of Env in a guard.
 	Guard = "guard"

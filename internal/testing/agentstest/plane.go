@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/store"
 )
 
-// Plane is a control plane with one Dataplane, Subject's. It ends with the test.
+// Plane is a control plane with one Dataplane, whose identity is Subject. It ends with the test.
 type Plane struct {
 	Subject   identity.Subject
 	State     *store.State

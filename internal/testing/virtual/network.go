@@ -56,7 +56,7 @@ func (n *Network) SetCut(a, b string, cut bool) {
 	n.changed.Broadcast()
 }
 
-// Isolate cuts a host from all others, or ends that. Links that were cut separately stay cut.
+// Isolate cuts a host from all others, or reconnects it. Links that were cut separately stay cut.
 func (n *Network) Isolate(host string, cut bool) { n.SetCut("", host, cut) }
 
 // Reset closes both ends of a host's connections, as its kernel does when a process is killed.

@@ -57,7 +57,7 @@ func TestPrograms(t *testing.T) {
 			want: `sonde-dp: --log-level: "loud": must be debug, info, warn or error\nSONDE_DP_CONCURRENCY: "many": must be a whole number\n` +
 				config + `, line 1: drainTime: "soon": must be a duration such as 30s, 5m or 1h30m\n` + config + `, line 2: called: is an unknown field: known here are .*\n`,
 		},
-		"a value out of range, in the environment": {program: programs.Agent, env: []string{"SONDE_DP_CONCURRENCY=0x500"}, args: agent, want: `sonde-dp: SONDE_DP_CONCURRENCY: "1280": must be a number from 1 to 1024, or 0 for one for each processor of the CPU limit\n`},
+		"a value out of range, in the environment": {program: programs.Agent, env: []string{"SONDE_DP_CONCURRENCY=0x500"}, args: agent, want: `sonde-dp: SONDE_DP_CONCURRENCY: "1280": must be a number from 1 to 1024, or 0 to follow the CPU limit\n`},
 		"an unknown variable":                      {program: programs.ControlPlane, env: []string{"SONDE_CP_STOER=dir:/x"}, args: []string{"--store=dir:/x", "--trust-domain=X"}, want: `\{.*"level":"WARN","msg":"ignoring unknown environment variables","variables":\["SONDE_CP_STOER: did you mean SONDE_CP_STORE\?"\]\}\nsonde-cp: --trust-domain: "X": must be .*\n`},
 		"the control plane's port for pods": {
 			program: programs.ControlPlane, args: []string{"--store=kubernetes", "--control-plane-address=https://cp:5681/"},
