@@ -24,7 +24,8 @@ type Inbound struct {
 	// Address overrides Networking.Address for this inbound.
 	// +kubebuilder:validation:MaxLength=253
 	Address string `json:"address,omitempty"`
-	// Tags name the service of the inbound, kuma.io/service. One without it is reached by a MeshService.
+	// Tags name the service of the inbound: kuma.io/service. An inbound without this tag can only be reached through a
+	// MeshService.
 	Tags Tags `json:"tags,omitempty"`
 	// Protocol of the application: tcp, http, http2 or grpc. Default the tag kuma.io/protocol, else tcp.
 	Protocol Protocol `json:"protocol,omitempty"`

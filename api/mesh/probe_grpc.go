@@ -8,7 +8,7 @@ import (
 
 // GRPCProbe calls grpc.health.v1.Health.
 type GRPCProbe struct {
-	// Port that is asked.
+	// Port of the call.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535

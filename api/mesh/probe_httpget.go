@@ -25,7 +25,7 @@ const (
 type HTTPGetProbe struct {
 	// Path as the user wrote it: neither escaped nor cleaned. Default "/".
 	Path string `json:"path,omitempty"`
-	// Port that is asked.
+	// Port of the request.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535

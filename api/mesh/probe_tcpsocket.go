@@ -4,7 +4,7 @@ import "fmt"
 
 // TCPSocketProbe opens a connection.
 type TCPSocketProbe struct {
-	// Port that is asked.
+	// Port to connect to.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
