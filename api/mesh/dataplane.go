@@ -63,8 +63,8 @@ type TransparentProxying struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	RedirectPortOutbound uint32 `json:"redirectPortOutbound,omitempty"`
-	// ReachableServices limits the services that the proxy can reach at virtual addresses, or as headless services.
-	// Absent means all, an empty list none. It does not limit outbounds.
+	// ReachableServices limits the virtual addresses and headless services that the proxy can reach to these services.
+	// Absent means all, an empty list none. The field does not limit outbounds.
 	// +kubebuilder:validation:MaxItems=5000
 	// +kubebuilder:validation:items:MaxLength=253
 	ReachableServices []string `json:"reachableServices,omitzero"`

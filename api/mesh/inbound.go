@@ -24,8 +24,7 @@ type Inbound struct {
 	// Address overrides Networking.Address for this inbound.
 	// +kubebuilder:validation:MaxLength=253
 	Address string `json:"address,omitempty"`
-	// Tags name the service of the inbound: kuma.io/service. An inbound without this tag can only be reached through a
-	// MeshService.
+	// Tags name the service of the inbound, kuma.io/service. Without it, only a MeshService can select the inbound.
 	Tags Tags `json:"tags,omitempty"`
 	// Protocol of the application: tcp, http, http2 or grpc. Default the tag kuma.io/protocol, else tcp.
 	Protocol Protocol `json:"protocol,omitempty"`

@@ -8,12 +8,12 @@ import (
 
 // GRPCProbe calls grpc.health.v1.Health.
 type GRPCProbe struct {
-	// Port of the call.
+	// Port of the server.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
-	// Service to ask for. Default "".
+	// Service to check. Default "".
 	Service string `json:"service,omitempty"`
 	// Mode is Plaintext (default), or TLS, whose certificate is not verified.
 	Mode string `json:"mode,omitempty"`

@@ -40,7 +40,7 @@ stopped the container.`,
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&env.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP")
+	f.IntVar(&env.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP for the probes of $KUMA_DATAPLANE_PROBES")
 	f.DurationVar(&within, "within", time.Minute, "maximum wait for the kubelet's probes")
 	return cmd
 }

@@ -39,7 +39,7 @@ nothing else. Use it for debugging, and in pods without Envoy. Any other request
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&env.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP")
+	f.IntVar(&env.Port, "virtual-probes-port", mesh.PortVirtualProbes, "`port` on $INSTANCE_IP for the probes of $KUMA_DATAPLANE_PROBES")
 	f.Var((*livenessHoldFlag)(&env.Hold), "liveness-hold", "answer to the kubelet if a liveness failure is held back or the probe cannot be checked: errored, which the kubelet discards, or warning, a redirect that it does not follow, for kubelets that count errored probes as failures; the control plane's setting takes precedence")
 	settings.LevelVar(f, &level, "")
 	settings.LogFormatVar(f, &format)

@@ -40,8 +40,8 @@ func newWaitCommand(dial dial) *cobra.Command {
 the sidecar is an ordinary container, its postStart hook runs this command, so that containers that start later have
 network and probes.
 
-Outside pods, it also waits until the applications pass their serviceProbes and other proxies have the proxy's endpoints
-as ready, so that calls to the applications arrive. If an application starts after this command, set --endpoints=false.
+Outside pods, it also waits until the applications pass their serviceProbes and other proxies know that the proxy's
+endpoints are ready, so that calls reach the applications. If an application starts after this command, set --endpoints=false.
 
 If the agent is not ready in time, the error names the checks that fail. With --start-anyway, the command prints the
 error but succeeds: if a hook fails, the kubelet kills the sidecar, and a slow hook delays the termination of the pod.`,
@@ -63,7 +63,7 @@ error but succeeds: if a hook fails, the kubelet kills the sidecar, and a slow h
 	cmd.Flags().StringVar(&address, "admin-addr", dpagent.DefaultAdminAddress,
 		"`host:port` of the agent: the value of its --admin-addr")
 	cmd.Flags().BoolVar(&anyway, "start-anyway", false, "succeed after --timeout even if the agent is not ready")
-	cmd.Flags().BoolVar(&endpoints, "endpoints", true, "also wait until other proxies have the endpoints of this proxy as ready")
+	cmd.Flags().BoolVar(&endpoints, "endpoints", true, "also wait until other proxies know that the endpoints of this proxy are ready")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "maximum wait")
 	return cmd
 }

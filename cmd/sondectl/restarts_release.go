@@ -14,10 +14,10 @@ func (c *cli) releaseRestarts() *cobra.Command {
 	request := &adminv1.ReleaseRestartsRequest{}
 	cmd := &cobra.Command{
 		Use:   "release WORKLOAD",
-		Short: "Allow a workload whose restarts did not help to restart again",
-		Long: `Allow a workload whose restarts did not help to restart again. After two restarts in a row whose probes never passed, a
-workload waits until its pod template changes. A released workload may restart like any other, until two in a row do not
-help again. Use this after you have fixed a cause outside of the pods, such as a database.
+		Short: "Allow restarts again for a workload whose last restarts did not help",
+		Long: `Allow restarts again for a workload whose last restarts did not help. After two restarts in a row whose probes never
+passed, a workload waits until its pod template changes. A released workload may restart like any other, until two in a
+row do not help again. Use this after you have fixed a cause outside of the pods, such as a database.
 
 WORKLOAD is Kind/namespace/name, as sondectl restarts prints it, or kind/name with --namespace. If the workload does not
 wait, the command changes nothing.`,
