@@ -61,8 +61,8 @@ type ServiceEndpoint struct {
 	Restarting bool `json:"-"`
 }
 
-// EndpointHealth is the health of an endpoint, with the same meaning as the conditions of an EndpointSlice. Nothing else
-// decides about the endpoint, not even whether its agent has joined.
+// EndpointHealth is the health of an endpoint, with the same meaning as the conditions of an EndpointSlice. Nothing
+// else decides about the endpoint, not even whether its agent has joined.
 type EndpointHealth struct {
 	// Ready is whether the endpoint may get new traffic. Absent means ready.
 	Ready *bool `json:"ready,omitempty"`
