@@ -84,6 +84,9 @@ type connection struct {
 	events *podevents.Events
 	// podsAt returns which pods had addresses at some time, nil without Kubernetes.
 	podsAt func(ctx context.Context, last map[netip.Addr]time.Time) map[netip.Addr]strict.Pod
+	// podState returns what Kubernetes says of a pod by its Dataplane, nil for an unknown one. It is nil without
+	// Kubernetes.
+	podState func(dataplane string) *adminv1.PodState
 	// servingWaits describe for whom else a rotation of the serving CA waits, see rotation.Options.
 	servingWaits []func(context.Context, serving.Rotation) []string
 }

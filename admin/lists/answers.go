@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Answers implements the list calls of adminv1.AdminServiceServer. All fields are required, and it does not keep their
-// results.
+// Answers implements the list calls of adminv1.AdminServiceServer. All fields but PodState are required, and it does
+// not keep their results.
 type Answers struct {
 	View lookup.View
 	// Problems returns the problems of objects in the store.
@@ -27,6 +27,9 @@ type Answers struct {
 	Since   Since
 	// CAExpires returns when the CA of a mesh expires, zero before it exists.
 	CAExpires func(meshName string) time.Time
+	// PodState returns what Kubernetes says of a pod by its Dataplane, nil for an unknown one. It is nil without
+	// Kubernetes.
+	PodState func(dataplane string) *adminv1.PodState
 }
 
 // Agents has the reports of agents and Envoys at all replicas. *agents.Server implements it.

@@ -139,11 +139,15 @@ func (a *Answers) ListDataplanes(
 		p := v.Mesh(meshName).Proxies.Get(name)
 		body, err := object(p.Dataplane)
 		agent := agents[p.ID()]
-		return &adminv1.Dataplane{
+		entry := &adminv1.Dataplane{
 			Object: body, Draining: drains(p, agent), Stopped: stopped(agent), Inbounds: a.inboundsOf(p, agent, services),
 			Drain:     p.Drain().String(),
 			Outbounds: a.outboundsOf(p, agent), Pod: p.Dataplane.IsPod(),
-		}, err
+		}
+		if entry.GetPod() && a.PodState != nil {
+			entry.PodState = a.PodState(name)
+		}
+		return entry, err
 	})
 	if err != nil {
 		return nil, err

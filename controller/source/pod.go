@@ -55,6 +55,8 @@ type Pod struct {
 	Ended bool
 	// Warnings of its injection, one per line.
 	Warnings string
+	// Unfailing are its probes that cannot fail.
+	Unfailing []Unfailing
 	// Problem is which part of the pod has no effect, since it exceeds a bound. Beyond says that the pod exceeds its
 	// namespace's share, so that it has no Dataplane.
 	Problem string
@@ -104,6 +106,7 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 			r.Excluded = append(r.Excluded, metrics)
 		}
 	}
+	r.Unfailing = r.unfailing(p)
 	if ips := p.Status.PodIPs; len(ips) > 1 { // a pod has at most one address per family
 		r.SecondAddress = strings.Clone(ips[1].IP)
 	}

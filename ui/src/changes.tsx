@@ -1,6 +1,6 @@
 import {levelOf} from './marks';
 import {Ago, asOf, clock} from './time';
-import type {Change, Finding, Level} from './types';
+import type {Change, Finding, Shape} from './types';
 
 // The strip is as wide as its room; these are the units of its drawing.
 const width = 600;
@@ -10,7 +10,7 @@ const least = 10; // of one change, to be seen beside one of days
 const day = 24 * 60 * 60_000;
 
 // The heights differ, so that a level shows without its colour.
-const top: Record<Level, number> = {bad: 0, warn: 6, unknown: 10, good: 14, none: 14};
+const top: Record<Shape, number> = {bad: 0, warn: 6, lie: 6, unknown: 10, good: 14, none: 14};
 
 // widths are in proportion to the durations, as far as each can be seen.
 function widths(durations: number[]): number[] {

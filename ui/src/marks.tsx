@@ -1,12 +1,13 @@
-import type {Level, State} from './types';
+import type {Level, Shape, State} from './types';
 
-export const states: State[] = ['failing', 'held', 'restarting', 'errored', 'warning', 'not reported', 'not checked', 'passing', 'no probe'];
+export const states: State[] = ['failing', 'held', 'restarting', 'errored', 'cannot fail', 'warning', 'not reported', 'not checked', 'passing', 'no probe'];
 
-export const levelOf: Record<State, Level> = {
+export const levelOf: Record<State, Shape> = {
   failing: 'bad',
   held: 'bad',
   restarting: 'warn',
   errored: 'warn',
+  'cannot fail': 'lie',
   warning: 'warn',
   'not reported': 'unknown',
   'not checked': 'unknown',
@@ -16,7 +17,7 @@ export const levelOf: Record<State, Level> = {
 
 export const levels: Level[] = ['bad', 'warn', 'unknown', 'good', 'none'];
 
-const shapes: Record<Level, preact.JSX.Element | null> = {
+const shapes: Record<Shape, preact.JSX.Element | null> = {
   bad: (
     <>
       <path d="M5 1h6l4 4v6l-4 4H5l-4-4V5z" />
@@ -27,6 +28,12 @@ const shapes: Record<Level, preact.JSX.Element | null> = {
     <>
       <path d="M8 1l7.5 14H.5z" />
       <path class="cut" d="M8 6v4M8 12v1" />
+    </>
+  ),
+  lie: (
+    <>
+      <circle class="whole" cx="8" cy="8" r="6.5" />
+      <path class="line" d="M3.5 3.5l9 9" />
     </>
   ),
   good: (
@@ -45,7 +52,7 @@ const shapes: Record<Level, preact.JSX.Element | null> = {
 };
 
 // Mark is a state by its shape, its colour and its text.
-export function Mark({level, children}: {level: Level; children: preact.ComponentChildren}) {
+export function Mark({level, children}: {level: Shape; children: preact.ComponentChildren}) {
   return (
     <span class={`mark ${level}`}>
       <svg class="shape" viewBox="0 0 16 16" aria-hidden="true">

@@ -1,4 +1,4 @@
-import {Mark} from './marks';
+import {Mark, levels} from './marks';
 import {content} from './source';
 import {Ago} from './time';
 import type {Level} from './types';
@@ -37,7 +37,7 @@ export function ControlPlane() {
             </tr>
           </thead>
           <tbody>
-            {plane.checks.map((c) => (
+            {[...plane.checks].sort((a, b) => levels.indexOf(a.level) - levels.indexOf(b.level)).map((c) => (
               <tr key={`${c.group} ${c.name}`}>
                 <th scope="row">
                   {c.group} {c.name}

@@ -10,6 +10,14 @@ const idOf = (p: Proxy) => `${p.mesh} ${p.name}`;
 
 const envoyOf = (p: Proxy) => (!p.envoy ? 'not connected' : p.nacks ? `refuses ${p.nacks.length}` : `${p.synced}/${p.types} acknowledged`);
 
+// stateOf is what is wrong in few words, and since when.
+function stateOf(p: Proxy): [string, string | undefined] {
+  if (p.level === 'good' || p.agent !== 'connected') return [p.agent, p.since];
+  if (p.nacks) return [envoyOf(p), p.nacks[0]!.at];
+  if (!p.envoy) return ['Envoy not connected', undefined];
+  return ['needs a look', undefined];
+}
+
 export function Proxies() {
   const all = content('proxies');
   if (!all) return null;
@@ -35,19 +43,22 @@ export function Proxies() {
         columns={[
           {title: 'Proxy', class: 'name', cell: (p) => <span title={`mesh ${p.mesh}`}>{p.name}</span>},
           {
-            title: 'Agent',
-            cell: (p) => (
-              <button type="button" class="cell" onClick={() => open(idOf(p))}>
-                <Mark level={p.level}>{p.agent}</Mark>{' '}
-                <small>
-                  <Ago at={p.since} />
-                </small>
-                <span class="hidden">, proxy {p.name}</span>
-              </button>
-            ),
+            title: 'State',
+            cell: (p) => {
+              const [words, since] = stateOf(p);
+              return (
+                <button type="button" class="cell" onClick={() => open(idOf(p))}>
+                  <Mark level={p.level}>{words}</Mark>{' '}
+                  <small>
+                    <Ago at={since} />
+                  </small>
+                  <span class="hidden">, proxy {p.name}</span>
+                </button>
+              );
+            },
           },
           {title: 'Envoy', cell: envoyOf},
-          {title: 'Certificate', cell: (p) => <Until at={p.certificate} />},
+          {title: 'Certificate', class: 'extra', cell: (p) => <Until at={p.certificate} />},
           {title: 'Note', class: 'wide', cell: (p) => <span title={p.notes?.join('\n')}>{p.notes?.[0]}</span>},
         ]}
       />

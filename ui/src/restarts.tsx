@@ -38,7 +38,7 @@ export function Restarts() {
             </dd>
             <dt>Failed within a minute</dt>
             <dd>
-              {all.guarded > 0 ? <Bar count={round.failed} limit={all.guarded} /> : round.failed}, of {round.workloads} workloads
+              {all.guarded > 0 ? <Bar count={round.failed} limit={all.guarded} /> : round.failed}, of {round.workloads} {round.workloads === 1 ? 'workload' : 'workloads'}
             </dd>
             <dt>Decided by</dt>
             <dd>
@@ -51,7 +51,7 @@ export function Restarts() {
         <p>No guarded container fails or restarts.</p>
       ) : (
         <div class="scroll" tabIndex={0} role="region" aria-label="Restarts">
-          <table>
+          <table class="stacked">
             <caption class="hidden">Guarded containers that fail or restart</caption>
             <thead>
               <tr>

@@ -16,6 +16,9 @@ function words(s: Service): string {
   return s.level === 'good' ? 'ready' : s.unchecked ? 'ready, not checked' : 'ready, agent lost';
 }
 
+// whyOf is why the first endpoint gets no traffic.
+const whyOf = (s: Service) => (s.endpoints ?? []).find((e) => !e.traffic)?.reason ?? s.reasons?.[0];
+
 export function Services() {
   const all = content('services');
   if (!all) return null;
@@ -53,7 +56,8 @@ export function Services() {
             ),
           },
           {title: 'Ready', cell: (s) => `${s.ready}/${s.total}`},
-          {title: 'Protocol', class: 'wide', cell: (s) => s.protocol},
+          {title: 'Why', class: 'wide', cell: (s) => whyOf(s)},
+          {title: 'Protocol', class: 'extra', cell: (s) => s.protocol},
         ]}
       />
       {detail && (

@@ -59,7 +59,7 @@ export function Table<Row>({caption, columns, rows, id}: {caption: string; colum
             </th>
             {others.map((c) => (
               <td key={c.title} class={c.class}>
-                {c.cell(row)}
+                {c.class === 'wide' ? <span>{c.cell(row)}</span> : c.cell(row)}
               </td>
             ))}
           </tr>

@@ -1,7 +1,9 @@
 // What sondectl serves: cmd/sondectl/dashboard has the same types in Go.
 
-export type State = 'failing' | 'held' | 'restarting' | 'errored' | 'warning' | 'not reported' | 'not checked' | 'passing' | 'no probe';
+export type State = 'failing' | 'held' | 'restarting' | 'errored' | 'cannot fail' | 'warning' | 'not reported' | 'not checked' | 'passing' | 'no probe';
 export type Level = 'bad' | 'warn' | 'unknown' | 'good' | 'none';
+// Shape is a level, or a lie: a probe that cannot fail.
+export type Shape = Level | 'lie';
 
 export interface Section {
   readAt?: string;
@@ -17,6 +19,7 @@ export type Name = 'problems' | 'workloads' | 'services' | 'proxies' | 'restarts
 export interface Index {
   now: string;
   due: string;
+  version: string;
   sections: Record<Name, Section>;
 }
 

@@ -12,6 +12,12 @@ const words = (v: {verdict?: string; cause?: string}) => (v.verdict || 'not judg
 const textOf = (w: Watched) =>
   `${idOf(w)} ${w.cause ?? ''} ${(w.nodes ?? []).map((z) => z.zone ?? '').join(' ')} ${(w.dependants ?? []).map((d) => nameOf(d.ref)).join(' ')}`;
 
+// zonesOf says which zones are not seen while others are.
+function zonesOf(w: Watched): string {
+  const all = (w.nodes ?? []).filter((z) => z.zone && z.verdict !== 'seen').map((z) => z.zone);
+  return w.verdict === 'seen' && all.length > 0 ? `, but not ${all[0]}${all.length > 1 ? ` and ${all.length - 1} more` : ''}` : '';
+}
+
 // Watchdog has its rows in the order of sondectl: the worst first.
 export function Watchdog() {
   const all = content('watchdog');
@@ -43,6 +49,7 @@ export function Watchdog() {
               <button type="button" class="cell" onClick={() => open(idOf(w))}>
                 <Mark level={w.level}>
                   {words(w)}
+                  {zonesOf(w)}
                   {w.paused && ', paused'}
                 </Mark>{' '}
                 <small>

@@ -13,26 +13,42 @@ import {kinds, type Cell, type Kind, type State, type Workload} from './types';
 const nameOf = (w: Workload) => (w.namespace ? `${w.namespace}/${w.name}` : w.name);
 const idOf = (w: Workload) => `${w.mesh} ${nameOf(w)}`;
 const worst = (w: Workload): State => kinds.map((k) => w[k].state).sort((a, b) => states.indexOf(a) - states.indexOf(b))[0]!;
-const wrong = (s: State) => states.indexOf(s) <= states.indexOf('errored');
+const wrong = (s: State) => states.indexOf(s) <= states.indexOf('cannot fail');
 
 function textOf(w: Workload): string {
   return [w.mesh, nameOf(w), ...kinds.flatMap((k) => (w[k].findings ?? []).map((f) => `${f.instance} ${f.container ?? ''} ${f.probe ?? ''} ${f.reason ?? ''}`))].join(' ');
 }
 
-function byWorst(a: Workload, b: Workload): number {
-  return states.indexOf(worst(a)) - states.indexOf(worst(b)) || idOf(a).localeCompare(idOf(b));
+// Entry is a row with what it is searched and sorted by, which is kept while the row is the same.
+interface Entry {
+  row: Workload;
+  id: string;
+  text: string;
+  rank: number;
 }
+
+const entries = new WeakMap<Workload, Entry>();
+
+function entryOf(row: Workload): Entry {
+  let entry = entries.get(row);
+  if (!entry) {
+    entry = {row, id: idOf(row), text: textOf(row), rank: states.indexOf(worst(row))};
+    entries.set(row, entry);
+  }
+  return entry;
+}
+
+const byWorst = (a: Entry, b: Entry): number => a.rank - b.rank || (a.id < b.id ? -1 : 1);
 
 export function Workloads() {
   const all = content('workloads')?.rows;
-  const rows = useMemo(() => (all ?? []).map((row) => ({row, text: textOf(row)})), [all]);
+  const rows = useMemo(() => (all ?? []).map(entryOf).sort(byWorst), [all]);
   if (!all) return null;
   const state = param('state');
   const shown = rows
     .filter(({row, text}) => matches(text, {mesh: row.mesh, namespace: row.namespace ?? ''}))
     .map(({row}) => row)
-    .filter((w) => !state || (state === 'anything wrong' ? wrong(worst(w)) : kinds.some((k) => w[k].state === state)))
-    .sort(byWorst);
+    .filter((w) => !state || (state === 'anything wrong' ? wrong(worst(w)) : kinds.some((k) => w[k].state === state)));
   const [kind, id] = opened().split(/ (.*)/s, 2);
   const detail = all.find((w) => idOf(w) === id);
   const leftOut = content('workloads')?.leftOut;
@@ -59,7 +75,12 @@ export function Workloads() {
             class: 'name',
             cell: (w) => (
               <span title={`mesh ${w.mesh}`}>
-                {nameOf(w)} {w.instances > 1 && <small>× {w.instances}</small>}
+                {w.namespace && (
+                  <>
+                    {w.namespace}/<wbr />
+                  </>
+                )}
+                {w.name} {w.instances > 1 && <small>× {w.instances}</small>}
               </span>
             ),
           },

@@ -136,7 +136,7 @@ func (x Endpoint_Health) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Endpoint_Health.Descriptor instead.
 func (Endpoint_Health) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29, 0}
 }
 
 type AgentState_Phase int32
@@ -203,7 +203,7 @@ func (x AgentState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AgentState_Phase.Descriptor instead.
 func (AgentState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36, 0}
 }
 
 type Rotation_Step int32
@@ -262,7 +262,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51, 0}
 }
 
 type HealthCheck_Status int32
@@ -316,7 +316,7 @@ func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthCheck_Status.Descriptor instead.
 func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56, 0}
 }
 
 type Restart_State int32
@@ -375,7 +375,7 @@ func (x Restart_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restart_State.Descriptor instead.
 func (Restart_State) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62, 0}
 }
 
 type GuardedContainer_Check int32
@@ -428,7 +428,7 @@ func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GuardedContainer_Check.Descriptor instead.
 func (GuardedContainer_Check) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66, 0}
 }
 
 type CheckStrictRequest struct {
@@ -1648,7 +1648,9 @@ type Dataplane struct {
 	// are redirected.
 	Outbounds []*OutboundHealth `protobuf:"bytes,6,rep,name=outbounds,proto3" json:"outbounds,omitempty"`
 	// The Dataplane belongs to a pod; its name is POD.NAMESPACE.
-	Pod           bool `protobuf:"varint,7,opt,name=pod,proto3" json:"pod,omitempty"`
+	Pod bool `protobuf:"varint,7,opt,name=pod,proto3" json:"pod,omitempty"`
+	// What the replica that answers has read of the pod; absent if it has not read the pod.
+	PodState      *PodState `protobuf:"bytes,8,opt,name=pod_state,json=podState,proto3" json:"pod_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1732,6 +1734,148 @@ func (x *Dataplane) GetPod() bool {
 	return false
 }
 
+func (x *Dataplane) GetPodState() *PodState {
+	if x != nil {
+		return x.PodState
+	}
+	return nil
+}
+
+// PodState is what Kubernetes says of a pod.
+type PodState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod is Ready.
+	Ready   bool                   `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
+	Created *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=created,proto3" json:"created,omitempty"`
+	// Probes that cannot fail, in the order of containers, then startup, liveness, readiness. At most 60.
+	Unfailing     []*UnfailingProbe `protobuf:"bytes,3,rep,name=unfailing,proto3" json:"unfailing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodState) Reset() {
+	*x = PodState{}
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodState) ProtoMessage() {}
+
+func (x *PodState) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodState.ProtoReflect.Descriptor instead.
+func (*PodState) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PodState) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *PodState) GetCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *PodState) GetUnfailing() []*UnfailingProbe {
+	if x != nil {
+		return x.Unfailing
+	}
+	return nil
+}
+
+// UnfailingProbe is a tcpSocket probe that the agent does not answer, at a port that is redirected to Envoy, which
+// accepts each connection.
+type UnfailingProbe struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// startup, liveness or readiness.
+	Probe string `protobuf:"bytes,2,opt,name=probe,proto3" json:"probe,omitempty"`
+	Port  uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// Why it cannot fail, and what to change.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnfailingProbe) Reset() {
+	*x = UnfailingProbe{}
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnfailingProbe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnfailingProbe) ProtoMessage() {}
+
+func (x *UnfailingProbe) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnfailingProbe.ProtoReflect.Descriptor instead.
+func (*UnfailingProbe) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *UnfailingProbe) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *UnfailingProbe) GetProbe() string {
+	if x != nil {
+		return x.Probe
+	}
+	return ""
+}
+
+func (x *UnfailingProbe) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *UnfailingProbe) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type OutboundHealth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ip:port to which the application connects.
@@ -1750,7 +1894,7 @@ type OutboundHealth struct {
 
 func (x *OutboundHealth) Reset() {
 	*x = OutboundHealth{}
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1906,7 @@ func (x *OutboundHealth) String() string {
 func (*OutboundHealth) ProtoMessage() {}
 
 func (x *OutboundHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1919,7 @@ func (x *OutboundHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutboundHealth.ProtoReflect.Descriptor instead.
 func (*OutboundHealth) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OutboundHealth) GetAddress() string {
@@ -1832,7 +1976,7 @@ type InboundHealth struct {
 
 func (x *InboundHealth) Reset() {
 	*x = InboundHealth{}
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1988,7 @@ func (x *InboundHealth) String() string {
 func (*InboundHealth) ProtoMessage() {}
 
 func (x *InboundHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +2001,7 @@ func (x *InboundHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundHealth.ProtoReflect.Descriptor instead.
 func (*InboundHealth) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *InboundHealth) GetHealth() Endpoint_Health {
@@ -1913,7 +2057,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2069,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2082,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListServicesRequest) GetFilter() *Filter {
@@ -1965,7 +2109,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2121,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2134,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListServicesResponse) GetServices() []*Service {
@@ -2035,7 +2179,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2191,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2204,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Service) GetMesh() string {
@@ -2149,7 +2293,7 @@ type ListMeshServicesRequest struct {
 
 func (x *ListMeshServicesRequest) Reset() {
 	*x = ListMeshServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2305,7 @@ func (x *ListMeshServicesRequest) String() string {
 func (*ListMeshServicesRequest) ProtoMessage() {}
 
 func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2318,7 @@ func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListMeshServicesRequest) GetFilter() *Filter {
@@ -2194,7 +2338,7 @@ type ListMeshServicesResponse struct {
 
 func (x *ListMeshServicesResponse) Reset() {
 	*x = ListMeshServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +2350,7 @@ func (x *ListMeshServicesResponse) String() string {
 func (*ListMeshServicesResponse) ProtoMessage() {}
 
 func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +2363,7 @@ func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListMeshServicesResponse) GetMeshServices() []*MeshService {
@@ -2252,7 +2396,7 @@ type MeshService struct {
 
 func (x *MeshService) Reset() {
 	*x = MeshService{}
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2408,7 @@ func (x *MeshService) String() string {
 func (*MeshService) ProtoMessage() {}
 
 func (x *MeshService) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2421,7 @@ func (x *MeshService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshService.ProtoReflect.Descriptor instead.
 func (*MeshService) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MeshService) GetObject() []byte {
@@ -2327,7 +2471,7 @@ type MeshServicePort struct {
 
 func (x *MeshServicePort) Reset() {
 	*x = MeshServicePort{}
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2483,7 @@ func (x *MeshServicePort) String() string {
 func (*MeshServicePort) ProtoMessage() {}
 
 func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2496,7 @@ func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshServicePort.ProtoReflect.Descriptor instead.
 func (*MeshServicePort) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MeshServicePort) GetService() string {
@@ -2426,7 +2570,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2582,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2595,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -2537,7 +2681,7 @@ type ListProxiesRequest struct {
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2693,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2706,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListProxiesRequest) GetFilter() *Filter {
@@ -2596,7 +2740,7 @@ type ListProxiesResponse struct {
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2608,7 +2752,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2621,7 +2765,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*Proxy {
@@ -2663,7 +2807,7 @@ type Proxy struct {
 
 func (x *Proxy) Reset() {
 	*x = Proxy{}
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2819,7 @@ func (x *Proxy) String() string {
 func (*Proxy) ProtoMessage() {}
 
 func (x *Proxy) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2832,7 @@ func (x *Proxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxy.ProtoReflect.Descriptor instead.
 func (*Proxy) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Proxy) GetMesh() string {
@@ -2775,7 +2919,7 @@ type Verdicts struct {
 
 func (x *Verdicts) Reset() {
 	*x = Verdicts{}
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +2931,7 @@ func (x *Verdicts) String() string {
 func (*Verdicts) ProtoMessage() {}
 
 func (x *Verdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +2944,7 @@ func (x *Verdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
 func (*Verdicts) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Verdicts) GetProbes() []*ProbeVerdicts {
@@ -2839,7 +2983,7 @@ type ProbeVerdicts struct {
 
 func (x *ProbeVerdicts) Reset() {
 	*x = ProbeVerdicts{}
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2851,7 +2995,7 @@ func (x *ProbeVerdicts) String() string {
 func (*ProbeVerdicts) ProtoMessage() {}
 
 func (x *ProbeVerdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2864,7 +3008,7 @@ func (x *ProbeVerdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeVerdicts.ProtoReflect.Descriptor instead.
 func (*ProbeVerdicts) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ProbeVerdicts) GetContainer() string {
@@ -2921,7 +3065,7 @@ type VerdictChange struct {
 
 func (x *VerdictChange) Reset() {
 	*x = VerdictChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3077,7 @@ func (x *VerdictChange) String() string {
 func (*VerdictChange) ProtoMessage() {}
 
 func (x *VerdictChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3090,7 @@ func (x *VerdictChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerdictChange.ProtoReflect.Descriptor instead.
 func (*VerdictChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *VerdictChange) GetAt() *timestamppb.Timestamp {
@@ -2978,7 +3122,7 @@ type AgentState struct {
 
 func (x *AgentState) Reset() {
 	*x = AgentState{}
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3134,7 @@ func (x *AgentState) String() string {
 func (*AgentState) ProtoMessage() {}
 
 func (x *AgentState) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3147,7 @@ func (x *AgentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
 func (*AgentState) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AgentState) GetPhase() AgentState_Phase {
@@ -3055,7 +3199,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3067,7 +3211,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3080,7 +3224,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Agent) GetVersion() string {
@@ -3186,7 +3330,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3198,7 +3342,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3211,7 +3355,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Stream) GetConnectedSince() *timestamppb.Timestamp {
@@ -3262,7 +3406,7 @@ type TypeStatus struct {
 
 func (x *TypeStatus) Reset() {
 	*x = TypeStatus{}
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3274,7 +3418,7 @@ func (x *TypeStatus) String() string {
 func (*TypeStatus) ProtoMessage() {}
 
 func (x *TypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3287,7 +3431,7 @@ func (x *TypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeStatus.ProtoReflect.Descriptor instead.
 func (*TypeStatus) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TypeStatus) GetKind() string {
@@ -3325,7 +3469,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +3481,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3350,7 +3494,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Nack) GetResource() string {
@@ -3394,7 +3538,7 @@ type InspectDataplaneRequest struct {
 
 func (x *InspectDataplaneRequest) Reset() {
 	*x = InspectDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3406,7 +3550,7 @@ func (x *InspectDataplaneRequest) String() string {
 func (*InspectDataplaneRequest) ProtoMessage() {}
 
 func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3419,7 +3563,7 @@ func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *InspectDataplaneRequest) GetMesh() string {
@@ -3453,7 +3597,7 @@ type InspectDataplaneResponse struct {
 
 func (x *InspectDataplaneResponse) Reset() {
 	*x = InspectDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3609,7 @@ func (x *InspectDataplaneResponse) String() string {
 func (*InspectDataplaneResponse) ProtoMessage() {}
 
 func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3622,7 @@ func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *InspectDataplaneResponse) GetResources() [][]byte {
@@ -3501,7 +3645,7 @@ type InspectEnvoyRequest struct {
 
 func (x *InspectEnvoyRequest) Reset() {
 	*x = InspectEnvoyRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3513,7 +3657,7 @@ func (x *InspectEnvoyRequest) String() string {
 func (*InspectEnvoyRequest) ProtoMessage() {}
 
 func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3526,7 +3670,7 @@ func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyRequest.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *InspectEnvoyRequest) GetMesh() string {
@@ -3560,7 +3704,7 @@ type InspectEnvoyPart struct {
 
 func (x *InspectEnvoyPart) Reset() {
 	*x = InspectEnvoyPart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3572,7 +3716,7 @@ func (x *InspectEnvoyPart) String() string {
 func (*InspectEnvoyPart) ProtoMessage() {}
 
 func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3585,7 +3729,7 @@ func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyPart.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyPart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *InspectEnvoyPart) GetData() []byte {
@@ -3608,7 +3752,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3620,7 +3764,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3633,7 +3777,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -3674,7 +3818,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3686,7 +3830,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3699,7 +3843,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -3727,7 +3871,7 @@ type RotateCARequest struct {
 
 func (x *RotateCARequest) Reset() {
 	*x = RotateCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3739,7 +3883,7 @@ func (x *RotateCARequest) String() string {
 func (*RotateCARequest) ProtoMessage() {}
 
 func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3752,7 +3896,7 @@ func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
 func (*RotateCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RotateCARequest) GetMesh() string {
@@ -3778,7 +3922,7 @@ type GetRotationRequest struct {
 
 func (x *GetRotationRequest) Reset() {
 	*x = GetRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3790,7 +3934,7 @@ func (x *GetRotationRequest) String() string {
 func (*GetRotationRequest) ProtoMessage() {}
 
 func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3803,7 +3947,7 @@ func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetRotationRequest) GetMesh() string {
@@ -3825,7 +3969,7 @@ type RotateServingCARequest struct {
 
 func (x *RotateServingCARequest) Reset() {
 	*x = RotateServingCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3837,7 +3981,7 @@ func (x *RotateServingCARequest) String() string {
 func (*RotateServingCARequest) ProtoMessage() {}
 
 func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3850,7 +3994,7 @@ func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateServingCARequest.ProtoReflect.Descriptor instead.
 func (*RotateServingCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RotateServingCARequest) GetForce() bool {
@@ -3875,7 +4019,7 @@ type GetServingRotationRequest struct {
 
 func (x *GetServingRotationRequest) Reset() {
 	*x = GetServingRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3887,7 +4031,7 @@ func (x *GetServingRotationRequest) String() string {
 func (*GetServingRotationRequest) ProtoMessage() {}
 
 func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3900,7 +4044,7 @@ func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServingRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetServingRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 type Rotation struct {
@@ -3922,7 +4066,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +4078,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3947,7 +4091,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -4003,7 +4147,7 @@ type WaitingReplica struct {
 
 func (x *WaitingReplica) Reset() {
 	*x = WaitingReplica{}
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4015,7 +4159,7 @@ func (x *WaitingReplica) String() string {
 func (*WaitingReplica) ProtoMessage() {}
 
 func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4028,7 +4172,7 @@ func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitingReplica.ProtoReflect.Descriptor instead.
 func (*WaitingReplica) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *WaitingReplica) GetName() string {
@@ -4063,7 +4207,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4075,7 +4219,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4088,7 +4232,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Waiting) GetName() string {
@@ -4134,7 +4278,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4146,7 +4290,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4159,7 +4303,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 type Health struct {
@@ -4172,7 +4316,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4184,7 +4328,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4197,7 +4341,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Health) GetChecks() []*HealthCheck {
@@ -4226,7 +4370,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4238,7 +4382,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4251,7 +4395,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *HealthCheck) GetGroup() string {
@@ -4315,7 +4459,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4327,7 +4471,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4340,7 +4484,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *HealthChange) GetAt() *timestamppb.Timestamp {
@@ -4374,7 +4518,7 @@ type ListRestartsRequest struct {
 
 func (x *ListRestartsRequest) Reset() {
 	*x = ListRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4386,7 +4530,7 @@ func (x *ListRestartsRequest) String() string {
 func (*ListRestartsRequest) ProtoMessage() {}
 
 func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4399,7 +4543,7 @@ func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ListRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListRestartsRequest) GetNamespace() string {
@@ -4427,7 +4571,7 @@ type ListRestartsResponse struct {
 
 func (x *ListRestartsResponse) Reset() {
 	*x = ListRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4439,7 +4583,7 @@ func (x *ListRestartsResponse) String() string {
 func (*ListRestartsResponse) ProtoMessage() {}
 
 func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4452,7 +4596,7 @@ func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ListRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListRestartsResponse) GetRestarts() []*Restart {
@@ -4519,7 +4663,7 @@ type RestartRound struct {
 
 func (x *RestartRound) Reset() {
 	*x = RestartRound{}
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4531,7 +4675,7 @@ func (x *RestartRound) String() string {
 func (*RestartRound) ProtoMessage() {}
 
 func (x *RestartRound) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4544,7 +4688,7 @@ func (x *RestartRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRound.ProtoReflect.Descriptor instead.
 func (*RestartRound) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RestartRound) GetReplica() string {
@@ -4647,7 +4791,7 @@ type UnheldNode struct {
 
 func (x *UnheldNode) Reset() {
 	*x = UnheldNode{}
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4659,7 +4803,7 @@ func (x *UnheldNode) String() string {
 func (*UnheldNode) ProtoMessage() {}
 
 func (x *UnheldNode) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4672,7 +4816,7 @@ func (x *UnheldNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnheldNode.ProtoReflect.Descriptor instead.
 func (*UnheldNode) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *UnheldNode) GetName() string {
@@ -4740,7 +4884,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4752,7 +4896,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4765,7 +4909,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Restart) GetNamespace() string {
@@ -4855,7 +4999,7 @@ type RestartDecision struct {
 
 func (x *RestartDecision) Reset() {
 	*x = RestartDecision{}
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4867,7 +5011,7 @@ func (x *RestartDecision) String() string {
 func (*RestartDecision) ProtoMessage() {}
 
 func (x *RestartDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4880,7 +5024,7 @@ func (x *RestartDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartDecision.ProtoReflect.Descriptor instead.
 func (*RestartDecision) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RestartDecision) GetPodUid() string {
@@ -4964,7 +5108,7 @@ type ExplainRestartRequest struct {
 
 func (x *ExplainRestartRequest) Reset() {
 	*x = ExplainRestartRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4976,7 +5120,7 @@ func (x *ExplainRestartRequest) String() string {
 func (*ExplainRestartRequest) ProtoMessage() {}
 
 func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4989,7 +5133,7 @@ func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRestartRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ExplainRestartRequest) GetNamespace() string {
@@ -5031,7 +5175,7 @@ type ExplainRestartResponse struct {
 
 func (x *ExplainRestartResponse) Reset() {
 	*x = ExplainRestartResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5043,7 +5187,7 @@ func (x *ExplainRestartResponse) String() string {
 func (*ExplainRestartResponse) ProtoMessage() {}
 
 func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5056,7 +5200,7 @@ func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartResponse.ProtoReflect.Descriptor instead.
 func (*ExplainRestartResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ExplainRestartResponse) GetNamespace() string {
@@ -5161,7 +5305,7 @@ type GuardedContainer struct {
 
 func (x *GuardedContainer) Reset() {
 	*x = GuardedContainer{}
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5173,7 +5317,7 @@ func (x *GuardedContainer) String() string {
 func (*GuardedContainer) ProtoMessage() {}
 
 func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5186,7 +5330,7 @@ func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardedContainer.ProtoReflect.Descriptor instead.
 func (*GuardedContainer) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GuardedContainer) GetName() string {
@@ -5255,7 +5399,7 @@ type RestartWorkload struct {
 
 func (x *RestartWorkload) Reset() {
 	*x = RestartWorkload{}
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5267,7 +5411,7 @@ func (x *RestartWorkload) String() string {
 func (*RestartWorkload) ProtoMessage() {}
 
 func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5280,7 +5424,7 @@ func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartWorkload.ProtoReflect.Descriptor instead.
 func (*RestartWorkload) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RestartWorkload) GetName() string {
@@ -5369,7 +5513,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5381,7 +5525,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5394,7 +5538,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RestartGrant) GetPod() string {
@@ -5479,7 +5623,7 @@ type ReleaseRestartsRequest struct {
 
 func (x *ReleaseRestartsRequest) Reset() {
 	*x = ReleaseRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[67]
+	mi := &file_admin_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5491,7 +5635,7 @@ func (x *ReleaseRestartsRequest) String() string {
 func (*ReleaseRestartsRequest) ProtoMessage() {}
 
 func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[67]
+	mi := &file_admin_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5504,7 +5648,7 @@ func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ReleaseRestartsRequest) GetNamespace() string {
@@ -5533,7 +5677,7 @@ type ReleaseRestartsResponse struct {
 
 func (x *ReleaseRestartsResponse) Reset() {
 	*x = ReleaseRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[68]
+	mi := &file_admin_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5545,7 +5689,7 @@ func (x *ReleaseRestartsResponse) String() string {
 func (*ReleaseRestartsResponse) ProtoMessage() {}
 
 func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[68]
+	mi := &file_admin_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5558,7 +5702,7 @@ func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ReleaseRestartsResponse) GetWorkload() string {
@@ -5587,7 +5731,7 @@ type FreezeZoneRequest struct {
 
 func (x *FreezeZoneRequest) Reset() {
 	*x = FreezeZoneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[69]
+	mi := &file_admin_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5599,7 +5743,7 @@ func (x *FreezeZoneRequest) String() string {
 func (*FreezeZoneRequest) ProtoMessage() {}
 
 func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[69]
+	mi := &file_admin_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5612,7 +5756,7 @@ func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneRequest.ProtoReflect.Descriptor instead.
 func (*FreezeZoneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *FreezeZoneRequest) GetZone() string {
@@ -5644,7 +5788,7 @@ type FreezeZoneResponse struct {
 
 func (x *FreezeZoneResponse) Reset() {
 	*x = FreezeZoneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[70]
+	mi := &file_admin_v1_admin_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5656,7 +5800,7 @@ func (x *FreezeZoneResponse) String() string {
 func (*FreezeZoneResponse) ProtoMessage() {}
 
 func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[70]
+	mi := &file_admin_v1_admin_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5669,7 +5813,7 @@ func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneResponse.ProtoReflect.Descriptor instead.
 func (*FreezeZoneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *FreezeZoneResponse) GetKeptPercent() uint32 {
@@ -5797,7 +5941,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"dataplanes\x18\x01 \x03(\v2\x19.sonde.admin.v1.DataplaneR\n" +
 	"dataplanes\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xfa\x01\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xb1\x02\n" +
 	"\tDataplane\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\fR\x06object\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x129\n" +
@@ -5805,7 +5949,17 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x05drain\x18\x04 \x01(\tR\x05drain\x12\x18\n" +
 	"\astopped\x18\x05 \x01(\bR\astopped\x12<\n" +
 	"\toutbounds\x18\x06 \x03(\v2\x1e.sonde.admin.v1.OutboundHealthR\toutbounds\x12\x10\n" +
-	"\x03pod\x18\a \x01(\bR\x03pod\"\xc7\x01\n" +
+	"\x03pod\x18\a \x01(\bR\x03pod\x125\n" +
+	"\tpod_state\x18\b \x01(\v2\x18.sonde.admin.v1.PodStateR\bpodState\"\x94\x01\n" +
+	"\bPodState\x12\x14\n" +
+	"\x05ready\x18\x01 \x01(\bR\x05ready\x124\n" +
+	"\acreated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12<\n" +
+	"\tunfailing\x18\x03 \x03(\v2\x1e.sonde.admin.v1.UnfailingProbeR\tunfailing\"p\n" +
+	"\x0eUnfailingProbe\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x14\n" +
+	"\x05probe\x18\x02 \x01(\tR\x05probe\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xc7\x01\n" +
 	"\x0eOutboundHealth\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x127\n" +
@@ -6192,7 +6346,7 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(StrictPort_Kind)(0),                   // 0: sonde.admin.v1.StrictPort.Kind
 	(Endpoint_Health)(0),                   // 1: sonde.admin.v1.Endpoint.Health
@@ -6219,65 +6373,67 @@ var file_admin_v1_admin_proto_goTypes = []any{
 	(*ListDataplanesRequest)(nil),          // 22: sonde.admin.v1.ListDataplanesRequest
 	(*ListDataplanesResponse)(nil),         // 23: sonde.admin.v1.ListDataplanesResponse
 	(*Dataplane)(nil),                      // 24: sonde.admin.v1.Dataplane
-	(*OutboundHealth)(nil),                 // 25: sonde.admin.v1.OutboundHealth
-	(*InboundHealth)(nil),                  // 26: sonde.admin.v1.InboundHealth
-	(*ListServicesRequest)(nil),            // 27: sonde.admin.v1.ListServicesRequest
-	(*ListServicesResponse)(nil),           // 28: sonde.admin.v1.ListServicesResponse
-	(*Service)(nil),                        // 29: sonde.admin.v1.Service
-	(*ListMeshServicesRequest)(nil),        // 30: sonde.admin.v1.ListMeshServicesRequest
-	(*ListMeshServicesResponse)(nil),       // 31: sonde.admin.v1.ListMeshServicesResponse
-	(*MeshService)(nil),                    // 32: sonde.admin.v1.MeshService
-	(*MeshServicePort)(nil),                // 33: sonde.admin.v1.MeshServicePort
-	(*Endpoint)(nil),                       // 34: sonde.admin.v1.Endpoint
-	(*ListProxiesRequest)(nil),             // 35: sonde.admin.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),            // 36: sonde.admin.v1.ListProxiesResponse
-	(*Proxy)(nil),                          // 37: sonde.admin.v1.Proxy
-	(*Verdicts)(nil),                       // 38: sonde.admin.v1.Verdicts
-	(*ProbeVerdicts)(nil),                  // 39: sonde.admin.v1.ProbeVerdicts
-	(*VerdictChange)(nil),                  // 40: sonde.admin.v1.VerdictChange
-	(*AgentState)(nil),                     // 41: sonde.admin.v1.AgentState
-	(*Agent)(nil),                          // 42: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 43: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 44: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 45: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 46: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 47: sonde.admin.v1.InspectDataplaneResponse
-	(*InspectEnvoyRequest)(nil),            // 48: sonde.admin.v1.InspectEnvoyRequest
-	(*InspectEnvoyPart)(nil),               // 49: sonde.admin.v1.InspectEnvoyPart
-	(*GenerateDataplaneTokenRequest)(nil),  // 50: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 51: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 52: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 53: sonde.admin.v1.GetRotationRequest
-	(*RotateServingCARequest)(nil),         // 54: sonde.admin.v1.RotateServingCARequest
-	(*GetServingRotationRequest)(nil),      // 55: sonde.admin.v1.GetServingRotationRequest
-	(*Rotation)(nil),                       // 56: sonde.admin.v1.Rotation
-	(*WaitingReplica)(nil),                 // 57: sonde.admin.v1.WaitingReplica
-	(*Waiting)(nil),                        // 58: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 59: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 60: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 61: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 62: sonde.admin.v1.HealthChange
-	(*ListRestartsRequest)(nil),            // 63: sonde.admin.v1.ListRestartsRequest
-	(*ListRestartsResponse)(nil),           // 64: sonde.admin.v1.ListRestartsResponse
-	(*RestartRound)(nil),                   // 65: sonde.admin.v1.RestartRound
-	(*UnheldNode)(nil),                     // 66: sonde.admin.v1.UnheldNode
-	(*Restart)(nil),                        // 67: sonde.admin.v1.Restart
-	(*RestartDecision)(nil),                // 68: sonde.admin.v1.RestartDecision
-	(*ExplainRestartRequest)(nil),          // 69: sonde.admin.v1.ExplainRestartRequest
-	(*ExplainRestartResponse)(nil),         // 70: sonde.admin.v1.ExplainRestartResponse
-	(*GuardedContainer)(nil),               // 71: sonde.admin.v1.GuardedContainer
-	(*RestartWorkload)(nil),                // 72: sonde.admin.v1.RestartWorkload
-	(*RestartGrant)(nil),                   // 73: sonde.admin.v1.RestartGrant
-	(*ReleaseRestartsRequest)(nil),         // 74: sonde.admin.v1.ReleaseRestartsRequest
-	(*ReleaseRestartsResponse)(nil),        // 75: sonde.admin.v1.ReleaseRestartsResponse
-	(*FreezeZoneRequest)(nil),              // 76: sonde.admin.v1.FreezeZoneRequest
-	(*FreezeZoneResponse)(nil),             // 77: sonde.admin.v1.FreezeZoneResponse
-	(*timestamppb.Timestamp)(nil),          // 78: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 79: google.protobuf.Duration
+	(*PodState)(nil),                       // 25: sonde.admin.v1.PodState
+	(*UnfailingProbe)(nil),                 // 26: sonde.admin.v1.UnfailingProbe
+	(*OutboundHealth)(nil),                 // 27: sonde.admin.v1.OutboundHealth
+	(*InboundHealth)(nil),                  // 28: sonde.admin.v1.InboundHealth
+	(*ListServicesRequest)(nil),            // 29: sonde.admin.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),           // 30: sonde.admin.v1.ListServicesResponse
+	(*Service)(nil),                        // 31: sonde.admin.v1.Service
+	(*ListMeshServicesRequest)(nil),        // 32: sonde.admin.v1.ListMeshServicesRequest
+	(*ListMeshServicesResponse)(nil),       // 33: sonde.admin.v1.ListMeshServicesResponse
+	(*MeshService)(nil),                    // 34: sonde.admin.v1.MeshService
+	(*MeshServicePort)(nil),                // 35: sonde.admin.v1.MeshServicePort
+	(*Endpoint)(nil),                       // 36: sonde.admin.v1.Endpoint
+	(*ListProxiesRequest)(nil),             // 37: sonde.admin.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),            // 38: sonde.admin.v1.ListProxiesResponse
+	(*Proxy)(nil),                          // 39: sonde.admin.v1.Proxy
+	(*Verdicts)(nil),                       // 40: sonde.admin.v1.Verdicts
+	(*ProbeVerdicts)(nil),                  // 41: sonde.admin.v1.ProbeVerdicts
+	(*VerdictChange)(nil),                  // 42: sonde.admin.v1.VerdictChange
+	(*AgentState)(nil),                     // 43: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 44: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 45: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 46: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 47: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 48: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 49: sonde.admin.v1.InspectDataplaneResponse
+	(*InspectEnvoyRequest)(nil),            // 50: sonde.admin.v1.InspectEnvoyRequest
+	(*InspectEnvoyPart)(nil),               // 51: sonde.admin.v1.InspectEnvoyPart
+	(*GenerateDataplaneTokenRequest)(nil),  // 52: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 53: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 54: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 55: sonde.admin.v1.GetRotationRequest
+	(*RotateServingCARequest)(nil),         // 56: sonde.admin.v1.RotateServingCARequest
+	(*GetServingRotationRequest)(nil),      // 57: sonde.admin.v1.GetServingRotationRequest
+	(*Rotation)(nil),                       // 58: sonde.admin.v1.Rotation
+	(*WaitingReplica)(nil),                 // 59: sonde.admin.v1.WaitingReplica
+	(*Waiting)(nil),                        // 60: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 61: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 62: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 63: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 64: sonde.admin.v1.HealthChange
+	(*ListRestartsRequest)(nil),            // 65: sonde.admin.v1.ListRestartsRequest
+	(*ListRestartsResponse)(nil),           // 66: sonde.admin.v1.ListRestartsResponse
+	(*RestartRound)(nil),                   // 67: sonde.admin.v1.RestartRound
+	(*UnheldNode)(nil),                     // 68: sonde.admin.v1.UnheldNode
+	(*Restart)(nil),                        // 69: sonde.admin.v1.Restart
+	(*RestartDecision)(nil),                // 70: sonde.admin.v1.RestartDecision
+	(*ExplainRestartRequest)(nil),          // 71: sonde.admin.v1.ExplainRestartRequest
+	(*ExplainRestartResponse)(nil),         // 72: sonde.admin.v1.ExplainRestartResponse
+	(*GuardedContainer)(nil),               // 73: sonde.admin.v1.GuardedContainer
+	(*RestartWorkload)(nil),                // 74: sonde.admin.v1.RestartWorkload
+	(*RestartGrant)(nil),                   // 75: sonde.admin.v1.RestartGrant
+	(*ReleaseRestartsRequest)(nil),         // 76: sonde.admin.v1.ReleaseRestartsRequest
+	(*ReleaseRestartsResponse)(nil),        // 77: sonde.admin.v1.ReleaseRestartsResponse
+	(*FreezeZoneRequest)(nil),              // 78: sonde.admin.v1.FreezeZoneRequest
+	(*FreezeZoneResponse)(nil),             // 79: sonde.admin.v1.FreezeZoneResponse
+	(*timestamppb.Timestamp)(nil),          // 80: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 81: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
 	9,   // 0: sonde.admin.v1.CheckStrictResponse.meshes:type_name -> sonde.admin.v1.StrictMesh
-	78,  // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
+	80,  // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
 	10,  // 2: sonde.admin.v1.StrictMesh.ports:type_name -> sonde.admin.v1.StrictPort
 	13,  // 3: sonde.admin.v1.StrictMesh.gaps:type_name -> sonde.admin.v1.StrictGap
 	0,   // 4: sonde.admin.v1.StrictPort.kind:type_name -> sonde.admin.v1.StrictPort.Kind
@@ -6285,131 +6441,134 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	12,  // 6: sonde.admin.v1.StrictPort.others:type_name -> sonde.admin.v1.StrictTally
 	12,  // 7: sonde.admin.v1.StrictPort.probes:type_name -> sonde.admin.v1.StrictTally
 	12,  // 8: sonde.admin.v1.StrictSource.tally:type_name -> sonde.admin.v1.StrictTally
-	78,  // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
-	78,  // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
+	80,  // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
+	80,  // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
 	16,  // 11: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	78,  // 12: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
+	80,  // 12: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
 	14,  // 13: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
 	21,  // 14: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
 	15,  // 15: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	78,  // 16: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	80,  // 16: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
 	14,  // 17: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
 	24,  // 18: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
 	15,  // 19: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
-	26,  // 20: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
-	25,  // 21: sonde.admin.v1.Dataplane.outbounds:type_name -> sonde.admin.v1.OutboundHealth
-	1,   // 22: sonde.admin.v1.OutboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	78,  // 23: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
-	1,   // 24: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	78,  // 25: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
-	14,  // 26: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	29,  // 27: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
-	15,  // 28: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	34,  // 29: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	78,  // 30: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
-	14,  // 31: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	32,  // 32: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
-	15,  // 33: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	33,  // 34: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
-	1,   // 35: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	78,  // 36: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
-	14,  // 37: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
-	37,  // 38: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
-	15,  // 39: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	42,  // 40: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	43,  // 41: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	41,  // 42: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
-	38,  // 43: sonde.admin.v1.Proxy.verdicts:type_name -> sonde.admin.v1.Verdicts
-	39,  // 44: sonde.admin.v1.Verdicts.probes:type_name -> sonde.admin.v1.ProbeVerdicts
-	40,  // 45: sonde.admin.v1.ProbeVerdicts.changes:type_name -> sonde.admin.v1.VerdictChange
-	78,  // 46: sonde.admin.v1.VerdictChange.at:type_name -> google.protobuf.Timestamp
-	2,   // 47: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	78,  // 48: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	78,  // 49: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	78,  // 50: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	78,  // 51: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	44,  // 52: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	45,  // 53: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	78,  // 54: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	79,  // 55: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	78,  // 56: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	3,   // 57: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	58,  // 58: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	57,  // 59: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
-	58,  // 60: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
-	78,  // 61: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	61,  // 62: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
-	4,   // 63: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	78,  // 64: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	79,  // 65: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	62,  // 66: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	78,  // 67: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
-	4,   // 68: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	67,  // 69: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
-	65,  // 70: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
-	15,  // 71: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
-	78,  // 72: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
-	66,  // 73: sonde.admin.v1.RestartRound.unheld:type_name -> sonde.admin.v1.UnheldNode
-	78,  // 74: sonde.admin.v1.UnheldNode.last:type_name -> google.protobuf.Timestamp
-	5,   // 75: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
-	78,  // 76: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
-	68,  // 77: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
-	41,  // 78: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
-	71,  // 79: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
-	72,  // 80: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
-	65,  // 81: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
-	6,   // 82: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
-	78,  // 83: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
-	67,  // 84: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
-	73,  // 85: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
-	78,  // 86: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
-	78,  // 87: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
-	78,  // 88: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
-	78,  // 89: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
-	78,  // 90: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
-	19,  // 91: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	22,  // 92: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	27,  // 93: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	30,  // 94: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	35,  // 95: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	46,  // 96: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	48,  // 97: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	50,  // 98: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	52,  // 99: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	53,  // 100: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	54,  // 101: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
-	55,  // 102: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
-	17,  // 103: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	63,  // 104: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
-	69,  // 105: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
-	74,  // 106: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
-	76,  // 107: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
-	7,   // 108: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
-	59,  // 109: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	20,  // 110: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	23,  // 111: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	28,  // 112: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	31,  // 113: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	36,  // 114: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	47,  // 115: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	49,  // 116: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	51,  // 117: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	56,  // 118: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	56,  // 119: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	56,  // 120: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
-	56,  // 121: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
-	18,  // 122: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	64,  // 123: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
-	70,  // 124: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
-	75,  // 125: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
-	77,  // 126: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
-	8,   // 127: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
-	60,  // 128: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	110, // [110:129] is the sub-list for method output_type
-	91,  // [91:110] is the sub-list for method input_type
-	91,  // [91:91] is the sub-list for extension type_name
-	91,  // [91:91] is the sub-list for extension extendee
-	0,   // [0:91] is the sub-list for field type_name
+	28,  // 20: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
+	27,  // 21: sonde.admin.v1.Dataplane.outbounds:type_name -> sonde.admin.v1.OutboundHealth
+	25,  // 22: sonde.admin.v1.Dataplane.pod_state:type_name -> sonde.admin.v1.PodState
+	80,  // 23: sonde.admin.v1.PodState.created:type_name -> google.protobuf.Timestamp
+	26,  // 24: sonde.admin.v1.PodState.unfailing:type_name -> sonde.admin.v1.UnfailingProbe
+	1,   // 25: sonde.admin.v1.OutboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	80,  // 26: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
+	1,   // 27: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	80,  // 28: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
+	14,  // 29: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	31,  // 30: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
+	15,  // 31: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	36,  // 32: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
+	80,  // 33: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
+	14,  // 34: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	34,  // 35: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
+	15,  // 36: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	35,  // 37: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
+	1,   // 38: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
+	80,  // 39: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	14,  // 40: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
+	39,  // 41: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
+	15,  // 42: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
+	44,  // 43: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	45,  // 44: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	43,  // 45: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	40,  // 46: sonde.admin.v1.Proxy.verdicts:type_name -> sonde.admin.v1.Verdicts
+	41,  // 47: sonde.admin.v1.Verdicts.probes:type_name -> sonde.admin.v1.ProbeVerdicts
+	42,  // 48: sonde.admin.v1.ProbeVerdicts.changes:type_name -> sonde.admin.v1.VerdictChange
+	80,  // 49: sonde.admin.v1.VerdictChange.at:type_name -> google.protobuf.Timestamp
+	2,   // 50: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
+	80,  // 51: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	80,  // 52: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	80,  // 53: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	80,  // 54: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	46,  // 55: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	47,  // 56: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	80,  // 57: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	81,  // 58: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	80,  // 59: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	3,   // 60: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
+	60,  // 61: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	59,  // 62: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
+	60,  // 63: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
+	80,  // 64: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	63,  // 65: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	4,   // 66: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	80,  // 67: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	81,  // 68: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	64,  // 69: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	80,  // 70: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	4,   // 71: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	69,  // 72: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
+	67,  // 73: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
+	15,  // 74: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
+	80,  // 75: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
+	68,  // 76: sonde.admin.v1.RestartRound.unheld:type_name -> sonde.admin.v1.UnheldNode
+	80,  // 77: sonde.admin.v1.UnheldNode.last:type_name -> google.protobuf.Timestamp
+	5,   // 78: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
+	80,  // 79: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
+	70,  // 80: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
+	43,  // 81: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
+	73,  // 82: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
+	74,  // 83: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
+	67,  // 84: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
+	6,   // 85: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
+	80,  // 86: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
+	69,  // 87: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
+	75,  // 88: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
+	80,  // 89: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
+	80,  // 90: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
+	80,  // 91: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
+	80,  // 92: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
+	80,  // 93: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
+	19,  // 94: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	22,  // 95: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	29,  // 96: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	32,  // 97: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	37,  // 98: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	48,  // 99: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	50,  // 100: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	52,  // 101: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	54,  // 102: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	55,  // 103: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	56,  // 104: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	57,  // 105: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	17,  // 106: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	65,  // 107: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
+	71,  // 108: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
+	76,  // 109: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
+	78,  // 110: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
+	7,   // 111: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
+	61,  // 112: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	20,  // 113: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	23,  // 114: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	30,  // 115: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	33,  // 116: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	38,  // 117: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	49,  // 118: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	51,  // 119: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	53,  // 120: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	58,  // 121: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	58,  // 122: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	58,  // 123: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	58,  // 124: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	18,  // 125: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	66,  // 126: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
+	72,  // 127: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
+	77,  // 128: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
+	79,  // 129: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
+	8,   // 130: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
+	62,  // 131: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	113, // [113:132] is the sub-list for method output_type
+	94,  // [94:113] is the sub-list for method input_type
+	94,  // [94:94] is the sub-list for extension type_name
+	94,  // [94:94] is the sub-list for extension extendee
+	0,   // [0:94] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -6423,7 +6582,7 @@ func file_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   71,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,17 +1,21 @@
 package dashboard
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"embed"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 //go:embed assets
@@ -54,6 +58,7 @@ func newToken() string {
 // handler serves the page, and the sections to those who have the token.
 type handler struct {
 	source *source
+	since  *differences
 	token  [sha256.Size]byte // its hash
 	hosts  map[string]bool
 	limit  *rate.Limiter // of requests with the token
@@ -62,7 +67,7 @@ type handler struct {
 // newHandler returns the handler of a server on a port of 127.0.0.1.
 func newHandler(source *source, token, port string) *handler {
 	return &handler{
-		source: source, token: sha256.Sum256([]byte(token)),
+		source: source, since: newDifferences(), token: sha256.Sum256([]byte(token)),
 		hosts: map[string]bool{"127.0.0.1:" + port: true, "localhost:" + port: true},
 		limit: rate.NewLimiter(requestsPerSecond, requestsBurst),
 	}
@@ -94,7 +99,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		refuse(w, http.StatusTooManyRequests, "too many requests: close some of the pages")
 	default:
-		h.api(w, strings.TrimPrefix(r.URL.Path, "/api/"))
+		h.api(w, r, strings.TrimPrefix(r.URL.Path, "/api/"))
 	}
 }
 
@@ -119,26 +124,69 @@ type index struct {
 	// Due is when the next reading should be there, at the latest: after that the page is blind.
 	Due      time.Time          `json:"due"`
 	Sections map[string]Section `json:"sections"`
+	// Version changes with the sections.
+	Version string `json:"version"`
 }
 
-// content is a section with its data.
-type content struct {
-	Section
-	Data json.RawMessage `json:"data"`
-}
+const (
+	// holdFor is how long an answer waits for a change, and lookEvery how often it looks for one.
+	holdFor   = time.Second
+	lookEvery = 50 * time.Millisecond
+)
 
-func (h *handler) api(w http.ResponseWriter, path string) {
+func (h *handler) api(w http.ResponseWriter, r *http.Request, path string) {
 	if path == "state" {
-		sections, due := h.source.look()
-		answer(w, index{time.Now(), due, sections})
+		answer(w, h.state(r.Context(), r.URL.Query().Get("have")))
 		return
 	}
-	section, data, ok := h.source.section(strings.TrimPrefix(path, "section/"))
+	name := strings.TrimPrefix(path, "section/")
+	section, data, ok := h.source.section(name)
 	if !ok {
 		refuse(w, http.StatusNotFound, "not found")
 		return
 	}
-	answer(w, content{section, data})
+	key := "data"
+	if have := r.URL.Query().Get("have"); data != nil {
+		if patch := h.since.patch(name, have, section.Revision, data); patch != nil {
+			key, data = "patch", patch
+		}
+	}
+	answerSection(w, section, key, data)
+}
+
+// state returns the index once its version is another one than the page has, at the latest after holdFor.
+func (h *handler) state(ctx context.Context, have string) index {
+	for began := time.Now(); ; {
+		sections, due := h.source.look()
+		body, err := json.Marshal(sections)
+		if err != nil {
+			panic(err) // it has nothing that JSON lacks
+		}
+		sum := sha256.Sum256(body)
+		version := hex.EncodeToString(sum[:8])
+		if version != have || time.Since(began) >= holdFor || run.Sleep(ctx, lookEvery) != nil {
+			return index{time.Now(), due, sections, version}
+		}
+	}
+}
+
+// answerSection writes a section with its data under a key. The data may have megabytes, which are not encoded again.
+func answerSection(w http.ResponseWriter, section Section, key string, data json.RawMessage) {
+	body, err := json.Marshal(section)
+	if err != nil {
+		panic(err) // it has nothing that JSON lacks
+	}
+	if data == nil {
+		data = json.RawMessage("null")
+	}
+	body = body[:len(body)-1]
+	if len(body) > 1 {
+		body = append(body, ',')
+	}
+	w.Header().Set("Content-Type", "application/json")
+	for _, part := range [][]byte{body, []byte(`"` + key + `":`), data, []byte("}")} {
+		_, _ = w.Write(part) //nolint:gosec // JSON, by its type and nosniff; the browser may have gone
+	}
 }
 
 func refuse(w http.ResponseWriter, code int, reason string) {

@@ -133,6 +133,12 @@ func TestTokensDiffer(t *testing.T) {
 	}
 }
 
+// content is a section with its data.
+type content struct {
+	Section
+	Data json.RawMessage `json:"data"`
+}
+
 // sectionsOf returns what a page gets, by section.
 func sectionsOf(t *testing.T, h http.Handler) map[string]content {
 	t.Helper()

@@ -58,6 +58,7 @@ func (w *Workload) addPod(
 		probes = nil
 	}
 	w.addRestarts(namespace, pod, restarts, probes)
+	lies := w.addUnfailing(d, pod, why)
 	kubelet := ofPod(d, endpoints, pod, why)
 	if missing != "" {
 		w.Startup.miss(pod, missing)
@@ -67,11 +68,8 @@ func (w *Workload) addPod(
 		w.Readiness.add(kubelet)
 		return
 	}
-	cells := map[string]*Cell{
-		string(mesh.ProbeStartup): w.Startup, string(mesh.ProbeLiveness): w.Liveness,
-		string(mesh.ProbeReadiness): w.Readiness,
-	}
-	ready := false
+	cells := w.cells()
+	ready := lies
 	for i := range probes {
 		probe := &probes[i]
 		cell := cells[probe.Probe]
@@ -94,6 +92,28 @@ func (w *Workload) addPod(
 			cell.miss(pod, notListed)
 		}
 	}
+}
+
+// addUnfailing adds the probes of a pod that cannot fail. It reports whether one of them is a readiness probe.
+func (w *Workload) addUnfailing(d *status.Dataplane, pod, why string) (readiness bool) {
+	state := d.GetPodState()
+	for _, p := range state.GetUnfailing() {
+		cell := w.cells()[p.GetProbe()]
+		if cell == nil {
+			continue
+		}
+		readiness = readiness || cell == w.Readiness
+		cell.add(Finding{
+			Instance: pod, Container: p.GetContainer(), State: CannotFail, Probe: fmt.Sprintf("tcpSocket :%d", p.GetPort()), Asks: "nothing: Envoy answers",
+			Since: timeOf(state.GetCreated()), Reason: p.GetReason(), Do: why,
+		})
+	}
+	return readiness
+}
+
+// cells are the cells of a workload by the type of probe.
+func (w *Workload) cells() map[string]*Cell {
+	return map[string]*Cell{string(mesh.ProbeStartup): w.Startup, string(mesh.ProbeLiveness): w.Liveness, string(mesh.ProbeReadiness): w.Readiness}
 }
 
 // addRestarts adds the guarded containers of a pod that wait or restart, with the changes of their probes.

@@ -43,6 +43,12 @@ func TestVerdictsOfPods(t *testing.T) {
 	wait := func(a *fakeAPI) {
 		a.restarts.Restarts = []*adminv1.Restart{{Namespace: "shop", Pod: "web-5d9c7b8f6d-x2x4z", Container: "app", State: adminv1.Restart_GRANTED, Since: timestamppb.New(at), Why: "granted"}}
 	}
+	lies := func(a *fakeAPI) {
+		a.dataplanes[0].PodState = &adminv1.PodState{Ready: true, Created: timestamppb.New(at), Unfailing: []*adminv1.UnfailingProbe{
+			{Container: "cache", Probe: "liveness", Port: 6379, Reason: "Envoy accepts"}, {Container: "cache", Probe: "readiness", Port: 6379, Reason: "Envoy accepts"},
+			{Container: "cache", Probe: "of a later version", Port: 6379},
+		}}
+	}
 	tests := map[string]struct {
 		health adminv1.Endpoint_Health
 		probes []*adminv1.ProbeVerdicts
@@ -74,6 +80,14 @@ func TestVerdictsOfPods(t *testing.T) {
 			[3]string{"no probe 0/0", "no probe 0/0", "failing 1/1 : " + podNotReady},
 		},
 		"without a readiness probe": {adminv1.Endpoint_READY, nil, nil, [3]string{"no probe 0/0", "no probe 0/0", "passing 1/1"}},
+		"Envoy answers": {
+			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "liveness", "warning", "redirect")}, lies,
+			[3]string{"no probe 0/0", "cannot fail 1/1 cache: Envoy accepts", "cannot fail 1/1 cache: Envoy accepts"},
+		},
+		"Envoy answers, and the agent hangs": {
+			adminv1.Endpoint_READY, nil, func(a *fakeAPI) { lies(a); a.proxies[0].Agent.Unresponsive = true },
+			[3]string{"not reported 1/1", "cannot fail 1/1 cache: Envoy accepts", "cannot fail 1/1 cache: Envoy accepts"},
+		},
 		"a restart counts": {
 			adminv1.Endpoint_READY, []*adminv1.ProbeVerdicts{verdict("app", "liveness", "failure", "refused"), verdict("cache", "liveness", "success", "")}, wait,
 			[3]string{"no probe 0/0", "restarting 1/1 app: granted", "passing 1/1"},

@@ -32,7 +32,8 @@ func endpointsOfPods(services []*adminv1.Service) map[mesh.ID][]*adminv1.Endpoin
 	return all
 }
 
-// ofPod returns whether a pod is Ready, by the worst of its endpoints.
+// ofPod returns whether a pod is Ready, by the worst of its endpoints. They are ready whatever the pod is if their
+// Service publishes addresses that are not, so that the state of the pod counts, too.
 func ofPod(d *status.Dataplane, endpoints []*adminv1.Endpoint, pod, why string) Finding {
 	f := Finding{Instance: pod, State: Unreported, Do: why, Reason: podNoEndpoint}
 	if d.GetStopped() {
@@ -44,6 +45,13 @@ func ofPod(d *status.Dataplane, endpoints []*adminv1.Endpoint, pod, why string) 
 		if i == 0 || slices.Index(states, state) < slices.Index(states, f.State) {
 			f.State, f.Reason = state, reason
 		}
+	}
+	switch state := d.GetPodState(); {
+	case state == nil || f.State != Passing && len(endpoints) > 0:
+	case state.GetReady():
+		f.State, f.Reason = Passing, podReady
+	default:
+		f.State, f.Reason = Failing, podNotReady
 	}
 	return f
 }

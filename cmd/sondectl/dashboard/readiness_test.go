@@ -91,12 +91,13 @@ func (c cluster) addPod(name string, ready bool, change func(*corev1.Pod)) {
 			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(8080)}},
 		},
 	})
-	ready = ready && pod.Status.Conditions[1].Status == corev1.ConditionTrue
+	serving := ready && pod.Status.Conditions[1].Status == corev1.ConditionTrue
+	ready = serving || pod.Labels["app"] == "published" // the Service has publishNotReadyAddresses
 	c["endpointslices"] = append(c["endpointslices"], &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}, ResourceVersion: "1"},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new(string), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
 		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{pod.Status.PodIP}, NodeName: &pod.Spec.NodeName, Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: new(false)},
+			Addresses: []string{pod.Status.PodIP}, NodeName: &pod.Spec.NodeName, Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: new(false)},
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: name, UID: pod.UID},
 		}},
 	})
@@ -142,6 +143,7 @@ func (c cluster) read(t *testing.T) *controlPlane {
 		View: func() *meshview.View { return change.After }, Problems: func() []*adminv1.Problem { return nil },
 		Streams: func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) { return nil, nil },
 		Missing: func() []string { return nil }, Agents: noAgents{}, Since: since.New(), CAExpires: func(string) time.Time { return time.Time{} },
+		PodState: from.StateOf,
 	}}
 }
 
@@ -179,9 +181,11 @@ func TestReadinessOfPods(t *testing.T) {
 		}, Unreported, mesh.RestartingReason},
 		"gateway": {true, func(p *corev1.Pod) {
 			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: mesh.ContainerInit, Args: []string{mesh.ArgRedirectInbound + "false"}})
-		}, Unreported, podNoEndpoint},
-		"alone":  {true, func(p *corev1.Pod) { p.Labels["app"] = "none" }, Unreported, podNoEndpoint},
-		"drains": {true, func(p *corev1.Pod) { p.Spec.NodeName = "going" }, Passing, podReady},
+		}, Passing, podReady},
+		"alone":     {true, func(p *corev1.Pod) { p.Labels["app"] = "none" }, Passing, podReady},
+		"notalone":  {false, func(p *corev1.Pod) { p.Labels["app"] = "none" }, Failing, podNotReady},
+		"published": {false, func(p *corev1.Pod) { p.Labels["app"] = "published" }, Failing, podNotReady},
+		"drains":    {true, func(p *corev1.Pod) { p.Spec.NodeName = "going" }, Passing, podReady},
 	}
 	synctest.Test(t, func(t *testing.T) {
 		going := node("going", "well", corev1.ConditionTrue)

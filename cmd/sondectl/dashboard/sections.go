@@ -60,7 +60,12 @@ type Problems struct {
 
 func problemsOf(r *status.Report) *Problems {
 	n := min(len(r.Problems), maxListed)
-	return &Problems{r.OK, r.Summary, r.Problems[:n], len(r.Problems) - n}
+	all := slices.Clone(r.Problems[:n])
+	for i := range all {
+		p := &all[i]
+		p.Objects, p.What, p.Notes, p.Do = shortened(p.Objects), shorten(p.What), shortened(p.Notes), shorten(p.Do)
+	}
+	return &Problems{r.OK, shorten(r.Summary), all, len(r.Problems) - n}
 }
 
 // Plane is the control plane.

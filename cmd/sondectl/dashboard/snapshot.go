@@ -99,8 +99,8 @@ type mark struct{ Shape, Text string }
 // levelsOfStates are how bad the states of probes are. Held and Restarting have the shape of a warning: Sonde acts on
 // them.
 var levelsOfStates = map[State]Level{
-	Failing: Bad, Held: Bad, Restarting: Warn, Errored: Warn, Warned: Warn, Unreported: Unknown, Unchecked: Unknown,
-	Passing: Good, NoProbe: "none",
+	Failing: Bad, Held: Bad, Restarting: Warn, Errored: Warn, CannotFail: "lie", Warned: Warn,
+	Unreported: Unknown, Unchecked: Unknown, Passing: Good, NoProbe: "none",
 }
 
 // replaceFile writes a file that only its owner may read. On errors the previous one stays as it is. Other files,

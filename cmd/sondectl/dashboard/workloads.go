@@ -25,17 +25,18 @@ type State string
 // States, the worst first.
 const (
 	Failing    State = "failing"
-	Held       State = "held"       // a liveness probe fails, and its restart is withheld
-	Restarting State = "restarting" // a restart is granted, or in progress
-	Errored    State = "errored"    // no check has come to a verdict
-	Warned     State = "warning"    // the check passed, and the kubelet reports a warning
+	Held       State = "held"        // a liveness probe fails, and its restart is withheld
+	Restarting State = "restarting"  // a restart is granted, or in progress
+	Errored    State = "errored"     // no check has come to a verdict
+	CannotFail State = "cannot fail" // Envoy answers it, whether the application does or not
+	Warned     State = "warning"     // the check passed, and the kubelet reports a warning
 	Unreported State = "not reported"
 	Unchecked  State = "not checked"
 	Passing    State = "passing"
 	NoProbe    State = "no probe"
 )
 
-var states = []State{Failing, Held, Restarting, Errored, Warned, Unreported, Unchecked, Passing, NoProbe}
+var states = []State{Failing, Held, Restarting, Errored, CannotFail, Warned, Unreported, Unchecked, Passing, NoProbe}
 
 // Workloads is the matrix of probes: a row for each workload.
 type Workloads struct {
@@ -184,6 +185,10 @@ func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, 
 	}
 	timing := in.ServiceProbe.Timing()
 	check, application := in.ServiceCheck()
+	if check.Protocol() == "" { // of a later control plane
+		f.State, f.Since, f.Reason = Unreported, nil, "its serviceProbe is of a kind that this sondectl does not know"
+		return f
+	}
 	f.Probe = fmt.Sprintf("%s every %s, timeout %s, not ready after %s", check.Written(fmt.Sprintf(":%d", check.Port())), timing.Period, timing.Timeout, printer.Plural(int(timing.FailureThreshold), "failure"))
 	f.Asks = check.Written(application.String())
 	reason := h.GetReason()

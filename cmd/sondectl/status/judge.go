@@ -17,7 +17,7 @@ import (
 // judges find problems, each in one area.
 var judges = []func(*picture) []Problem{
 	controlPlane, notAsked, lostMeshes, stored, authorities, services, agents, envoys, certificates, inbounds, outbounds,
-	probes, unchecked, drains, restarts,
+	probes, unfailing, unchecked, drains, restarts,
 }
 
 // Judge draws conclusions from the facts, without side effects and requests.

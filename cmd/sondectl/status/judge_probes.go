@@ -50,6 +50,20 @@ func probes(v *picture) []Problem {
 	return all
 }
 
+// unfailing notes probes that cannot fail.
+func unfailing(v *picture) []Problem {
+	var all []Problem
+	for _, d := range v.Dataplanes {
+		for _, p := range d.GetPodState().GetUnfailing() {
+			probe := describe.Probe{Container: p.GetContainer(), Probe: p.GetProbe()}
+			problem := v.ofDataplane(d.Spec.Mesh, d.Spec.Name, Note, "its probe cannot fail", probe.Title()+": "+p.GetReason())
+			problem.Since, problem.word = at(d.GetPodState().GetCreated()), "with probes that cannot fail"
+			all = append(all, problem)
+		}
+	}
+	return all
+}
+
 // restartsOf returns the guarded containers that wait for a restart, or restart.
 func restartsOf(list *adminv1.ListRestartsResponse) map[containerOf]bool {
 	all := make(map[containerOf]bool, len(list.GetRestarts()))

@@ -132,6 +132,14 @@ var faults = map[string]func(*status.Facts){
 	"drained": func(f *status.Facts) {
 		f.Proxies[1].Draining, f.Proxies[1].Drain = true, "dataplane is drained: new disk"
 	},
+	"probes-cannot-fail": func(f *status.Facts) {
+		onKubernetes(f)
+		for _, i := range []int{1, 2} {
+			f.Dataplanes[i].PodState = &adminv1.PodState{Ready: true, Created: ago(time.Hour), Unfailing: []*adminv1.UnfailingProbe{
+				{Container: "app", Probe: "liveness", Port: 8080, Reason: "Envoy accepts each connection to port 8080, whether the application listens or not: create the pod again"},
+			}}
+		}
+	},
 	"pod-not-ready": func(f *status.Facts) {
 		onKubernetes(f)
 		unready(f, "health.ready is false", 1)

@@ -112,7 +112,7 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
   expression: "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
 {{- end }}
 
-{{- /* A sidecar can work in the pod, like podspec.Unsupported. The API server creates other pods without the webhook, even while the control plane does not run. */ -}}
+{{- /* Whether a sidecar can work in the pod, as in podspec.Unsupported. The API server creates other pods without the webhook, even while the control plane does not run. */ -}}
 {{- define "sonde.supported" -}}
 - name: supported
   expression: >-
@@ -126,7 +126,7 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
 [[has(object.metadata.labels) ? object.metadata.labels : {}, has(object.metadata.annotations) ? object.metadata.annotations : {}]].all(maps,
 {{- end }}
 
-{{- /* The pod does not disable injection. */ -}}
+{{- /* Whether the pod does not disable injection. */ -}}
 {{- define "sonde.notDisabled" -}}
 - name: not-disabled
   expression: >-
@@ -142,7 +142,7 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
     {{- end }}
 {{- end }}
 
-{{- /* The pod enables injection. */ -}}
+{{- /* Whether the pod enables injection. */ -}}
 {{- define "sonde.asks" -}}
 - name: asks
   expression: >-

@@ -16,7 +16,7 @@ import (
 const required = "SONDE_TEST_BROWSER"
 
 // notHere ends a test that this machine cannot run.
-func notHere(t *testing.T, why string) {
+func notHere(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv(required) == "required" {
 		t.Fatal(why)
@@ -31,7 +31,7 @@ type browser struct {
 }
 
 // newBrowser starts a browser, which ends with the test.
-func newBrowser(t *testing.T) *browser {
+func newBrowser(t testing.TB) *browser {
 	t.Helper()
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
@@ -63,7 +63,7 @@ func newBrowser(t *testing.T) *browser {
 }
 
 // do runs the body of an async function of page, browser, axe and complaints, and decodes what it returns.
-func (b *browser) do(t *testing.T, body string, into any) {
+func (b *browser) do(t testing.TB, body string, into any) {
 	t.Helper()
 	line, err := json.Marshal(body)
 	must.Do(t, err)
@@ -87,13 +87,13 @@ func (b *browser) do(t *testing.T, body string, into any) {
 }
 
 // run is do without a result.
-func (b *browser) run(t *testing.T, body string) {
+func (b *browser) run(t testing.TB, body string) {
 	t.Helper()
 	b.do(t, body, nil)
 }
 
 // sees waits until the page has all texts.
-func (b *browser) sees(t *testing.T, texts ...string) {
+func (b *browser) sees(t testing.TB, texts ...string) {
 	t.Helper()
 	list, err := json.Marshal(texts)
 	must.Do(t, err)
@@ -101,7 +101,7 @@ func (b *browser) sees(t *testing.T, texts ...string) {
 }
 
 // open goes to a view.
-func (b *browser) open(t *testing.T, view string) {
+func (b *browser) open(t testing.TB, view string) {
 	t.Helper()
 	b.run(t, `await page.evaluate(() => { location.hash = '#/`+view+`'; });
 		await page.waitForSelector('nav a[aria-current][href="#/`+view+`"]');
