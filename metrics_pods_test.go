@@ -21,8 +21,8 @@ func podMetricsSection() string {
 const podMetricsText = "\n## Metrics of pods\n" + `
 Each injected pod serves the metrics of its agent and its Envoy at ` + "`/metrics`" + ` of port 5670, in plain HTTP, even in a STRICT mesh. Clients see which services the pod calls, and how often; limit them to Prometheus with a NetworkPolicy.
 
-The webhook writes ` + "`prometheus.io/scrape: \"true\"`, `prometheus.io/port` and `prometheus.io/path`" + `, unless the pod already has one of them for its application. For such pods, and for a job that only
-scrapes the mesh, every pod with this port has the annotation ` + "`sonde.dev/metrics-port`" + `:
+The webhook writes ` + "`prometheus.io/scrape: \"true\"`, `prometheus.io/port` and `prometheus.io/path`" + `, unless the pod already has one of these annotations for its application. For pods that have, and for a scrape job only for
+the mesh, use the annotation ` + "`sonde.dev/metrics-port`" + `, which every pod with this port has:
 
 ` + "```yaml" + `
 scrape_configs:
@@ -46,16 +46,16 @@ control plane and the watchdog.
 | use another port, or none, for a pod | its annotation ` + "`sonde.dev/metrics-port: \"9100\"`, or `\"0\"`" + ` |
 | use another port, or none, for pods without the annotation | ` + "`config.runtime.kubernetes.injector.sidecarMetricsPort`" + ` of the chart |
 | choose other metrics of Envoy | ` + "`config.runtime.kubernetes.injector.sidecarMetricsInclude`" + `, name prefixes: ` + "`[envoy_]`" + ` is all |
-| enable the port without Kubernetes, where it is off by default | ` + "`sonde-dp run --metrics-addr=:5670 --metrics-include=…`, and `sonde-dp install transparent-proxy --metrics-port=5670`" + ` if it redirects |
+| enable the port outside Kubernetes, where it is off by default | ` + "`sonde-dp run --metrics-addr=:5670 --metrics-include=…`, and `sonde-dp install transparent-proxy --metrics-port=5670`" + ` if it redirects |
 
 A pod keeps the port with which it was injected. The webhook rejects a pod that declares or probes the port itself, and names both fields: change the port of one of them.
 
 If Envoy does not run, or does not respond within five seconds, the page has only the agent's metrics, and ends with ` + "`sonde_dpagent_envoy_scrape_success 0`" + `. If Envoy's response breaks off, the agent closes the connection. Envoy serves at most two scrapes at once, and four per second, shared by the sources. A scrape that has waited for 3.5 seconds gets 503 with ` + "`Retry-After`" + `, and is counted in ` + "`sonde_dpagent_scrapes_total{result=\"busy\"}`" + `.
 
-**How many series.** Each service of the pod has 2 series, each called service 46, and each inbound about as many. To reduce them,
-reduce the pod's services (` + "`kuma.io/transparent-proxying-reachable-services`" + `) or the scraped metrics.
+**How many series.** A service that the pod can call has 2 series, or 46 once it is called; an inbound has about as many. To reduce
+their number, reduce the services that the pod can call (` + "`kuma.io/transparent-proxying-reachable-services`" + `) or the scraped metrics.
 
-| services in the mesh | series, none called | series, ten called | all of Envoy's, ten called | page, ten called |
+| services in the mesh | series, no service called | series, ten services called | all series of Envoy, ten called | size of the page, ten called |
 |---|---|---|---|---|
 | 10 | 173 | 615 | 1,536 | 65 KiB |
 | 100 | 353 | 795 | 1,806 | 79 KiB |

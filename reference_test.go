@@ -194,7 +194,7 @@ func TestReferenceGolden(t *testing.T) {
 func referencePage(kind mesh.Kind, about string, fields []field, example string) string {
 	var page strings.Builder
 	_, _ = fmt.Fprintf(&page, "# %s\n\n<!-- Written by make golden from api/mesh. -->\n\n%s\n\n", kind, sentence(about, nil)) // never fails
-	page.WriteString("In a file the fields stand at the top level beside `type: " + string(kind) + "`, or all but `name`, `mesh` and `labels` under `spec`.\n\n" +
+	page.WriteString("In a file, all fields stand at the top level, beside `type: " + string(kind) + "`; or only `name`, `mesh` and `labels` do, and the others stand under `spec`.\n\n" +
 		"| field | type | meaning |\n|---|---|---|\n")
 	for _, f := range fields {
 		_, _ = fmt.Fprintf(&page, "| `%s` | %s | %s |\n", f.path, f.kind, f.meaning) // never fails

@@ -11,8 +11,8 @@ type awayAgents struct{ server *Server }
 
 var (
 	lostDesc = prometheus.NewDesc("sonde_agents_lost",
-		"Joined proxies whose agent has no session, except drained ones and those that may still reconnect "+
-			"within 30 s of the end of their session or the start of the control plane. Their endpoints stay in the mesh.",
+		"Joined proxies whose agent has no session, except drained ones. A proxy counts only 30 s after the end of its "+
+			"session or the start of the control plane. Its endpoints stay in the mesh.",
 		[]string{"mesh"}, nil)
 	stoppedDesc = prometheus.NewDesc("sonde_agents_stopped", "Proxies whose agent drained and exited.",
 		[]string{"mesh"}, nil)

@@ -42,25 +42,25 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"mtls.skipValidation": ignored(
 			"the certificate authority is the control plane's own, and always valid"),
 		"mtls.backends[].dpCert.requestTimeout": ignored(
-			"the control plane signs certificates itself, without a request to another server"),
+			"the control plane signs certificates itself, and requests none from another server"),
 		"mtls.backends[].rootChain": ignored(
-			"the control plane has its roots itself, without a request to another server"),
-		"mtls.backends[].conf.caCert.RSAbits": ignored("keys are ECDSA"),
+			"the control plane has its own roots, and requests none from another server"),
+		"mtls.backends[].conf.caCert.RSAbits": ignored("all keys are ECDSA keys"),
 		"mtls.backends[].conf.cert":           ignored("the control plane makes the certificate authority itself"),
 		"mtls.backends[].conf.key":            ignored("the control plane makes the certificate authority itself"),
 		"tracing":                             ignored("proxies record no traces"),
 		"logging":                             ignored("proxies write no access logs"),
 		"metrics":                             ignored(noMetrics),
 		"routing": ignored(
-			"requests go to all ready endpoints alike, wherever they are, and connections to destinations outside the mesh directly"),
+			"requests are spread equally over all ready endpoints, wherever they are; connections to destinations outside the mesh go there directly"),
 		"constraints": {
-			means: "it is empty, and any Dataplane may join",
-			filled: "any proxy with a token of the mesh may join: remove it, and issue tokens only for proxies that may.  On Kubernetes the annotation " +
+			means: "any Dataplane may join, as with the empty field in Kuma",
+			filled: "any proxy with a token of the mesh may join: remove the field, and issue tokens only for proxies that may join. On Kubernetes the annotation " +
 				mesh.AnnotationMeshes + " of a namespace says which meshes its pods may join",
 		},
-		"skipCreatingInitialPolicies": ignored("there are no policies that would be created"),
+		"skipCreatingInitialPolicies": ignored("Sonde creates no initial policies"),
 		"meshServices": ignored(
-			"no MeshService is generated; those that are written are used beside the tag kuma.io/service"),
+			"Sonde generates no MeshServices; it uses the MeshServices that you write, and the tag kuma.io/service"),
 
 		"mtls.enabled":           former("write enabledBackend, the name of one of mtls.backends", "enabledBackend"),
 		"mtls.ca":                former("write mtls.backends, with one of type builtin", "backends"),
@@ -70,13 +70,13 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"creationTime":                 bookkeeping,
 		"modificationTime":             bookkeeping,
 		"kri":                          bookkeeping,
-		"networking.advertisedAddress": ignored("others connect to networking.address"),
+		"networking.advertisedAddress": ignored("other proxies connect to networking.address"),
 		"networking.transparentProxying.directAccessServices": ignored(
-			"a service is reached at its addresses, or at the addresses of its endpoints if it is headless (type: Service)"),
+			"applications reach a service at its addresses, or, if it is headless (type: Service), at the addresses of its endpoints"),
 		"networking.transparentProxying.ipFamilyMode": ignored(
-			"--ip-family-mode of sonde-dp install transparent-proxy says what is redirected"),
+			"--ip-family-mode of sonde-dp install transparent-proxy sets which IP families are redirected"),
 		"networking.transparentProxying.reachableBackends": ignored(
-			"the proxy knows all services with an address; reachableServices limits them"),
+			"the proxy can reach all services with an address; reachableServices limits them"),
 		"networking.transparentProxying.redirectPortInboundV6": ignored(
 			"IPv6 connections are redirected to redirectPortInbound, too"),
 		"networking.admin": ignored("Envoy's admin interface is a Unix socket"),
@@ -94,14 +94,14 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		probeFields + "exec": absent(
 			"must not be there: the agent runs no programs for a document of the mesh; use httpGet, tcpSocket, grpc or tcp"),
 		probeFields + "initialDelaySeconds": absent(
-			"must not be there: an inbound is not ready before its first success, and nothing restarts an application that is slow to start"),
+			"must not be there: an inbound is not ready before its first successful check, and nothing restarts an application that is slow to start"),
 		probeFields + "terminationGracePeriodSeconds": absent("must not be there: the agent ends no application"),
 		probeFields + "httpGet.host": absent(
 			"must not be there: the probe goes to the inbound's serviceAddress; write a header Host instead"),
 		probeFields + "tcpSocket.host": absent("must not be there: the probe goes to the inbound's serviceAddress"),
 		probeFields + "http":           absent("must be httpGet, as in a Kubernetes probe"),
 		probeFields + "tcp.port": absent(
-			"must not be there: the probe goes to the inbound's servicePort; tcpSocket has a port of its own"),
+			"must not be there: the probe goes to the inbound's servicePort; use tcpSocket to set another port"),
 	},
 	mesh.KindMeshService: {
 		"creationTime":     bookkeeping,

@@ -13,26 +13,26 @@ import (
 // Consequences of the absence of a kind of Kuma's.
 const (
 	noPermissions = "every workload of the mesh may call every other, whatever it allows or denies"
-	noIdentities  = "identities and mTLS are set by mtls of the Mesh, with the backend builtin, and a certificate names the workload of its Dataplane"
+	noIdentities  = "mtls of the Mesh configures identities and mTLS, with the backend builtin, and a certificate names the workload of its Dataplane"
 	noRoutes      = "each request and connection goes to the service that the outbound names"
 	noRetries     = "a proxy only retries requests that no application has received"
-	noTimeouts    = "a proxy limits connecting to 5s, and leaves requests and connections to the applications"
-	noChecks      = "an endpoint is left out by its health, its agent and its probes, and while it answers nothing"
-	noBreakers    = "dead endpoints are left out for some seconds, without other limits"
+	noTimeouts    = "a proxy has 5s to connect to an endpoint; requests and connections have no other timeout than the applications'"
+	noChecks      = "an endpoint gets no traffic while its health, its agent or its probes say that it is not ready, or while it does not answer"
+	noBreakers    = "Envoy ejects dead endpoints for some seconds; there are no other limits"
 	noLimits      = "requests are not limited"
 	noFaults      = "no faults are injected"
 	noLogs        = "proxies write no access logs"
 	noTraces      = "proxies record no traces"
-	noMetrics     = "each sonde-dp serves metrics on ports of its own, 9902 and in pods 5670"
-	noBalancing   = "requests go to all ready endpoints alike, wherever they are, unless a type: Service has sessionAffinity or internalTrafficPolicy"
+	noMetrics     = "each sonde-dp serves metrics on its own ports, 9902 and in pods 5670"
+	noBalancing   = "requests are spread equally over all ready endpoints, wherever they are, unless the Service (type: Service) sets sessionAffinity or internalTrafficPolicy"
 	noPatches     = "Sonde alone generates Envoy's configuration"
-	noGateways    = "write a Dataplane with networking.gateway, type DELEGATED, for a gateway of your own such as nginx or Kong"
+	noGateways    = "write a Dataplane with networking.gateway, type DELEGATED, for your own gateway, such as nginx or Kong"
 	noZones       = "one control plane has all Dataplanes, without zones"
-	noOutside     = "write a Service with the IP address as an endpoint, which a Dataplane's outbound names by the tag kuma.io/service"
-	noHostnames   = "a service is reached by an outbound, or at an address of its Service (type: Service); there are no host names"
+	noOutside     = "write a Service with the IP address as an endpoint; a Dataplane's outbound names this Service by the tag kuma.io/service"
+	noHostnames   = "applications reach a service through an outbound, or at an address of its Service (type: Service); there are no host names"
 	noSecrets     = "the control plane keeps its keys in its state directory"
-	noInput       = "a control plane of Kuma's writes it, it is not input"
-	noPassthrough = "all destinations outside the mesh can be reached, or with networking.outbound.passthrough of the Mesh none"
+	noInput       = "Kuma's control plane writes it; it is not configuration"
+	noPassthrough = "applications can reach all destinations outside the mesh, or none if networking.outbound.passthrough of the Mesh is false"
 )
 
 // kumaKinds are the kinds of Kuma 2 and 3 that Sonde does not have, with the consequence. Source: the resources of Kuma
@@ -89,7 +89,7 @@ var kumaKinds = map[string]string{
 	"Secret":                    noSecrets,
 	"GlobalSecret":              noSecrets,
 	"Config":                    "the control plane is configured by its flags and its configuration file",
-	"Workload":                  "a workload is all Dataplanes with the same label kuma.io/workload",
+	"Workload":                  "all Dataplanes with the same label kuma.io/workload are one workload",
 	"DataplaneInsight":          noInput,
 	"DataplaneOverview":         noInput,
 	"MeshInsight":               noInput,

@@ -18,9 +18,9 @@ var update = flag.Bool("update", false, "write docs/reference/kuma.md")
 func TestKumaReferenceGolden(t *testing.T) {
 	var page strings.Builder
 	write := func(format string, args ...any) { _, _ = fmt.Fprintf(&page, format, args...) } // never fails
-	write("# What Kuma has and Sonde has not\n\n<!-- Written by make golden from store/kuma_kinds.go and kuma_fields.go. -->\n\n" +
-		"`sondectl validate -f DIRECTORY` says the same of each document.\n\n## Kinds\n\nA document of one of these kinds is refused; the others of its file are used.\n\n" +
-		"| kind | what that means |\n|---|---|\n")
+	write("# Kinds and fields of Kuma that Sonde does not support\n\n<!-- Written by make golden from store/kuma_kinds.go and kuma_fields.go. -->\n\n" +
+		"`sondectl validate -f DIRECTORY` reports these in your documents.\n\n## Kinds\n\nSonde rejects documents of these kinds, and uses the other documents of the file.\n\n" +
+		"| kind | in Sonde |\n|---|---|\n")
 	means := func(kind string) string { return kumaKinds[kind] }
 	for _, kinds := range alike(slices.Sorted(maps.Keys(kumaKinds)), means) {
 		write("| `%s` | %s |\n", strings.Join(kinds, "`, `"), kumaKinds[kinds[0]])
@@ -35,16 +35,16 @@ func TestKumaReferenceGolden(t *testing.T) {
 			}
 		}
 	}
-	write("\n## Fields\n\nThese are ignored, with a warning.\n\n| kind | field | what that means |\n|---|---|---|\n")
+	write("\n## Fields\n\nSonde ignores these fields, with a warning.\n\n| kind | field | in Sonde |\n|---|---|---|\n")
 	fields(func(f kumaField) string {
 		if f == bookkeeping {
-			return "nothing: Kuma's control plane writes it"
+			return "no effect: Kuma's control plane writes it"
 		}
 		return f.means
 	})
-	write("\nThese are refused unless they are empty.\n\n| kind | field | what to do |\n|---|---|---|\n")
+	write("\nSonde rejects these fields unless they are empty.\n\n| kind | field | what to do |\n|---|---|---|\n")
 	fields(func(f kumaField) string { return f.filled })
-	write("\nThese are of earlier releases, and refused.\n\n| kind | field | what to do |\n|---|---|---|\n")
+	write("\nThese fields are from earlier releases of Kuma, and Sonde rejects them.\n\n| kind | field | what to do |\n|---|---|---|\n")
 	fields(func(f kumaField) string {
 		instead, _ := strings.CutPrefix(f.refused, earlier)
 		if instead == f.refused {

@@ -19,7 +19,7 @@ const otherServices = "other"
 
 var serviceEndpoints = prometheus.NewDesc("sonde_service_endpoints",
 	"Endpoints of services, by state: ready, draining, not-ready, or stopped (the agent has drained and exited). Each replica counts all of them. "+
-		"At most 2,000 services have their own label, those whose endpoints are all not ready first; all others are counted as other.",
+		"At most 2,000 services have their own label, first those without a ready endpoint; the rest is counted as other.",
 	[]string{"mesh", "service", "state"}, nil)
 
 // ServiceMetrics counts the endpoints of each service when metrics are collected. Both fields are required.

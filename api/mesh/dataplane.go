@@ -41,7 +41,8 @@ type Networking struct {
 	// Address is the IP address under which other proxies reach this one.
 	// +kubebuilder:validation:MaxLength=253
 	Address string `json:"address"`
-	// Gateway marks a Dataplane whose application takes traffic from outside the mesh itself. It then has no inbound.
+	// Gateway marks a Dataplane whose application accepts traffic from outside the mesh itself. The Dataplane then has
+	// no inbound.
 	Gateway *Gateway `json:"gateway,omitempty"`
 	// Inbound is one port at which the mesh reaches the application.
 	// +kubebuilder:validation:MaxItems=1000
@@ -54,11 +55,11 @@ type Networking struct {
 
 // TransparentProxying is set if the kernel redirects the application's connections to the proxy.
 type TransparentProxying struct {
-	// RedirectPortInbound is where connections to the application are redirected to. Default 15006.
+	// RedirectPortInbound is the proxy's port to which connections to the application are redirected. Default 15006.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	RedirectPortInbound uint32 `json:"redirectPortInbound,omitempty"`
-	// RedirectPortOutbound is where connections of the application are redirected to. Default 15001.
+	// RedirectPortOutbound is the proxy's port to which connections of the application are redirected. Default 15001.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	RedirectPortOutbound uint32 `json:"redirectPortOutbound,omitempty"`
@@ -75,7 +76,7 @@ type Probes struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port"`
-	// Endpoints that are answered; anything else is 404.
+	// Endpoints are the requests that the listener answers; it answers any other request with 404.
 	// +kubebuilder:validation:MaxItems=1000
 	Endpoints []ProbeEndpoint `json:"endpoints,omitempty"`
 }

@@ -32,7 +32,8 @@ type MeshNetworking struct { //nolint:revive // Networking is a Dataplane's
 
 // MeshOutbound configures connections of redirected applications to destinations that are not services of the mesh.
 type MeshOutbound struct { //nolint:revive // Outbound is a Dataplane's
-	// Passthrough is whether these connections are let through; with false, they are closed. Default true.
+	// Passthrough is whether connections to destinations outside the mesh pass through Envoy, which otherwise closes
+	// them. Default true.
 	Passthrough *bool `json:"passthrough,omitempty"`
 }
 
@@ -59,7 +60,7 @@ const BackendBuiltin = "builtin"
 
 // Backend is one certificate authority of a mesh.
 type Backend struct {
-	// Name to which mtls.enabledBackend can refer.
+	// Name of the backend, for mtls.enabledBackend.
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 	// Type is always "builtin".
@@ -78,7 +79,7 @@ type DPCert struct {
 
 // Rotation of proxies' certificates.
 type Rotation struct {
-	// Expiration is a certificate's validity. Default 24h. It is renewed after two thirds.
+	// Expiration is a certificate's validity. Default 24h. The agent renews its certificate after two thirds of it.
 	Expiration Duration `json:"expiration,omitempty"`
 }
 

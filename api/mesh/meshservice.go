@@ -18,17 +18,17 @@ type MeshService struct { //nolint:revive // Kuma's name of the kind; Service is
 type MeshServiceSpec struct { //nolint:revive // like DataplaneSpec and ServiceSpec
 	// Selector selects the Dataplanes of the mesh that are endpoints.
 	Selector DataplaneSelector `json:"selector"`
-	// Ports, each of which is a service.
+	// Ports of the MeshService; each is a service.
 	Ports []MeshServicePort `json:"ports,omitempty"`
 }
 
 // DataplaneSelector selects Dataplanes in exactly one way.
 type DataplaneSelector struct {
-	// DataplaneLabels selects those with all of these labels.
+	// DataplaneLabels selects Dataplanes by their labels.
 	DataplaneLabels *LabelSelector `json:"dataplaneLabels,omitempty"`
-	// DataplaneTags selects those with an inbound that has all of these tags.
+	// DataplaneTags selects Dataplanes with an inbound that has all of these tags.
 	DataplaneTags Tags `json:"dataplaneTags,omitempty"`
-	// DataplaneRef selects the one with that name.
+	// DataplaneRef selects the Dataplane with this name.
 	DataplaneRef *DataplaneRef `json:"dataplaneRef,omitempty"`
 }
 
@@ -45,7 +45,7 @@ func (s DataplaneSelector) String() string {
 
 // LabelSelector selects objects by their labels. kuma.io/display-name is the name of an object.
 type LabelSelector struct {
-	// MatchLabels must be labels of the object, all of them.
+	// MatchLabels are labels; the Dataplane must have all of them.
 	MatchLabels map[string]string `json:"matchLabels,omitempty"`
 }
 
@@ -61,7 +61,7 @@ type MeshServicePort struct { //nolint:revive // of a MeshService
 	Name string `json:"name,omitempty"`
 	// Port that a backendRef of an outbound names.
 	Port uint32 `json:"port"`
-	// TargetPort is the port or the name of the answering inbounds. Default Port.
+	// TargetPort is the port or the name of the inbounds behind this port. Default Port.
 	TargetPort TargetPort `json:"targetPort,omitempty"`
 	// AppProtocol is the protocol of clients: tcp (default), http, http2 or grpc.
 	AppProtocol Protocol `json:"appProtocol,omitempty"`

@@ -54,7 +54,7 @@ var _, _, _, _ Object = (*Mesh)(nil), (*Dataplane)(nil), (*Service)(nil), (*Mesh
 type Meta struct {
 	// Mesh that the object belongs to, a DNS label. Default "default".
 	Mesh string `json:"mesh,omitempty"`
-	// Name, a DNS subdomain for a Dataplane.
+	// Name of the object. The name of a Dataplane is a DNS subdomain.
 	Name string `json:"name"`
 	// Labels of the object. Sonde reads kuma.io/workload and sonde.dev/node, and a MeshService selects Dataplanes by
 	// any label.

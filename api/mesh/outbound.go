@@ -16,9 +16,9 @@ type Outbound struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port"`
-	// Tags name the service, kuma.io/service, if BackendRef does not.
+	// Tags name the service by the tag kuma.io/service, unless BackendRef is set.
 	Tags Tags `json:"tags,omitempty"`
-	// BackendRef names a MeshService instead.
+	// BackendRef names a MeshService, instead of Tags.
 	BackendRef *BackendRef `json:"backendRef,omitempty"`
 }
 

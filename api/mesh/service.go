@@ -15,10 +15,10 @@ type ServiceSpec struct {
 	Addresses []string `json:"addresses,omitempty"`
 	// Headless makes redirected applications reach each endpoint at its own address, ready or not.
 	Headless bool `json:"headless,omitempty"`
-	// SessionAffinity is None or ClientIP: each caller keeps to one endpoint. Default None.
+	// SessionAffinity is None or ClientIP; with ClientIP, each caller keeps using one endpoint. Default None.
 	SessionAffinity SessionAffinity `json:"sessionAffinity,omitempty"`
-	// InternalTrafficPolicy is Cluster or Local: callers reach only the endpoints on their own node, see the label
-	// sonde.dev/node. Default Cluster.
+	// InternalTrafficPolicy is Cluster or Local; with Local, callers reach only the endpoints on their own node, by the
+	// label sonde.dev/node. Default Cluster.
 	InternalTrafficPolicy InternalTrafficPolicy `json:"internalTrafficPolicy,omitempty"`
 	Endpoints             []ServiceEndpoint     `json:"endpoints,omitempty"`
 }
@@ -47,8 +47,8 @@ type ServiceEndpoint struct {
 	Address string `json:"address"`
 	// Port that clients connect to.
 	Port uint32 `json:"port"`
-	// Dataplane that answers at the address: the endpoint then has its sidecar and its identity. Without it the
-	// endpoint has no sidecar.
+	// Dataplane is the name of the Dataplane at the address, whose sidecar and identity the endpoint then has. Without
+	// it, the endpoint has no sidecar.
 	Dataplane string `json:"dataplane,omitempty"`
 	// NodeName is the node of the endpoint. Default: the label sonde.dev/node of its Dataplane.
 	NodeName string          `json:"nodeName,omitempty"`
@@ -61,8 +61,8 @@ type ServiceEndpoint struct {
 	Restarting bool `json:"-"`
 }
 
-// EndpointHealth is the health of an endpoint, with the same meaning as the conditions of an EndpointSlice. It alone
-// decides about the endpoint: whether an agent has joined does not count.
+// EndpointHealth is the health of an endpoint, with the same meaning as the conditions of an EndpointSlice. Nothing
+// else decides about the endpoint, not even whether its agent has joined.
 type EndpointHealth struct {
 	// Ready is whether the endpoint may get new traffic. Absent means ready.
 	Ready *bool `json:"ready,omitempty"`

@@ -39,7 +39,7 @@ func addGuardedFlags(flags *pflag.FlagSet, s *restartbudget.Settings, hold *mesh
 	flags.StringSliceVar(&s.Blacklist.Namespaces, flagGuardedNamespaces, nil, "`NAMES` of namespaces in which the control plane grants no restarts"+rest)
 	flags.StringSliceVar(&s.Blacklist.Workloads, flagGuardedWorkloads, nil, "`WORKLOADS`, as Kind/namespace/name, to which the control plane grants no restarts"+rest)
 	flags.StringSliceVar(&s.Blacklist.Images, flagGuardedImages, nil,
-		"`IMAGES`, as written in pods, whose containers the control plane grants no restarts; without tag and digest, all versions"+rest)
+		"`IMAGES`, as written in pods; the control plane grants their containers no restarts. Without tag and digest, all versions match"+rest)
 	flags.IntVar(&s.Breaker.Workloads, flagBreakerWorkloads, restartbudget.DefaultBreakerWorkloads,
 		"minimum `NUMBER` of workloads with containers held within a minute that, together with the percentage, opens the breaker; an open breaker stops all restarts"+rest)
 	flags.IntVar(&s.Breaker.Percent, flagBreakerPercent, restartbudget.DefaultBreakerPercent,

@@ -125,7 +125,7 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&k.Injection.Image, "sidecar-image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
 	flags.StringVar(&o.form, "sidecar-form", string(webhook.Native), "`FORM` of the sidecar: native or container")
 	flags.StringVar((*string)(&k.Injection.CNI), "cni", string(webhook.CNIOff),
-		"`PODS` with a native sidecar whose connections sonde-cni redirects instead of kuma-init: off, none; namespaces, pods in namespaces with sonde.dev/cni: enabled; or all, except in namespaces with sonde.dev/cni: disabled")
+		"`PODS` with a native sidecar whose connections sonde-cni redirects instead of kuma-init: off means no pods; namespaces means pods in namespaces with sonde.dev/cni: enabled; all means all pods, except in namespaces with sonde.dev/cni: disabled")
 	k.Injection.Resources.AddFlags(flags)
 	flags.Int32Var(&k.Injection.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes, "`PORT` of the agent for probes; a pod's annotation takes precedence")
 	k.Injection.AddMetricsFlags(flags)
@@ -137,7 +137,7 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&k.Drain.MinServing, "min-serving", 1, "minimum `NUMBER` of proxies of a Service that keep passing the checks of load balancers even if all drain; 0 means none")
 	addGuardedFlags(flags, &k.GuardedLiveness, &k.LivenessHold)
 	addFreezeFlags(flags, &k.FreezeMode)
-	flags.BoolVar(&o.kumaLabels, "kuma-labels", true, "read kuma.io/sidecar-injection; set to false if a Kuma in the cluster does")
+	flags.BoolVar(&o.kumaLabels, "kuma-labels", true, "read kuma.io/sidecar-injection; set to false if Kuma in the same cluster reads it")
 }
 
 // validate returns all invalid values, joined. Each error names the flag.

@@ -45,7 +45,7 @@ func (r *redirectFlags) add(cmd *cobra.Command) {
 		"`port` among --exclude-inbound-ports at which the agent answers guarded liveness probes: new connections wait while the agent does not listen; 0: none")
 	f.Var((*portsFlag)(&r.o.ExcludeOutboundPorts), "exclude-outbound-ports", "comma-separated `ports` of other machines, to which connections are not redirected")
 	f.Var((*tcpProbesFlag)(&r.o.TCPProbes), "redirect-tcp-probes",
-		"comma-separated `probes`: 9001:6853 lets others connect to port 9001 and reach port 6853 of the application, without Envoy and without payload")
+		"comma-separated `probes`: 9001:6853 lets callers open connections to port 9001 that reach port 6853 of the application, without Envoy and without payload")
 	f.StringVar((*string)(&r.o.Families), "ip-family-mode", string(redirect.DualStack),
 		"IP families to redirect: dualstack, ipv4 or ipv6")
 	f.BoolVar(&r.verbose, "verbose", false, "print the rules in nft syntax")

@@ -40,8 +40,9 @@ func newWaitCommand(dial dial) *cobra.Command {
 the sidecar is an ordinary container, its postStart hook runs this command, so that containers that start later have
 network and probes.
 
-Outside pods, it also waits until the applications pass their serviceProbes and other proxies have the proxy's endpoints
-as ready, so that calls to the applications arrive. If an application starts after this command, set --endpoints=false.
+Outside pods, it also waits until the applications pass their serviceProbes and other proxies know that the proxy's
+endpoints are ready, so that calls reach the applications. If an application starts after this command, set
+--endpoints=false.
 
 If the agent is not ready in time, the error names the checks that fail. With --start-anyway, the command prints the
 error but succeeds: if a hook fails, the kubelet kills the sidecar, and a slow hook delays the termination of the pod.`,

@@ -134,7 +134,7 @@ func (c *cli) direct() (*endpoint, error) {
 	}
 	bearerToken := strings.TrimSpace(string(token))
 	if strings.ContainsFunc(bearerToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, &mesh.FieldError{Field: "--" + flagTokenFile, Value: c.tokenFile, Err: errors.New("must contain only the admin token, in one line")}
+		return nil, &mesh.FieldError{Field: "--" + flagTokenFile, Value: c.tokenFile, Err: errors.New("must contain only the admin token, on one line")}
 	}
 	return &endpoint{
 		address: c.address, roots: roots, watch: &reach.Watch{Service: reach.Admin, Address: c.address},

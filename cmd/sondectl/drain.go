@@ -51,8 +51,8 @@ func (c *cli) drain() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "drain node/NAME|pod/NAME|dataplane/NAME|NAME",
-		Short: "Keep new traffic from a proxy, or from all pods of a node",
-		Long:  "Keep new traffic from a proxy, or from all pods of a node, until sondectl undrain.\n\n" + drainHelp,
+		Short: "Stop new traffic to a proxy, or to all pods of a node",
+		Long:  "Stop new traffic to a proxy, or to all pods of a node, until sondectl undrain.\n\n" + drainHelp,
 		Example: `  sondectl drain node/worker-3 --reason "kernel update"
   sondectl drain pod/gateway-0 -n edge
   sondectl drain dataplane/edge-1 --reason "new disk"`,
@@ -70,8 +70,8 @@ func (c *cli) undrain() *cobra.Command {
 	target := c.newDrainTarget()
 	cmd := &cobra.Command{
 		Use:   "undrain node/NAME|pod/NAME|dataplane/NAME|NAME",
-		Short: "Allow new traffic to a proxy, or to all pods of a node, again",
-		Long: `End a drain by sondectl drain. A pod keeps draining while its node is drained or about to be removed, or while the pod
+		Short: "Allow new traffic again to a proxy, or to all pods of a node",
+		Long: `End a drain that sondectl drain began. A pod keeps draining while its node is drained or about to be removed, or while the pod
 is being deleted; any proxy keeps draining while its agent stops.
 
 ` + drainHelp,

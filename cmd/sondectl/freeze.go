@@ -18,7 +18,7 @@ func (c *cli) freeze() *cobra.Command {
 		Long: `Keep the endpoints of a zone that Kubernetes removes because their nodes are unreachable, until sondectl thaw. Use this
 for maintenance of the zone's network. The control plane itself freezes a zone once most nodes of the zone or the mesh
 are unreachable. While a zone is frozen, the control plane grants no restarts of guarded containers in the whole mesh,
-and keeps all facts about silent proxies.
+and keeps its records of silent proxies.
 
 Any replica of the control plane accepts the command and forwards it to the leader. The zone stays frozen under a new
 leader.`,

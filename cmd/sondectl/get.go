@@ -139,14 +139,14 @@ func (c *cli) getOne(r collection) *cobra.Command {
 		Use:     r.plural() + " [NAME]",
 		Aliases: r.others(),
 		Short:   "Show " + r.plural(),
-		Long:    "Show all " + r.plural() + ", or those named NAME.\n\n" + r.columns,
+		Long:    "Show all " + r.plural() + ", or only NAME.\n\n" + r.columns,
 		Args:    cobra.MaximumNArgs(1),
 		Example: fmt.Sprintf("  sondectl get %s\n  sondectl get %s NAME -o yaml\n  sondectl get %s -o jsonpath='{.items[*].name}'\n  sondectl get %s --watch", r.plural(), r.singular, r.plural(), r.plural()),
 	}
 	var output getOutput
 	output.add(cmd)
 	watch := false
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "write each object that changes, until a signal")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print each object that changes, until a signal")
 	if r.inMeshes {
 		c.addMesh(cmd, &filter.Mesh, "only in this `MESH`")
 	}

@@ -134,7 +134,7 @@ func (o *getOutput) Set(s string) error {
 func (o *getOutput) add(cmd *cobra.Command) {
 	o.format = printer.Table
 	cmd.Flags().VarP(o, "output", "o", "output format")
-	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "tables without the header line")
+	cmd.Flags().BoolVar(&o.noHeaders, "no-headers", false, "print tables without the header line")
 	words := append(getFormats().Words(), jsonPathPrefix)
 	settings.Must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)))
 }

@@ -34,7 +34,7 @@ whether Envoy has accepted them:
   listeners, endpoints, routes, bootstrap, and with --desired clusters
 
 Listeners, endpoints, clusters and certificates are tables. -o json and -o yaml write everything that Envoy or the
-control plane says, -o text writes Envoy's own text about its clusters. Routes and bootstrap are YAML, or JSON with
+control plane returns, -o text writes Envoy's own text about its clusters. Routes and bootstrap are YAML, or JSON with
 -o json. The other types are always Envoy's own text.
 
 NAME is searched in all meshes; set --mesh if several meshes have it.`

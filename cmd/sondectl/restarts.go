@@ -20,9 +20,9 @@ STATE   waiting     the probe fails, and no restart is granted: the agent does n
         granted     the agent reports the failure, and the kubelet will restart the container
         restarting  the container has restarted, and counts against its workload's limit until its pod is Ready and its
                     probe has run again
-        unhelpful   like waiting, but restarts of its workload have not helped, so that it waits for a change of the pod
-                    template, or for sondectl restarts release
-SINCE   time since the probe fails, the restart is granted, or the container has restarted
+        unhelpful   like waiting, but restarts of its workload have not helped: the container waits for a change of the
+                    pod template, or for sondectl restarts release
+SINCE   time since the probe began to fail, the restart was granted, or the container restarted
 
 Lines below a container have the last decision of the control plane's leader, and why the probe fails.
 
@@ -41,7 +41,7 @@ func (c *cli) restarts() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
-	c.addNamespace(cmd, &namespace, "only of this `NAMESPACE`; default all")
+	c.addNamespace(cmd, &namespace, "only containers of this `NAMESPACE`; default all")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		found, err := c.listRestarts(cmd.Context(), namespace)
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 const explainRestartHelp = `Show for each guarded container of a pod the result of its liveness probe, the decision of the control plane's leader,
-and what would allow a restart. For its workload, show the allowed number of unavailable pods and its source, and
-restarts that are in progress, from the last hour, or still count.
+and what would allow a restart. For its workload, show the allowed number of unavailable pods and its source, and the
+restarts that are in progress, began within the last hour, or still count against a limit.
 
 OUTCOME  open       the agent reports the failure to the kubelet
          spent      the container has restarted, and its probe has not run since
@@ -34,7 +34,7 @@ func (c *cli) explainRestart() *cobra.Command {
 	request := &adminv1.ExplainRestartRequest{}
 	cmd := &cobra.Command{
 		Use:     "explain POD",
-		Short:   "Explain why the containers of a pod restart or not",
+		Short:   "Explain why the containers of a pod restart, or why they do not",
 		Long:    explainRestartHelp,
 		Example: "  sondectl restarts explain web-0 -n shop\n  sondectl restarts explain web-0 -n shop -o json",
 		Args:    cobra.ExactArgs(1),

@@ -21,20 +21,20 @@ import (
 const rootHelp = `sondectl shows the state of a mesh by calling its control plane, and works on files without a server.
 
 Look at a running mesh:
-  sondectl status is anything wrong, what, since when, and what to do next
-  sondectl dashboard the same and more in a browser, live
-  sondectl get proxies who is connected, what Envoy refused and why
-  sondectl get services which endpoints are ready, which have a sidecar
+  sondectl status                                   problems, since when, and what to do next
+  sondectl dashboard                                the same and more in a browser, live
+  sondectl get proxies                              connected proxies, and what their Envoys reject and why
+  sondectl get services                             which endpoints are ready, which have a sidecar
   sondectl why pod/web-0 -n shop                    why a pod is not ready, not in the mesh or without traffic
-  sondectl why backend                              why each endpoint of a service gets traffic or not
+  sondectl why backend                              why each endpoint of a service gets traffic, or gets none
   sondectl inspect dataplane web-1 --type clusters  the actual configuration of this proxy's Envoy
   sondectl restarts                                 containers that fail and wait for a restart, or are restarting
   sondectl check strict                             traffic that mode STRICT would reject, and its sources
   sondectl health                                   health checks of the control plane
 
 Check a cluster before an installation and when something is wrong, with your rights in the cluster:
-  sondectl check                                    can Sonde be installed in this cluster
-  sondectl check --installed                        does the installation work, and what to do if not
+  sondectl check                                    whether Sonde can be installed in this cluster
+  sondectl check --installed                        whether the installation works, and what to do if not
 
 Work on files, without any server:
   sondectl validate -f mesh/                        every error, with file, line and field
@@ -45,17 +45,17 @@ Add pods to the mesh, without any server:
   sondectl inject -f web.yaml                       the same objects, with a sidecar in each pod
   sondectl probes explain -f web.yaml               how Sonde rewrites each probe and hook
 
-Move pods from Kuma, Istio or another mode of probes, without any server:
+Move pods from Kuma, Istio or another probe mode, without any server:
   sondectl migrate plan -f cluster.json             changes of each probe, clashes, existing problems
   sondectl migrate status -f cluster.json           modes of pods, and pods that are still to roll
 
 Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
   sondectl rotate ca --wait
-  sondectl restarts release deployment/web -n shop  allow restarts again that have not helped
-  sondectl freeze --zone eu-west-1a                 keep endpoints while its nodes are unreachable, until sondectl thaw
+  sondectl restarts release deployment/web -n shop  allow restarts again although the last ones did not help
+  sondectl freeze --zone eu-west-1a                 keep a zone's endpoints while its nodes are unreachable
 
-Keep new traffic from pods, with your rights in the cluster:
+Stop new traffic to pods, with your rights in the cluster:
   sondectl drain node/worker-3                      until sondectl undrain node/worker-3
 
 Show clusters whose nodes sonde-watchdog watches, with your rights in the cluster:

@@ -14,10 +14,11 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const statusHelp = `Print one line if all is well, otherwise the problems, the worst first, with the affected objects, since when, and what to do next.
+const statusHelp = `Print one line if all is well, otherwise the problems, the worst first: what is affected, since when, and what to do
+next.
 
 SEVERITY  critical  calls fail, or a mesh or the control plane is missing
-          error     something does not work, while others serve
+          error     an object does not work, but others still serve
           warning   it works, but may stop working
           note      no known problem: shown with problems, otherwise counted in the line
 OBJECT    as KIND/NAME, which other commands read; several objects with the same problem are one line
@@ -42,8 +43,8 @@ func (c *cli) status() *cobra.Command {
 	c.addMesh(cmd, &of.mesh, "only this `MESH`; default all")
 	cmd.Flags().StringVarP(&of.namespace, "namespace", "n", "",
 		"only proxies, services and pods of this `NAMESPACE`; default all")
-	cmd.Flags().BoolVar(&short, "short", false, "only the line with the verdict and the counts")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "continue, and write it again whenever it changes, with the time, until a signal")
+	cmd.Flags().BoolVar(&short, "short", false, "print only the line with the verdict and the counts")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and print the status with the time whenever it changes, until a signal")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if watch && output.Value != printer.Text {
 			return settings.Usagef("--watch: must not be set with -o %s", output.Value)

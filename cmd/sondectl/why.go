@@ -70,7 +70,7 @@ func (c *cli) why() *cobra.Command {
 	filter := &adminv1.Filter{}
 	cmd := &cobra.Command{
 		Use:     "why [NAME|KIND/NAME]",
-		Short:   "Say why a pod is not ready, or why the endpoints of a service or a dataplane get traffic or not",
+		Short:   "Explain why a pod is not ready, or why the endpoints of a service or dataplane get traffic or none",
 		Long:    whyHelp,
 		Example: "  sondectl why\n  sondectl why pod/web-0 -n shop\n  sondectl why backend\n  sondectl why dataplane/web-1 --mesh default -o json",
 		Args:    cobra.MaximumNArgs(1),

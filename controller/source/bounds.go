@@ -175,11 +175,11 @@ func (s *Source) eachProblem(do func(Problem)) {
 type beyondMetric struct{ *Source }
 
 var beyondBounds = prometheus.NewDesc("sonde_objects_beyond_bounds",
-	"Pods, Services, EndpointSlices and EvictionRequests without full effect, by kind and reason: object (part of it has no effect, since it is too large), or namespace (it does not count, since its namespace has too many).",
+	"Pods, Services, EndpointSlices and EvictionRequests without full effect, by kind and reason: object (part of it has no effect, since it is too large), or namespace (all of it has no effect, since its namespace has too many).",
 	[]string{"kind", "reason"}, nil)
 
 var shareUsed = prometheus.NewDesc("sonde_namespace_share_used",
-	"Largest part of its share of memory that a namespace uses for pods, Services, EndpointSlices or EvictionRequests, from 0 to 1, by kind. At 1, further objects do not count.",
+	"Largest part of its share of memory that a namespace uses for pods, Services, EndpointSlices or EvictionRequests, from 0 to 1, by kind. At 1, further objects have no effect.",
 	[]string{"kind"}, nil)
 
 // Describe implements prometheus.Collector.

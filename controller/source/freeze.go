@@ -253,7 +253,7 @@ type frozenMetrics struct{ endpoints *prometheus.GaugeVec }
 func newFrozenMetrics(r prometheus.Registerer) frozenMetrics {
 	m := frozenMetrics{prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "sonde_frozen_endpoints",
-		Help: "Pods in frozen zones whose endpoints are not ready in Kubernetes because their node is silent, by their state in the mesh: ready, since their agent is connected, or draining.",
+		Help: "Pods in frozen zones whose endpoints are not ready in Kubernetes because their node is silent, by their state in the mesh: ready if their agent is connected, otherwise draining.",
 	}, []string{"state"})}
 	m.set(0, 0)
 	if r != nil {

@@ -72,7 +72,7 @@ type key struct {
 func New(logger *slog.Logger, metrics prometheus.Registerer) *Counter {
 	c := &Counter{logger: logger, due: run.NewSignal(), total: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sonde_dpagent_refused_total",
-		Help: "Calls that Envoy refused and that would have succeeded without Envoy, by cause: answers (of the application, which clients accept), " +
+		Help: "Calls that Envoy refused and that would have succeeded without Envoy, by cause: answers (responses of the application that clients would accept), " +
 			"upgrades (to a protocol that Envoy does not support) or requests (invalid HTTP, too large, or without a path).",
 	}, []string{"cause"})}
 	for _, cause := range agentv1.Causes() {

@@ -16,17 +16,17 @@ func register(registerer prometheus.Registerer, meshName string, now func() time
 	}
 	expiry := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "sonde_identity_ca_expiry_seconds",
-		Help:        "Seconds until the CA that signs for the mesh expires; with an empty mesh, the control plane's serving CA.",
+		Help:        "Seconds until the CA that signs for the mesh expires; for an empty mesh label, the control plane's serving CA.",
 		ConstLabels: prometheus.Labels{"mesh": meshName},
 	}, func() float64 { return current().Signing.Cert.NotAfter.Sub(now()).Seconds() })
 	validity := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "sonde_identity_ca_validity_seconds",
-		Help:        "Total validity of the CA that signs in seconds, from notBefore to notAfter; compare the remaining seconds with it.",
+		Help:        "Total validity in seconds, from notBefore to notAfter, of the CA that sonde_identity_ca_expiry_seconds is about.",
 		ConstLabels: prometheus.Labels{"mesh": meshName},
 	}, func() float64 { c := current().Signing.Cert; return c.NotAfter.Sub(c.NotBefore).Seconds() })
 	epoch := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "sonde_bundle_epoch",
-		Help:        "Epoch of the bundle of the mesh, which grows with each change of its roots; with an empty mesh, of the control plane's serving CAs.",
+		Help:        "Epoch of the mesh's bundle, which grows with each change of its roots; for an empty mesh label, of the control plane's serving CAs.",
 		ConstLabels: prometheus.Labels{"mesh": meshName},
 	}, func() float64 { return float64(current().Epoch) })
 	for _, metric := range []prometheus.Collector{expiry, validity, epoch} {

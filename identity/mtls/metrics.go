@@ -33,9 +33,11 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_identity_connections_closed_total",
-			Help: "Connections of agents and proxies closed by the control plane, by reason: limit (no place, or evicted for another connection: no " +
-				"certificate, or handshake in progress, or more proxies than the limit of open files allows), handshake, unauthenticated (too long without a certificate), expiring (the certificate " +
-				"expires soon), identity (too many of one proxy), away (this replica temporarily serves no proxies, another one does).",
+			Help: "Connections of agents and proxies closed by the control plane, by reason: " +
+				"limit (too many connections without a certificate or in their handshake, or more proxies than the limit of " +
+				"open files allows), handshake (failed or too slow), unauthenticated (too long without a certificate), expiring " +
+				"(the certificate expires soon), identity (too many connections of one proxy), away (this replica temporarily " +
+				"serves no proxies, another one does).",
 		}, []string{"reason"}),
 		aged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_connections_aged_total",

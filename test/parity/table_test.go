@@ -120,7 +120,7 @@ func page(all []*call) string {
 	fmt.Fprintf(&text, `# Calls that end differently in the mesh
 
 The test in `+"`test/parity`"+` makes %d calls: without a mesh; from a caller without a sidecar, to a pod in mode PERMISSIVE; and between two
-sidecars, in both modes. %d end as without the mesh ([all results](../test/parity/results.md)). These are the others;
+sidecars, in both modes. %d end as without the mesh ([all results](../test/parity/results.md)). This page lists the other calls;
 *the same* means as without a mesh.
 `, len(all), len(all)-len(different))
 	writeGroups(&text, merged(different), "call | without a mesh | in the mesh", func(c *call) string {
@@ -130,7 +130,7 @@ sidecars, in both modes. %d end as without the mesh ([all results](../test/parit
 	for _, r := range reasons() {
 		fmt.Fprintf(&text, "%d. %s\n", number(r), r.text)
 	}
-	text.WriteString("\n## What no row shows\n\n" + strings.Join(elsewhere, "\n") + "\n")
+	text.WriteString("\n## Differences that no row shows\n\n" + strings.Join(elsewhere, "\n") + "\n")
 	return text.String()
 }
 
@@ -185,7 +185,7 @@ var elsewhere = []string{
 	"- HTTP requests have `x-forwarded-proto` in the mesh, and over mTLS `x-forwarded-client-cert`; a response without `Date` gets one. Envoy has no option " +
 		"to omit them.",
 	"- If an application closes a connection after a response, without `Connection: close`, the next request may fail with 503: Envoy reuses connections to " +
-		"the application for 1 s (`max_requests_per_connection` would open one per request).",
+		"the application for 1 s (`max_requests_per_connection` would prevent this, but open a connection per request).",
 	"- Each new connection between sidecars needs a TLS handshake. If a sidecar has so little CPU that a handshake takes more than 5 s (`connect_timeout`), " +
 		"the request gets 503. In mode PERMISSIVE, a pod's sidecar that reads the first bytes after more than 1 s treats them as plain text " +
 		"(`listener_filters_timeout` applies to a listener, which all ports of a pod share).",

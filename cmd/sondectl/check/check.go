@@ -54,7 +54,7 @@ func Command(out *printer.Output, o Options) *cobra.Command {
 	var asked request
 	cmd := &cobra.Command{
 		Use:     "check",
-		Short:   "Check whether Sonde can be installed, or works, and what to do",
+		Short:   "Check whether Sonde can be installed, or whether it works, and say what to do",
 		Long:    help,
 		Example: "  sondectl check\n  sondectl check --installed\n  sondectl check --installed --kube-context prod -o json\n  sondectl check --installed --nodes --nodes-namespace shop",
 		Args:    cobra.NoArgs,

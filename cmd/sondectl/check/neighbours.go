@@ -37,9 +37,9 @@ var controlPlanes = check{"control planes", (*facts).needsPods, func(f *facts, l
 		l.fail("the cluster already has a control plane: a second one would overwrite its webhook configurations and ClusterRoles",
 			"upgrade the existing one, and check it with --installed --"+cluster.FlagNamespace, elsewhere...)
 	case len(here) > 0:
-		l.warn(here[0]+" is there already", "check it with --installed, or upgrade it with helm upgrade")
+		l.warn(here[0]+" is already installed", "check it with --installed, or upgrade it with helm upgrade")
 	}
-	l.ok("none is there yet")
+	l.ok("none installed yet")
 }}
 
 // otherLabels maps the labels that select pods for injection to other meshes. Linkerd's is an annotation.

@@ -20,9 +20,9 @@ func TestControlPlanes(t *testing.T) {
 	one, two := replica("sonde-system", "sonde-cp-a", "sonde"), replica("second", "sonde-cp-b", "other")
 	sonde := cluster.Plane{Namespace: "sonde-system", Release: "sonde"}
 	tests{
-		"none": {facts{pods: is([]corev1.Pod{{}})}, "[ok]   control planes: none is there yet\n"},
+		"none": {facts{pods: is([]corev1.Pod{{}})}, "[ok]   control planes: none installed yet\n"},
 		"one to upgrade": {facts{pods: is([]corev1.Pod{one})}, `
-[warn] control planes: release "sonde" in namespace "sonde-system" is there already
+[warn] control planes: release "sonde" in namespace "sonde-system" is already installed
        do: check it with --installed, or upgrade it with helm upgrade
 `},
 		"one elsewhere": {facts{pods: is([]corev1.Pod{two})}, `

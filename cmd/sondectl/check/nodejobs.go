@@ -63,7 +63,7 @@ func (r *reader) tryNodes(ctx context.Context) error {
 	if len(is.kept) > 0 {
 		return fmt.Errorf("%w: Jobs could not be deleted: %s: %s", context.Cause(signalled), strings.Join(is.kept, ", "), deleteJobs(is.namespace))
 	}
-	return fmt.Errorf("%w: deleted the Jobs on nodes", context.Cause(signalled))
+	return fmt.Errorf("%w: the Jobs on nodes were deleted", context.Cause(signalled))
 }
 
 // tryAll tests all nodes. It returns an error if no node can be tested.

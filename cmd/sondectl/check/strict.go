@@ -19,15 +19,15 @@ import (
 
 const strictHelp = `Show the traffic to proxies of PERMISSIVE meshes that mode STRICT would reject, and its sources.
 
-[fail]  such traffic came within --quiet, or continues. A line for each source has its address and owner, whether that
-        has a sidecar, how much traffic came, and since when
+[fail]  such traffic came within --quiet, or continues. A line for each source has its address and owner, whether the
+        owner has a sidecar, how much traffic came, and since when
 [warn]  such traffic came, but not within --quiet; or a proxy does not report its traffic
 [ok]    no such traffic came; the line says since when this is known
 
 The command asks the agents. Their Envoys report a request within about a second, and a connection when it ends or after
 30 s. The replica that answers keeps the traffic of deleted pods in memory for a day; a line says since when. Probes
-that the agent answers do not reach Envoy, and STRICT does not reject connections on which nothing is sent: neither
-counts.`
+that the agent answers are not counted, since they do not reach Envoy, nor are connections on which nothing is sent,
+since STRICT does not reject them.`
 
 // defaultQuiet is the required time without traffic that STRICT would reject.
 const defaultQuiet = time.Hour

@@ -22,14 +22,15 @@ import (
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const help = `Serve a page that shows which probes fail and why, the endpoints of services, proxies, restarts, and the control plane. It is live: it shows
-what has changed within two seconds, and says since when it is blind if the control plane does not answer. With a
-kubeconfig it also shows the clusters that sonde-watchdog watches, by your rights at the API server.
+const help = `Serve a page that shows which probes fail and why, the endpoints of services, proxies, restarts, and the control plane.
+The page shows changes within two seconds. While the control plane does not answer, it says since when its data is old.
+With a kubeconfig it also shows the clusters that sonde-watchdog watches, with your rights at the API server.
 
-The page is at 127.0.0.1 only, and needs the token in the printed address. It can only read, with the rights that
-sondectl has for the control plane: a section without the right says so. While no page is open, nothing is requested.
+Only clients on 127.0.0.1 with the token in the printed address can open the page. The page cannot change anything, and
+uses sondectl's rights at the control plane: a section for which a right is missing says so. While no page is open,
+sondectl sends no requests.
 
---once writes the current state into a file without scripts, such as for a ticket.`
+--once writes the current state into a file without scripts, for example for a ticket.`
 
 // Options of Command.
 type Options struct {
@@ -54,8 +55,8 @@ func Command(o Options) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().Uint16Var(&port, "port", 0, "`PORT` on 127.0.0.1; 0 means a free one")
-	cmd.Flags().BoolVar(&noOpen, "no-open", false, "do not open the browser, which happens on a terminal only")
-	cmd.Flags().StringVar(&once, "once", "", "write the current state into an HTML `FILE`, and end")
+	cmd.Flags().BoolVar(&noOpen, "no-open", false, "do not open the browser, which sondectl only does on a terminal")
+	cmd.Flags().StringVar(&once, "once", "", "write the current state into an HTML `FILE`, and exit")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if once != "" && (port != 0 || noOpen) {
 			return settings.Usagef("--once: must not be given with --port or --no-open")

@@ -16,13 +16,13 @@ import (
 // Reasons for unreported probes.
 const (
 	disconnected = "its agent is not connected"
-	hangs        = "its agent is connected, and does not answer"
+	hangs        = "its agent is connected, but does not respond"
 	tooOld       = "its agent is too old to report probes"
-	notYet       = "the control plane does not have a report of its probes"
+	notYet       = "the control plane has no report of its probes"
 	notListed    = "more probes than the control plane lists"
 	notChecked   = "it has not been checked since the agent started"
 	notAsked     = "the kubelet does not check it: its container may not be running"
-	ofLater      = "its verdict is of a later version of the agent"
+	ofLater      = "its verdict is from a later version of the agent"
 )
 
 // statesOf are the verdicts of agents.

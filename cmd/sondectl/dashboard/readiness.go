@@ -14,7 +14,7 @@ const (
 	podReady      = "Kubernetes says that the pod is Ready"
 	podNotReady   = "Kubernetes says that the pod is not Ready"
 	podStopped    = "its agent has drained and exited"
-	podNoEndpoint = "readiness is known from endpoints of Services, and no listed Service has one at this pod's sidecar"
+	podNoEndpoint = "its readiness is unknown: no listed Service has an endpoint at its sidecar"
 )
 
 // endpointsOfPods returns the endpoints that Service objects have, by Dataplane. They have the readiness of their pods,
@@ -69,7 +69,7 @@ func readinessOf(e *adminv1.Endpoint) (State, string) {
 	case h == adminv1.Endpoint_NOT_READY:
 		return Failing, podNotReady
 	}
-	return Unreported, "the health of its endpoint is of a later version of the control plane"
+	return Unreported, "the health of its endpoint is from a later version of the control plane"
 }
 
 // isFrozen reports whether an endpoint keeps its state although Kubernetes has another one.

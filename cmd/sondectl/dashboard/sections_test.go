@@ -110,7 +110,7 @@ func TestRestartsAreListedWorstFirst(t *testing.T) {
 	if first := got.Rows[0]; first.State != "waiting" || first.Level != Bad || first.Count != 1 || first.Limit != 2 || first.Do != "sondectl restarts explain web-0 -n shop" {
 		t.Errorf("the first is %+v", first)
 	}
-	if second := got.Rows[1]; second.Level != Bad || second.Do != "sondectl restarts release Deployment/shop/web, once the cause is mended" {
+	if second := got.Rows[1]; second.Level != Bad || second.Do != "sondectl restarts release Deployment/shop/web, after you have fixed the cause" {
 		t.Errorf("the second is %+v", second)
 	}
 	if len(got.Rows) != maxListed || got.LeftOut != 2 || !got.Round.Open || len(got.Notes) != 1 {

@@ -186,7 +186,7 @@ func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, 
 	timing := in.ServiceProbe.Timing()
 	check, application := in.ServiceCheck()
 	if check.Protocol() == "" { // of a later control plane
-		f.State, f.Since, f.Reason = Unreported, nil, "its serviceProbe is of a kind that this sondectl does not know"
+		f.State, f.Since, f.Reason = Unreported, nil, "its serviceProbe is of a kind that this sondectl does not support"
 		return f
 	}
 	f.Probe = fmt.Sprintf("%s every %s, timeout %s, not ready after %s", check.Written(fmt.Sprintf(":%d", check.Port())), timing.Period, timing.Timeout, printer.Plural(int(timing.FailureThreshold), "failure"))

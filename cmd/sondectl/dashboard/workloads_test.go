@@ -50,10 +50,10 @@ func TestStatesOfServiceProbes(t *testing.T) {
 		"it is not reported yet":  {tcpProbe, notReady("the agent has not reported its application yet"), nothing, Unreported, "the agent has not reported its application yet"},
 		"another reason":          {tcpProbe, notReady("its Envoy has not accepted the listener yet"), nothing, Unreported, "its Envoy has not accepted the listener yet"},
 		"nothing checks it":       {"", ready(), nothing, Unchecked, "inbound 10.0.0.1:8000 has no serviceProbe: it gets traffic whether its application answers or not"},
-		"an unknown kind":         {`,"serviceProbe":{"of a later version":{}}`, ready(), nothing, Unreported, "its serviceProbe is of a kind that this sondectl does not know"},
+		"an unknown kind":         {`,"serviceProbe":{"of a later version":{}}`, ready(), nothing, Unreported, "its serviceProbe is of a kind that this sondectl does not support"},
 		"its agent never joined":  {tcpProbe, notReady("its proxy has never joined"), agent(adminv1.AgentState_NEVER_JOINED), Unreported, "its proxy has never joined"},
 		"its agent has ended":     {tcpProbe, ready(), agent(adminv1.AgentState_RECONNECTING), Unreported, "not connected: the session has just ended, or the control plane has just started, and the agent has not reconnected yet"},
-		"its agent hangs":         {tcpProbe, ready(), func(a *fakeAPI) { a.proxies[0].Agent.Unresponsive = true }, Unreported, "its agent is connected, and does not answer"},
+		"its agent hangs":         {tcpProbe, ready(), func(a *fakeAPI) { a.proxies[0].Agent.Unresponsive = true }, Unreported, "its agent is connected, but does not respond"},
 		"its agent is too old":    {tcpProbe, ready(), func(a *fakeAPI) { a.proxies[0].Agent.Features = nil }, Unreported, "its agent is too old to report probes"},
 		"its proxy is not listed": {tcpProbe, ready(), func(a *fakeAPI) { a.proxies = nil }, Unreported, "its agent is not connected"},
 	}

@@ -118,7 +118,7 @@ var verdictClauses = map[string]string{
 func (p *Probe) Clause() string {
 	clause, known := verdictClauses[p.Verdict]
 	if !known {
-		clause = "has an unknown verdict, of a later version"
+		clause = "has an unknown verdict, from a later version"
 	}
 	if p.Reason != "" {
 		clause += ": " + p.Reason

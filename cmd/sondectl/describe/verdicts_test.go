@@ -43,7 +43,7 @@ func TestProbes(t *testing.T) {
 		},
 		"a later version": {
 			&adminv1.ProbeVerdicts{Container: "app", Probe: "startup", Total: 2, Changes: []*adminv1.VerdictChange{change("unknown", 0)}},
-			"startup probe of container app (for 0s) has an unknown verdict, of a later version", false,
+			"startup probe of container app (for 0s) has an unknown verdict, from a later version", false,
 		},
 	}
 	for name, tc := range tests {

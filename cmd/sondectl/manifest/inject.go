@@ -45,19 +45,19 @@ const (
 func (f *InjectFlags) Add(cmd *cobra.Command, mode, usage string) {
 	f.Files.add(cmd)
 	f.form = settings.Choice[webhook.Form]{Value: webhook.Native, Among: []webhook.Form{webhook.Native, webhook.Container}}
-	f.form.Add(cmd, "sidecar", "", "native, since Kubernetes 1.29, or container, an ordinary one")
+	f.form.Add(cmd, "sidecar", "", "form of the sidecar: native, since Kubernetes 1.29, or container, an ordinary container")
 	cmd.Flags().StringVar(&f.options.Image, "image", webhook.DefaultImage, "`IMAGE` of kuma-init and kuma-sidecar")
 	cmd.Flags().StringVar(&f.options.Mesh, "mesh", mesh.DefaultMesh, "`MESH` of pods that set none")
 	f.mode = NewModeChoice()
 	f.mode.Add(cmd, mode, "", usage)
 	cmd.Flags().Int32Var(&f.options.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes,
-		fmt.Sprintf("the agent's `PORT` for probes; if the pod uses this port, a free one from %d to %d", mesh.FirstSparePort, mesh.LastSparePort))
+		fmt.Sprintf("the agent's `PORT` for probes; if the pod uses this port, the agent gets a free one from %d to %d", mesh.FirstSparePort, mesh.LastSparePort))
 	f.options.Resources.AddFlags(cmd.Flags())
 	f.options.AddMetricsFlags(cmd.Flags())
 	f.options.ControlPlane = webhook.DefaultControlPlane
 	cmd.Flags().Var(&reach.AddressFlag{Service: reach.Agents, To: &f.options.ControlPlane}, "cp-address",
 		"`HOST:PORT` of the control plane")
-	cmd.Flags().BoolVar(&f.kuma, "kuma-labels", true, "read kuma.io/sidecar-injection; set to false if a Kuma in the same cluster reads it, then only sonde.dev/sidecar-injection counts")
+	cmd.Flags().BoolVar(&f.kuma, "kuma-labels", true, "read kuma.io/sidecar-injection; set to false if Kuma in the same cluster reads it, then only sonde.dev/sidecar-injection counts")
 	cmd.Flags().StringVar(&f.caFile, "cp-ca-file", "",
 		"`FILE` with the control plane's CA certificate (serving-ca.crt); default: the ConfigMap sonde-ca in the pod's namespace")
 }

@@ -33,7 +33,7 @@ Modes of pods:
 
 // Command returns sondectl migrate, whose subcommands write their output to out.
 func Command(out *printer.Output) *cobra.Command {
-	cmd := &cobra.Command{Use: "migrate", Short: "Plan and follow the migration of workloads to another mode of probes"}
+	cmd := &cobra.Command{Use: "migrate", Short: "Plan and follow the migration of workloads to another probe mode"}
 	cmd.AddCommand(planCommand(out), statusCommand(out))
 	return cmd
 }
@@ -42,7 +42,7 @@ func planCommand(out *printer.Output) *cobra.Command {
 	var flags manifest.InjectFlags
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE|DIR|-",
-		Short: "Show what Sonde, or another mode, would change for each probe, clashes, and existing problems",
+		Short: "Show how Sonde, or another probe mode, would change each probe, and clashes and existing problems",
 		Long: `Show for each workload the mode of its pods, how mode --to would change each probe and hook, why the webhook would
 reject new pods ("clash"), and problems that exist or will exist, each with a code.
 

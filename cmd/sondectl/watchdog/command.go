@@ -132,7 +132,7 @@ func pauseCommand(out *printer.Output, t target, pause bool) *cobra.Command {
 	}
 	says := "is paused: nothing is scaled"
 	if !pause {
-		cmd.Use, cmd.Short, cmd.Long = "resume CLUSTER", "End sondectl watchdog pause", "End sondectl watchdog pause. The next probe decides which dependants are scaled."
+		cmd.Use, cmd.Short, cmd.Long = "resume CLUSTER", "Resume scaling the dependants of a cluster", "Resume scaling the dependants of a cluster after sondectl watchdog pause. The next probe decides which dependants are scaled."
 		cmd.Example = "  sondectl watchdog resume a -n shoot--a--b"
 		says = "is not paused"
 	}

@@ -57,7 +57,7 @@ func TestCheckBeforeInstallation(t *testing.T) {
 	p := administrator(t)
 	p.says("API server", "[ok]   API server: v1.37.2\n")
 	p.says("CustomResourceDefinitions", "[ok]   CustomResourceDefinitions: 5 definitions of this release\n")
-	p.says("control planes", "[ok]   control planes: none is there yet\n")
+	p.says("control planes", "[ok]   control planes: none installed yet\n")
 	p.says("your rights", "[ok]   your rights: you have the rights to create all objects of the chart\n")
 	p.says("other meshes", "[ok]   other meshes: no other mesh injects pods\n")
 
@@ -177,7 +177,7 @@ func TestCheckOfNoInstallation(t *testing.T) {
 	k := startKubelet(t, client)
 	k.run(t, systemNamespace, "sonde-cp-a", "sonde", nil)
 	p.says("control planes", `
-[warn] control planes: release "sonde" in namespace "sonde-system" is there already
+[warn] control planes: release "sonde" in namespace "sonde-system" is already installed
        do: check it with --installed, or upgrade it with helm upgrade
 `)
 	for _, wrong := range []string{systemNamespace, "kube-system"} {

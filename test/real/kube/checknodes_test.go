@@ -310,7 +310,7 @@ func TestCheckNodesInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	const want = "sondectl: check: interrupt signal received: deleted the Jobs on nodes\n"
+	const want = "sondectl: check: interrupt signal received: the Jobs on nodes were deleted\n"
 	if cmd.ProcessState.ExitCode() != 1 || errOut.String() != want || out.String() != "" {
 		t.Errorf("exit code %d, stdout %q, stderr %q, want %q", cmd.ProcessState.ExitCode(), out.String(), errOut.String(), want)
 	}
