@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/admin/caller"
+	"github.com/sonde-mesh/sonde/admin/watch"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
@@ -43,6 +44,9 @@ func (g *gate) unary(
 }
 
 func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if info.FullMethod == adminv1.AdminService_Watch_FullMethodName {
+		return next(srv, calledStream{stream, context.WithValue(stream.Context(), rightsKey{}, g.rights(info.FullMethod))})
+	}
 	name, err := g.check(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
@@ -51,25 +55,40 @@ func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	return next(srv, calledStream{stream, caller.With(stream.Context(), name)})
 }
 
-// check returns the caller. It compares hashes of admin tokens in constant time, so that neither content nor length can
-// be measured.
+// rightsKey is the key of watch.Rights in the context of Watch, which checks them itself.
+type rightsKey struct{}
+
+// rights returns a function that checks rights of the caller of a method.
+func (g *gate) rights(method string) watch.Rights {
+	return func(ctx context.Context, need adminv1.Right) (name string, err error) {
+		return g.checkRight(ctx, method, need)
+	}
+}
+
+// check returns the caller, if the caller has the right to call the method.
 func (g *gate) check(ctx context.Context, method string) (name string, err error) {
+	need, _ := adminv1.RightOf(method)
+	return g.checkRight(ctx, method, need)
+}
+
+// checkRight returns the caller, if the caller has the right, which is zero if only the admin token has it. It compares
+// hashes of admin tokens in constant time, so that neither content nor length can be measured.
+func (g *gate) checkRight(ctx context.Context, method string, need adminv1.Right) (name string, err error) {
 	token := bearer(ctx)
 	sent := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sent[:], g.token[:]) == 1 {
 		return byAdminToken, nil
 	}
 	if g.access != nil && strings.Count(token, ".") == 2 { // as in a JWT
-		return g.authorize(ctx, token, method)
+		return g.authorize(ctx, token, method, need)
 	}
 	g.log.WarnContext(ctx, "admin token refused", "peer", caller.Address(ctx), "method", method)
 	return "", status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
 }
 
-// authorize returns the caller that another token identifies, if the caller has the right to call the method.
-func (g *gate) authorize(ctx context.Context, token, method string) (name string, err error) {
-	need, known := adminv1.RightOf(method)
-	if known {
+// authorize returns the caller that another token identifies, if the caller has the right.
+func (g *gate) authorize(ctx context.Context, token, method string, need adminv1.Right) (name string, err error) {
+	if need != (adminv1.Right{}) {
 		name, err = g.access.Authorize(ctx, token, need)
 	} else {
 		err = status.Errorf(codes.PermissionDenied, "%s: only callers with the admin token may call it", path.Base(method))

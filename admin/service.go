@@ -12,6 +12,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/admin/caller"
 	"github.com/sonde-mesh/sonde/admin/lists"
+	"github.com/sonde-mesh/sonde/admin/watch"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
@@ -25,7 +26,14 @@ type service struct {
 	Strict
 	Restarts
 	Freeze
-	o Options
+	o     Options
+	watch *watch.Server
+}
+
+// Watch implements adminv1.AdminServiceServer.
+func (s *service) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_WatchServer) error {
+	rights := stream.Context().Value(rightsKey{}).(watch.Rights) //nolint:forcetypeassert // as gate.stream sets it
+	return s.watch.Watch(r, stream, rights)
 }
 
 // unimplemented is embedded one level deeper, so that the methods of the other embedded types win.

@@ -113,7 +113,7 @@ func (a *Answers) ListMeshes(ctx context.Context, r *adminv1.ListMeshesRequest) 
 		body, err := object(m.Spec)
 		entry := &adminv1.Mesh{
 			Object: body, Proxies: uint32(m.Proxies.Len()), Connected: connected[name], Services: uint32(m.Services.Len()),
-			Recorded: m.Spec.Recorded,
+			Recorded: m.Spec.Recorded, Name: name,
 		}
 		if expires := a.CAExpires(name); !expires.IsZero() {
 			entry.CaExpires = timestamppb.New(expires)
@@ -142,7 +142,7 @@ func (a *Answers) ListDataplanes(
 		return &adminv1.Dataplane{
 			Object: body, Draining: drains(p, agent), Stopped: stopped(agent), Inbounds: a.inboundsOf(p, agent, services),
 			Drain:     p.Drain().String(),
-			Outbounds: a.outboundsOf(p, agent), Pod: p.Dataplane.IsPod(),
+			Outbounds: a.outboundsOf(p, agent), Pod: p.Dataplane.IsPod(), Mesh: meshName, Name: name,
 		}, err
 	})
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
@@ -22,7 +24,9 @@ const watchPause = 9
 
 // statusWatcher writes a report whenever it changes. Ages alone are no change.
 type statusWatcher struct {
-	read    func(context.Context) (*status.Report, error)
+	read func(context.Context) (*status.Report, error)
+	// follow passes on each report until it cannot or must connect again. Nil: only read is used.
+	follow  followStatus
 	out     io.Writer
 	colours bool
 	short   bool
@@ -32,32 +36,55 @@ type statusWatcher struct {
 	lost  bool
 }
 
+// followStatus passes each report to take, and returns its error.
+type followStatus func(ctx context.Context, take func(*status.Report) error) error
+
 // watch writes reports until a signal. The first reading must succeed.
 func (w *statusWatcher) watch(cmd *cobra.Command) error {
 	ctx := cmd.Context()
+	take := func(report *status.Report) error {
+		if w.lost {
+			cmd.PrintErrln("sondectl: the control plane answers again")
+		}
+		w.lost, w.at = false, report.At
+		return w.show(report)
+	}
 	for first := true; ; first = false {
-		began := time.Now()
-		report, err := w.read(ctx)
-		var failed *exit.Error
+		began, polls := time.Now(), first || w.follow == nil
+		var err error
+		if polls {
+			var report *status.Report
+			if report, err = w.read(ctx); err == nil {
+				err = take(report)
+			}
+		} else {
+			err = w.follow(ctx, take)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // a signal
 		case err == nil:
-			if w.lost {
-				cmd.PrintErrln("sondectl: the control plane answers again")
-			}
-			w.lost, w.at = false, report.At
-			if err := w.show(report); err != nil {
-				return err
-			}
-		case first || !errors.As(err, &failed) || failed.Code != exit.Unreachable:
+		case grpcstatus.Code(err) == codes.Unimplemented && !polls: // a control plane of an earlier release
+			w.follow = nil
+		case first || !passes(err):
 			return err
 		case !w.lost:
 			cmd.PrintErrf("sondectl: blind since %s: %s; asking again every %s\n", w.at.UTC().Format(time.RFC3339), printer.OneLine(err.Error()), watchEvery)
 			w.lost, w.shown = true, nil
 		}
-		_ = run.Sleep(ctx, max(watchEvery, watchPause*(time.Since(began)-status.AskTakes))) // the next reading sees the end of ctx
+		pause := watchEvery
+		if polls {
+			pause = max(pause, watchPause*(time.Since(began)-status.AskTakes))
+		}
+		_ = run.Sleep(ctx, pause) // the next reading sees the end of ctx
 	}
+}
+
+// passes reports whether an error may pass, so that it is worth to try again.
+func passes(err error) bool {
+	var failed *exit.Error
+	code := grpcstatus.Code(err)
+	return errors.As(err, &failed) && failed.Code == exit.Unreachable || code == codes.ResourceExhausted || code == codes.Aborted
 }
 
 // show writes a report with its time, unless it says the same as the last one.

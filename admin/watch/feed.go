@@ -1,0 +1,168 @@
+package watch
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+const (
+	// readEvery is the least time between two readings. A reading that takes long is followed by a pause of idleShare
+	// times as long, so that viewers of a large mesh cost at most a tenth of a processor, but by at most maxPause.
+	readEvery = time.Second
+	idleShare = 9
+	maxPause  = 10 * time.Second
+	// readLimit bounds a reading.
+	readLimit = 10 * time.Second
+)
+
+// section is short for the sections of a request.
+type section = adminv1.WatchRequest_Section
+
+// reading is the state of the sections that are watched.
+type reading struct {
+	began, next time.Time
+	sections    map[section]*snapshot
+}
+
+// feed reads sections for all viewers. It has no goroutine: the first viewer that needs a reading makes it, and the
+// others get the same one.
+type feed struct {
+	calls Calls
+	ready func() error
+	hangs *hangs
+
+	turn chan struct{} // has room while no viewer reads
+
+	mu      sync.Mutex
+	watched map[section]int // viewers by section
+	last    reading
+}
+
+func newFeed(o *Options) *feed {
+	return &feed{calls: o.Calls, ready: o.Ready, hangs: &hangs{ask: o.Unresponsive}, turn: make(chan struct{}, 1),
+		watched: map[section]int{}}
+}
+
+// join counts a viewer of sections until leave is called. Sections without a viewer are dropped.
+func (f *feed) join(sections []section) (leave func()) {
+	count := func(n int) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, s := range sections {
+			if f.watched[s] += n; f.watched[s] == 0 {
+				delete(f.watched, s)
+				f.last.sections = maps.Clone(f.last.sections) // viewers read it
+				delete(f.last.sections, s)
+			}
+		}
+	}
+	count(1)
+	return func() { count(-1) }
+}
+
+// read returns the current reading, with at least these sections. It waits for a viewer that makes the reading. The
+// error is the context's.
+func (f *feed) read(ctx context.Context, sections []section) (reading, error) {
+	select {
+	case f.turn <- struct{}{}:
+	case <-ctx.Done():
+		return reading{}, ctx.Err()
+	}
+	defer func() { <-f.turn }()
+	before, needed, due := f.needed(sections)
+	if len(needed) == 0 && !due {
+		return before, nil
+	}
+	// It is for others, too.
+	shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
+	defer cancel()
+	began := time.Now()
+	now, took := f.readAll(shared, began, needed, before.sections)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	after := reading{began: before.began, next: before.next, sections: map[section]*snapshot{}}
+	for s := range f.watched {
+		if after.sections[s] = now[s]; now[s] == nil {
+			after.sections[s] = before.sections[s]
+		}
+	}
+	if due {
+		after.began, after.next = began, began.Add(max(readEvery, took+min(idleShare*took, maxPause)))
+	}
+	f.last = after
+	return after, nil
+}
+
+// needed returns the last reading, the sections to read, and whether a reading of all that is watched is due.
+func (f *feed) needed(sections []section) (before reading, needed []section, due bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !time.Now().Before(f.last.next) {
+		for s := range f.watched {
+			needed = append(needed, s)
+		}
+		return f.last, needed, true
+	}
+	for _, s := range sections {
+		if f.last.sections[s] == nil {
+			needed = append(needed, s)
+		}
+	}
+	return f.last, needed, false
+}
+
+// readAll reads sections. It reads lists of objects one after the other, so that a large mesh takes one processor at
+// most, and returns how long that took, without the wait for agents.
+func (f *feed) readAll(
+	ctx context.Context, began time.Time, sections []section, before map[section]*snapshot,
+) (now map[section]*snapshot, took time.Duration) {
+	now = map[section]*snapshot{}
+	var mu sync.Mutex
+	var waited time.Duration
+	read := func(s section) {
+		l, err := f.list(ctx, s)
+		if err == nil && s == adminv1.WatchRequest_PROXIES {
+			waited = f.hangs.mark(ctx, l)
+		}
+		var is *snapshot
+		if err == nil {
+			is, err = before[s].next(l)
+		}
+		if err != nil {
+			is = &snapshot{err: status.Convert(err)}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		now[s] = is
+	}
+	var apart sync.WaitGroup
+	for _, s := range sections {
+		if kinds[s].apart {
+			apart.Go(func() { read(s) })
+		}
+	}
+	for _, s := range sections {
+		if !kinds[s].apart {
+			read(s)
+		}
+	}
+	took = time.Since(began) - waited
+	apart.Wait()
+	return now, took
+}
+
+// list reads one section.
+func (f *feed) list(ctx context.Context, s section) (list, error) {
+	if !kinds[s].apart {
+		if err := f.ready(); err != nil { // rather than wait for it, as the call does
+			return list{}, err
+		}
+	}
+	return kinds[s].read(ctx, f.calls)
+}

@@ -1,0 +1,82 @@
+package watch
+
+import (
+	"iter"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+// view is what one viewer has.
+type view struct {
+	sections []section
+	denied   map[section]*status.Status
+	has      map[section]*snapshot
+}
+
+// newView returns the view of a viewer that has nothing.
+func newView(sections []section) (*view, error) {
+	for i, s := range sections {
+		if _, known := kinds[s]; !known || slices.Contains(sections[:i], s) {
+			return nil, status.Errorf(codes.InvalidArgument, "sections: %s: must be known, and given once", s)
+		}
+	}
+	if len(sections) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "sections: must not be empty")
+	}
+	return &view{sections: sections, has: map[section]*snapshot{}}, nil
+}
+
+// allowed returns the sections to which the viewer has the right.
+func (v *view) allowed() []section {
+	return slices.DeleteFunc(slices.Clone(v.sections), func(s section) bool { return v.denied[s] != nil })
+}
+
+// update yields the messages that bring the viewer up to date with a reading, without its end.
+func (v *view) update(now map[section]*snapshot) iter.Seq[*adminv1.WatchResponse] {
+	return func(yield func(*adminv1.WatchResponse) bool) {
+		for _, s := range v.sections {
+			is, was := now[s], v.has[s]
+			if err := v.denied[s]; err != nil {
+				is = denied(err)
+			}
+			if is == nil {
+				continue
+			}
+			v.has[s] = is
+			for m := range messages(s, was, is) {
+				if !yield(m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// messages yields what a viewer that has was must get to have is.
+func messages(of section, was, is *snapshot) iter.Seq[*adminv1.WatchResponse] {
+	return func(yield func(*adminv1.WatchResponse) bool) {
+		if is.err != nil {
+			if was == nil || was.err == nil || was.err.Code() != is.err.Code() || was.err.Message() != is.err.Message() {
+				yield(&adminv1.WatchResponse{Section: of, Error: &adminv1.WatchError{
+					Code: uint32(is.err.Code()), Message: is.err.Message(),
+				}})
+			}
+			return
+		}
+		if was != nil && was.err != nil {
+			was = nil
+		}
+		d := is.since(was)
+		first := was == nil
+		for first || len(d.changed) > 0 || len(d.removed) > 0 || d.rest != nil {
+			if !yield(d.part(of, first)) {
+				return
+			}
+			first = false
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Stream follows everything that the caller may read by the call Watch, so that only changes are sent. It is for one
+// goroutine.
+type Stream struct {
+	stream adminv1.AdminService_WatchClient
+	cancel context.CancelFunc
+	// limit is how long the next message may take.
+	limit *time.Timer
+	late  chan struct{}
+
+	meshes     part[meshEntry]
+	dataplanes part[*Dataplane]
+	services   part[*adminv1.Service]
+	proxies    part[*adminv1.Proxy]
+	restarts   part[*adminv1.Restart]
+	health     []*adminv1.HealthCheck
+	// tails and errs are by section. restartsRest has the fields beside the restarts.
+	tails        map[adminv1.WatchRequest_Section]*adminv1.Tail
+	errs         map[adminv1.WatchRequest_Section]error
+	restartsRest *adminv1.ListRestartsResponse
+}
+
+// meshEntry is a mesh with its decoded object.
+type meshEntry struct {
+	*adminv1.Mesh
+	spec *mesh.Mesh
+}
+
+// part has the entries of a section by name.
+type part[E any] map[string]E
+
+// put takes over a change.
+func put[E, M any](p *part[E], m *adminv1.WatchResponse, entries []M, decode func(M) (E, error)) error {
+	if *p == nil || m.GetReset_() {
+		*p = part[E]{}
+	}
+	for i, name := range m.GetNames() {
+		if i >= len(entries) {
+			return status.Errorf(codes.Internal, "section %s has fewer entries than names", m.GetSection())
+		}
+		e, err := decode(entries[i])
+		if err != nil {
+			return err
+		}
+		(*p)[name] = e
+	}
+	for _, name := range m.GetRemoved() {
+		delete(*p, name)
+	}
+	return nil
+}
+
+func same[M any](m M) (M, error) { return m, nil }
+
+// sorted returns the entries in the order of a list.
+func (p part[E]) sorted() []E {
+	all := make([]E, 0, len(p))
+	for _, name := range slices.Sorted(maps.Keys(p)) {
+		all = append(all, p[name])
+	}
+	return all
+}
+
+// messageLimit is how much later than announced a message of a Stream may come.
+const messageLimit = 10 * time.Second
+
+// Watch returns a Stream. The caller must close it. A control plane of an earlier release answers Next with
+// UNIMPLEMENTED.
+func Watch(ctx context.Context, api adminv1.AdminServiceClient) (*Stream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &Stream{
+		cancel: cancel, late: make(chan struct{}),
+		tails: map[adminv1.WatchRequest_Section]*adminv1.Tail{}, errs: map[adminv1.WatchRequest_Section]error{},
+	}
+	s.limit = time.AfterFunc(messageLimit, func() {
+		close(s.late)
+		cancel()
+	})
+	var err error
+	s.stream, err = api.Watch(ctx, &adminv1.WatchRequest{Sections: []adminv1.WatchRequest_Section{
+		adminv1.WatchRequest_HEALTH, adminv1.WatchRequest_MESHES, adminv1.WatchRequest_DATAPLANES, adminv1.WatchRequest_SERVICES,
+		adminv1.WatchRequest_PROXIES, adminv1.WatchRequest_RESTARTS,
+	}})
+	if err != nil {
+		s.Close()
+		return nil, err //nolint:wrapcheck // the caller explains it
+	}
+	return s, nil
+}
+
+// Close ends the call.
+func (s *Stream) Close() {
+	s.limit.Stop()
+	s.cancel()
+}
+
+// Next waits for the next reading. The error is a gRPC status, or says what could not be decoded.
+func (s *Stream) Next() (*Reading, error) {
+	for {
+		m, err := s.stream.Recv()
+		if err != nil {
+			select {
+			case <-s.late:
+				return nil, status.Errorf(codes.Unavailable, "the control plane has sent nothing for %s", messageLimit)
+			default:
+				return nil, err //nolint:wrapcheck // the caller explains it
+			}
+		}
+		if end := m.GetReading(); end != nil {
+			next := max(0, end.GetNext().AsDuration())
+			if s.limit.Stop() {
+				s.limit.Reset(next + messageLimit)
+			}
+			r := s.reading(time.Now().Add(-max(0, end.GetAge().AsDuration())))
+			r.Next = next
+			return r, nil
+		}
+		if err := s.take(m); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// take takes over a change of a section.
+func (s *Stream) take(m *adminv1.WatchResponse) (err error) {
+	section := m.GetSection()
+	if e := m.GetError(); e != nil {
+		s.errs[section] = status.Error(codes.Code(e.GetCode()), e.GetMessage())
+		return nil
+	}
+	delete(s.errs, section)
+	var tail *adminv1.Tail
+	switch section {
+	case adminv1.WatchRequest_MESHES:
+		err = put(&s.meshes, m, m.GetMeshes().GetMeshes(), func(e *adminv1.Mesh) (meshEntry, error) {
+			spec, err := specOf(e)
+			return meshEntry{e, spec}, err
+		})
+		tail = m.GetMeshes().GetTail()
+	case adminv1.WatchRequest_DATAPLANES:
+		err = put(&s.dataplanes, m, m.GetDataplanes().GetDataplanes(), decode)
+		tail = m.GetDataplanes().GetTail()
+	case adminv1.WatchRequest_SERVICES:
+		err = put(&s.services, m, m.GetServices().GetServices(), same)
+		tail = m.GetServices().GetTail()
+	case adminv1.WatchRequest_PROXIES:
+		err = put(&s.proxies, m, m.GetProxies().GetProxies(), same)
+		tail = m.GetProxies().GetTail()
+	case adminv1.WatchRequest_RESTARTS:
+		err = put(&s.restarts, m, m.GetRestarts().GetRestarts(), same)
+		if m.GetRest() {
+			s.restartsRest = m.GetRestarts()
+		}
+	case adminv1.WatchRequest_HEALTH:
+		s.health = m.GetHealth().GetChecks()
+	}
+	if m.GetRest() {
+		s.tails[section] = tail
+	}
+	return err
+}
+
+// reading returns what was sent until now, which the control plane read at a time.
+func (s *Stream) reading(at time.Time) *Reading {
+	r := &Reading{Facts: &Facts{Now: at}, HealthErr: s.errs[adminv1.WatchRequest_HEALTH]}
+	if r.HealthErr == nil {
+		r.Health = s.health
+	}
+	r.ObjectsErr = cmp.Or(s.errs[adminv1.WatchRequest_MESHES], s.errs[adminv1.WatchRequest_DATAPLANES],
+		s.errs[adminv1.WatchRequest_SERVICES], s.errs[adminv1.WatchRequest_PROXIES])
+	if r.ObjectsErr == nil {
+		s.setObjects(r.Facts)
+	}
+	switch err := s.errs[adminv1.WatchRequest_RESTARTS]; status.Code(err) {
+	case codes.OK:
+		r.Restarts = &adminv1.ListRestartsResponse{
+			Restarts: s.restarts.sorted(), Round: s.restartsRest.GetRound(), Unhelpful: s.restartsRest.GetUnhelpful(),
+			Guarded: s.restartsRest.GetGuarded(), Tail: s.restartsRest.GetTail(),
+		}
+	case codes.FailedPrecondition: // as in ReadRestarts
+	default:
+		r.RestartsErr = err
+	}
+	r.explain()
+	return r
+}
+
+func (s *Stream) setObjects(f *Facts) {
+	for _, e := range s.meshes.sorted() {
+		f.Meshes, f.Specs = append(f.Meshes, e.Mesh), append(f.Specs, e.spec)
+	}
+	f.Dataplanes, f.Services, f.Proxies = s.dataplanes.sorted(), s.services.sorted(), s.proxies.sorted()
+	f.setTails(s.tails[adminv1.WatchRequest_MESHES], s.tails[adminv1.WatchRequest_DATAPLANES],
+		s.tails[adminv1.WatchRequest_SERVICES], s.tails[adminv1.WatchRequest_PROXIES])
+}
