@@ -2,11 +2,16 @@ package watch
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,4 +45,118 @@ func (fullCalls) ListRestarts(context.Context, *adminv1.ListRestartsRequest) (*a
 
 func (fullCalls) GetHealth(context.Context, *adminv1.GetHealthRequest) (*adminv1.Health, error) {
 	return &adminv1.Health{Checks: []*adminv1.HealthCheck{{Name: "synced", Status: adminv1.HealthCheck_OK}}}, nil
+}
+
+// plane is a control plane with counted calls.
+type plane struct {
+	fullCalls
+	server *Server
+	// lists and asks count the calls of ListProxies, and the questions to agents.
+	lists, asks atomic.Int64
+	takes       time.Duration                                  // of ListProxies
+	change      func(*adminv1.Proxy)                           // of the listed proxy; may be nil
+	hang        func() (map[mesh.ID]bool, []string)            // may be nil
+	notReady    atomic.Pointer[error]                          // may have nil
+	rights      func(adminv1.Right) (caller string, err error) // of all viewers; nil allows all
+}
+
+func (p *plane) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest) (*adminv1.ListProxiesResponse, error) {
+	p.lists.Add(1)
+	time.Sleep(p.takes)
+	l, err := p.fullCalls.ListProxies(ctx, r)
+	if p.change != nil {
+		p.change(l.GetProxies()[0])
+	}
+	return l, err
+}
+
+// start makes the Server. It is for a bubble of synctest, at whose end all calls must have ended.
+func start(t *testing.T, p *plane) *plane {
+	t.Helper()
+	p.server = New(Options{
+		Calls: p,
+		Ready: func() error {
+			if err := p.notReady.Load(); err != nil {
+				return *err
+			}
+			return nil
+		},
+		Unresponsive: func(context.Context) (map[mesh.ID]bool, []string) {
+			p.asks.Add(1)
+			if p.hang == nil {
+				return nil, nil
+			}
+			return p.hang()
+		},
+	})
+	t.Cleanup(p.server.Stop)
+	return p
+}
+
+// caller is the client's end of a call.
+type caller struct {
+	grpc.ServerStream
+	ctx  context.Context //nolint:containedctx // as in the stream
+	took chan *adminv1.WatchResponse
+	end  func()
+	// err is the status of the call, after ended is closed.
+	err   error
+	ended chan struct{}
+}
+
+func (c *caller) Context() context.Context { return c.ctx }
+
+// Send implements adminv1.AdminService_WatchServer: it waits until the caller reads, or the call has ended.
+func (c *caller) Send(m *adminv1.WatchResponse) error {
+	select {
+	case c.took <- m:
+		return nil
+	case <-c.ctx.Done():
+		return status.FromContextError(c.ctx.Err()).Err()
+	}
+}
+
+// call begins a call, which ends with the test.
+func (p *plane) call(t *testing.T, sections ...section) *caller {
+	t.Helper()
+	c := &caller{took: make(chan *adminv1.WatchResponse), ended: make(chan struct{})}
+	c.ctx, c.end = context.WithCancel(t.Context())
+	rights := func(_ context.Context, need adminv1.Right) (string, error) {
+		if p.rights == nil {
+			return "admin", nil
+		}
+		return p.rights(need)
+	}
+	go func() {
+		defer close(c.ended)
+		c.err = p.server.Watch(&adminv1.WatchRequest{Sections: sections}, c, rights)
+		c.end() // as gRPC does
+	}()
+	return c
+}
+
+// read returns what is sent until the end of a reading, or of the call.
+func (c *caller) read() (all []*adminv1.WatchResponse) {
+	for {
+		select {
+		case m := <-c.took:
+			if m.GetReading() != nil {
+				return all
+			}
+			all = append(all, m)
+		case <-c.ended:
+			return all
+		}
+	}
+}
+
+// follow reads until the call ends.
+func (c *caller) follow() {
+	for {
+		select {
+		case <-c.took:
+		case <-c.ended:
+			return
+		}
+	}
 }
