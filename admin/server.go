@@ -67,8 +67,10 @@ func NewServer(o Options) (*Server, error) {
 	calls := &service{
 		Answers: o.Lists, Rotations: o.Rotations, Strict: o.Strict, Restarts: o.Restarts, Freeze: o.Freeze, o: o,
 	}
-	s.watch = watch.New(watch.Options{Calls: calls, Ready: o.View.Ready,
-		Unresponsive: func(ctx context.Context) (map[mesh.ID]bool, []string) { return o.Lists.Agents.Unresponsive(ctx, "") }})
+	s.watch = watch.New(watch.Options{
+		Calls: calls.once, Ready: o.View.Ready,
+		Unresponsive: func(ctx context.Context) (map[mesh.ID]bool, []string) { return o.Lists.Agents.Unresponsive(ctx, "") },
+	})
 	calls.watch = s.watch
 	adminv1.RegisterAdminServiceServer(s.grpc, calls)
 	return s, nil

@@ -30,6 +30,17 @@ type service struct {
 	watch *watch.Server
 }
 
+// once returns the service for one reading of watch.
+func (s *service) once(before watch.Calls) watch.Calls {
+	now := *s
+	var answers *lists.Answers
+	if b, ok := before.(*service); ok {
+		answers = b.Answers
+	}
+	now.Answers = s.Once(answers)
+	return &now
+}
+
 // Watch implements adminv1.AdminServiceServer.
 func (s *service) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_WatchServer) error {
 	rights := stream.Context().Value(rightsKey{}).(watch.Rights) //nolint:forcetypeassert // as gate.stream sets it

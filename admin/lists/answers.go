@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Answers implements the list calls of adminv1.AdminServiceServer. All fields are required, and it does not keep their
-// results.
+// Answers implements the list calls of adminv1.AdminServiceServer. All exported fields are required, and it does not
+// keep their results, unless it is of Once.
 type Answers struct {
 	View lookup.View
 	// Problems returns the problems of objects in the store.
@@ -27,6 +27,8 @@ type Answers struct {
 	Since   Since
 	// CAExpires returns when the CA of a mesh expires, zero before it exists.
 	CAExpires func(meshName string) time.Time
+
+	encoded *encoded // see Once
 }
 
 // Agents has the reports of agents and Envoys at all replicas. *agents.Server implements it.

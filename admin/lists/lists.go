@@ -137,7 +137,7 @@ func (a *Answers) ListDataplanes(
 	all, services, agents := ids(v, proxies), servicesOfInbounds(v, by(r.GetFilter())), a.Agents.States()
 	dataplanes, total, err := collect(by(r.GetFilter()), all, func(meshName, name string) (*adminv1.Dataplane, error) {
 		p := v.Mesh(meshName).Proxies.Get(name)
-		body, err := object(p.Dataplane)
+		body, err := a.object(p.Dataplane)
 		agent := agents[p.ID()]
 		return &adminv1.Dataplane{
 			Object: body, Draining: drains(p, agent), Stopped: stopped(agent), Inbounds: a.inboundsOf(p, agent, services),

@@ -33,7 +33,7 @@ type reading struct {
 // feed reads sections for all viewers. It has no goroutine: the first viewer that needs a reading makes it, and the
 // others get the same one.
 type feed struct {
-	calls Calls
+	begin func(before Calls) Calls
 	ready func() error
 	hangs *hangs
 
@@ -42,10 +42,11 @@ type feed struct {
 	mu      sync.Mutex
 	watched map[section]int // viewers by section
 	last    reading
+	calls   Calls // of the last reading, nil without a viewer
 }
 
 func newFeed(o *Options) *feed {
-	return &feed{calls: o.Calls, ready: o.Ready, hangs: &hangs{ask: o.Unresponsive}, turn: make(chan struct{}, 1),
+	return &feed{begin: o.Calls, ready: o.Ready, hangs: &hangs{ask: o.Unresponsive}, turn: make(chan struct{}, 1),
 		watched: map[section]int{}}
 }
 
@@ -60,6 +61,9 @@ func (f *feed) join(sections []section) (leave func()) {
 				f.last.sections = maps.Clone(f.last.sections) // viewers read it
 				delete(f.last.sections, s)
 			}
+		}
+		if len(f.watched) == 0 {
+			f.calls = nil
 		}
 	}
 	count(1)
@@ -82,10 +86,13 @@ func (f *feed) read(ctx context.Context, sections []section) (reading, error) {
 	// It is for others, too.
 	shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
 	defer cancel()
-	began := time.Now()
-	now, took := f.readAll(shared, began, needed, before.sections)
+	began, calls := time.Now(), f.begin(f.callsBefore())
+	now, took := f.readAll(shared, began, calls, needed, before.sections)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.watched) > 0 {
+		f.calls = calls
+	}
 	after := reading{began: before.began, next: before.next, sections: map[section]*snapshot{}}
 	for s := range f.watched {
 		if after.sections[s] = now[s]; now[s] == nil {
@@ -97,6 +104,12 @@ func (f *feed) read(ctx context.Context, sections []section) (reading, error) {
 	}
 	f.last = after
 	return after, nil
+}
+
+func (f *feed) callsBefore() Calls {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls
 }
 
 // needed returns the last reading, the sections to read, and whether a reading of all that is watched is due.
@@ -120,13 +133,13 @@ func (f *feed) needed(sections []section) (before reading, needed []section, due
 // readAll reads sections. It reads lists of objects one after the other, so that a large mesh takes one processor at
 // most, and returns how long that took, without the wait for agents.
 func (f *feed) readAll(
-	ctx context.Context, began time.Time, sections []section, before map[section]*snapshot,
+	ctx context.Context, began time.Time, calls Calls, sections []section, before map[section]*snapshot,
 ) (now map[section]*snapshot, took time.Duration) {
 	now = map[section]*snapshot{}
 	var mu sync.Mutex
 	var waited time.Duration
 	read := func(s section) {
-		l, err := f.list(ctx, s)
+		l, err := f.list(ctx, calls, s)
 		if err == nil && s == adminv1.WatchRequest_PROXIES {
 			waited = f.hangs.mark(ctx, l)
 		}
@@ -158,11 +171,11 @@ func (f *feed) readAll(
 }
 
 // list reads one section.
-func (f *feed) list(ctx context.Context, s section) (list, error) {
+func (f *feed) list(ctx context.Context, calls Calls, s section) (list, error) {
 	if !kinds[s].apart {
 		if err := f.ready(); err != nil { // rather than wait for it, as the call does
 			return list{}, err
 		}
 	}
-	return kinds[s].read(ctx, f.calls)
+	return kinds[s].read(ctx, calls)
 }

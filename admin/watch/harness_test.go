@@ -74,7 +74,7 @@ func (p *plane) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest) 
 func start(t *testing.T, p *plane) *plane {
 	t.Helper()
 	p.server = New(Options{
-		Calls: p,
+		Calls: func(Calls) Calls { return p },
 		Ready: func() error {
 			if err := p.notReady.Load(); err != nil {
 				return *err

@@ -36,8 +36,9 @@ type Rights func(ctx context.Context, need adminv1.Right) (caller string, err er
 
 // Options of a Server. All are required.
 type Options struct {
-	// Calls answers the calls whose responses are sections. Its responses must not change later.
-	Calls Calls
+	// Calls returns what answers the calls of one reading, whose responses must not change later. Lists of objects are
+	// called by one goroutine. before is of the reading before, nil if there is none.
+	Calls func(before Calls) Calls
 	// Ready returns why objects cannot be listed yet.
 	Ready func() error
 	// Unresponsive asks all agents. It returns the proxies whose agents did not answer in time, and the names of the

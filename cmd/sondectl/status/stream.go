@@ -83,10 +83,8 @@ const messageLimit = 10 * time.Second
 // UNIMPLEMENTED.
 func Watch(ctx context.Context, api adminv1.AdminServiceClient) (*Stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &Stream{
-		cancel: cancel, late: make(chan struct{}),
-		tails: map[adminv1.WatchRequest_Section]*adminv1.Tail{}, errs: map[adminv1.WatchRequest_Section]error{},
-	}
+	s := newStream()
+	s.cancel = cancel
 	s.limit = time.AfterFunc(messageLimit, func() {
 		close(s.late)
 		cancel()
@@ -101,6 +99,12 @@ func Watch(ctx context.Context, api adminv1.AdminServiceClient) (*Stream, error)
 		return nil, err //nolint:wrapcheck // the caller explains it
 	}
 	return s, nil
+}
+
+func newStream() *Stream {
+	return &Stream{
+		late: make(chan struct{}), tails: map[adminv1.WatchRequest_Section]*adminv1.Tail{}, errs: map[adminv1.WatchRequest_Section]error{},
+	}
 }
 
 // Close ends the call.

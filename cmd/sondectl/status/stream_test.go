@@ -103,7 +103,7 @@ func (p *plane) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_Watch
 func (p *plane) serve(t *testing.T) adminv1.AdminServiceClient {
 	t.Helper()
 	p.watch = watch.New(watch.Options{
-		Calls: p, Ready: func() error { return nil },
+		Calls: func(watch.Calls) watch.Calls { return p }, Ready: func() error { return nil },
 		Unresponsive: func(context.Context) (map[mesh.ID]bool, []string) { return nil, nil },
 	})
 	network := virtual.NewNetwork()

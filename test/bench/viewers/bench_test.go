@@ -36,19 +36,25 @@ func BenchmarkViewers(b *testing.B) {
 	f := newFleet(b, 1000)
 	for _, tc := range []struct {
 		name    string
+		changes int // per second, each of one agent
 		viewers int
 		follow  follow
 	}{
-		{"none", 0, poll(9)},
-		{"poll/viewers=1", 1, poll(9)},
-		{"poll/viewers=20", 20, poll(9)},
-		{"poll without pauses/viewers=20", 20, poll(0)},
-		{"watch/viewers=1", 1, watch},
-		{"watch/viewers=20", 20, watch},
+		{"none", 0, 0, nil},
+		{"poll/viewers=1", 0, 1, poll(9)},
+		{"poll/viewers=20", 0, 20, poll(9)},
+		{"poll without pauses/viewers=20", 0, 20, poll(0)},
+		{"watch/viewers=1", 0, 1, watch},
+		{"watch/viewers=20", 0, 20, watch},
+		{"changes/none", 10, 0, nil},
+		{"changes/poll/viewers=20", 10, 20, poll(9)},
+		{"changes/watch/viewers=20", 10, 20, watch},
 	} {
 		b.Run(tc.name, func(b *testing.B) {
 			for b.Loop() {
+				stop := f.changes(tc.changes)
 				f.view(b, tc.viewers, tc.follow)
+				stop()
 			}
 		})
 	}
@@ -117,6 +123,9 @@ func (f *fleet) view(b *testing.B, viewers int, how follow) {
 					b.Errorf("a reading has %d proxies, the first is %v", len(facts.Proxies), facts.Proxies[0])
 				}
 				readings.Add(1)
+				if i == 0 {
+					f.seen(facts.Proxies)
+				}
 			})
 			if ctx.Err() != nil {
 				return nil
@@ -128,6 +137,7 @@ func (f *fleet) view(b *testing.B, viewers int, how follow) {
 	before, err := proc.CPU(f.machine.ControlPlane.PID())
 	f.must(err)
 	bytes, began, done := received.Load(), time.Now(), readings.Load()
+	f.forget()
 	f.must(run.Sleep(ctx, measure))
 	after, err := proc.CPU(f.machine.ControlPlane.PID())
 	f.must(err)
@@ -136,6 +146,7 @@ func (f *fleet) view(b *testing.B, viewers int, how follow) {
 	b.ReportMetric(float64(received.Load()-bytes)/took/1e3, "kB/s")
 	b.ReportMetric(float64(readings.Load()-done)/took/max(1, float64(viewers)), "readings/s/viewer")
 	b.ReportMetric(0, "ns/op")
+	f.report(b)
 	cancel()
 	f.must(group.Wait())
 	if err := f.ended.Load(); err != nil {

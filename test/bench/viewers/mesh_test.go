@@ -48,7 +48,8 @@ type fleet struct {
 	*testing.B
 	machine *harness.Machine
 	change  []chan *agentv1.Verdicts // by agent
-	ended   atomic.Pointer[error]    // why an agent or Envoy was disconnected
+	shown   *shown
+	ended   atomic.Pointer[error] // why an agent or Envoy was disconnected
 }
 
 // newFleet returns when all agents have reported, and all Envoys have their configuration.
