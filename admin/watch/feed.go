@@ -12,11 +12,13 @@ import (
 )
 
 const (
-	// readEvery is the least time between two readings. A reading that takes long is followed by a pause of idleShare
-	// times as long, so that viewers of a large mesh cost at most a tenth of a processor, but by at most maxPause.
+	// readEvery is the least time between two readings. If they take long, a pause of idleShare times as long follows, so
+	// that viewers of a large mesh cost at most a tenth of a processor, but at most maxPause.
 	readEvery = time.Second
 	idleShare = 9
 	maxPause  = 10 * time.Second
+	// costStep is by how much feed.cost grows with a longer reading, beside a quarter.
+	costStep = 10 * time.Millisecond
 	// readLimit bounds a reading.
 	readLimit = 10 * time.Second
 )
@@ -43,6 +45,8 @@ type feed struct {
 	watched map[section]int // viewers by section
 	last    reading
 	calls   Calls // of the last reading, nil without a viewer
+	// cost is how long readings take. It grows slowly, since a single long one has waited for a processor.
+	cost time.Duration
 }
 
 func newFeed(o *Options) *feed {
@@ -63,7 +67,7 @@ func (f *feed) join(sections []section) (leave func()) {
 			}
 		}
 		if len(f.watched) == 0 {
-			f.calls = nil
+			f.calls, f.cost = nil, 0
 		}
 	}
 	count(1)
@@ -100,7 +104,11 @@ func (f *feed) read(ctx context.Context, sections []section) (reading, error) {
 		}
 	}
 	if due {
-		after.began, after.next = began, began.Add(max(readEvery, took+min(idleShare*took, maxPause)))
+		if f.cost == 0 {
+			f.cost = took
+		}
+		f.cost = min(took, f.cost+f.cost/4+costStep)
+		after.began, after.next = began, began.Add(max(readEvery, took+min(idleShare*f.cost, maxPause)))
 	}
 	f.last = after
 	return after, nil

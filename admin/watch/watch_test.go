@@ -67,6 +67,23 @@ func TestLongReadings(t *testing.T) {
 	}
 }
 
+// One reading that waits for a processor does not make the next one late.
+func TestOneLongReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, &plane{takes: 50 * time.Millisecond})
+		p.change = func(*adminv1.Proxy) {
+			if p.lists.Load() == 10 {
+				time.Sleep(700 * time.Millisecond)
+			}
+		}
+		go p.call(t, proxies).follow()
+		time.Sleep(time.Minute - time.Millisecond)
+		if n := p.lists.Load(); n != 60 {
+			t.Errorf("%d readings in a minute, want 60", n)
+		}
+	})
+}
+
 // Only changes are sent, each within a second, and the end of each reading.
 func TestChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
