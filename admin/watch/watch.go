@@ -37,7 +37,7 @@ type Rights func(ctx context.Context, need adminv1.Right) (caller string, err er
 // Options of a Server. All are required.
 type Options struct {
 	// Calls returns what answers the calls of one reading, whose responses must not change later. Lists of objects are
-	// called by one goroutine. before is of the reading before, nil if there is none.
+	// called by one goroutine. before is of the reading before, and may be nil.
 	Calls func(before Calls) Calls
 	// Ready returns why objects cannot be listed yet.
 	Ready func() error

@@ -275,7 +275,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A caller at the limit is refused. When all seats are taken, callers with few take those of the one with the most.
+// A caller at the limit is refused. When all seats are taken, callers with few take seats from the one with the most.
 func TestSeats(t *testing.T) {
 	s := seats{taken: map[viewer][]*seat{}}
 	of := func(name string) viewer { return viewer{name, netip.MustParsePrefix("10.0.0.1/32")} }

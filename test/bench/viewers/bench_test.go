@@ -21,12 +21,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
 	"github.com/sonde-mesh/sonde/internal/run"
+	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
 const (
 	// settle is how long the viewers read before the measurement, which lasts for measure.
-	settle  = 5 * time.Second
+	settle  = 10 * time.Second
 	measure = 30 * time.Second
 )
 
@@ -142,6 +143,9 @@ func (f *fleet) view(b *testing.B, viewers int, how follow) {
 	after, err := proc.CPU(f.machine.ControlPlane.PID())
 	f.must(err)
 	took := time.Since(began).Seconds()
+	memory, err := memorytest.Of(f.machine.ControlPlane.PID())
+	f.must(err)
+	b.ReportMetric(memory.RssAnon/1e6, "MB")
 	b.ReportMetric(100*after.Since(before).Ran.Seconds()/took, "%core")
 	b.ReportMetric(float64(received.Load()-bytes)/took/1e3, "kB/s")
 	b.ReportMetric(float64(readings.Load()-done)/took/max(1, float64(viewers)), "readings/s/viewer")
