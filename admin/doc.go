@@ -13,6 +13,6 @@
 // admin/caller identifies the caller.
 //
 // Every call needs TLS with the serving certificate, and the admin token, or on Kubernetes a service-account token with
-// the right for the call (adminv1.RightOf), for Watch the right for each section. The log has each call that changes something, such as a token or a
-// rotation, with its caller and without the token.
+// the right for the call (adminv1.RightOf), for Watch with the right for each section. The log has each call that
+// changes something, such as a token or a rotation, with its caller and without the token.
 package admin

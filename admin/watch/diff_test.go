@@ -28,23 +28,23 @@ func listed(leftOut uint32, services ...string) list {
 func told(messages ...*adminv1.WatchResponse) []string {
 	var all []string
 	for _, m := range messages {
-		text := m.GetSection().String()
+		words := []string{m.GetSection().String()}
 		if e := m.GetError(); e != nil {
-			text += fmt.Sprintf(" %s: %s", codes.Code(e.GetCode()), e.GetMessage())
+			words = append(words, fmt.Sprintf("%s: %s", codes.Code(e.GetCode()), e.GetMessage()))
 		}
 		if m.GetReset_() {
-			text += " reset"
+			words = append(words, "reset")
 		}
 		if m.GetRest() {
-			text += fmt.Sprintf(" left out %d", m.GetServices().GetTail().GetLeftOut())
+			words = append(words, fmt.Sprintf("left out %d", m.GetServices().GetTail().GetLeftOut()))
 		}
 		for i, s := range m.GetServices().GetServices() {
-			text += fmt.Sprintf(" %s=%s", m.GetNames()[i], s.GetProtocol())
+			words = append(words, m.GetNames()[i]+"="+s.GetProtocol())
 		}
 		for _, name := range m.GetRemoved() {
-			text += " -" + name
+			words = append(words, "-"+name)
 		}
-		all = append(all, text)
+		all = append(all, strings.Join(words, " "))
 	}
 	return all
 }

@@ -40,7 +40,7 @@ func (s *seats) take(of viewer, lost func()) (leave func(), err error) {
 	defer s.mu.Unlock()
 	own := len(s.taken[of])
 	if own >= maxPerCaller {
-		return nil, status.Errorf(codes.ResourceExhausted, "%d calls of this caller watch already: at most %d may", own, maxPerCaller)
+		return nil, errShare
 	}
 	if s.count >= maxViewers {
 		most := s.most()
@@ -61,7 +61,11 @@ func (s *seats) take(of viewer, lost func()) (leave func(), err error) {
 	}, nil
 }
 
-var errFull = status.Errorf(codes.ResourceExhausted, "%d calls watch already, which is the maximum", maxViewers)
+var (
+	errFull  = status.Errorf(codes.ResourceExhausted, "%d calls watch already, which is the maximum", maxViewers)
+	errShare = status.Errorf(codes.ResourceExhausted, "%d calls of this caller watch already, which is the maximum",
+		maxPerCaller)
+)
 
 // most returns the caller with the most seats. The caller holds mu.
 func (s *seats) most() (most viewer) {

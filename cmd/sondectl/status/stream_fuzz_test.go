@@ -33,7 +33,7 @@ func FuzzStream(f *testing.F) {
 		seed = protowire.AppendBytes(seed, data)
 	}
 	f.Add(seed)
-	f.Fuzz(func(t *testing.T, data []byte) {
+	f.Fuzz(func(_ *testing.T, data []byte) {
 		s := newStream()
 		for len(data) > 0 {
 			one, n := protowire.ConsumeBytes(data)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -128,7 +129,9 @@ func (p *plane) serve(t *testing.T) adminv1.AdminServiceClient {
 			p.watch.Stop()
 		}
 		server.Stop()
-		<-served
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
 	})
 	return adminv1.NewAdminServiceClient(conn)
 }
@@ -137,7 +140,7 @@ func (p *plane) serve(t *testing.T) adminv1.AdminServiceClient {
 func (p *plane) change(r *rand.Rand) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	name, value := fmt.Sprint("web-", r.IntN(20)), fmt.Sprint(r.IntN(1000))
+	name, value := fmt.Sprint("web-", r.IntN(20)), strconv.Itoa(r.IntN(1000))
 	tail := &adminv1.Tail{Problems: []*adminv1.Problem{{Text: value}}, LeftOut: uint32(r.IntN(2)), MissingReplicas: []string{value}}
 	switch r.IntN(8) {
 	case 0:
@@ -230,7 +233,7 @@ func TestStreamOfDeniedSections(t *testing.T) {
 		p.denied["proxies"], p.denied["health"] = p.denied["restarts"], p.denied["restarts"]
 		p.mu.Unlock()
 		for err == nil {
-			r, err = stream.Next()
+			_, err = stream.Next()
 		}
 		if !status.IsDenied(err) {
 			t.Errorf("it ends with %v", err)

@@ -65,7 +65,7 @@ func BenchmarkViewers(b *testing.B) {
 type follow func(ctx context.Context, api adminv1.AdminServiceClient, read func(*status.Facts)) error
 
 // poll reads as sondectl dashboard does, with a pause of idleShare times the length of a reading.
-func poll(idleShare time.Duration) follow {
+func poll(idleShare int) follow {
 	return func(ctx context.Context, api adminv1.AdminServiceClient, read func(*status.Facts)) error {
 		var asked time.Time
 		for ctx.Err() == nil {
@@ -79,7 +79,7 @@ func poll(idleShare time.Duration) follow {
 				return err
 			}
 			read(r.Facts)
-			if err := run.Sleep(ctx, max(time.Second, idleShare*time.Since(began))); err != nil {
+			if err := run.Sleep(ctx, max(time.Second, time.Duration(idleShare)*time.Since(began))); err != nil {
 				return err
 			}
 		}
