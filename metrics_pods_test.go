@@ -19,12 +19,9 @@ func podMetricsSection() string {
 }
 
 const podMetricsText = "\n## Metrics of pods\n" + `
-Each injected pod serves the metrics of its agent and its Envoy on one page, ` + "`/metrics`" + `, at port 5670 of all its addresses. The page is plain HTTP, even in a STRICT mesh: the port is not redirected to
-Envoy, so a Prometheus with or without a sidecar can scrape it. This port only answers ` + "`/metrics`" + `. Clients that can connect see which services the pod has and how much it calls them; limit them to Prometheus with
-a NetworkPolicy.
+Each injected pod serves the metrics of its agent and its Envoy at ` + "`/metrics`" + ` of port 5670, in plain HTTP, even in a STRICT mesh. Clients see which services the pod calls, and how often; limit them to Prometheus with a NetworkPolicy.
 
-The webhook writes ` + "`prometheus.io/scrape: \"true\"`, `prometheus.io/port` and `prometheus.io/path`" + `, by which many Prometheus configurations select pods. If a pod already has one of the three annotations, which is
-for the application's metrics, the webhook does not change them, and warns. For such pods, and for a job that only
+The webhook writes ` + "`prometheus.io/scrape: \"true\"`, `prometheus.io/port` and `prometheus.io/path`" + `, unless the pod already has one of them for its application. For such pods, and for a job that only
 scrapes the mesh, every pod with this port has the annotation ` + "`sonde.dev/metrics-port`" + `:
 
 ` + "```yaml" + `
@@ -41,8 +38,8 @@ scrape_configs:
   - {source_labels: [__meta_kubernetes_pod_name], target_label: pod}
 ` + "```" + `
 
-With the Prometheus Operator, ` + "`monitoring.podMonitor.enabled`" + ` of the chart creates a PodMonitor with the same effect, with one target for each pod and its mesh as label ` + "`mesh`" + `, and ` + "`monitoring.serviceMonitor.enabled`" + ` a ServiceMonitor for the
-control plane and the watchdog. Each has an ` + "`interval`" + `, and ` + "`labels`" + ` by which a Prometheus selects it.
+With the Prometheus Operator, ` + "`monitoring.podMonitor.enabled`" + ` of the chart creates a PodMonitor with the same effect, with the mesh of each pod as label ` + "`mesh`" + `, and ` + "`monitoring.serviceMonitor.enabled`" + ` a ServiceMonitor for the
+control plane and the watchdog.
 
 | to | set |
 |---|---|
@@ -53,10 +50,9 @@ control plane and the watchdog. Each has an ` + "`interval`" + `, and ` + "`labe
 
 A pod keeps the port with which it was injected. The webhook rejects a pod that declares or probes the port itself, and names both fields: change the port of one of them.
 
-If Envoy does not run, or does not respond within five seconds, the page has only the agent's metrics, and ends with ` + "`sonde_dpagent_envoy_scrape_success 0`" + `. If Envoy's response breaks off, the agent closes the connection, since an incomplete page would look complete. The agent omits lines that Prometheus could not parse and for which it would reject the page, and counts them in ` + "`sonde_dpagent_envoy_lines_dropped_total`" + `. Envoy serves at most two scrapes at once, and four per second. Sources take turns: the source that has waited longest comes first, sources that read too slowly come last. A scrape that has waited for 3.5 seconds gets 503 with ` + "`Retry-After`" + `, and is counted in ` + "`sonde_dpagent_scrapes_total{result=\"busy\"}`" + `.
+If Envoy does not run, or does not respond within five seconds, the page has only the agent's metrics, and ends with ` + "`sonde_dpagent_envoy_scrape_success 0`" + `. If Envoy's response breaks off, the agent closes the connection. Envoy serves at most two scrapes at once, and four per second, shared by the sources. A scrape that has waited for 3.5 seconds gets 503 with ` + "`Retry-After`" + `, and is counted in ` + "`sonde_dpagent_scrapes_total{result=\"busy\"}`" + `.
 
-***How many series.** Each service of the pod has 2 series, each called service 46 (22 of them in the histogram of
-request times), and each inbound about as many. The others are the agent's, and Envoy's global ones. To reduce them,
+**How many series.** Each service of the pod has 2 series, each called service 46, and each inbound about as many. To reduce them,
 reduce the pod's services (` + "`kuma.io/transparent-proxying-reachable-services`" + `) or the scraped metrics.
 
 | services in the mesh | series, none called | series, ten called | all of Envoy's, ten called | page, ten called |
@@ -65,9 +61,7 @@ reduce the pod's services (` + "`kuma.io/transparent-proxying-reachable-services
 | 100 | 353 | 795 | 1,806 | 79 KiB |
 | 500 | 1,155 | 1,595 | 3,007 | 144 KiB |
 
-[benchmarks.md](benchmarks.md#scrapes-of-pods) has the cost of scrapes. ` + "`--admin-addr`" + `, on loopback, serves all of Envoy's metrics that were used since its start. Envoy's configuration creates only the
-statistics that [naming.md](naming.md#statistics) lists. By default, the port for Prometheus serves metrics whose names
-begin with:
+[benchmarks.md](benchmarks.md#scrapes-of-pods) has the cost of scrapes. ` + "`--admin-addr`" + `, on loopback, serves all of Envoy's metrics that were used since its start ([statistics](naming.md#statistics)). By default, the port for Prometheus serves metrics whose names begin with:
 
 | metrics of Envoy | meaning |
 |---|---|

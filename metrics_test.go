@@ -45,26 +45,23 @@ func metricsPage(all []metric) string {
 	var page strings.Builder
 	write := func(format string, args ...any) { _, _ = fmt.Fprintf(&page, format, args...) } // never fails
 	write("# Metrics\n\n<!-- Written by make golden from the source. -->\n\n" +
-		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, `sonde-dp` on `--admin-addr` and, for Prometheus, on `--metrics-addr` ([metrics of pods](#metrics-of-pods)), and `sonde-watchdog` and `sonde-cni` on `--health-addr`. " +
-		"`sonde-dp` also serves Envoy's statistics that were used since Envoy's start, with Envoy's names (`envoy_…`, " +
-		"[Envoy's documentation](https://www.envoyproxy.io/docs/envoy/latest/configuration/upstream/cluster_manager/cluster_stats)); " +
-		"`sonde-cp`, `sonde-watchdog` and `sonde-cni` also serve Go's metrics (`go_…`, `process_…`).\n")
+		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, " +
+		"`sonde-dp` on `--admin-addr` and, for Prometheus, on `--metrics-addr` ([metrics of pods](#metrics-of-pods)), " +
+		"and `sonde-watchdog` and `sonde-cni` on `--health-addr`. `sonde-dp` also serves Envoy's statistics, " +
+		"with Envoy's names (`envoy_…`), the others Go's metrics (`go_…`, `process_…`).\n")
+	ofAll := func(directory string) bool { return directory == "health" || directory == "internal/buildinfo" }
 	for _, program := range []struct {
 		title string
 		has   func(directory string) bool
 	}{
+		{"All programs", ofAll},
 		{"`sonde-cp`, the control plane", func(d string) bool {
-			return !strings.HasPrefix(d, "dpagent") && !strings.HasPrefix(d, "watchdog") && !strings.HasPrefix(d, "cni")
+			return !ofAll(d) &&
+				!strings.HasPrefix(d, "dpagent") && !strings.HasPrefix(d, "watchdog") && !strings.HasPrefix(d, "cni")
 		}},
-		{"`sonde-dp`, the agent", func(d string) bool {
-			return strings.HasPrefix(d, "dpagent") || d == "health" || d == "internal/buildinfo"
-		}},
-		{"`sonde-watchdog`", func(d string) bool {
-			return strings.HasPrefix(d, "watchdog") || d == "health" || d == "internal/buildinfo"
-		}},
-		{"`sonde-cni`, the daemon of the CNI plugin", func(d string) bool {
-			return strings.HasPrefix(d, "cni") || d == "health" || d == "internal/buildinfo"
-		}},
+		{"`sonde-dp`, the agent", func(d string) bool { return strings.HasPrefix(d, "dpagent") }},
+		{"`sonde-watchdog`", func(d string) bool { return strings.HasPrefix(d, "watchdog") }},
+		{"`sonde-cni`, the daemon of the CNI plugin", func(d string) bool { return strings.HasPrefix(d, "cni") }},
 	} {
 		write("\n## %s\n\n| name | type | labels | meaning |\n|---|---|---|---|\n", program.title)
 		last := ""

@@ -25,6 +25,17 @@ func (s *State) Add(now time.Time, g Grant) bool {
 	return true
 }
 
+// Adopt takes over how another leader judged a restart, in place of what this leader knew of the grant.
+func (s *State) Adopt(known, judged Grant) {
+	if key := (templateKey{known.Workload, known.Template}); known.Outcome == Unhelpful && s.unhelpful[key] > 0 {
+		s.unhelpful[key]--
+	}
+	s.count(judged)
+	if rec := s.last[judged.ID.ContainerKey]; rec != nil && rec.ID == judged.ID {
+		rec.Outcome, rec.Spent, rec.Judged = judged.Outcome, judged.Spent, judged.Judged
+	}
+}
+
 // restored returns the record for another leader's grant.
 func restored(now time.Time, g Grant) *record {
 	rec := &record{Grant: g, at: g.Granted}

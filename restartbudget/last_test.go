@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A grant that another leader has written late takes a place, and a grant that is known already takes none.
+// A grant that another leader has written late takes a place and counts in its minute. One that is known already does not.
 func TestAdd(t *testing.T) {
 	c := newCluster(t)
 	c.addDeployment("web", 4)
@@ -22,6 +22,9 @@ func TestAdd(t *testing.T) {
 	}
 	c.ask("web-0", "web-1")
 	c.want("web-0 granted_before", "web-1 in_progress")
+	c.in.Settings.PerMinute = 1
+	c.want("web-0 granted_before", "web-1 per_minute")
+	c.in.Settings.PerMinute = 0
 	earlier := late
 	earlier.ID.Restarts--
 	if c.state.Add(c.now, earlier) {

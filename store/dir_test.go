@@ -130,6 +130,22 @@ func TestDirKeepsLastGoodContent(t *testing.T) {
 	}
 }
 
+// TestDirForgetsRefusedContent checks that refused content is not used once its file has other content, even if that is
+// invalid.
+func TestDirForgetsRefusedContent(t *testing.T) {
+	f := newFixture(t)
+	f.write("a.yaml", service("a"))
+	f.write("b.yaml", service("b"))
+	f.settled()
+	f.write("a.yaml", service("b"))
+	f.expect("an object of another file", f.settled())
+	f.write("a.yaml", broken)
+	f.expect("broken", f.settled())
+	f.write("b.yaml", service("c"))
+	f.expect("the other file no longer has the object", f.settled(), "set Service default c", "delete Service default b")
+	f.expectProblems("broken", "a.yaml, document 1, line ")
+}
+
 func TestDirStartsWithBrokenFile(t *testing.T) {
 	f := newFixture(t)
 	f.write("a.yaml", service("a")+"---\ntype: Service\n---\n"+service("c"))

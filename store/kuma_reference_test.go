@@ -21,14 +21,16 @@ func TestKumaReferenceGolden(t *testing.T) {
 	write("# What Kuma has and Sonde has not\n\n<!-- Written by make golden from store/kuma_kinds.go and kuma_fields.go. -->\n\n" +
 		"`sondectl validate -f DIRECTORY` says the same of each document.\n\n## Kinds\n\nA document of one of these kinds is refused; the others of its file are used.\n\n" +
 		"| kind | what that means |\n|---|---|\n")
-	for _, kind := range slices.Sorted(maps.Keys(kumaKinds)) {
-		write("| `%s` | %s |\n", kind, kumaKinds[kind])
+	means := func(kind string) string { return kumaKinds[kind] }
+	for _, kinds := range alike(slices.Sorted(maps.Keys(kumaKinds)), means) {
+		write("| `%s` | %s |\n", strings.Join(kinds, "`, `"), kumaKinds[kinds[0]])
 	}
 	fields := func(text func(kumaField) string) {
 		for _, kind := range mesh.Kinds() {
-			for _, path := range slices.Sorted(maps.Keys(kumaFields[kind])) {
-				if said := text(kumaFields[kind][path]); said != "" {
-					write("| %s | `%s` | %s |\n", kind, path, said)
+			said := func(path string) string { return text(kumaFields[kind][path]) }
+			for _, paths := range alike(slices.Sorted(maps.Keys(kumaFields[kind])), said) {
+				if said(paths[0]) != "" {
+					write("| %s | `%s` | %s |\n", kind, strings.Join(paths, "`, `"), said(paths[0]))
 				}
 			}
 		}
@@ -51,4 +53,18 @@ func TestKumaReferenceGolden(t *testing.T) {
 		return instead
 	})
 	doctest.Golden(t, *update, "../docs/reference/kuma.md", page.String())
+}
+
+// alike groups names with the same text, in the order of the first of each.
+func alike(names []string, text func(string) string) [][]string {
+	var groups [][]string
+	for _, name := range names {
+		i := slices.IndexFunc(groups, func(group []string) bool { return text(group[0]) == text(name) })
+		if i < 0 {
+			groups = append(groups, []string{name})
+			continue
+		}
+		groups[i] = append(groups[i], name)
+	}
+	return groups
 }

@@ -82,7 +82,9 @@ func HandlerOf(p mesh.Probe) corev1.ProbeHandler {
 	port := intstr.FromInt32(p.Port())
 	return mesh.MatchHandler(p,
 		func(h *mesh.HTTPGetProbe) corev1.ProbeHandler {
-			get := &corev1.HTTPGetAction{Path: h.Path, Port: port, Scheme: corev1.URIScheme(h.Scheme), Protocol: optional[corev1.HTTPProtocol](h.Protocol)}
+			get := &corev1.HTTPGetAction{
+				Path: h.Path, Port: port, Scheme: corev1.URIScheme(h.Scheme), Protocol: optional[corev1.HTTPProtocol](h.Protocol),
+			}
 			for _, header := range h.HTTPHeaders {
 				get.HTTPHeaders = append(get.HTTPHeaders, corev1.HTTPHeader{Name: header.Name, Value: header.Value})
 			}
@@ -92,7 +94,9 @@ func HandlerOf(p mesh.Probe) corev1.ProbeHandler {
 			return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}
 		},
 		func(h *mesh.GRPCProbe) corev1.ProbeHandler {
-			return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: h.Port, Service: &h.Service, Mode: optional[corev1.GRPCProbeMode](h.Mode)}}
+			return corev1.ProbeHandler{
+				GRPC: &corev1.GRPCAction{Port: h.Port, Service: &h.Service, Mode: optional[corev1.GRPCProbeMode](h.Mode)},
+			}
 		},
 		func(h *mesh.ExecProbe) corev1.ProbeHandler {
 			return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: h.Command}}

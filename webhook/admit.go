@@ -49,7 +49,8 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 		err = refused
 	}
 	if err != nil {
-		refusal := denial(r.UID, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "this pod cannot join the mesh: "+inOneLine(err))
+		refusal := denial(r.UID, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
+			"this pod cannot join the mesh: "+inOneLine(err))
 		refusal.Warnings = in.warnings
 		return refusal, nil
 	}
@@ -101,5 +102,7 @@ func (s *Server) checkMesh(ctx context.Context, name string) (refused, err error
 	if len(meshes) > 0 {
 		known = "one of " + strings.Join(slices.Sorted(slices.Values(meshes)), ", ")
 	}
-	return &mesh.FieldError{Field: mesh.LabelMesh, Value: name, Allowed: "must be the name of an existing mesh: " + known}, nil
+	return &mesh.FieldError{
+		Field: mesh.LabelMesh, Value: name, Allowed: "must be the name of an existing mesh: " + known,
+	}, nil
 }

@@ -40,12 +40,14 @@ type settings struct {
 // knownAnnotations are the annotations with one of Sonde's or Kuma's prefixes that need no warning.
 var knownAnnotations = []string{
 	mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelMesh, mesh.AnnotationGateway,
-	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode, mesh.AnnotationVirtualProbesPort, mesh.AnnotationVirtualProbesPortRange,
-	mesh.AnnotationProbeProxyPort, mesh.AnnotationGuardedLiveness, mesh.AnnotationGuardedExec, mesh.AnnotationLiveness,
-	mesh.AnnotationDrainTime, mesh.AnnotationDrain, mesh.AnnotationLBHealthPort, mesh.AnnotationLBDrainTime, mesh.AnnotationMetricsPort,
-	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
-	mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
-	mesh.AnnotationServerFirstPorts, mesh.AnnotationReachableServices, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA,
+	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode, mesh.AnnotationVirtualProbesPort,
+	mesh.AnnotationVirtualProbesPortRange, mesh.AnnotationProbeProxyPort,
+	mesh.AnnotationGuardedLiveness, mesh.AnnotationGuardedExec, mesh.AnnotationLiveness,
+	mesh.AnnotationDrainTime, mesh.AnnotationDrain, mesh.AnnotationLBHealthPort, mesh.AnnotationLBDrainTime,
+	mesh.AnnotationMetricsPort, mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit,
+	mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
+	mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts, mesh.AnnotationServerFirstPorts,
+	mesh.AnnotationReachableServices, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA,
 }
 
 // readSettings reads the settings of a pod. The error joins one error for each invalid value.
@@ -146,7 +148,9 @@ func meshOf(meta *metav1.ObjectMeta) (string, error) {
 
 // contradiction returns the error for an annotation that differs from the label with the same key.
 func contradiction(key, annotation, label string) error {
-	return &mesh.FieldError{Field: annotationField(key), Value: annotation, Allowed: fmt.Sprintf("the label with the same name is %q", label)}
+	return &mesh.FieldError{
+		Field: annotationField(key), Value: annotation, Allowed: fmt.Sprintf("the label with the same name is %q", label),
+	}
 }
 
 // unknownAnnotations returns a warning for each annotation that has no effect.

@@ -72,8 +72,9 @@ func (ns *Namespace) cni() (*bool, error) {
 // redirection returns the options of redirection for the pod.
 func (in *injection) redirection() mesh.Redirection {
 	r := mesh.Redirection{
-		OutboundOnly: in.gateway, ExcludeInboundPorts: in.excludedInbound(), ExcludeOutboundPorts: in.settings.excludeOutbound,
-		MetricsPort: in.metricsPort, TCPProbes: in.tcpProbes(), Families: "dualstack",
+		OutboundOnly: in.gateway, ExcludeInboundPorts: in.excludedInbound(),
+		ExcludeOutboundPorts: in.settings.excludeOutbound, MetricsPort: in.metricsPort, TCPProbes: in.tcpProbes(),
+		Families: "dualstack",
 	}
 	if in.hasGuarded() {
 		r.GuardedPort = in.port

@@ -155,8 +155,9 @@ func containersOf(documents []containerDocument, unknown unknownFields) (contain
 		d := &documents[i]
 		c := corev1.Container{
 			Name: d.Name, Image: d.Image, Command: d.Command, Args: d.Args, Ports: d.Ports, RestartPolicy: d.RestartPolicy,
-			StartupProbe: d.StartupProbe.open(unknown), LivenessProbe: d.LivenessProbe.open(unknown), ReadinessProbe: d.ReadinessProbe.open(unknown),
-			Lifecycle: d.Lifecycle.open(unknown), SecurityContext: d.SecurityContext, Resources: d.Resources.requirements(),
+			StartupProbe: d.StartupProbe.open(unknown), LivenessProbe: d.LivenessProbe.open(unknown),
+			ReadinessProbe: d.ReadinessProbe.open(unknown), Lifecycle: d.Lifecycle.open(unknown),
+			SecurityContext: d.SecurityContext, Resources: d.Resources.requirements(),
 			VolumeMounts: make([]corev1.VolumeMount, len(d.VolumeMounts)),
 		}
 		if d.Name == mesh.ContainerSidecar && len(d.Env) > 0 {

@@ -53,7 +53,8 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 		return nil, fmt.Errorf("containers[%s].args: %q: %s", c.Name, c.Args[arg], mesh.AllowedPort)
 	}
 	e.port, e.mode = int32(port), mesh.ProbesUnified
-	e.lbHealthPort, e.metricsPort = podspec.PortArgument[int32](c, mesh.ArgLBHealthPort), podspec.PortArgument[int32](c, mesh.ArgMetricsAddress)
+	e.lbHealthPort = podspec.PortArgument[int32](c, mesh.ArgLBHealthPort)
+	e.metricsPort = podspec.PortArgument[int32](c, mesh.ArgMetricsAddress)
 	for _, arg := range c.Args {
 		if name, ok := strings.CutPrefix(arg, meshFlag); ok {
 			e.mesh = name
@@ -108,7 +109,8 @@ func (in *injection) sidecarList() (path string, containers []corev1.Container) 
 func (in *injection) orderContainers() {
 	spec := &in.pod.Spec
 	if in.form == Native {
-		first, sidecar := podspec.Index(spec.InitContainers, mesh.ContainerInit), podspec.Index(spec.InitContainers, mesh.ContainerSidecar)
+		first := podspec.Index(spec.InitContainers, mesh.ContainerInit)
+		sidecar := podspec.Index(spec.InitContainers, mesh.ContainerSidecar)
 		in.moveContainer(pathInitContainers, first, 0)
 		if first > sidecar {
 			sidecar++ // kuma-init now precedes it
@@ -117,7 +119,8 @@ func (in *injection) orderContainers() {
 		return
 	}
 	in.moveContainer(pathContainers, podspec.Index(spec.Containers, mesh.ContainerSidecar), 0)
-	in.moveContainer(pathInitContainers, podspec.Index(spec.InitContainers, mesh.ContainerInit), len(spec.InitContainers)-1)
+	first := podspec.Index(spec.InitContainers, mesh.ContainerInit)
+	in.moveContainer(pathInitContainers, first, len(spec.InitContainers)-1)
 }
 
 // moveContainer moves a container within its list, unless from is negative.

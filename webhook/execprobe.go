@@ -22,9 +22,12 @@ const (
 	mountExecSocket   = "/.sonde/socket"
 )
 
-// execVolumes hold the helper, which only the sidecar writes, and the sockets. A container that fills the latter uses its own memory.
+// execVolumes hold the helper, which only the sidecar writes, and the sockets. A container that fills the volume of the
+// sockets uses its own memory.
 var execVolumes = []corev1.Volume{
-	{Name: volumeExecHelper, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("16Mi"))}}},
+	{Name: volumeExecHelper, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+		SizeLimit: new(resource.MustParse("16Mi")),
+	}}},
 	{Name: volumeExecSockets, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 		Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi")),
 	}}},
@@ -36,7 +39,7 @@ var execMounts = []corev1.VolumeMount{
 	{Name: volumeExecSockets, MountPath: mesh.ExecSocketsDir},
 }
 
-// ofKruise reports whether the user has written an annotation of OpenKruise's, whose guarded liveness covers exec probes.
+// ofKruise reports whether the user has set an OpenKruise annotation: its guarded liveness covers exec probes.
 func (in *injection) ofKruise() bool {
 	if in.earlier != nil { // which has written such annotations, and what it has decided
 		return false
@@ -83,8 +86,8 @@ type starter struct {
 // asIs is starter.value of a command of the user's.
 func asIs(command []string) any { return command }
 
-// starterOf returns what starts the helper for an exec probe, or why nothing can: the user's startup probe or postStart hook if it is exec, else ours,
-// if the user has none.
+// starterOf returns what starts the helper of an exec probe, or why nothing can. The user's startup probe or postStart
+// hook starts it if it is exec; ours does if the user has none.
 func (in *injection) starterOf(h handler) (s starter, why string) {
 	var postStart *corev1.LifecycleHandler
 	startup, lifecycle := h.container.StartupProbe, h.container.Lifecycle
@@ -102,7 +105,8 @@ func (in *injection) starterOf(h handler) (s starter, why string) {
 	case startup == nil:
 		return starter{path: "/startupProbe", probe: true, value: func(command []string) any {
 			return &corev1.Probe{ // which is not to restart the container, whatever happens
-				ProbeHandler: corev1.ProbeHandler{Exec: run(command)}, PeriodSeconds: 1, TimeoutSeconds: 10, FailureThreshold: math.MaxInt32,
+				ProbeHandler: corev1.ProbeHandler{Exec: run(command)}, PeriodSeconds: 1, TimeoutSeconds: 10,
+				FailureThreshold: math.MaxInt32,
 			}
 		}}, ""
 	case hooks && lifecycle == nil:
@@ -118,7 +122,7 @@ func (in *injection) starterOf(h handler) (s starter, why string) {
 // isExec reports whether there is a command to run.
 func isExec(a *corev1.ExecAction) bool { return a != nil && len(a.Command) > 0 }
 
-// isExpanded reports whether the kubelet replaces variables in the command of a probe. It does not in the command of a hook.
+// isExpanded reports whether the kubelet expands variables in the command of a probe. It expands none in a hook's.
 // Source: kubernetes pkg/kubelet/prober/prober.go, pkg/kubelet/lifecycle/handlers.go.
 func isExpanded(command []string) bool {
 	return slices.ContainsFunc(command, func(word string) bool {

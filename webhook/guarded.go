@@ -16,8 +16,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
-// chooseGuarded decides whether the liveness probes of the pod are guarded, and its exec probes, too. In a guarded pod, containers get back the
-// probes that only mesh.AnnotationProbeContext has.
+// chooseGuarded decides whether the liveness probes and the exec probes of the pod are guarded. In a guarded pod,
+// containers get back the probes that only mesh.AnnotationProbeContext has.
 func (in *injection) chooseGuarded() error {
 	asked, err := in.switchOf(in.settings.guarded, mesh.AnnotationGuardedLiveness)
 	exec, execErr := in.switchOf(in.settings.guardedExec, mesh.AnnotationGuardedExec)
@@ -69,7 +69,8 @@ func (in *injection) markGuarded(h handler, p *mesh.Probe) {
 	threshold := p.FailureThreshold
 	p.Guarded, p.FailureThreshold, p.PeriodSeconds = false, 0, 0
 	if in.guarded && h.kind == mesh.ProbeLiveness && in.undiscarded(p) == "" {
-		p.Guarded, p.FailureThreshold, p.PeriodSeconds = true, cmp.Or(threshold, h.probe.FailureThreshold), h.probe.PeriodSeconds
+		p.Guarded, p.PeriodSeconds = true, h.probe.PeriodSeconds
+		p.FailureThreshold = cmp.Or(threshold, h.probe.FailureThreshold)
 		p.SetDefaults()
 	} else if h.probe != nil && h.probe.PeriodSeconds > mesh.DefaultPeriodSeconds {
 		p.PeriodSeconds = h.probe.PeriodSeconds
@@ -125,7 +126,8 @@ func (in *injection) hasGuarded() bool {
 func (in *injection) alive() *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-			Path: mesh.PathAlive, Port: intstr.FromInt32(in.port), HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: mesh.ProbeAlive}},
+			Path: mesh.PathAlive, Port: intstr.FromInt32(in.port),
+			HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: mesh.ProbeAlive}},
 		}},
 		PeriodSeconds: 30, TimeoutSeconds: 30, FailureThreshold: 3,
 		TerminationGracePeriodSeconds: new(int64(10)), // an agent that hangs does not drain
@@ -201,8 +203,8 @@ func (in *injection) unguarded(d Decision) string {
 	return in.undiscarded(d.Probe)
 }
 
-// recordGuarded adds the annotations of a guarded pod to others: that it and its exec probes are guarded, by whichever annotation, and its liveness
-// probes.
+// recordGuarded adds the annotations of a guarded pod: that it and its exec probes are guarded, by whichever
+// annotation, and its liveness probes.
 func (in *injection) recordGuarded(annotations map[string]string) error {
 	if _, ok := in.pod.Annotations[mesh.AnnotationGuardedLiveness]; !ok {
 		annotations[mesh.AnnotationGuardedLiveness] = "enabled"

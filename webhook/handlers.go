@@ -40,7 +40,9 @@ func handlersIn(c *corev1.Container, unknown unknownFields, init bool, index int
 		if probe == nil && hook == nil {
 			return
 		}
-		h := handler{container: c, init: init, index: index, kind: kind, probe: probe, hook: hook, unread: unknown.of(probe, hook)}
+		h := handler{
+			container: c, init: init, index: index, kind: kind, probe: probe, hook: hook, unread: unknown.of(probe, hook),
+		}
 		h.readActions()
 		all = append(all, h)
 	}

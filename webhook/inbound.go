@@ -21,7 +21,8 @@ func (in *injection) chooseGateway() {
 			by = "the CNI plugin"
 		}
 		in.warn("%s: %q: has no effect, since %s already has %s%t: recreate the pod",
-			annotationField(mesh.AnnotationGateway), in.pod.Annotations[mesh.AnnotationGateway], by, mesh.ArgRedirectInbound, !in.gateway)
+			annotationField(mesh.AnnotationGateway), in.pod.Annotations[mesh.AnnotationGateway], by,
+			mesh.ArgRedirectInbound, !in.gateway)
 	}
 }
 
@@ -47,9 +48,11 @@ func (in *injection) warnPlaintext() {
 	if in.meshMode() != mesh.ModeStrict || !in.gateway && len(ports) == 0 {
 		return
 	}
-	field, value, what := annotationField(mesh.AnnotationExcludeInboundPorts), joinPorts(ports), "connections to these ports"
+	key, value, what := mesh.AnnotationExcludeInboundPorts, joinPorts(ports), "connections to these ports"
 	if in.gateway {
-		field, value, what = annotationField(mesh.AnnotationGateway), in.pod.Annotations[mesh.AnnotationGateway], "incoming connections of this pod"
+		key, what = mesh.AnnotationGateway, "incoming connections of this pod"
+		value = in.pod.Annotations[key]
 	}
-	in.warn("%s: %q: %s are not redirected, so any client may use plaintext, although mesh %q is STRICT", field, value, what, in.mesh)
+	in.warn("%s: %q: %s are not redirected, so any client may use plaintext, although mesh %q is STRICT",
+		annotationField(key), value, what, in.mesh)
 }

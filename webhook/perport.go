@@ -37,7 +37,8 @@ func (in *injection) allocate(decisions []Decision) error {
 		}
 		return port
 	}
-	if in.port == 0 && slices.ContainsFunc(decisions, func(d Decision) bool { return d.Probe != nil && !d.Probe.WantsOwnPort() }) {
+	if in.port == 0 &&
+		slices.ContainsFunc(decisions, func(d Decision) bool { return d.Probe != nil && !d.Probe.WantsOwnPort() }) {
 		in.port = next()
 	}
 	for _, d := range decisions {
@@ -52,7 +53,10 @@ func (in *injection) allocate(decisions []Decision) error {
 	if len(why) > 0 {
 		allowed += " (" + strings.Join(why, "; ") + ")"
 	}
-	return &mesh.FieldError{Field: annotationField(mesh.AnnotationVirtualProbesPortRange), Value: in.settings.portRange.String(), Allowed: allowed}
+	return &mesh.FieldError{
+		Field: annotationField(mesh.AnnotationVirtualProbesPortRange), Value: in.settings.portRange.String(),
+		Allowed: allowed,
+	}
 }
 
 // takenPorts returns the ports that are not available for probes, and why.
@@ -109,7 +113,8 @@ func (in *injection) ownPortOf(h handler) *mesh.Probe {
 		return nil
 	}
 	i := slices.IndexFunc(in.earlier.table, func(p mesh.Probe) bool {
-		return p.VirtualPort == port && p.Container == h.container.Name && p.Type == h.kind && p.HandlerName() == h.asks.HandlerName()
+		return p.VirtualPort == port && p.Container == h.container.Name && p.Type == h.kind &&
+			p.HandlerName() == h.asks.HandlerName()
 	})
 	if i < 0 {
 		return nil

@@ -110,29 +110,29 @@ func TestModeIsKept(t *testing.T) {
 
 // Probes of containers that another webhook adds get the next ports, which are added to the sidecar's arguments.
 func TestLateContainersInPerPortMode(t *testing.T) {
-	pod, _ := inject(t, parse("metadata: {annotations: {"+perPort+"}}\nspec: {containers: [{name: web, livenessProbe: {tcpSocket: {port: 80}}}]}"), webhook.Options{})
+	pod, _ := inject(t, parse("metadata: {annotations: {"+perPort+"}}\nspec: {containers: [{name: web, livenessProbe: {tcpSocket: {port: 80}}, readinessProbe: {grpc: {port: 81}}}]}"), webhook.Options{})
 	pod.Spec.Containers = slices.Insert(pod.Spec.Containers, 0,
 		late(t, "ports: [{containerPort: 9002}], startupProbe: {httpGet: {port: 70}}, livenessProbe: {tcpSocket: {port: 71}}, readinessProbe: {grpc: {port: 72}}"))
 	again, _ := inject(t, pod, webhook.Options{})
 	web, app := again.Spec.Containers[1], again.Spec.Containers[0]
-	if got := web.LivenessProbe.TCPSocket.Port.IntVal; got != 9000 {
-		t.Errorf("the first probe has moved to port %d", got)
+	if first, second := web.LivenessProbe.TCPSocket.Port.IntVal, web.ReadinessProbe.GRPC.Port; first != 9000 || second != 9001 {
+		t.Errorf("the first probes have moved to ports %d and %d", first, second)
 	}
 	got := []int32{app.StartupProbe.HTTPGet.Port.IntVal, app.LivenessProbe.TCPSocket.Port.IntVal, app.ReadinessProbe.GRPC.Port}
-	if diff := cmp.Diff([]int32{9001, 9003, 9004}, got); diff != "" {
+	if diff := cmp.Diff([]int32{9003, 9004, 9005}, got); diff != "" {
 		t.Errorf("ports of the late probes (-want +got):\n%s", diff)
 	}
 	first := initOf(t, again)
-	for flag, want := range map[string]string{"--exclude-inbound-ports": "9001,9004", "--redirect-tcp-probes": "9003:71,9000:80"} {
+	for flag, want := range map[string]string{"--exclude-inbound-ports": "9003,9005,9001", "--redirect-tcp-probes": "9004:71,9000:80"} {
 		if got := argument(t, first, flag); got != want {
 			t.Errorf("%s of kuma-init is %q, want %q", flag, got, want)
 		}
 	}
-	if got := argument(t, sidecarOf(t, again), "--virtual-probes-port"); got != "9001" || again.Annotations[mesh.AnnotationVirtualProbesPort] != "9001" {
+	if got := argument(t, sidecarOf(t, again), "--virtual-probes-port"); got != "9003" || again.Annotations[mesh.AnnotationVirtualProbesPort] != "9003" {
 		t.Errorf("the port of HTTP probes is %q for the agent, %q on the pod", got, again.Annotations[mesh.AnnotationVirtualProbesPort])
 	}
-	again.Spec.Containers = append(again.Spec.Containers, parse("spec: {containers: [{name: third, ports: [{containerPort: 9004}]}]}").Spec.Containers[0])
-	if _, _, err := webhook.Inject(again, webhook.Options{}); err == nil || !strings.Contains(err.Error(), "port 9004 of the readiness probe of app in kuma-sidecar is in use by containers[third].ports") {
+	again.Spec.Containers = append(again.Spec.Containers, parse("spec: {containers: [{name: third, ports: [{containerPort: 9005}]}]}").Spec.Containers[0])
+	if _, _, err := webhook.Inject(again, webhook.Options{}); err == nil || !strings.Contains(err.Error(), "port 9005 of the readiness probe of app in kuma-sidecar is in use by containers[third].ports") {
 		t.Errorf("a container that takes a port of a probe: %v", err)
 	}
 }

@@ -58,7 +58,9 @@ func parseProbeContext(text string) (probeContext, error) {
 		case o.Name == "":
 			return nil, &mesh.FieldError{Field: place + ".name", Allowed: "must be the name of a container"}
 		case again:
-			return nil, &mesh.FieldError{Field: place + ".name", Value: o.Name, Allowed: fmt.Sprintf("must be unique, [%d] is the same", first)}
+			return nil, &mesh.FieldError{
+				Field: place + ".name", Value: o.Name, Allowed: fmt.Sprintf("must be unique, [%d] is the same", first),
+			}
 		case o.LivenessProbe == nil:
 			return nil, &mesh.FieldError{Field: place + ".livenessProbe", Allowed: "is missing"}
 		}
@@ -122,7 +124,9 @@ func (in *injection) readProbeContext() (err error) {
 }
 
 // withProbes returns containers in which those without a liveness probe have the probe of the annotation.
-func (in *injection) withProbes(list string, containers []corev1.Container, probes map[string]*corev1.Probe) []corev1.Container {
+func (in *injection) withProbes(
+	list string, containers []corev1.Container, probes map[string]*corev1.Probe,
+) []corev1.Container {
 	containers = slices.Clone(containers)
 	for i := range containers {
 		c := &containers[i]

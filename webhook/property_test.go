@@ -143,8 +143,8 @@ func checkTwice(t *testing.T, patched []byte) {
 	}
 }
 
-// checkOnlyKnownChanges reverts an injection and compares. It takes probes and hooks from the probe table, with numbers for
-// named ports and with defaults.
+// checkOnlyKnownChanges reverts an injection and compares. It takes probes and hooks from the probe table, with numbers
+// for named ports and with defaults.
 func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	t.Helper()
 	table, unknown, err := mesh.ParseProbeTable(tableOf(t, after))
@@ -224,8 +224,8 @@ func containersOf(pod *corev1.Pod) (all []*corev1.Container) {
 	return all
 }
 
-// checkContext checks that the annotation of a guarded pod has all liveness probes as they were before its injection, and no others. Containers
-// without one get the one that the annotation had for them.
+// checkContext checks that the annotation of a guarded pod has exactly the liveness probes from before its injection.
+// Containers without one get the probe that the annotation had for them.
 func checkContext(t *testing.T, before, after *corev1.Pod) {
 	t.Helper()
 	had, want, got := contextOf(t, before), map[string]*corev1.Probe{}, contextOf(t, after)
@@ -320,7 +320,7 @@ func helperStart(t *testing.T, c *corev1.Container) (run *corev1.ExecAction, hoo
 	return run, hooked
 }
 
-// takeBackHelper removes the helper of an exec probe from its container, and what starts it there unless that is the user's.
+// takeBackHelper removes the helper of an exec probe from its container, and the starter unless it is the user's.
 func takeBackHelper(t *testing.T, c, before *corev1.Container, p mesh.Probe) {
 	t.Helper()
 	if c.VolumeMounts = c.VolumeMounts[:len(c.VolumeMounts)-2]; len(c.VolumeMounts) == 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Resources of the sidecars of all pods, as quantities such as "250m", "" for the default. Annotations of a pod and of its
-// namespace take precedence.
+// Resources of the sidecars of all pods, as quantities such as "250m", "" for the default. Annotations of a pod and of
+// its namespace take precedence.
 type Resources struct {
 	CPU, CPULimit, Memory, MemoryLimit string
 }
@@ -22,8 +22,10 @@ type Resources struct {
 func (r *Resources) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&r.CPU, "sidecar-cpu", "", "CPU request `QUANTITY` of sidecars; default 50m, and 250m in pods of QoS class Guaranteed")
 	flags.StringVar(&r.CPULimit, "sidecar-cpu-limit", "", "CPU limit `QUANTITY` of sidecars; default 1, and the request in pods of QoS class Guaranteed")
-	flags.StringVar(&r.Memory, "sidecar-memory", "", "memory request `QUANTITY` of sidecars; default 64Mi, and "+sidecarMemory+" in pods of QoS class Guaranteed")
-	flags.StringVar(&r.MemoryLimit, "sidecar-memory-limit", "", "memory limit `QUANTITY` of sidecars; default "+sidecarMemory+", and the request in pods of QoS class Guaranteed")
+	flags.StringVar(&r.Memory, "sidecar-memory", "",
+		"memory request `QUANTITY` of sidecars; default 64Mi, and "+sidecarMemory+" in pods of QoS class Guaranteed")
+	flags.StringVar(&r.MemoryLimit, "sidecar-memory-limit", "",
+		"memory limit `QUANTITY` of sidecars; default "+sidecarMemory+", and the request in pods of QoS class Guaranteed")
 }
 
 // computeResource is a resource that determines the QoS class of a pod.
@@ -92,7 +94,8 @@ func readDemands(lookup func(quantityKey) (field, text string, ok bool)) (demand
 		q, err := parseQuantity(text)
 		if err != nil || k.least.Cmp(q) > 0 {
 			errs = append(errs, &mesh.FieldError{
-				Field: field, Value: text, Allowed: fmt.Sprintf("must be a quantity of at least %s, such as %s", k.least.String(), k.example),
+				Field: field, Value: text,
+				Allowed: fmt.Sprintf("must be a quantity of at least %s, such as %s", k.least.String(), k.example),
 			})
 			return nil
 		}
@@ -123,7 +126,8 @@ func demandsOf(place string, annotations map[string]string) (demands, error) {
 // demands reads the demands from the options.
 func (r Resources) demands() (demands, error) {
 	texts := map[string]string{
-		"Resources.CPU": r.CPU, "Resources.CPULimit": r.CPULimit, "Resources.Memory": r.Memory, "Resources.MemoryLimit": r.MemoryLimit,
+		"Resources.CPU": r.CPU, "Resources.CPULimit": r.CPULimit, "Resources.Memory": r.Memory,
+		"Resources.MemoryLimit": r.MemoryLimit,
 	}
 	return readDemands(func(k quantityKey) (field, text string, ok bool) {
 		text = texts[k.option]

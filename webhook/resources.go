@@ -25,7 +25,9 @@ func (in *injection) readResources() (err error) {
 		d := in.settings.resources[r.name]
 		for _, q := range []*quantity{d.request, d.limit} {
 			if q != nil && limited && q.Cmp(limit) > 0 {
-				errs = append(errs, &mesh.FieldError{Field: q.field, Value: q.text, Allowed: "must be at most the limit in spec.resources, " + limit.String()})
+				errs = append(errs, &mesh.FieldError{
+					Field: q.field, Value: q.text, Allowed: "must be at most the limit in spec.resources, " + limit.String(),
+				})
 			}
 		}
 	}
@@ -38,7 +40,8 @@ func (in *injection) chooseResources() {
 	in.resources = corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	keep := isGuaranteed(&in.pod.Spec) && !in.leavesGuaranteed()
 	for _, r := range computeResources {
-		places := []demand{in.options.demands[r.name], in.ofNamespace[r.name], in.settings.resources[r.name]} // later ones take precedence
+		// Later ones take precedence.
+		places := []demand{in.options.demands[r.name], in.ofNamespace[r.name], in.settings.resources[r.name]}
 		switch {
 		case isShared(&in.pod.Spec, r.name):
 			in.shareResource(r, places[2])
@@ -204,7 +207,8 @@ func (in *injection) keepRequest(name corev1.ResourceName) {
 		_, requested := c.Resources.Requests[name]
 		return limited || requested
 	}
-	if !limited || requested || slices.ContainsFunc(spec.InitContainers, says) || slices.ContainsFunc(spec.Containers, says) {
+	if !limited || requested || slices.ContainsFunc(spec.InitContainers, says) ||
+		slices.ContainsFunc(spec.Containers, says) {
 		return
 	}
 	const path = "/spec/resources/requests"

@@ -109,8 +109,8 @@ func NewServer(o ServerOptions) (*Server, error) {
 	s.injection.mode = o.Mode
 	err := s.injection.complete()
 	for name, missing := range map[string]bool{
-		"TLS": o.TLS == nil, "Namespace": o.Namespace == nil, "Meshes": o.Meshes == nil, "Mode": o.Mode == nil, "InUse": o.InUse == nil, "PodExists": o.PodExists == nil,
-		"ServiceIPs": o.ServiceIPs == nil,
+		"TLS": o.TLS == nil, "Namespace": o.Namespace == nil, "Meshes": o.Meshes == nil, "Mode": o.Mode == nil,
+		"InUse": o.InUse == nil, "PodExists": o.PodExists == nil, "ServiceIPs": o.ServiceIPs == nil,
 	} {
 		if missing {
 			err = errors.Join(err, fmt.Errorf("%s: is missing", name))
@@ -143,7 +143,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			MaxReceiveBufferPerConnection: window, MaxReceiveBufferPerStream: window,
 		},
 		ConnContext: withCaller,
-		ErrorLog:    slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // failed handshakes, which any client can cause
+		// Failed handshakes, which any client can cause.
+		ErrorLog: slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug),
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
@@ -243,7 +244,8 @@ func checkRequest(r *http.Request) (status int, why string) {
 	case r.ContentLength < 0:
 		return http.StatusLengthRequired, "Content-Length: is missing"
 	case r.ContentLength > maxBody:
-		return http.StatusRequestEntityTooLarge, fmt.Sprintf("Content-Length: %d: must be at most %d", r.ContentLength, maxBody)
+		return http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("Content-Length: %d: must be at most %d", r.ContentLength, maxBody)
 	}
 	return http.StatusOK, ""
 }

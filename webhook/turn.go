@@ -51,7 +51,8 @@ func (s *Server) takeTurn(w http.ResponseWriter, r *http.Request) (*turn, contex
 	ctx, cancel := context.WithCancel(r.Context())
 	from, _ := netip.ParseAddrPort(r.RemoteAddr) // a Unix socket has the zero source
 	t := &turn{
-		owner: s.turns, source: connlimit.Source(from.Addr()), peer: callerOf(ctx), control: http.NewResponseController(w), cancel: cancel,
+		owner: s.turns, source: connlimit.Source(from.Addr()), peer: callerOf(ctx), control: http.NewResponseController(w),
+		cancel: cancel,
 	}
 	first := s.turns.TakeBusy(t.source, t.lose) // busy: a body that arrives immediately is not evicted
 	t.places = append(t.places, first)

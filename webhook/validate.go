@@ -33,7 +33,8 @@ func (s *Server) validateObject(ctx context.Context, body []byte) (*admissionv1.
 		return nil, err
 	}
 	kind := mesh.Kind(r.Kind.Kind)
-	if r.Kind.Group != mesh.Group || r.Kind.Version != mesh.Version || kind != mesh.KindMesh && kind != mesh.KindDataplane {
+	if r.Kind.Group != mesh.Group || r.Kind.Version != mesh.Version ||
+		kind != mesh.KindMesh && kind != mesh.KindDataplane {
 		return nil, malformed("request.kind: %s %q: must be Mesh or Dataplane of %s/%s", r.Kind.Group+"/"+r.Kind.Version, r.Kind.Kind, mesh.Group, mesh.Version)
 	}
 	switch {
@@ -103,7 +104,9 @@ func warningsOf(o mesh.Warner) (warnings []string) {
 }
 
 // checkDataplane returns the errors of a Dataplane, whose name in the mesh is the object's name and namespace.
-func (s *Server) checkDataplane(ctx context.Context, namespace string, d *objectDocument) (warnings []string, refused, err error) {
+func (s *Server) checkDataplane(
+	ctx context.Context, namespace string, d *objectDocument,
+) (warnings []string, refused, err error) {
 	ns, err := s.namespace(ctx, namespace)
 	if err != nil {
 		return nil, nil, err
@@ -113,7 +116,8 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 		Name: mesh.ObjectDataplane(namespace, d.Metadata.Name), Labels: d.Metadata.Labels,
 		Mesh: cmp.Or(d.Metadata.Labels[mesh.LabelMesh], meshOfNamespace),
 	}, ProbesMode: s.injection.ProbesMode}
-	refused = errors.Join(refused, d.check(o, &o.Spec, func() error { return o.ValidateIn(namespace) }), mesh.CheckMeshOf(namespace, ns.Annotations, o.Mesh))
+	refused = errors.Join(refused, d.check(o, &o.Spec, func() error { return o.ValidateIn(namespace) }),
+		mesh.CheckMeshOf(namespace, ns.Annotations, o.Mesh))
 	taken, err := s.options.PodExists(namespace, d.Metadata.Name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: get pod %q in namespace %q: %w", errUnavailable, d.Metadata.Name, namespace, err)

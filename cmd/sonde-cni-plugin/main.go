@@ -1,4 +1,5 @@
-// Command sonde-cni-plugin is the CNI plugin that the daemon sonde-cni installs on its node, under the name sonde-cni. Container runtimes run it.
+// Command sonde-cni-plugin is the CNI plugin that the daemon sonde-cni installs on its node, under the name sonde-cni.
+// Container runtimes run it.
 package main
 
 import (

@@ -38,8 +38,9 @@ const envPrefix = "SONDE_CNI_"
 
 // flagOf maps the fields of cni.Options, which errors name, to flags.
 var flagOf = map[string]string{
-	"Node": "--node", "Namespace": "--namespace", "DaemonSet": "--daemonset", "Kubeconfig": "--kubeconfig", "Socket": "--socket", "ConfigDir": "--config-dir",
-	"PluginDir": "--plugin-dir", "Plugin": "--plugin", "CacheDir": "--cache-dir", "HealthAddress": "--health-addr",
+	"Node": "--node", "Namespace": "--namespace", "DaemonSet": "--daemonset", "Kubeconfig": "--kubeconfig",
+	"Socket": "--socket", "ConfigDir": "--config-dir", "PluginDir": "--plugin-dir", "Plugin": "--plugin",
+	"CacheDir": "--cache-dir", "HealthAddress": "--health-addr",
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {
@@ -91,7 +92,9 @@ Exit codes:
 	}
 	o.addFlags(cmd.Flags())
 	buildinfo.Add(cmd)
-	for flag, words := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}} {
+	for flag, words := range map[string][]string{
+		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
+	} {
 		settings.Must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 	}
 	settings.Install(cmd, settings.Options{Prefix: envPrefix, Unknown: func(_ *cobra.Command, variables []string) {

@@ -23,8 +23,8 @@ const (
 )
 
 var guardedFlags = []string{
-	flagGuardedMode, flagGuardedHold, flagGuardedPerMinute, flagGuardedPerNode, flagGuardedNamespaces, flagGuardedWorkloads, flagGuardedImages, flagBreakerWorkloads,
-	flagBreakerPercent,
+	flagGuardedMode, flagGuardedHold, flagGuardedPerMinute, flagGuardedPerNode, flagGuardedNamespaces,
+	flagGuardedWorkloads, flagGuardedImages, flagBreakerWorkloads, flagBreakerPercent,
 }
 
 // addGuardedFlags adds the flags that set s and hold.
@@ -53,7 +53,9 @@ func (o *options) validateBreaker() error {
 		errs = append(errs, &mesh.FieldError{Field: "--" + flagBreakerWorkloads, Value: "0", Allowed: restartbudget.AllowedBreakerWorkloads})
 	}
 	if o.Kubernetes.GuardedLiveness.Breaker.Percent == 0 {
-		errs = append(errs, &mesh.FieldError{Field: "--" + flagBreakerPercent, Value: "0", Allowed: restartbudget.AllowedBreakerPercent})
+		errs = append(errs, &mesh.FieldError{
+			Field: "--" + flagBreakerPercent, Value: "0", Allowed: restartbudget.AllowedBreakerPercent,
+		})
 	}
 	return errors.Join(errs...)
 }

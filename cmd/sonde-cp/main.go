@@ -69,9 +69,12 @@ Exit codes:
 	cmd.AddCommand(newApplyCRDs())
 	buildinfo.Add(cmd)
 	completeWords(cmd)
-	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Keys: nested, Replaced: ofKuma, Unknown: func(_ *cobra.Command, variables []string) {
-		newLogger(o.logLevel, o.logFormat).Warn("ignoring unknown environment variables", "variables", variables)
-	}})
+	settings.Install(cmd, settings.Options{
+		Prefix: envPrefix, File: true, Keys: nested, Replaced: ofKuma,
+		Unknown: func(_ *cobra.Command, variables []string) {
+			newLogger(o.logLevel, o.logFormat).Warn("ignoring unknown environment variables", "variables", variables)
+		},
+	})
 	return cmd
 }
 

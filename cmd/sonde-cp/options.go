@@ -42,39 +42,54 @@ const keyDrainAware = "drain-aware-healthz"
 // flagOf maps the fields of controlplane.Options, which errors name, to flags.
 var flagOf = map[string]string{
 	"Store": "--store", "StateDir": "--state-dir", "TrustDomain": "--trust-domain", "BindAddress": "--bind-address",
-	"AgentsPort": "--agents-port", "AdminPort": "--admin-port", "HealthPort": "--health-port", "HealthAddress": "--health-addr", "ShutdownDelay": "--shutdown-delay",
-	"ConnectionAge":         "--connection-age",
-	"WebhookPort":           "--webhook-port",
-	"PeerPort":              "--peer-port",
-	"Kubernetes.Kubeconfig": "--kubeconfig", "Kubernetes.Namespace": "--namespace", "Kubernetes.Service": "--service-name", "Kubernetes.Replica": "--replica",
+	"AgentsPort": "--agents-port", "AdminPort": "--admin-port", "HealthPort": "--health-port",
+	"HealthAddress": "--health-addr", "ShutdownDelay": "--shutdown-delay", "ConnectionAge": "--connection-age",
+	"WebhookPort": "--webhook-port", "PeerPort": "--peer-port",
+	"Kubernetes.Kubeconfig": "--kubeconfig", "Kubernetes.Namespace": "--namespace",
+	"Kubernetes.Service": "--service-name", "Kubernetes.Replica": "--replica",
 	"Kubernetes.WebhookCertDir": "--webhook-cert-dir",
-	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "CNI": "--cni", "VirtualProbesPort": "--virtual-probes-port", "ProbesMode": "--virtual-probes-mode", "ControlPlane": "--control-plane-address",
-	"MetricsPort": "--sidecar-metrics-port", "MetricsInclude": "--sidecar-metrics-include",
-	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit", "Resources.Memory": "--sidecar-memory", "Resources.MemoryLimit": "--sidecar-memory-limit",
-	"Kubernetes.Drain.Taints": "--drain-taints", "Kubernetes.Drain.Conditions": "--drain-conditions", "Kubernetes.Drain.MinServing": "--min-serving",
-	"Kubernetes.FreezeMode":           "--" + flagFreezeMode,
-	"Kubernetes.LivenessHold":         "--" + flagGuardedHold,
-	"Kubernetes.GuardedLiveness.Mode": "--" + flagGuardedMode, "Kubernetes.GuardedLiveness.PerMinute": "--" + flagGuardedPerMinute, "Kubernetes.GuardedLiveness.PerNodePerMinute": "--" + flagGuardedPerNode,
-	"Kubernetes.GuardedLiveness.Blacklist.Namespaces": "--" + flagGuardedNamespaces, "Kubernetes.GuardedLiveness.Blacklist.Workloads": "--" + flagGuardedWorkloads, "Kubernetes.GuardedLiveness.Blacklist.Images": "--" + flagGuardedImages,
-	"Kubernetes.GuardedLiveness.Breaker.Workloads": "--" + flagBreakerWorkloads, "Kubernetes.GuardedLiveness.Breaker.Percent": "--" + flagBreakerPercent,
+	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "CNI": "--cni",
+	"VirtualProbesPort": "--virtual-probes-port", "ProbesMode": "--virtual-probes-mode",
+	"ControlPlane": "--control-plane-address",
+	"MetricsPort":  "--sidecar-metrics-port", "MetricsInclude": "--sidecar-metrics-include",
+	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit",
+	"Resources.Memory": "--sidecar-memory", "Resources.MemoryLimit": "--sidecar-memory-limit",
+	"Kubernetes.Drain.Taints": "--drain-taints", "Kubernetes.Drain.Conditions": "--drain-conditions",
+	"Kubernetes.Drain.MinServing":                     "--min-serving",
+	"Kubernetes.FreezeMode":                           "--" + flagFreezeMode,
+	"Kubernetes.LivenessHold":                         "--" + flagGuardedHold,
+	"Kubernetes.GuardedLiveness.Mode":                 "--" + flagGuardedMode,
+	"Kubernetes.GuardedLiveness.PerMinute":            "--" + flagGuardedPerMinute,
+	"Kubernetes.GuardedLiveness.PerNodePerMinute":     "--" + flagGuardedPerNode,
+	"Kubernetes.GuardedLiveness.Blacklist.Namespaces": "--" + flagGuardedNamespaces,
+	"Kubernetes.GuardedLiveness.Blacklist.Workloads":  "--" + flagGuardedWorkloads,
+	"Kubernetes.GuardedLiveness.Blacklist.Images":     "--" + flagGuardedImages,
+	"Kubernetes.GuardedLiveness.Breaker.Workloads":    "--" + flagBreakerWorkloads,
+	"Kubernetes.GuardedLiveness.Breaker.Percent":      "--" + flagBreakerPercent,
 }
 
 // nested maps flags to the keys above theirs in the --config file. Other flags have top-level keys.
 var nested = settings.Keys{
 	"kubeconfig": "runtime.kubernetes.", "namespace": "runtime.kubernetes.", "service-name": "runtime.kubernetes.",
-	"replica": "runtime.kubernetes.", "webhook-port": "runtime.kubernetes.", "peer-port": "runtime.kubernetes.", "webhook-configuration": "runtime.kubernetes.",
-	"webhook-cert-dir": "runtime.kubernetes.",
-	"cni":              "runtime.kubernetes.injector.",
-	"sidecar-image":    "runtime.kubernetes.injector.", "sidecar-form": "runtime.kubernetes.injector.",
+	"replica": "runtime.kubernetes.", "webhook-port": "runtime.kubernetes.", "peer-port": "runtime.kubernetes.",
+	"webhook-configuration": "runtime.kubernetes.", "webhook-cert-dir": "runtime.kubernetes.",
+	"cni":           "runtime.kubernetes.injector.",
+	"sidecar-image": "runtime.kubernetes.injector.", "sidecar-form": "runtime.kubernetes.injector.",
 	"sidecar-cpu": "runtime.kubernetes.injector.", "sidecar-cpu-limit": "runtime.kubernetes.injector.",
 	"sidecar-memory": "runtime.kubernetes.injector.", "sidecar-memory-limit": "runtime.kubernetes.injector.",
 	"sidecar-metrics-port": "runtime.kubernetes.injector.", "sidecar-metrics-include": "runtime.kubernetes.injector.",
 	"virtual-probes-port": "runtime.kubernetes.injector.", "control-plane-address": "runtime.kubernetes.injector.",
-	"kuma-labels":   "injection.",
-	flagGuardedMode: "guardedLiveness.mode", flagGuardedHold: "guardedLiveness.hold", flagGuardedPerMinute: "guardedLiveness.perMinute", flagGuardedPerNode: "guardedLiveness.perNodePerMinute",
-	flagGuardedNamespaces: "guardedLiveness.blacklist.namespaces", flagGuardedWorkloads: "guardedLiveness.blacklist.workloads", flagGuardedImages: "guardedLiveness.blacklist.images",
-	flagFreezeMode:       "freeze.mode",
-	flagBreakerWorkloads: "guardedLiveness.breaker.workloads", flagBreakerPercent: "guardedLiveness.breaker.percent",
+	"kuma-labels":         "injection.",
+	flagGuardedMode:       "guardedLiveness.mode",
+	flagGuardedHold:       "guardedLiveness.hold",
+	flagGuardedPerMinute:  "guardedLiveness.perMinute",
+	flagGuardedPerNode:    "guardedLiveness.perNodePerMinute",
+	flagGuardedNamespaces: "guardedLiveness.blacklist.namespaces",
+	flagGuardedWorkloads:  "guardedLiveness.blacklist.workloads",
+	flagGuardedImages:     "guardedLiveness.blacklist.images",
+	flagFreezeMode:        "freeze.mode",
+	flagBreakerWorkloads:  "guardedLiveness.breaker.workloads",
+	flagBreakerPercent:    "guardedLiveness.breaker.percent",
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {
@@ -131,16 +146,23 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 	o.ProbesMode = mesh.ProbesMode(o.probesMode)
 	errs := []error{mesh.RenameFields(o.Validate(), flagOf)}
 	// An unset variable in a script makes the value empty, which must not mean the default.
-	for _, flag := range []string{"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form", "cni", "virtual-probes-mode", flagGuardedMode, flagFreezeMode} {
+	for _, flag := range []string{
+		"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form", "cni",
+		"virtual-probes-mode", flagGuardedMode, flagFreezeMode,
+	} {
 		if flags.Lookup(flag).Value.String() == "" {
 			errs = append(errs, &mesh.FieldError{Field: "--" + flag, Allowed: "must not be empty"})
 		}
 	}
 	if o.ConnectionAge == 0 { // controlplane.Options replaces 0 by the default
-		errs = append(errs, &mesh.FieldError{Field: "--connection-age", Value: "0s", Allowed: controlplane.AllowedConnectionAge})
+		errs = append(errs, &mesh.FieldError{
+			Field: "--connection-age", Value: "0s", Allowed: controlplane.AllowedConnectionAge,
+		})
 	}
 	if flags.Changed("health-addr") && flags.Changed("health-port") {
-		errs = append(errs, &mesh.FieldError{Field: "--health-addr", Value: o.HealthAddress, Allowed: "must not be given with --health-port"})
+		errs = append(errs, &mesh.FieldError{
+			Field: "--health-addr", Value: o.HealthAddress, Allowed: "must not be given with --health-port",
+		})
 	}
 	if flags.Changed("peer-port") && o.Store != storeKubernetes {
 		errs = append(errs, &mesh.FieldError{Field: "--peer-port", Value: strconv.Itoa(int(o.PeerPort)), Allowed: "must not be given with --store=dir:PATH, where the control plane has one replica"})

@@ -35,7 +35,10 @@ var liveFlags = append([]string{keyDrainAware, flagFreezeMode}, guardedFlags...)
 
 // live returns the settings that can change while the control plane runs.
 func (o *options) live() controlplane.Live {
-	return controlplane.Live{IgnoreNodes: !o.drainAware, GuardedLiveness: o.Kubernetes.GuardedLiveness, LivenessHold: o.Kubernetes.LivenessHold, FreezeMode: o.Kubernetes.FreezeMode}
+	return controlplane.Live{
+		IgnoreNodes: !o.drainAware, GuardedLiveness: o.Kubernetes.GuardedLiveness, LivenessHold: o.Kubernetes.LivenessHold,
+		FreezeMode: o.Kubernetes.FreezeMode,
+	}
 }
 
 // follow applies changes of the file until ctx ends. It logs an error, and changes nothing, if the file is invalid or
@@ -128,7 +131,8 @@ func (c *configFile) logChanges(now *pflag.FlagSet) {
 		if slices.Contains(liveFlags, f.Name) {
 			c.log.Info("configuration changed", "key", key, "before", old.Value.String(), "value", f.Value.String())
 		} else {
-			c.log.Error("configuration change needs a restart, not applied", "key", key, "before", old.Value.String(), "value", f.Value.String())
+			c.log.Error("configuration change needs a restart, not applied", "key", key, "before", old.Value.String(),
+				"value", f.Value.String())
 		}
 	})
 }

@@ -23,7 +23,8 @@ func completeWords(cmd *cobra.Command) {
 		if !few {
 			return
 		}
-		if err := cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		words := cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp)
+		if err := cmd.RegisterFlagCompletionFunc(f.Name, words); err != nil {
 			panic(err) // the flag exists and has no other completion
 		}
 	})

@@ -51,5 +51,6 @@ func beginDrain(ctx context.Context, directory string) error {
 	}
 	// The agent informs load balancers even if Envoy does not respond.
 	err = dir.Write(workdir.FileEnding, nil)
-	return errors.Join(err, drain.Begin(ctx, envoy.NewAdmin(dir.Socket(mesh.SocketAdmin)), newLogger(slog.LevelWarn, logging.Auto)), dir.Close())
+	admin, log := envoy.NewAdmin(dir.Socket(mesh.SocketAdmin)), newLogger(slog.LevelWarn, logging.Auto)
+	return errors.Join(err, drain.Begin(ctx, admin, log), dir.Close())
 }

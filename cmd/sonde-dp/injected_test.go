@@ -80,7 +80,7 @@ func TestArgumentsOfInjectedPods(t *testing.T) {
 	}
 }
 
-// TestRedirectionWithoutInit compares the rules that kuma-init writes with those that the CNI plugin's daemon writes for the same pod.
+// TestRedirectionWithoutInit checks that kuma-init and the CNI plugin's daemon write the same rules for a pod.
 func TestRedirectionWithoutInit(t *testing.T) {
 	files, err := filepath.Glob("../../testdata/inject/*/redirection.json")
 	if err != nil || len(files) == 0 {

@@ -35,7 +35,8 @@ stopped the container.`,
 			if within <= 0 {
 				return &mesh.FieldError{Field: "--within", Value: within.String(), Allowed: "must be more than 0"}
 			}
-			return mesh.RenameFields(checkKubelet(cmd.Context(), cmd.OutOrStdout(), env, within), map[string]string{"Port": "--virtual-probes-port"})
+			err := checkKubelet(cmd.Context(), cmd.OutOrStdout(), env, within)
+			return mesh.RenameFields(err, map[string]string{"Port": "--virtual-probes-port"})
 		},
 	}
 	f := cmd.Flags()

@@ -65,15 +65,19 @@ Exit codes:
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(newRunCommand(becomeGuard), newProbesCommand(becomeGuard), newWaitCommand(new(net.Dialer).DialContext), newDrainCommand(),
-		newInstallCommand(), newUninstallCommand(), newCheckCommand())
+	cmd.AddCommand(newRunCommand(becomeGuard), newProbesCommand(becomeGuard),
+		newWaitCommand(new(net.Dialer).DialContext), newDrainCommand(), newInstallCommand(), newUninstallCommand(),
+		newCheckCommand())
 	buildinfo.Add(cmd)
 	completeWords(cmd)
-	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Replaced: ofKuma, Unknown: func(cmd *cobra.Command, variables []string) {
-		if _, guarded := worker.Guarded(); !guarded { // the guard has already logged the error
-			newLogger(slog.LevelInfo, formatOf(cmd)).Warn("ignoring unknown environment variables", "variables", variables)
-		}
-	}})
+	settings.Install(cmd, settings.Options{
+		Prefix: envPrefix, File: true, Replaced: ofKuma,
+		Unknown: func(cmd *cobra.Command, variables []string) {
+			if _, guarded := worker.Guarded(); !guarded { // the guard has already logged the error
+				newLogger(slog.LevelInfo, formatOf(cmd)).Warn("ignoring unknown environment variables", "variables", variables)
+			}
+		},
+	})
 	return cmd
 }
 
@@ -92,10 +96,12 @@ func newLogger(level slog.Level, f logging.Format) *slog.Logger {
 
 // agentFlags maps the fields of dpagent.Options, which errors name, to flags.
 var agentFlags = map[string]string{ //nolint:gosec // names of flags are not secret
-	"ControlPlane": "--cp-address", "CAFile": "--ca-cert-file", "Name": "--name", "Mesh": "--mesh", "TokenFile": "--dataplane-token-file",
-	"AdminAddress": "--admin-addr", "DrainTime": "--drain-time", "LBHealthPort": "--lb-health-port", "LBDrainTime": "--lb-drain-time",
-	"MetricsAddress": "--metrics-addr", "MetricsInclude": "--metrics-include", "EnvoyPath": "--envoy-path", "WorkDir": "--work-dir",
-	"Concurrency": "--concurrency", "Probes.Port": "--virtual-probes-port", "Port": "--virtual-probes-port",
+	"ControlPlane": "--cp-address", "CAFile": "--ca-cert-file", "Name": "--name", "Mesh": "--mesh",
+	"TokenFile": "--dataplane-token-file", "AdminAddress": "--admin-addr", "DrainTime": "--drain-time",
+	"LBHealthPort": "--lb-health-port", "LBDrainTime": "--lb-drain-time",
+	"MetricsAddress": "--metrics-addr", "MetricsInclude": "--metrics-include",
+	"EnvoyPath": "--envoy-path", "WorkDir": "--work-dir", "Concurrency": "--concurrency",
+	"Probes.Port": "--virtual-probes-port", "Port": "--virtual-probes-port",
 }
 
 func newRunCommand(becomeGuard guarding) *cobra.Command {
@@ -126,12 +132,14 @@ ignored.`,
 			if cmd.Flags().Changed("metrics-include") && len(o.MetricsInclude) == 0 {
 				return &mesh.FieldError{Field: "--metrics-include", Allowed: "must not be empty: envoy_ is all of Envoy's metrics"}
 			}
-			return mesh.RenameFields(run(cmd.Context(), o, newLogger(o.Level, format), func() error { return becomeGuard(format) }), agentFlags)
+			guard := func() error { return becomeGuard(format) }
+			return mesh.RenameFields(run(cmd.Context(), o, newLogger(o.Level, format), guard), agentFlags)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&config, "config", "", "YAML `file` with these flags as keys (cpAddress for cp-address). A flag takes precedence over its variable (SONDE_DP_CP_ADDRESS), which takes precedence over its key")
-	f.Var(&reach.AddressFlag{Service: reach.Agents, To: &o.ControlPlane}, "cp-address", "`host:port` of the control plane (required)")
+	f.Var(&reach.AddressFlag{Service: reach.Agents, To: &o.ControlPlane}, "cp-address",
+		"`host:port` of the control plane (required)")
 	f.StringVar(&o.CAFile, "ca-cert-file", "", "`file` with the control plane's serving CA, PEM (required)")
 	f.StringVar(&o.Name, "name", "", "`name` of this proxy's Dataplane (required)")
 	f.StringVar(&o.Mesh, "mesh", o.Mesh, "`name` of its mesh")

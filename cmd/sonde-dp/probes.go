@@ -33,7 +33,9 @@ nothing else. Use it for debugging, and in pods without Envoy. Any other request
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fromEnvironment(&env)
-			return mesh.RenameFields(runProbes(cmd.Context(), env, newLogger(level, format), func() error { return becomeGuard(format) }), map[string]string{"Port": "--virtual-probes-port"})
+			guard := func() error { return becomeGuard(format) }
+			err := runProbes(cmd.Context(), env, newLogger(level, format), guard)
+			return mesh.RenameFields(err, map[string]string{"Port": "--virtual-probes-port"})
 		},
 	}
 	f := cmd.Flags()

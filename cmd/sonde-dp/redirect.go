@@ -18,8 +18,8 @@ const transparentProxy = "transparent-proxy"
 // redirectFlagNames maps fields of redirect.Options to flags.
 var redirectFlagNames = map[string]string{
 	"OutboundPort": "--redirect-outbound-port", "InboundPort": "--redirect-inbound-port", "User": "--kuma-dp-uid",
-	"ExcludeInboundPorts": "--exclude-inbound-ports", "ExcludeOutboundPorts": "--exclude-outbound-ports", "Families": "--ip-family-mode",
-	"Readiness":   "--redirect-readiness",
+	"ExcludeInboundPorts": "--exclude-inbound-ports", "ExcludeOutboundPorts": "--exclude-outbound-ports",
+	"Families": "--ip-family-mode", "Readiness": "--redirect-readiness",
 	"MetricsPort": "--metrics-port", "GuardedPort": "--guarded-port", "TCPProbes": "--redirect-tcp-probes",
 }
 
@@ -32,7 +32,8 @@ type redirectFlags struct {
 
 func (r *redirectFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.IntVar(&r.o.OutboundPort, "redirect-outbound-port", mesh.PortRedirectOut, "`port` of Envoy's outbound capture listener")
+	f.IntVar(&r.o.OutboundPort, "redirect-outbound-port", mesh.PortRedirectOut,
+		"`port` of Envoy's outbound capture listener")
 	f.BoolVar(&r.inbound, "redirect-inbound", true, "redirect incoming connections")
 	f.BoolVar(&r.o.Readiness, "redirect-readiness", false,
 		"redirect connections to port 15022, where Envoy answers the sidecar's readiness probe, even with --redirect-inbound=false")
@@ -45,12 +46,15 @@ func (r *redirectFlags) add(cmd *cobra.Command) {
 	f.Var((*portsFlag)(&r.o.ExcludeOutboundPorts), "exclude-outbound-ports", "comma-separated `ports` of other machines, to which connections are not redirected")
 	f.Var((*tcpProbesFlag)(&r.o.TCPProbes), "redirect-tcp-probes",
 		"comma-separated `probes`: 9001:6853 lets others connect to port 9001 and reach port 6853 of the application, without Envoy and without payload")
-	f.StringVar((*string)(&r.o.Families), "ip-family-mode", string(redirect.DualStack), "IP families to redirect: dualstack, ipv4 or ipv6")
+	f.StringVar((*string)(&r.o.Families), "ip-family-mode", string(redirect.DualStack),
+		"IP families to redirect: dualstack, ipv4 or ipv6")
 	f.BoolVar(&r.verbose, "verbose", false, "print the rules in nft syntax")
 }
 
 // action calls work with the options, and prints the rules if --verbose is set.
-func (r *redirectFlags) action(work func(out io.Writer, o redirect.Options) error) func(*cobra.Command, []string) error {
+func (r *redirectFlags) action(
+	work func(out io.Writer, o redirect.Options) error,
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		r.o.OutboundOnly = !r.inbound
 		err := r.o.Validate()

@@ -60,7 +60,8 @@ error but succeeds: if a hook fails, the kubelet kills the sidecar, and a slow h
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&address, "admin-addr", dpagent.DefaultAdminAddress, "`host:port` of the agent: the value of its --admin-addr")
+	cmd.Flags().StringVar(&address, "admin-addr", dpagent.DefaultAdminAddress,
+		"`host:port` of the agent: the value of its --admin-addr")
 	cmd.Flags().BoolVar(&anyway, "start-anyway", false, "succeed after --timeout even if the agent is not ready")
 	cmd.Flags().BoolVar(&endpoints, "endpoints", true, "also wait until other proxies have the endpoints of this proxy as ready")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "maximum wait")
@@ -107,7 +108,8 @@ const checkOfControlPlane = "xds"
 // askReady returns nil if the agent is ready and, with endpoints, its endpoints are. Else the error says what is not
 // ready.
 func askReady(ctx context.Context, client *http.Client, address string, endpoints bool) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+mesh.PathReady+"?verbose", http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+address+mesh.PathReady+"?verbose", http.NoBody)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,9 @@ Exit codes:
 	}
 	o.addFlags(cmd.Flags())
 	buildinfo.Add(cmd)
-	for flag, words := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}} {
+	for flag, words := range map[string][]string{
+		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
+	} {
 		settings.Must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 	}
 	settings.Install(cmd, settings.Options{Prefix: envPrefix, Unknown: func(_ *cobra.Command, variables []string) {

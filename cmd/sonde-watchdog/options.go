@@ -27,7 +27,8 @@ const envPrefix = "SONDE_WATCHDOG_"
 // flagOf maps the fields of watchdog.Options, which errors name, to flags.
 var flagOf = map[string]string{
 	"Kubeconfig": "--kubeconfig", "Namespace": "--namespace", "Name": "--name", "Replica": "--replica", "File": "--config",
-	"FileCluster": "--config-cluster", "Gardener": "--gardener", "Local": "--config-local", "HealthAddress": "--health-addr",
+	"FileCluster": "--config-cluster", "Gardener": "--gardener",
+	"Local": "--config-local", "HealthAddress": "--health-addr",
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {

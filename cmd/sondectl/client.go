@@ -39,7 +39,9 @@ func (c *cli) call(ctx context.Context, work func(context.Context, adminv1.Admin
 
 // ask calls one method of the control plane, with a deadline. Its errors are for users.
 func ask[Request, Answer any](
-	ctx context.Context, c *cli, method func(adminv1.AdminServiceClient, context.Context, Request, ...grpc.CallOption) (Answer, error), request Request,
+	ctx context.Context, c *cli,
+	method func(adminv1.AdminServiceClient, context.Context, Request, ...grpc.CallOption) (Answer, error),
+	request Request,
 ) (answer Answer, err error) {
 	err = c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
 		answer, err = method(api, ctx, request)
@@ -49,7 +51,9 @@ func ask[Request, Answer any](
 }
 
 // callWithin is call with a longer deadline.
-func (c *cli) callWithin(ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
+func (c *cli) callWithin(
+	ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error,
+) error {
 	to, err := c.endpoint(ctx)
 	if err != nil {
 		return err
@@ -58,7 +62,9 @@ func (c *cli) callWithin(ctx context.Context, limit time.Duration, work func(con
 }
 
 // callAt is call for a known endpoint.
-func (c *cli) callAt(ctx context.Context, to *endpoint, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
+func (c *cli) callAt(
+	ctx context.Context, to *endpoint, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	dial := c.dial
@@ -145,7 +151,8 @@ func explainError(watch *reach.Watch, err error) error {
 	case explained.Kind == reach.Unreachable:
 		return &exit.Error{Code: exit.Unreachable, Err: explained}
 	case explained.Kind == reach.Other && status.Code(explained) == codes.Unavailable:
-		return &exit.Error{Code: exit.Unreachable, Err: fmt.Errorf("the control plane at %s is not available: %w", watch.Address, explained)}
+		err := fmt.Errorf("the control plane at %s is not available: %w", watch.Address, explained)
+		return &exit.Error{Code: exit.Unreachable, Err: err}
 	}
 	return explained
 }
@@ -157,7 +164,9 @@ type watchedTLS struct {
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (t watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (t watchedTLS) ClientHandshake(
+	ctx context.Context, authority string, raw net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := t.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	t.watch.Handshaken(err)
 	return conn, info, err
@@ -206,7 +215,8 @@ func readSecret(flag, path string) ([]byte, error) {
 		return nil, &mesh.FieldError{Field: "--" + flag, Err: err}
 	}
 	if len(data) > maxSecretBytes || len(data) == 0 {
-		return nil, &mesh.FieldError{Field: "--" + flag, Err: fmt.Errorf("%s has %d bytes: must be 1 to %d", path, len(data), maxSecretBytes)}
+		err := fmt.Errorf("%s has %d bytes: must be 1 to %d", path, len(data), maxSecretBytes)
+		return nil, &mesh.FieldError{Field: "--" + flag, Err: err}
 	}
 	return data, nil
 }

@@ -32,7 +32,9 @@ func (c *cli) completeNames(filter *adminv1.Filter, of ...collection) cobra.Comp
 }
 
 // completeMeshes completes names of meshes.
-func (c *cli) completeMeshes(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (c *cli) completeMeshes(
+	cmd *cobra.Command, _ []string, prefix string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return c.names(cmd.Context(), &adminv1.Filter{}, prefix, meshes), cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -61,7 +63,9 @@ func (c *cli) names(ctx context.Context, filter *adminv1.Filter, prefix string, 
 }
 
 // completeTargets completes nodes and pods for sondectl drain. Without an API server it completes nothing.
-func (d *drainTarget) completeTargets(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (d *drainTarget) completeTargets(
+	cmd *cobra.Command, args []string, prefix string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -86,7 +90,9 @@ func (d *drainTarget) completeTargets(cmd *cobra.Command, args []string, prefix 
 }
 
 // targetNames returns the names of the first nodes or pods, or none on an error.
-func targetNames(ctx context.Context, client metadata.Interface, r schema.GroupVersionResource, namespace string) []string {
+func targetNames(
+	ctx context.Context, client metadata.Interface, r schema.GroupVersionResource, namespace string,
+) []string {
 	found, err := objectsOf(client, r, namespace).List(ctx, metav1.ListOptions{Limit: maxTargets})
 	if err != nil {
 		return nil

@@ -27,7 +27,8 @@ const (
 func (c *cli) addConnectionFlags(flags *pflag.FlagSet) {
 	c.flags = flags
 	c.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(mesh.PortAdmin))
-	flags.Var(&reach.AddressFlag{Service: reach.Admin, To: &c.address}, flagAddress, "`HOST:PORT` of the control plane's admin API")
+	flags.Var(&reach.AddressFlag{Service: reach.Admin, To: &c.address}, flagAddress,
+		"`HOST:PORT` of the control plane's admin API")
 	flags.StringVar(&c.caFile, flagCACert, "", "`FILE` with the control plane's CA certificate (serving-ca.crt)")
 	flags.StringVar(&c.tokenFile, flagTokenFile, "", "`FILE` with the admin token (admin-token)")
 	c.cluster.Add(flags)

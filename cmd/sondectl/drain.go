@@ -187,7 +187,9 @@ func (d *drainTarget) client() (metadata.Interface, string, error) {
 }
 
 // annotate writes the annotation, or removes it without a reason.
-func (d *drainTarget) annotate(cmd *cobra.Command, client metadata.Interface, namespace, target string, reason *string) error {
+func (d *drainTarget) annotate(
+	cmd *cobra.Command, client metadata.Interface, namespace, target string, reason *string,
+) error {
 	resource, name, err := find(cmd.Context(), client, namespace, target)
 	if err != nil {
 		return err
@@ -216,7 +218,8 @@ func (d *drainTarget) annotate(cmd *cobra.Command, client metadata.Interface, na
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
-	if _, err := objects.Patch(cmd.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "sondectl"}); err != nil {
+	options := metav1.PatchOptions{FieldManager: "sondectl"}
+	if _, err := objects.Patch(cmd.Context(), name, types.MergePatchType, patch, options); err != nil {
 		return fmt.Errorf("annotate %s: %w", title, err)
 	}
 	d.cli.tellDrain(title, reason != nil, before)
@@ -227,7 +230,9 @@ func (d *drainTarget) annotate(cmd *cobra.Command, client metadata.Interface, na
 }
 
 // find returns the node or pod that the user means. A name without a kind must match only one of the two.
-func find(ctx context.Context, client metadata.Interface, namespace, target string) (schema.GroupVersionResource, string, error) {
+func find(
+	ctx context.Context, client metadata.Interface, namespace, target string,
+) (schema.GroupVersionResource, string, error) {
 	if kind, name, named := strings.Cut(target, "/"); named {
 		return *resourceOf(kind), name, nil
 	}
@@ -248,11 +253,14 @@ func find(ctx context.Context, client metadata.Interface, namespace, target stri
 	case 1:
 		return found[0], target, nil
 	}
-	return node, "", errors.New(target + ": both a node and a pod have this name: use node/" + target + " or pod/" + target)
+	return node, "",
+		errors.New(target + ": both a node and a pod have this name: use node/" + target + " or pod/" + target)
 }
 
 // nearTarget returns the end of a not-found message: a node or pod with a similar name.
-func nearTarget(ctx context.Context, client metadata.Interface, namespace, name string, of ...schema.GroupVersionResource) string {
+func nearTarget(
+	ctx context.Context, client metadata.Interface, namespace, name string, of ...schema.GroupVersionResource,
+) string {
 	var known []string
 	for _, r := range of {
 		known = append(known, targetNames(ctx, client, r, namespace)...)

@@ -49,7 +49,9 @@ func (c *cli) callInCluster(ctx context.Context, work func(context.Context, admi
 
 // beside returns the call of a command that also reads objects from the kubeconfig's cluster. If address flags are set,
 // the cluster flags only apply to the objects. It returns an error for invalid flags before anything is read.
-func (c *cli) beside() (call func(context.Context, func(context.Context, adminv1.AdminServiceClient) error) error, err error) {
+func (c *cli) beside() (
+	call func(context.Context, func(context.Context, adminv1.AdminServiceClient) error) error, err error,
+) {
 	if err := c.refuseContexts(); err != nil {
 		return nil, err
 	}
@@ -133,17 +135,24 @@ func (c *cli) endpointOf(s *cluster.Session, roots *x509.CertPool) *endpoint {
 	return &endpoint{
 		address: s.Address, roots: roots,
 		watch: &reach.Watch{
-			Service: reach.Admin, Address: fmt.Sprintf("pod %s in namespace %s", s.Pod, s.Namespace), CA: "ConfigMap " + mesh.ServingCAConfigMap,
+			Service: reach.Admin, Address: fmt.Sprintf("pod %s in namespace %s", s.Pod, s.Namespace),
+			CA: "ConfigMap " + mesh.ServingCAConfigMap,
 		},
 		authorize: []grpc.DialOption{
-			grpc.WithUnaryInterceptor(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+			grpc.WithUnaryInterceptor(func(
+				ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+				o ...grpc.CallOption,
+			) error {
 				ctx, err := withToken(ctx, s, method)
 				if err != nil {
 					return err
 				}
 				return invoke(ctx, method, request, reply, conn, o...)
 			}),
-			grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+			grpc.WithStreamInterceptor(func(
+				ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer,
+				o ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
 				ctx, err := withToken(ctx, s, method)
 				if err != nil {
 					return nil, err

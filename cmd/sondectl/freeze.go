@@ -20,7 +20,8 @@ for maintenance of the zone's network. The control plane itself freezes a zone o
 are unreachable. While a zone is frozen, the control plane grants no restarts of guarded containers in the whole mesh,
 and keeps all facts about silent proxies.
 
-Any replica of the control plane accepts the command and forwards it to the leader. A new leader keeps the zone frozen.`,
+Any replica of the control plane accepts the command and forwards it to the leader. The zone stays frozen under a new
+leader.`,
 		Example: "  sondectl freeze --zone eu-west-1a",
 	})
 }

@@ -40,11 +40,13 @@ a token expires, and how to renew tokens.`,
   sondectl generate dataplane-token --name web-1 --mesh shop --valid-for 1h`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().Var(&names.Flag{To: &request.Name, Among: []names.Kind{names.Dataplane}}, "name", "`NAME` of the Dataplane")
+	cmd.Flags().Var(&names.Flag{To: &request.Name, Among: []names.Kind{names.Dataplane}}, "name",
+		"`NAME` of the Dataplane")
 	request.Mesh = mesh.DefaultMesh
 	c.addMesh(cmd, &request.Mesh, "`MESH` of the Dataplane")
 	cmd.Flags().StringVar(&request.Workload, "workload", "", "`WORKLOAD` of the Dataplane")
-	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "validity of the token as `DURATION`, such as 30m, 24h, 7d")
+	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour),
+		"validity of the token as `DURATION`, such as 30m, 24h, 7d")
 	settings.Must(cmd.MarkFlagRequired("name"))
 	settings.Must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(&adminv1.Filter{}, dataplanes)))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -11,9 +11,9 @@ import (
 )
 
 const meshServiceColumns = `PORTS      port:targetPort/protocol of each port; targetPort defaults to the port. Each port is the service NAME_msvc_PORT
-ENDPOINTS  ready/all of each port, and the number of ready ones that are unchecked: nothing checks their applications. Separate
-           lines show why a port has no endpoint, and that draining endpoints get the traffic because none is ready;
-           sondectl why NAME explains each endpoint
+ENDPOINTS  ready/all of each port, and the number of ready ones that are unchecked: nothing checks their applications.
+           Separate lines show why a port has no endpoint, and that draining endpoints get the traffic because none is
+           ready; sondectl why NAME explains each endpoint
 
 -o wide adds:
 SELECTOR    labels that select Dataplanes

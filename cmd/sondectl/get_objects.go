@@ -62,11 +62,12 @@ const dataplaneColumns = `SERVICES  service:port of the first inbound, and the n
           and Services, else it is the inbound's name
 HEALTH    health of the inbounds: ready, not-ready, or the number of ready ones
           unchecked            all are ready, but nothing checks the application of an inbound without a serviceProbe
-          draining             the proxy is stopping or should get no new traffic, as while a guarded liveness probe fails
+          draining             the proxy is stopping or should get no new traffic, such as while a guarded liveness
+                               probe fails
           stopped              the agent has drained and stopped
           outbounds-not-ready  Envoy does not listen at an outbound, and nothing else is wrong
-          For a dataplane without inbounds, health of the outbounds. A line for each inbound or outbound that is not ready
-          has the reason
+          For a dataplane without inbounds, health of the outbounds. A line for each inbound or outbound that is not
+          ready has the reason
 
 -o wide abbreviates nothing, shows service:port/protocol of each inbound, and adds:
 ADDRESS    address of the inbounds
@@ -105,14 +106,20 @@ type inboundStatus struct {
 }
 
 func newDataplaneStatus(d *adminv1.Dataplane) dataplaneStatus {
-	status := dataplaneStatus{Draining: d.GetDraining(), Stopped: d.GetStopped(), Drain: d.GetDrain(), Inbounds: []inboundStatus{}}
+	status := dataplaneStatus{
+		Draining: d.GetDraining(), Stopped: d.GetStopped(), Drain: d.GetDrain(), Inbounds: []inboundStatus{},
+	}
 	for _, in := range d.GetInbounds() {
 		status.Inbounds = append(status.Inbounds, inboundStatus{
-			Health: in.GetHealth().String(), Reason: in.GetReason(), Services: in.GetServices(), Unchecked: in.GetUnchecked(), Serves: in.GetServes(), Since: describe.At(in.GetSince()),
+			Health: in.GetHealth().String(), Reason: in.GetReason(), Services: in.GetServices(), Unchecked: in.GetUnchecked(),
+			Serves: in.GetServes(), Since: describe.At(in.GetSince()),
 		})
 	}
 	for _, o := range d.GetOutbounds() {
-		status.Outbounds = append(status.Outbounds, outboundStatus{Address: o.GetAddress(), Service: o.GetService(), Health: o.GetHealth().String(), Reason: o.GetReason(), Since: describe.At(o.GetSince())})
+		status.Outbounds = append(status.Outbounds, outboundStatus{
+			Address: o.GetAddress(), Service: o.GetService(), Health: o.GetHealth().String(), Reason: o.GetReason(),
+			Since: describe.At(o.GetSince()),
+		})
 	}
 	return status
 }
@@ -169,10 +176,10 @@ func labelText(labels map[string]string) string {
 
 const serviceColumns = `NAME        the kuma.io/service; NAME_msvc_PORT for a port of a MeshService, LABELS_msvc_PORT for a port that a backendRef
             names by labels
-ENDPOINTS   ready/all, and the number of ready ones that are unchecked: nothing checks their applications. Separate lines
-            show why an endpoint is not ready, why a service has no endpoint, and that draining endpoints get the traffic
-            because none is ready. An endpoint whose agent is lost remains, and a line says so: the agent may be dead, or
-            only its connection. Envoys stop sending to an endpoint that does not respond
+ENDPOINTS   ready/all, and the number of ready ones that are unchecked: nothing checks their applications. Separate
+            lines show why an endpoint is not ready, why a service has no endpoint, and that draining endpoints get the
+            traffic because none is ready. An endpoint whose agent is lost remains, and a line says so: the agent may be
+            dead, or only its connection. Envoys stop sending to an endpoint that does not respond
 SIDECARS    number of endpoints with a sidecar, to which clients speak mTLS if the mesh has it
 
 -o wide adds:
@@ -211,7 +218,9 @@ func showService(entry *adminv1.Service) (any, printer.Row, error) {
 	}
 	return document, printer.Row{
 		Notes: notes, Cells: cells, Wide: cells,
-		More: []string{strings.Join(entry.GetAddresses(), ","), strings.Join(entry.GetIdentities(), ","), strings.Join(ready, ",")},
+		More: []string{
+			strings.Join(entry.GetAddresses(), ","), strings.Join(entry.GetIdentities(), ","), strings.Join(ready, ","),
+		},
 	}, err
 }
 
@@ -236,7 +245,9 @@ type serviceStatus struct {
 // Service names, since the others are inbounds of Dataplanes. For a service that consists only of inbounds, the Service
 // has no effect.
 func serviceObject(s *adminv1.Service) (*object, error) {
-	spec := &mesh.ServiceSpec{Protocol: mesh.Protocol(s.GetProtocol()), Addresses: s.GetAddresses(), Headless: s.GetHeadless()}
+	spec := &mesh.ServiceSpec{
+		Protocol: mesh.Protocol(s.GetProtocol()), Addresses: s.GetAddresses(), Headless: s.GetHeadless(),
+	}
 	if s.GetAffinity() {
 		spec.SessionAffinity = mesh.AffinityClientIP
 	}
@@ -253,7 +264,9 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 		if err != nil {
 			return nil, fmt.Errorf("decode endpoint of service %q: %w", s.GetName(), err)
 		}
-		endpoint := mesh.ServiceEndpoint{Address: at.Addr().String(), Port: uint32(at.Port()), Dataplane: e.GetDataplane(), NodeName: e.GetNode()}
+		endpoint := mesh.ServiceEndpoint{
+			Address: at.Addr().String(), Port: uint32(at.Port()), Dataplane: e.GetDataplane(), NodeName: e.GetNode(),
+		}
 		if e.GetHealth() != adminv1.Endpoint_READY {
 			endpoint.Health = &mesh.EndpointHealth{Ready: new(bool)}
 		}

@@ -94,7 +94,9 @@ type getOutput struct {
 const jsonPathPrefix = "jsonpath="
 
 func getFormats() *settings.Choice[printer.Format] {
-	return &settings.Choice[printer.Format]{Value: printer.Table, Among: []printer.Format{printer.Table, printer.Wide, printer.Name, printer.YAML, printer.JSON}}
+	return &settings.Choice[printer.Format]{
+		Value: printer.Table, Among: []printer.Format{printer.Table, printer.Wide, printer.Name, printer.YAML, printer.JSON},
+	}
 }
 
 // String implements pflag.Value.

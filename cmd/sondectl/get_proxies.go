@@ -17,14 +17,14 @@ import (
 
 const proxyColumns = `AGENT         state of the agent's session with this replica of the control plane:
                 connected
-                reconnecting  the session has ended, or the control plane has started, within the last 30 seconds, and the
-                              agent has not reconnected yet
+                reconnecting  the session has ended, or the control plane has started, within the last 30 seconds, and
+                              the agent has not reconnected yet
                 lost          the session has ended, and the agent has not reconnected. The endpoint remains
                 stopped       the agent has drained and stopped
                 never-joined  the proxy has never had a certificate, so its endpoints are not ready
                 waiting       the agent tries to join but cannot, for the reason on a separate line
-SINCE         for how long. For lost and stopped agents: since the end of their session, or since the start of the control plane if
-              that was later
+SINCE         for how long. For lost and stopped agents: since the end of their session, or since the start of the
+              control plane if that was later
 SYNCED        types of resources that Envoy has completely accepted / types that it has subscribed to
 VERSION       of the agent, if not all have the same, and with --watch
 
@@ -33,7 +33,8 @@ rejects and why (it keeps the previous version), which version is not supported,
 keeps serving, and which of its probes fail, and since when. -o json has the latest changes of all probes.
 
 -o wide always has VERSION, and adds:
-ADS           how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane is unknown
+ADS           how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane
+              is unknown
 ENVOY         version of Envoy
 DRAINING      yes if the proxy is stopping or should get no new traffic; stopped if it has stopped
 CERT-EXPIRES  when the certificate of the proxy expires
@@ -103,10 +104,12 @@ func proxyRow(p *adminv1.Proxy) printer.Row {
 		notes = append(notes, fmt.Sprintf("unsupported: envoy %s: supported are %s", v, mesh.SupportedEnvoys()))
 	}
 	cells := []string{
-		p.GetMesh(), p.GetName(), describe.Phase(p.GetAgentState()), describe.Since(p.GetAgentState().GetSince()), sync, agent.GetVersion(),
+		p.GetMesh(), p.GetName(), describe.Phase(p.GetAgentState()), describe.Since(p.GetAgentState().GetSince()), sync,
+		agent.GetVersion(),
 	}
 	return printer.Row{Notes: notes, Cells: cells, Wide: cells, More: []string{
-		connected(p), agent.GetEnvoyVersion(), draining, describe.Until(agent.GetCertificateExpires()), nacks, protocol, agent.GetLeafSerial(), agent.GetBundleId(), replicasOf(p), strings.Join(agent.GetFeatures(), ","),
+		connected(p), agent.GetEnvoyVersion(), draining, describe.Until(agent.GetCertificateExpires()), nacks, protocol,
+		agent.GetLeafSerial(), agent.GetBundleId(), replicasOf(p), strings.Join(agent.GetFeatures(), ","),
 	}}
 }
 

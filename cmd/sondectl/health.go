@@ -19,8 +19,8 @@ only to clients on the same host.
 
 GROUP   livez: should the control plane keep running; readyz: should it get traffic
 NAME    name of the check; docs/guides/health.md explains each check
-STATUS  ok, failed, or warning, which does not fail the group. The reason is on a separate line, and so is each change of a check that
-        differs from its state at the start
+STATUS  ok, failed, or warning, which does not fail the group. The reason is on a separate line, and so is each change
+        of a check that differs from its state at the start
 AGE     age of the result, which is cached for a while
 TOOK    how long the check took
 
@@ -57,7 +57,9 @@ func healthRow(c *adminv1.HealthCheck) printer.Row {
 	if c.GetTook() != nil {
 		took = c.GetTook().AsDuration().Round(time.Microsecond).String()
 	}
-	r := printer.Row{Cells: []string{c.GetGroup(), c.GetName(), healthWord(c.GetStatus()), describe.Since(c.GetAt()), took}}
+	r := printer.Row{
+		Cells: []string{c.GetGroup(), c.GetName(), healthWord(c.GetStatus()), describe.Since(c.GetAt()), took},
+	}
 	if c.GetReason() != "" {
 		r.Notes = append(r.Notes, c.GetReason())
 	}

@@ -96,7 +96,10 @@ func (c *cli) inspectDataplane() *cobra.Command {
   sondectl inspect dataplane web-1 --mesh default --type clusters --desired -o json`,
 		Args: cobra.ExactArgs(1),
 	}
-	i := &inspection{output: printer.AddFormat(cmd, printer.Table, printer.Text, printer.YAML, printer.JSON), view: &settings.Choice[adminv1.Kind]{Among: inspectTypes()}}
+	i := &inspection{
+		output: printer.AddFormat(cmd, printer.Table, printer.Text, printer.YAML, printer.JSON),
+		view:   &settings.Choice[adminv1.Kind]{Among: inspectTypes()},
+	}
 	i.view.Add(cmd, "type", "", "`TYPE` of information")
 	c.addMesh(cmd, &i.mesh, "`MESH` of the dataplane")
 	cmd.Flags().BoolVar(&i.desired, "desired", false, "show the clusters that Envoy should have instead of its actual ones")
@@ -174,7 +177,9 @@ func (c *cli) inspectEnvoy(ctx context.Context, i *inspection) error {
 // readEnvoy passes Envoy's response to w.
 func (c *cli) readEnvoy(ctx context.Context, i *inspection, w io.Writer) error {
 	return c.callWithin(ctx, inspectTimeout, func(ctx context.Context, api adminv1.AdminServiceClient) error {
-		stream, err := api.InspectEnvoy(ctx, &adminv1.InspectEnvoyRequest{Mesh: i.mesh, Name: i.name, View: string(i.view.Value)})
+		stream, err := api.InspectEnvoy(ctx, &adminv1.InspectEnvoyRequest{
+			Mesh: i.mesh, Name: i.name, View: string(i.view.Value),
+		})
 		for err == nil {
 			var part *adminv1.InspectEnvoyPart
 			if part, err = stream.Recv(); err == nil {

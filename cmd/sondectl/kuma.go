@@ -53,7 +53,9 @@ func ofKuma() map[string]string {
 	}
 	for kind, means := range store.KumaKinds() {
 		words := kebab(kind)
-		for _, word := range []string{words, printer.PluralOf(words), strings.ToLower(kind), printer.PluralOf(strings.ToLower(kind))} {
+		for _, word := range []string{
+			words, printer.PluralOf(words), strings.ToLower(kind), printer.PluralOf(strings.ToLower(kind)),
+		} {
 			for _, command := range []string{"get ", "inspect "} {
 				if replaced[command+word] == "" {
 					replaced[command+word] = "Kuma has this kind, Sonde does not: " + means

@@ -74,8 +74,8 @@ func concat(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(all.String()), 0o600))
 }
 
-// exits runs sondectl and checks its exit code: exits CODE [<FILE] ARGS... If sondectl fails, stdout must be empty and stderr
-// must end with one line that names sondectl.
+// exits runs sondectl and checks its exit code: exits CODE [<FILE] ARGS... If sondectl fails, stdout must be empty and
+// stderr must end with one line that names sondectl.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: exits CODE [<FILE] ARGS...")

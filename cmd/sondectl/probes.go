@@ -28,8 +28,8 @@ probe table.
 
 WRITTEN   the original
 kubelet:  the kubelet's request, and its timeout
-agent:    what the agent then requests from the application, and its timeout; hooks have no limit. In the per-port mode the
-          kernel passes TCP probes on. A failure of a guarded liveness probe waits until a restart is granted`,
+agent:    what the agent then requests from the application, and its timeout; hooks have no limit. In the per-port mode
+          the kernel passes TCP probes on. A failure of a guarded liveness probe waits until a restart is granted`,
 		Example: `  sondectl probes explain -f web.yaml
   kubectl get pod web-1 -o yaml | sondectl probes explain -f -`,
 		Args: manifest.NoOtherFiles,

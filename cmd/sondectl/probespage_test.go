@@ -9,7 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 )
 
-// TestProbesPage compares the excerpts of docs/probes.md about one pod with the file and with the output of the commands.
+// TestProbesPage compares the excerpts of docs/probes.md about one pod with the file and with the commands' output.
 func TestProbesPage(t *testing.T) {
 	t.Chdir("../..") // working directory of the page's commands
 	const example = "docs/examples/web.yaml"

@@ -18,8 +18,8 @@ const restartsHelp = `Show guarded containers whose liveness probe fails, or tha
 
 STATE   waiting     the probe fails, and no restart is granted: the agent does not report the failure to the kubelet
         granted     the agent reports the failure, and the kubelet will restart the container
-        restarting  the container has restarted, and counts against its workload's limit until its pod is Ready and its probe
-                    has run again
+        restarting  the container has restarted, and counts against its workload's limit until its pod is Ready and its
+                    probe has run again
         unhelpful   like waiting, but restarts of its workload have not helped, so that it waits for a change of the pod
                     template, or for sondectl restarts release
 SINCE   time since the probe fails, the restart is granted, or the container has restarted
@@ -72,7 +72,9 @@ func (c *cli) addNamespace(cmd *cobra.Command, namespace *string, usage string) 
 }
 
 // completeRestarts completes the values that names returns for a list. Without a control plane it completes nothing.
-func (c *cli) completeRestarts(ctx context.Context, namespace, prefix string, names func(*adminv1.ListRestartsResponse) []string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (c *cli) completeRestarts(
+	ctx context.Context, namespace, prefix string, names func(*adminv1.ListRestartsResponse) []string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	found, err := c.listRestarts(ctx, namespace)

@@ -27,7 +27,8 @@ OUTCOME  open       the agent reports the failure to the kubelet
          gone       the pod no longer exists
 PLACE    yes if the restart is in progress, and counts against the workload's limit
 
--o wide adds the times of the restart, the outcome and the end of the grant, and the container's number of restarts before the grant.`
+-o wide adds the times of the restart, the outcome and the end of the grant, and the container's number of restarts
+before the grant.`
 
 func (c *cli) explainRestart() *cobra.Command {
 	request := &adminv1.ExplainRestartRequest{}
@@ -40,16 +41,19 @@ func (c *cli) explainRestart() *cobra.Command {
 	}
 	output := printer.AddFormat(cmd, printer.Text, printer.Wide, printer.YAML, printer.JSON)
 	c.addNamespace(cmd, &request.Namespace, "`NAMESPACE` of the pod; default the only namespace that has it")
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(
+		cmd *cobra.Command, args []string, prefix string,
+	) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return c.completeRestarts(cmd.Context(), request.GetNamespace(), prefix, func(found *adminv1.ListRestartsResponse) (names []string) {
+		pods := func(found *adminv1.ListRestartsResponse) (names []string) {
 			for _, r := range found.GetRestarts() {
 				names = append(names, r.GetPod())
 			}
 			return names
-		})
+		}
+		return c.completeRestarts(cmd.Context(), request.GetNamespace(), prefix, pods)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		_, pod, err := names.Parse(args[0], names.Pod)
@@ -131,7 +135,9 @@ func holdText(a *adminv1.ExplainRestartResponse) string {
 
 func addContainer(f *printer.Facts, c *adminv1.GuardedContainer, round *adminv1.RestartRound) {
 	f.Add("container", fmt.Sprintf("%s, restart count %d", c.GetName(), c.GetRestarts()))
-	check := map[adminv1.GuardedContainer_Check]string{adminv1.GuardedContainer_PASSES: "passes", adminv1.GuardedContainer_FAILS: "fails"}[c.GetCheck()]
+	check := map[adminv1.GuardedContainer_Check]string{
+		adminv1.GuardedContainer_PASSES: "passes", adminv1.GuardedContainer_FAILS: "fails",
+	}[c.GetCheck()]
 	switch {
 	case check == "":
 		check = "unknown: its agent has not reported it"
@@ -168,7 +174,8 @@ func writeGrants(out *printer.Output, w *adminv1.RestartWorkload, wide bool) {
 	for _, g := range w.GetGrants() {
 		cells := []string{
 			g.GetPod(), g.GetContainer(), outcomeText(g), placeText(g), agoText(g.GetGranted()),
-			agoText(g.GetSpent()), agoText(g.GetJudged()), agoText(g.GetEnded()), strconv.FormatUint(uint64(g.GetRestarts()), 10),
+			agoText(g.GetSpent()), agoText(g.GetJudged()), agoText(g.GetEnded()),
+			strconv.FormatUint(uint64(g.GetRestarts()), 10),
 		}
 		rows = append(rows, printer.Row{Cells: cells[:len(header)]})
 	}

@@ -25,7 +25,9 @@ wait, the command changes nothing.`,
 		Args:    cobra.ExactArgs(1),
 	}
 	c.addNamespace(cmd, &request.Namespace, "`NAMESPACE` of WORKLOAD, if it is kind/name")
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(
+		cmd *cobra.Command, args []string, prefix string,
+	) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

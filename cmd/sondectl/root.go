@@ -53,7 +53,7 @@ Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
   sondectl rotate ca --wait
   sondectl restarts release deployment/web -n shop  allow restarts again that have not helped
-  sondectl freeze --zone eu-west-1a                 keep its endpoints while its nodes are unreachable, until sondectl thaw
+  sondectl freeze --zone eu-west-1a                 keep endpoints while its nodes are unreachable, until sondectl thaw
 
 Keep new traffic from pods, with your rights in the cluster:
   sondectl drain node/worker-3                      until sondectl undrain node/worker-3
@@ -61,14 +61,16 @@ Keep new traffic from pods, with your rights in the cluster:
 Show clusters whose nodes sonde-watchdog watches, with your rights in the cluster:
   sondectl watchdog status -A                       state of their nodes, and scaled-down controllers
 
-Commands that call the control plane find it in the cluster of your kubeconfig, and only need your rights there (docs/kubernetes.md):
+Commands that call the control plane find it in the cluster of your kubeconfig, and only need your rights there
+(docs/kubernetes.md):
   sondectl get meshes --kube-context prod
 
 Outside of Kubernetes, they need its address and two files of its state directory: serving-ca.crt, to verify the control
 plane, and admin-token, to authorise you:
   sondectl get meshes --ca-cert-file state/serving-ca.crt --token-file state/admin-token
 
-Environment variables can set these flags: SONDECTL_ADDRESS, SONDECTL_CA_CERT_FILE, SONDECTL_TOKEN_FILE. Empty variables are ignored.
+These environment variables set flags: SONDECTL_ADDRESS, SONDECTL_CA_CERT_FILE, SONDECTL_TOKEN_FILE. Empty variables are
+ignored.
 
 get and why also write the problems of the control plane's store to stderr. A failing command writes nothing to stdout,
 except validate -o json. On a terminal, sondectl escapes control characters in names and texts, and tables have colours:
@@ -139,10 +141,18 @@ func (c *cli) root() *cobra.Command {
 	}
 	c.addConnectionFlags(root.PersistentFlags())
 	c.addColor(root)
-	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migrate.Command(&c.out), watchdog.Command(&c.out, &c.cluster), check.Command(&c.out, check.Options{Cluster: c.clusterAlone, CallInCluster: c.callInCluster, Call: c.call, Meshes: c.completeMeshes}), c.drain(), c.undrain(), c.rotate(), c.health(), c.status(), c.dashboard(), c.why(), c.restarts(), c.freeze(), c.thaw())
+	checks := check.Options{
+		Cluster: c.clusterAlone, CallInCluster: c.callInCluster, Call: c.call, Meshes: c.completeMeshes,
+	}
+	root.AddCommand(
+		c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migrate.Command(&c.out),
+		watchdog.Command(&c.out, &c.cluster), check.Command(&c.out, checks), c.drain(), c.undrain(), c.rotate(), c.health(),
+		c.status(), c.dashboard(), c.why(), c.restarts(), c.freeze(), c.thaw(),
+	)
 	buildinfo.Add(root)
 	settings.Install(root, settings.Options{
-		Prefix: envPrefix, Replaced: ofKuma(), Variables: func(*cobra.Command) *pflag.FlagSet { return root.PersistentFlags() },
+		Prefix: envPrefix, Replaced: ofKuma(),
+		Variables: func(*cobra.Command) *pflag.FlagSet { return root.PersistentFlags() },
 		Unknown: func(cmd *cobra.Command, variables []string) {
 			cmd.PrintErrf("sondectl: warning: ignoring unknown environment variables: %s\n", strings.Join(variables, ", "))
 		},

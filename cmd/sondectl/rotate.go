@@ -109,7 +109,9 @@ func (c *cli) showRotation(cmd *cobra.Command, what rotated, first, get askRotat
 func isDone(r *adminv1.Rotation) bool { return r.GetStep() == adminv1.Rotation_IDLE }
 
 // waitForRotation polls until the rotation is done or paused, and writes each change to stderr.
-func waitForRotation(cmd *cobra.Command, what rotated, get askRotation, now *adminv1.Rotation) (*adminv1.Rotation, error) {
+func waitForRotation(
+	cmd *cobra.Command, what rotated, get askRotation, now *adminv1.Rotation,
+) (*adminv1.Rotation, error) {
 	ctx := cmd.Context()
 	for shown := (*adminv1.Rotation)(nil); !isDone(now) && !now.GetPaused(); {
 		if !proto.Equal(now, shown) {

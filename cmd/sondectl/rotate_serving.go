@@ -34,8 +34,8 @@ servers that call the webhook, and sondectl verify this certificate.
   2  the new authority signs
   3  every proxy, new pods, the webhook configurations and serving-ca.crt get only the new authority
 
-Agents store the authorities in their work directories. You must replace other copies of serving-ca.crt, such as on operators' and
-other machines. The rotation stops before step 2 until --continue confirms that you have replaced them.
+Agents store the authorities in their work directories. You must replace other copies of serving-ca.crt, such as on
+operators' and other machines. The rotation stops before step 2 until --continue confirms that you have replaced them.
 
 The control plane performs the other steps by itself. A step begins when all proxies with unexpired certificates have
 completed the previous step. The output names the proxies that it waits for. --force does not wait for disconnected

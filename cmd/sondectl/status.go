@@ -26,7 +26,8 @@ SINCE     for how long, for several objects the longest; empty if unknown
 
 The output is the control plane's current knowledge. Separate lines name its gaps, such as a disconnected replica.
 
-Exit code 0: all is well; 6: something is wrong; 3: the control plane cannot be reached, or is not ready; 1: it rejected the call.`
+Exit code 0: all is well; 6: something is wrong; 3: the control plane cannot be reached, or is not ready; 1: it rejected
+the call.`
 
 func (c *cli) status() *cobra.Command {
 	var of statusOf
@@ -40,7 +41,8 @@ func (c *cli) status() *cobra.Command {
 	}
 	output := printer.AddFormat(cmd, printer.Text, printer.YAML, printer.JSON)
 	c.addMesh(cmd, &of.mesh, "only this `MESH`; default all")
-	cmd.Flags().StringVarP(&of.namespace, "namespace", "n", "", "only proxies, services and pods of this `NAMESPACE`; default all")
+	cmd.Flags().StringVarP(&of.namespace, "namespace", "n", "",
+		"only proxies, services and pods of this `NAMESPACE`; default all")
 	cmd.Flags().BoolVar(&short, "short", false, "only the line with the verdict and the counts")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "continue, and write it again whenever it changes, with the time, until a signal")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -52,7 +54,8 @@ func (c *cli) status() *cobra.Command {
 		}
 		if watch {
 			w := &statusWatcher{
-				read: func(ctx context.Context) (*status.Report, error) { return c.readStatus(ctx, of) }, out: c.stdout, colours: c.hasColours(), short: short,
+				read: func(ctx context.Context) (*status.Report, error) { return c.readStatus(ctx, of) },
+				out:  c.stdout, colours: c.hasColours(), short: short,
 			}
 			if of == (statusOf{}) { // the control plane sends all or nothing
 				w.follow = c.followStatus

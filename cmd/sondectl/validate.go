@@ -129,7 +129,9 @@ func (c *cli) report(cmd *cobra.Command, path string, mode mesh.ProbesMode, f pr
 		v.Objects = append(v.Objects, placedName{key.Kind, key.Mesh, key.Name, d.Place.File, d.Place.Document, d.Place.Line})
 	}
 	for _, p := range problems {
-		text := problemText{Severity: p.Severity.String(), File: p.File, Document: p.Document, Line: p.Line, Message: p.Err.Error()}
+		text := problemText{
+			Severity: p.Severity.String(), File: p.File, Document: p.Document, Line: p.Line, Message: p.Err.Error(),
+		}
 		if field, ok := errors.AsType[*mesh.FieldError](p.Err); ok {
 			text.Field, text.Value, text.Message = field.Field, field.Value, cmp.Or(field.Err, errors.New(field.Allowed)).Error()
 		}

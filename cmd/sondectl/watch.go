@@ -161,7 +161,8 @@ func byName(entries []entry) map[string]entry {
 
 func (w *watcher) entries(l *listing) ([]entry, error) {
 	entries := make([]entry, len(l.rows))
-	table := l.compared != nil && slices.Contains([]printer.Format{printer.Table, printer.Wide, printer.Name}, w.output.format)
+	table := l.compared != nil &&
+		slices.Contains([]printer.Format{printer.Table, printer.Wide, printer.Name}, w.output.format)
 	for i := range l.rows {
 		body, err := encoded(l.documents[i])
 		if err != nil {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -26,9 +24,10 @@ const whyHelp = `Without a name, the command is the same as sondectl status.
 
 ` + whyPodHelp + `
 
-For each endpoint of the service or MeshService NAME, and each inbound of the dataplane NAME, the command shows whether it gets
-traffic, and otherwise why not. For each outbound of the dataplane it shows whether Envoy listens there, and whether the outbound's
-service has an endpoint. KIND/NAME, as get -o name writes it, selects one kind; mesh/NAME is sondectl status --mesh NAME.
+For each endpoint of the service or MeshService NAME, and each inbound of the dataplane NAME, the command shows whether
+it gets traffic, and otherwise why not. For each outbound of the dataplane it shows whether Envoy listens there, and
+whether the outbound's service has an endpoint. KIND/NAME, as get -o name writes it, selects one kind; mesh/NAME is
+sondectl status --mesh NAME.
 
 KIND       service, meshservice or dataplane, if several of them are called NAME
 SERVICE    if it is not NAME; a port of a MeshService is the service NAME_msvc_PORT
@@ -45,9 +44,9 @@ STATE      ready
            no-endpoints, no-inbounds, no-ports
            unknown                a proxy without a dataplane
 
-Separate lines show each reason, other problems of the proxy, and whether a draining endpoint gets traffic. For a MeshService
-without endpoints they show the cause: the name is unknown, the port is missing, the MeshService selects no Dataplane, or no
-inbound has its targetPort.
+Separate lines show each reason, other problems of the proxy, and whether a draining endpoint gets traffic. For a
+MeshService without endpoints they show the cause: the name is unknown, the port is missing, the MeshService selects no
+Dataplane, or no inbound has its targetPort.
 
 -o wide has all columns.`
 
@@ -81,7 +80,9 @@ func (c *cli) why() *cobra.Command {
 	pods := c.newDrainTarget()
 	pods.objects.AddNamespace(cmd.Flags(), "a pod")
 	named := c.completeNames(filter, services, meshServices, dataplanes)
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(
+		cmd *cobra.Command, args []string, prefix string,
+	) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if word, _, _ := strings.Cut(prefix, "/"); word != prefix && resourceOf(word) != nil {
 			return pods.completeTargets(cmd, args, prefix)
 		}
@@ -90,7 +91,8 @@ func (c *cli) why() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ofMesh, ofPods := cmd.Flags().Changed("mesh"), cmd.Flags().Changed(cluster.FlagObjectsNamespace)
 		if len(args) == 0 {
-			return c.writeStatus(cmd.Context(), statusOf{filter.GetMesh(), cmd.Flags().Lookup(cluster.FlagObjectsNamespace).Value.String()}, output.Value, false)
+			of := statusOf{filter.GetMesh(), cmd.Flags().Lookup(cluster.FlagObjectsNamespace).Value.String()}
+			return c.writeStatus(cmd.Context(), of, output.Value, false)
 		}
 		kind, name, err := names.Parse(args[0], whyKinds...)
 		switch {
@@ -247,7 +249,9 @@ func (s *subject) findings(name string) ([]finding, error) {
 		if err := decode(entry.GetObject(), &head); err != nil {
 			return nil, err
 		}
-		all = append(all, finding{Kind: names.MeshService, Mesh: head.Mesh, State: "no-ports", Reasons: []string{"it has no port for a backendRef"}})
+		all = append(all, finding{
+			Kind: names.MeshService, Mesh: head.Mesh, State: "no-ports", Reasons: []string{"it has no port for a backendRef"},
+		})
 	}
 	for _, entry := range s.dataplanes.GetDataplanes() {
 		found, err := s.ofDataplane(entry)
@@ -274,7 +278,9 @@ func (s *subject) ofService(name string, svc *adminv1.Service) []finding {
 		kind = names.MeshService
 	}
 	if len(svc.GetEndpoints()) == 0 {
-		return []finding{{Kind: kind, Mesh: svc.GetMesh(), Services: called, State: "no-endpoints", Reasons: svc.GetReasons()}}
+		return []finding{{
+			Kind: kind, Mesh: svc.GetMesh(), Services: called, State: "no-endpoints", Reasons: svc.GetReasons(),
+		}}
 	}
 	all := make([]finding, 0, len(svc.GetEndpoints()))
 	for _, e := range svc.GetEndpoints() {
@@ -331,7 +337,8 @@ func (s *subject) ofDataplane(entry *adminv1.Dataplane) ([]finding, error) {
 func ofInbound(d *mesh.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p *adminv1.Proxy) finding {
 	at := mesh.JoinHostPort(in.Address, in.Port)
 	f := finding{
-		names.Dataplane, d.Mesh, h.GetServices(), at, d.Name, describe.Health(h.GetHealth()), len(h.GetServes()) > 0, reasons(h.GetHealth(), h.GetReason(), at, p), probeOf(p, at),
+		names.Dataplane, d.Mesh, h.GetServices(), at, d.Name, describe.Health(h.GetHealth()), len(h.GetServes()) > 0,
+		reasons(h.GetHealth(), h.GetReason(), at, p), probeOf(p, at),
 	}
 	if f.Probe != nil && f.Probe.Fails() {
 		f.Reasons = append(f.Reasons, f.Probe.Lasts(time.Now()))
@@ -346,7 +353,8 @@ func ofInbound(d *mesh.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p 
 	case len(f.Services) == 0 && tag != "":
 		f.Services = []string{tag}
 	case len(f.Services) == 0 && in.State != mesh.InboundIgnored: // the state already says why
-		f.Reasons = append(f.Reasons, "it belongs to no service: it has no tag "+mesh.TagService+", and no MeshService or Service selects it")
+		f.Reasons = append(f.Reasons,
+			"it belongs to no service: it has no tag "+mesh.TagService+", and no MeshService or Service selects it")
 	}
 	return f
 }
@@ -385,12 +393,4 @@ func ofOtherInbound(nack *adminv1.Nack, at string) bool {
 	address, ok := strings.CutPrefix(nack.GetResource(), "inbound:")
 	_, err := netip.ParseAddrPort(address)
 	return ok && err == nil && address != at
-}
-
-// decode decodes an object of the API.
-func decode(body []byte, into any) error {
-	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("decode object: %w", mesh.ExplainJSON("", body, into))
-	}
-	return nil
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
@@ -30,7 +32,9 @@ func (s *subject) askForCalled(ctx context.Context, api adminv1.AdminServiceClie
 			called = []string{""}
 		}
 		for _, name := range called {
-			listed, err := api.ListServices(ctx, &adminv1.ListServicesRequest{Filter: &adminv1.Filter{Mesh: head.Mesh, Name: name}})
+			listed, err := api.ListServices(ctx, &adminv1.ListServicesRequest{
+				Filter: &adminv1.Filter{Mesh: head.Mesh, Name: name},
+			})
 			if err != nil {
 				return err
 			}
@@ -46,7 +50,9 @@ func (s *subject) askForCalled(ctx context.Context, api adminv1.AdminServiceClie
 func (s *subject) ofOutbounds(d *mesh.Dataplane, entry *adminv1.Dataplane) []finding {
 	var all []finding
 	for _, o := range entry.GetOutbounds() {
-		f := finding{Kind: names.Dataplane, Mesh: d.Mesh, Endpoint: o.GetAddress(), Dataplane: d.Name, State: "outbound-ready"}
+		f := finding{
+			Kind: names.Dataplane, Mesh: d.Mesh, Endpoint: o.GetAddress(), Dataplane: d.Name, State: "outbound-ready",
+		}
 		if o.GetService() != "" {
 			f.Services = []string{o.GetService()}
 		}
@@ -59,9 +65,19 @@ func (s *subject) ofOutbounds(d *mesh.Dataplane, entry *adminv1.Dataplane) []fin
 		case svc != nil && len(svc.GetEndpoints()) == 0:
 			f.State, f.Reasons = "outbound-no-endpoints", svc.GetReasons()[:min(len(svc.GetReasons()), 1)]
 		case svc != nil && !slices.ContainsFunc(svc.GetEndpoints(), describe.Serves):
-			f.State, f.Reasons = "outbound-no-endpoints", []string{"no endpoint of service " + svc.GetName() + " gets traffic: sondectl why service/" + svc.GetName() + " says why"}
+			of := svc.GetName()
+			f.State = "outbound-no-endpoints"
+			f.Reasons = []string{"no endpoint of service " + of + " gets traffic: sondectl why service/" + of + " says why"}
 		}
 		all = append(all, f)
 	}
 	return all
+}
+
+// decode decodes an object of the API.
+func decode(body []byte, into any) error {
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("decode object: %w", mesh.ExplainJSON("", body, into))
+	}
+	return nil
 }

@@ -129,6 +129,10 @@ func TestNext(t *testing.T) {
 			before: Verdict{Orders: []Order{{"c", false, epoch}}, Zones: []Zone{{"b", Nodes, epoch, 10}}},
 			looks:  []look{{"sshh:a sshh:b sh:c", "-"}}, want: "b:nodes:10, order c false",
 		},
+		"however few of its nodes are silent": {
+			before: Verdict{Orders: []Order{{"c", false, epoch}}, Zones: []Zone{{"b", Nodes, epoch, 10}}},
+			looks:  []look{{"sshh:a shhh:b ss:c", "-"}}, want: "b:nodes:10, order c false",
+		},
 		"an operator thaws the proxies of a zone": {
 			before: Verdict{Orders: []Order{{"a", false, epoch}}}, looks: []look{{"hhh:a hhh:b", "sssss:a h:b"}}, want: "order a false",
 		},

@@ -178,6 +178,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	l.takeReleases(ctx)
 	l.refund(now, liveness)
 	l.markSpent(now)
+	l.adopt()
 	l.unheld.look(ctx, now, liveness)
 	in, pods := l.cluster.input(liveness)
 	in.Settings, in.Unread, in.Frozen = *l.settings.Load(), l.unread(), l.o.Frozen()

@@ -123,10 +123,30 @@ func hasPod(in restartbudget.Input, g *restartbudget.Grant) bool {
 	return w != nil && w.Pods[g.ID.PodUID] != nil
 }
 
-// furthest orders outcomes: an outcome only changes to one with a higher number.
+// adopt takes over the judgments that a deposed leader has written since this term began. That leader may have seen the
+// probe pass after the restart, while this one has only seen it fail.
+func (l *leader) adopt() {
+	for _, key := range l.grants.Keys() {
+		g := l.grants.Get(key)
+		if g == nil || g.Outcome != restartbudget.Helped && g.Outcome != restartbudget.Unhelpful {
+			continue
+		}
+		known, is := l.judged[g.ID]
+		if last, any := l.state.Last(g.ID.ContainerKey); any && last.ID == g.ID {
+			known, is = last, true
+		}
+		if is && furthest[g.Outcome] > furthest[known.Outcome] {
+			l.state.Adopt(known, g.Grant)
+			delete(l.judged, g.ID)
+		}
+	}
+}
+
+// furthest orders outcomes: an outcome only changes to one with a higher number. A probe that was seen to pass after the
+// restart counts for more than one that was not.
 var furthest = map[restartbudget.Outcome]int{
-	restartbudget.Open: 0, restartbudget.Refunded: 1, restartbudget.Spent: 1, restartbudget.Helped: 2,
-	restartbudget.Unhelpful: 2, restartbudget.Released: 3,
+	restartbudget.Open: 0, restartbudget.Refunded: 1, restartbudget.Spent: 1, restartbudget.Unhelpful: 2,
+	restartbudget.Helped: 3, restartbudget.Released: 4,
 }
 
 // saysLess reports whether the written status of a grant lags behind the known one.

@@ -90,6 +90,44 @@ func TestGrantInProgressIsKept(t *testing.T) {
 	})
 }
 
+// A deposed leader that has seen the probe pass says so late, before or after this leader has judged the restart.
+func TestJudgmentOfADeposedLeader(t *testing.T) {
+	for name, before := range map[string]bool{"before": true, "after": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAPI(t, restartbudget.Settings{})
+				a.deploy("web", 4)
+				other := grantOfPod("web-1")
+				other.Outcome, other.Granted = restartbudget.Unhelpful, time.Now().Add(-30*time.Minute)
+				other.Spent, other.Ended, other.Judged = other.Granted, other.Granted, other.Granted
+				a.put(other, "web-1", 7)
+				late := grantOfPod("web-0")
+				late.ID.Restarts, late.Granted = 2, time.Now().Add(-time.Minute)
+				late.Outcome, late.Spent = restartbudget.Spent, late.Granted
+				a.put(late, "web-0", 7)
+				defer a.lead(8)()
+				wait(2 * restartbudget.CatchUp)
+				helped := func() {
+					late.Outcome, late.Judged = restartbudget.Helped, late.Granted.Add(time.Minute)
+					a.put(late, "web-0", 7)
+					wait(time.Second)
+				}
+				if before {
+					helped()
+				}
+				a.fail("web-0")
+				wait(time.Minute)
+				if !before {
+					a.want("web-0 app 2.0 epoch 7 unhelpful", "web-1 app 3.0 epoch 7 unhelpful") // and the workload waits
+					helped()
+				}
+				wait(time.Minute)
+				a.want("web-0 app 2.0 epoch 7 helped", "web-0 app 3.0 epoch 8", "web-1 app 3.0 epoch 7 unhelpful")
+			})
+		})
+	}
+}
+
 // A used grant is kept until the leader knows whether the restart has helped, whatever its clock says.
 func TestGrantIsKeptUntilJudged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

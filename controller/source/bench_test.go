@@ -92,7 +92,8 @@ func BenchmarkReadinessFlip(b *testing.B) {
 	}
 }
 
-// BenchmarkNode measures a node of 50 pods that gets a taint or loses it, from the Node to the next view. Its pods are in 50 Services.
+// BenchmarkNode measures a node that gets or loses a taint, from the Node to the next view. The node has 50 pods in 50
+// Services.
 func BenchmarkNode(b *testing.B) {
 	s, builder := fill(b, true, forLoadBalancers)
 	nodes := []*corev1.Node{node("node-7", "karpenter.sh/disrupted"), node("node-7")}

@@ -85,8 +85,8 @@ func podShare(bytes int) watch.Share[Pod] {
 		},
 		Beyond: func(p *Pod) Pod {
 			return Pod{
-				UID: p.UID, Mesh: p.Mesh, ServiceAccount: p.ServiceAccount, Node: p.Node, Created: p.Created, Ended: p.Ended, Terminating: p.Terminating,
-				Beyond: true, Problem: problem,
+				UID: p.UID, Mesh: p.Mesh, ServiceAccount: p.ServiceAccount, Node: p.Node, Created: p.Created, Ended: p.Ended,
+				Terminating: p.Terminating, Beyond: true, Problem: problem,
 			}
 		},
 	}
@@ -136,7 +136,9 @@ func (s *Source) Problems() []Problem {
 	var all []Problem
 	s.eachProblem(func(p Problem) { all = append(all, p) })
 	slices.SortFunc(all, func(a, b Problem) int {
-		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		return cmp.Or(
+			strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name),
+		)
 	})
 	return all
 }

@@ -39,7 +39,8 @@ func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh
 	}
 	d := &mesh.Dataplane{
 		Meta: mesh.Meta{
-			Mesh: p.Mesh, Name: mesh.ObjectDataplane(key.Namespace, key.Name), Labels: map[string]string{mesh.LabelWorkload: p.ServiceAccount},
+			Mesh: p.Mesh, Name: mesh.ObjectDataplane(key.Namespace, key.Name),
+			Labels: map[string]string{mesh.LabelWorkload: p.ServiceAccount},
 		},
 		Identity: mesh.Identity{Path: mesh.ServiceAccountPath(key.Namespace, p.ServiceAccount), Instance: string(p.UID)},
 		Drain:    drain, SecondAddress: p.SecondAddress,
@@ -141,14 +142,17 @@ func addEndpoint(s *mesh.ServiceSpec, at map[string]int, e mesh.ServiceEndpoint)
 	case !there:
 		at[address] = len(s.Endpoints)
 		s.Endpoints = append(s.Endpoints, e)
-	case e.Health.IsReady() && !s.Endpoints[i].Health.IsReady(), e.Health.IsServing() && !s.Endpoints[i].Health.IsServing():
+	case e.Health.IsReady() && !s.Endpoints[i].Health.IsReady(),
+		e.Health.IsServing() && !s.Endpoints[i].Health.IsServing():
 		s.Endpoints[i] = e
 	}
 }
 
 // endpointOf returns an endpoint, and false for an ended pod of the mesh: without its sidecar, plaintext would go to
 // the pod that has its address now.
-func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, find finder) (mesh.ServiceEndpoint, bool) {
+func endpointOf(
+	s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, find finder,
+) (mesh.ServiceEndpoint, bool) {
 	r := mesh.ServiceEndpoint{Address: e.address, Port: port, NodeName: e.node}
 	if !e.ready {
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(e.serving)}

@@ -186,7 +186,8 @@ func (s *Source) servingOf(service watch.Key) serving {
 		for i := range part.endpoints {
 			e := &part.endpoints[i]
 			p := s.pods.Get(e.ref(service.Namespace).key)
-			if p == nil || p.UID != e.pod || p.Ended || p.LBHealthPort == 0 || !e.ready || p.away(e) || p.Terminating || s.nodeIsGone(p) {
+			if p == nil || p.UID != e.pod || p.Ended || p.LBHealthPort == 0 || !e.ready || p.away(e) ||
+				p.Terminating || s.nodeIsGone(p) {
 				continue
 			}
 			key := e.ref(service.Namespace).key
@@ -339,7 +340,9 @@ func (m drainMetrics) set(drains map[watch.Key]*mesh.Drain) {
 		count(&administrator, d.Administrator != "")
 		count(&servedOn, d.Wanted() && !d.Applies())
 	}
-	for reason, n := range map[string]int{"terminating": terminating, "node": node, "administrator": administrator, "served_on": servedOn} {
+	for reason, n := range map[string]int{
+		"terminating": terminating, "node": node, "administrator": administrator, "served_on": servedOn,
+	} {
 		m.proxies.WithLabelValues(reason).Set(float64(n))
 	}
 }

@@ -123,7 +123,8 @@ func TestEvictionRequestsHaveAShare(t *testing.T) {
 	}
 }
 
-// lifecycleAPI is an API server that serves EvictionRequests or does not, as an http.RoundTripper. A watch begins with one of them.
+// lifecycleAPI is an http.RoundTripper that acts as an API server, with or without EvictionRequests. A watch begins
+// with one of them.
 type lifecycleAPI struct {
 	serves  atomic.Bool
 	lost    atomic.Bool

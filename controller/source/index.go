@@ -35,7 +35,10 @@ type sliceLinks struct {
 }
 
 func newIndex() index {
-	return index{slices: map[watch.Key]sliceLinks{}, of: map[watch.Key]map[watch.Key]struct{}{}, naming: map[podRef]map[watch.Key]struct{}{}}
+	return index{
+		slices: map[watch.Key]sliceLinks{}, of: map[watch.Key]map[watch.Key]struct{}{},
+		naming: map[podRef]map[watch.Key]struct{}{},
+	}
 }
 
 // update updates the links of changed slices.

@@ -26,7 +26,8 @@ type Namespace struct {
 // readAnnotations are the annotations of namespaces that the webhook evaluates.
 var readAnnotations = []string{
 	mesh.AnnotationVirtualProbesMode, mesh.AnnotationMeshes, mesh.AnnotationGuardedLiveness, mesh.AnnotationGuardedExec,
-	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
+	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory,
+	mesh.AnnotationSidecarMemoryLimit,
 }
 
 func readNamespace(n *corev1.Namespace) (Namespace, bool) {

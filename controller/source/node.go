@@ -41,7 +41,8 @@ type Node struct {
 
 func (o Drains) readNode(n *corev1.Node) (Node, bool) {
 	return Node{
-		Goes: o.goes(n), Drain: annotation(n.Annotations, mesh.AnnotationDrain), Zone: intern(n.Labels[corev1.LabelTopologyZone]), Unknown: isUnknown(n),
+		Goes: o.goes(n), Drain: annotation(n.Annotations, mesh.AnnotationDrain),
+		Zone: intern(n.Labels[corev1.LabelTopologyZone]), Unknown: isUnknown(n),
 	}, true
 }
 

@@ -55,7 +55,9 @@ func newPerPort(table mesh.ProbeTable, port uint32) *PerPort {
 				InboundPort: uint32(p.Port()), InboundPath: strings.TrimPrefix(path, "/"+number), Path: path,
 			})
 		case p.VirtualPort != 0:
-			r.Own = append(r.Own, mesh.TCPProbe{Port: uint32(p.VirtualPort), InboundPort: uint32(p.Port()), Protocol: p.Protocol()})
+			r.Own = append(r.Own, mesh.TCPProbe{
+				Port: uint32(p.VirtualPort), InboundPort: uint32(p.Port()), Protocol: p.Protocol(),
+			})
 		}
 	}
 	return r

@@ -124,7 +124,9 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 func OwnerOf(p *corev1.Pod) Owner {
 	for _, o := range p.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
-			return Owner{APIVersion: intern(o.APIVersion), Kind: intern(o.Kind), Name: intern(o.Name), UID: types.UID(intern(string(o.UID)))}
+			return Owner{
+				APIVersion: intern(o.APIVersion), Kind: intern(o.Kind), Name: intern(o.Name), UID: types.UID(intern(string(o.UID))),
+			}
 		}
 	}
 	return Owner{}

@@ -38,5 +38,6 @@ func (p *Pod) away(e *sliceEndpoint) bool {
 
 // takeAway makes an endpoint get no traffic.
 func (p *Pod) takeAway(e *mesh.ServiceEndpoint) {
-	e.Health, e.Frozen, e.Restarting = &mesh.EndpointHealth{Ready: new(bool), Serving: new(bool)}, false, p.WholeRestart == Stopping
+	e.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(bool)}
+	e.Frozen, e.Restarting = false, p.WholeRestart == Stopping
 }

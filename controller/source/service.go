@@ -59,7 +59,9 @@ func readService(s *corev1.Service) (service, bool) {
 	}
 	for i := range s.Spec.Ports {
 		if p := &s.Spec.Ports[i]; p.Protocol == "" || p.Protocol == corev1.ProtocolTCP {
-			r.ports = append(r.ports, servicePort{name: strings.Clone(p.Name), port: uint32(p.Port), protocol: protocolOf(p.AppProtocol, p.Name)})
+			r.ports = append(r.ports, servicePort{
+				name: strings.Clone(p.Name), port: uint32(p.Port), protocol: protocolOf(p.AppProtocol, p.Name),
+			})
 		}
 	}
 	var wrong problems
@@ -143,8 +145,8 @@ func readSlice(s *discoveryv1.EndpointSlice) (slice, bool) {
 	return r, true
 }
 
-// readEndpoint reads an endpoint. Absent conditions have the API's defaults: ready is true, and serving equals ready. As
-// in kube-proxy, serving matters only while the endpoint is terminating.
+// readEndpoint reads an endpoint. Absent conditions have the API's defaults: ready is true, and serving equals ready.
+// As in kube-proxy, serving matters only while the endpoint is terminating.
 func readEndpoint(e *discoveryv1.Endpoint) sliceEndpoint {
 	isTrue := func(b *bool, absent bool) bool {
 		if b == nil {

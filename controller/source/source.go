@@ -1,6 +1,6 @@
-// Package source makes the objects of the mesh from Kubernetes objects: a Dataplane of each pod with our sidecar, and a Service of
-// each port of a Service, with the endpoints that its EndpointSlices name. Nothing is written to the API server. It runs in every
-// replica of the control plane.
+// Package source makes the objects of the mesh from Kubernetes objects: a Dataplane for each pod with our sidecar, and
+// a Service for each port of a Kubernetes Service, with the endpoints of its EndpointSlices. It runs in every replica
+// of the control plane, and writes nothing to the API server.
 package source
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder implements it.
+// Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder is one.
 type Builder interface {
 	Set(source string, o mesh.Object)
 	Delete(source string, k mesh.Key)
@@ -147,7 +147,8 @@ func New(o Options) *Source {
 	s := &Source{
 		o: o, wake: run.NewSignal(), missing: 5, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
 		gone: map[podRef]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
-		goneNodes: map[string]struct{}{}, evicting: map[podRef]map[string]string{}, held: map[watch.Key]serving{}, drains: map[watch.Key]*mesh.Drain{}, drained: map[watch.Key]drained{}, metrics: newDrainMetrics(o.Registerer),
+		goneNodes: map[string]struct{}{}, evicting: map[podRef]map[string]string{}, held: map[watch.Key]serving{},
+		drains: map[watch.Key]*mesh.Drain{}, drained: map[watch.Key]drained{}, metrics: newDrainMetrics(o.Registerer),
 		ignoreNodes: o.Drains.IgnoreNodes, kept: map[podRef]kept{}, frozenMetrics: newFrozenMetrics(o.Registerer),
 	}
 	if o.Registerer != nil {
@@ -245,7 +246,8 @@ func (s *Source) ProxyOf(key watch.Key) mesh.ID {
 
 // Missing returns which kinds have not been read yet, and why; nil once all have been read.
 func (s *Source) Missing() error {
-	return errors.Join(s.namespaces.Missing(), s.nodes.Missing(), s.pods.Missing(), s.services.Missing(), s.slices.Missing())
+	return errors.Join(s.namespaces.Missing(), s.nodes.Missing(), s.pods.Missing(), s.services.Missing(),
+		s.slices.Missing())
 }
 
 // Lost returns since when the watch of some kind has been disconnected, zero if none is.

@@ -54,11 +54,14 @@ func (a *grpcProber) probe(ctx context.Context, by asker) result {
 	case err != nil && by.rules&failsFast != 0 && failed != nil && status.Code(err) == codes.Unavailable:
 		return a.unconnected(failed, &last)
 	case err != nil:
-		return result{verdict: failure, class: rpcClass(err), reason: a.rpcReason(err, by.rules), rpc: rpcAnswer{code: status.Code(err)}}
+		return result{
+			verdict: failure, class: rpcClass(err), reason: a.rpcReason(err, by.rules), rpc: rpcAnswer{code: status.Code(err)},
+		}
 	case answer.GetStatus() != healthpb.HealthCheckResponse_SERVING:
 		return result{
-			verdict: failure, class: NotServing, reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus()),
-			rpc: rpcAnswer{status: answer.GetStatus()},
+			verdict: failure, class: NotServing,
+			reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus()),
+			rpc:    rpcAnswer{status: answer.GetStatus()},
 		}
 	}
 	return result{verdict: success}
@@ -74,9 +77,13 @@ func (a *grpcProber) unconnected(err error, last *lastDial) result {
 		return result{verdict: failure, class: Timeout, reason: fmt.Sprintf("timeout: failed to connect service %s within %v: %v", a.address, a.timeout, err)}
 	}
 	return result{
-		verdict: failure, class: classOf(err), reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err)),
+		verdict: failure, class: classOf(err),
+		reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err)),
 		// As in the kubelet's gRPC library, since the kubelet adds the rest of the reason itself.
-		rpc: rpcAnswer{code: codes.Unavailable, text: fmt.Sprintf("connection error: desc = %q", "transport: Error while dialing: "+reason(err))},
+		rpc: rpcAnswer{
+			code: codes.Unavailable,
+			text: fmt.Sprintf("connection error: desc = %q", "transport: Error while dialing: "+reason(err)),
+		},
 	}
 }
 

@@ -38,7 +38,7 @@ func (s *stub) probe(ctx context.Context, by asker) result {
 		return s.result
 	case <-ctx.Done():
 		s.cut.Add(1)
-		return result{}
+		return failureOf(ctx.Err())
 	}
 }
 
@@ -131,11 +131,12 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// A check without waiters ends, and the next caller gets a new one.
+// A check without waiters ends without a verdict, and the next caller gets a new one.
 func TestAllCallersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{takes: time.Hour, result: result{verdict: success}}
 		h, ask := stubbed(t, s)
+		h.o.Failed = func(f Failure) { t.Errorf("the check that ended is reported: %v", f) }
 		ctx, leave := context.WithCancel(t.Context())
 		go ask(ctx)
 		go ask(ctx)
@@ -151,6 +152,9 @@ func TestAllCallersLeave(t *testing.T) {
 		synctest.Wait()
 		if s.cut.Load() != 1 {
 			t.Error("the check continues without waiters")
+		}
+		if last := h.byPath["/tcp/1"].lane(0).last; last != nil {
+			t.Errorf("the check that ended has the verdict %s", last)
 		}
 		s.takes = 0
 		if w := ask(t.Context()); w.Body.String() != "success\n" {

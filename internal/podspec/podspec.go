@@ -164,7 +164,10 @@ func Unsupported(spec *corev1.PodSpec) string {
 }
 
 // pullReasons are the reasons of a container that waits for its image. Source: kubernetes pkg/kubelet/images/types.go.
-var pullReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
+var pullReasons = []string{
+	"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+	"RegistryUnavailable", "SignatureValidationFailed",
+}
 
 // unstartable are reasons of a waiting container that has its image.
 var unstartable = []string{"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}

@@ -197,7 +197,8 @@ func (c *client) take(message []byte) error {
 	c.link.send(&request{kind: string(r.kind), nonce: r.nonce})
 	if len(d.add)+len(d.remove) > 0 {
 		c.link.send(&request{
-			kind: string(resource.Types()[dependent(kind)]), subscribe: s.catalog.text(d.add), unsubscribe: s.catalog.text(d.remove),
+			kind: string(resource.Types()[dependent(kind)]), subscribe: s.catalog.text(d.add),
+			unsubscribe: s.catalog.text(d.remove),
 		})
 	}
 	return nil

@@ -66,12 +66,16 @@ func openLink(conn net.Conn, authority string, window int64) (*link, error) {
 		}
 	}
 	_, err := io.WriteString(out, http2.ClientPreface)
-	err = errors.Join(err,
-		l.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(window)}))
+	err = errors.Join(err, l.framer.WriteSettings(
+		http2.Setting{ID: http2.SettingEnablePush},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(window)},
+	))
 	if window > defaultWindow {
 		err = errors.Join(err, l.framer.WriteWindowUpdate(0, uint32(window-defaultWindow)))
 	}
-	return l, errors.Join(err, l.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true}))
+	return l, errors.Join(err, l.framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true,
+	}))
 }
 
 // send queues a message, which flush sends.

@@ -61,7 +61,8 @@ func (r *request) encode(b []byte) []byte {
 		text(requestUnsubscribe, name)
 	}
 	for name, version := range r.versions {
-		size := protowire.SizeTag(entryKey) + protowire.SizeBytes(len(name)) + protowire.SizeTag(entryValue) + protowire.SizeBytes(len(version))
+		size := protowire.SizeTag(entryKey) + protowire.SizeBytes(len(name)) + protowire.SizeTag(entryValue) +
+			protowire.SizeBytes(len(version))
 		b = protowire.AppendVarint(protowire.AppendTag(b, requestVersions, protowire.BytesType), uint64(size))
 		text(entryKey, name)
 		text(entryValue, version)
@@ -70,7 +71,8 @@ func (r *request) encode(b []byte) []byte {
 		b = protowire.AppendBytes(protowire.AppendTag(b, requestNonce, protowire.BytesType), r.nonce)
 	}
 	if r.refusal != "" {
-		detail := protowire.AppendVarint(protowire.AppendTag(nil, statusCode, protowire.VarintType), uint64(codes.InvalidArgument))
+		detail := protowire.AppendVarint(protowire.AppendTag(nil, statusCode, protowire.VarintType),
+			uint64(codes.InvalidArgument))
 		detail = protowire.AppendString(protowire.AppendTag(detail, statusMessage, protowire.BytesType), r.refusal)
 		b = protowire.AppendBytes(protowire.AppendTag(b, requestDetail, protowire.BytesType), detail)
 	}

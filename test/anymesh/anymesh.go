@@ -39,7 +39,9 @@ func Keys(objects map[mesh.Key]mesh.Object) []mesh.Key {
 func Mesh(r *rand.Rand, name string) *mesh.Mesh {
 	m := &mesh.Mesh{Name: name}
 	if mode := Pick(r, "", mesh.ModeStrict, mesh.ModePermissive); mode != "" {
-		m.Spec.MTLS = &mesh.MTLS{EnabledBackend: "ca", Backends: []mesh.Backend{{Name: "ca", Type: mesh.BackendBuiltin, Mode: mode}}}
+		m.Spec.MTLS = &mesh.MTLS{
+			EnabledBackend: "ca", Backends: []mesh.Backend{{Name: "ca", Type: mesh.BackendBuiltin, Mode: mode}},
+		}
 	}
 	return m
 }
@@ -52,7 +54,9 @@ func Service(r *rand.Rand, meta mesh.Meta, address func(i int) string) *mesh.Ser
 		s.Spec.Addresses = append(s.Spec.Addresses, address(i))
 	}
 	for i := range r.IntN(3) {
-		s.Spec.Endpoints = append(s.Spec.Endpoints, mesh.ServiceEndpoint{Address: fmt.Sprintf("10.9.%d.%d", i, r.IntN(5)), Port: 80})
+		s.Spec.Endpoints = append(s.Spec.Endpoints, mesh.ServiceEndpoint{
+			Address: fmt.Sprintf("10.9.%d.%d", i, r.IntN(5)), Port: 80,
+		})
 	}
 	return s
 }
@@ -99,7 +103,9 @@ func outbound(r *rand.Rand, port uint32, service func() string) mesh.Outbound {
 	case 0:
 		o.BackendRef = &mesh.BackendRef{Kind: string(mesh.KindMeshService), Name: service(), Port: anyPort(r)}
 	case 1:
-		o.BackendRef = &mesh.BackendRef{Kind: string(mesh.KindMeshService), Labels: map[string]string{labelTeam: anyTeam(r)}, Port: anyPort(r)}
+		o.BackendRef = &mesh.BackendRef{
+			Kind: string(mesh.KindMeshService), Labels: map[string]string{labelTeam: anyTeam(r)}, Port: anyPort(r),
+		}
 	default:
 		o.Tags = mesh.Tags{mesh.TagService: service()}
 	}

@@ -60,7 +60,10 @@ func (c *Cluster) Requests(user string) (all []Request, err error) {
 		if json.Unmarshal(lines.Bytes(), &e) != nil || e.User.Username != user || e.ObjectRef == nil {
 			continue // the last line may be incomplete
 		}
-		r := Request{Namespace: e.ObjectRef.Namespace, Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Name: e.ObjectRef.Name}
+		r := Request{
+			Namespace: e.ObjectRef.Namespace, Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource,
+			Name: e.ObjectRef.Name,
+		}
 		if s := e.ObjectRef.Subresource; s != "" {
 			r.Resource += "/" + s
 		}

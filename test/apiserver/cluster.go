@@ -72,7 +72,8 @@ func (c *Cluster) run(ctx context.Context, programs string, addresses []string) 
 	if err != nil {
 		return err
 	}
-	if err := c.start(c.program(filepath.Join(programs, "etcd"), "--data-dir="+filepath.Join(directory, "etcd"), "--unsafe-no-fsync",
+	if err := c.start(c.program(filepath.Join(programs, "etcd"),
+		"--data-dir="+filepath.Join(directory, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd, "--listen-peer-urls="+peers,
 		"--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers)); err != nil {
 		return err
@@ -81,7 +82,8 @@ func (c *Cluster) run(ctx context.Context, programs string, addresses []string) 
 	if err != nil {
 		return err
 	}
-	if err := c.start(c.program(filepath.Join(programs, "kube-apiserver"), "--etcd-servers="+etcd, "--bind-address="+host, "--secure-port="+port,
+	if err := c.start(c.program(filepath.Join(programs, "kube-apiserver"),
+		"--etcd-servers="+etcd, "--bind-address="+host, "--secure-port="+port,
 		"--cert-dir="+filepath.Join(directory, "certificates"), "--token-auth-file="+filepath.Join(directory, "tokens.csv"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-signing-key-file="+filepath.Join(directory, "accounts.key"),
 		"--service-account-key-file="+filepath.Join(directory, "accounts.key"), "--authorization-mode=RBAC",
@@ -126,7 +128,8 @@ func (c *Cluster) program(path string, args ...string) *exec.Cmd {
 
 // start starts a program, whose output goes to a file with the program's name.
 func (c *Cluster) start(cmd *exec.Cmd) error {
-	log, err := os.OpenFile(filepath.Join(c.directory, filepath.Base(cmd.Path)+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	path := filepath.Join(c.directory, filepath.Base(cmd.Path)+".log")
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -166,7 +169,8 @@ func (c *Cluster) writeCredentials() (string, error) {
 	return token, errors.Join(
 		os.WriteFile(filepath.Join(c.directory, "audit.yaml"), []byte(auditPolicy), 0o600),
 		os.WriteFile(filepath.Join(c.directory, "tokens.csv"), []byte(token+`,admin,admin,"system:masters"`+"\n"), 0o600),
-		os.WriteFile(filepath.Join(c.directory, "accounts.key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600))
+		os.WriteFile(filepath.Join(c.directory, "accounts.key"),
+			pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600))
 }
 
 // WriteKubeconfig writes a kubeconfig with this API server address and token.

@@ -20,8 +20,12 @@ func PeerSlice(t testing.TB, replica string, port int32) *discoveryv1.EndpointSl
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: "peers-" + replica, Labels: map[string]string{discoveryv1.LabelServiceName: controller.PeersService}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new(replicas.Port), Port: new(port), Protocol: new(corev1.ProtocolTCP)}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{OwnAddress(t)}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: replica}}},
+		Ports: []discoveryv1.EndpointPort{{
+			Name: new(replicas.Port), Port: new(port), Protocol: new(corev1.ProtocolTCP),
+		}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{OwnAddress(t)}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: replica},
+		}},
 	}
 }
 
@@ -34,7 +38,8 @@ func OwnAddress(t testing.TB) string {
 		t.Fatal(err)
 	}
 	for _, a := range addresses {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Is4() && prefix.Addr().IsGlobalUnicast() {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Is4() &&
+			prefix.Addr().IsGlobalUnicast() {
 			return prefix.Addr().String()
 		}
 	}

@@ -59,7 +59,8 @@ func Run(m *testing.M, c **Cluster) int {
 // selected returns the tests that match a -test.run, or none if it selects subtests or if benchmarks or listings
 // are requested.
 func selected(pattern string) ([]string, error) {
-	if strings.Contains(pattern, "/") || flag.Lookup("test.bench").Value.String() != "" || flag.Lookup("test.list").Value.String() != "" {
+	if strings.Contains(pattern, "/") || flag.Lookup("test.bench").Value.String() != "" ||
+		flag.Lookup("test.list").Value.String() != "" {
 		return nil, nil
 	}
 	if pattern == "" {
@@ -101,7 +102,9 @@ func runShards(tests []string) int {
 func runShard(number int, tests []string, out *lines) error {
 	runtime.LockOSThread() // the shard ends with the thread that started it
 	defer runtime.UnlockOSThread()
-	args := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(arg string) bool { return strings.HasPrefix(arg, "-test.testlogfile=") })
+	args := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(arg string) bool {
+		return strings.HasPrefix(arg, "-test.testlogfile=")
+	})
 	args = append(args, "-test.run=^("+strings.Join(tests, "|")+")$")
 	cmd := exec.Command(os.Args[0], args...) //nolint:noctx // it has the timeout of go test
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", shardVariable, number))

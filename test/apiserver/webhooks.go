@@ -17,9 +17,12 @@ const registrations = "/apis/admissionregistration.k8s.io/v1/"
 
 // InstallWebhooks creates the webhooks among the chart's manifests, which call the control plane at this host:port.
 // remove deletes them.
-func (c *Cluster) InstallWebhooks(ctx context.Context, manifests []chart.Manifest, address string) (remove func(context.Context) error, err error) {
+func (c *Cluster) InstallWebhooks(
+	ctx context.Context, manifests []chart.Manifest, address string,
+) (remove func(context.Context) error, err error) {
 	return c.register(ctx, manifests, map[string]string{
-		"MutatingWebhookConfiguration": "mutatingwebhookconfigurations", "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
+		"MutatingWebhookConfiguration":   "mutatingwebhookconfigurations",
+		"ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
 	}, func(o map[string]any) {
 		for _, w := range o["webhooks"].([]any) { //nolint:forcetypeassert // the API server would refuse it
 			config := w.(map[string]any)["clientConfig"].(map[string]any)                           //nolint:forcetypeassert // as above
@@ -30,14 +33,19 @@ func (c *Cluster) InstallWebhooks(ctx context.Context, manifests []chart.Manifes
 }
 
 // InstallPolicies creates the admission policies among the chart's manifests. remove deletes them.
-func (c *Cluster) InstallPolicies(ctx context.Context, manifests []chart.Manifest) (remove func(context.Context) error, err error) {
+func (c *Cluster) InstallPolicies(
+	ctx context.Context, manifests []chart.Manifest,
+) (remove func(context.Context) error, err error) {
 	return c.register(ctx, manifests, map[string]string{
-		"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+		"ValidatingAdmissionPolicy":        "validatingadmissionpolicies",
+		"ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 	}, func(map[string]any) {})
 }
 
 // register creates manifests of these kinds, each after a change. remove deletes them.
-func (c *Cluster) register(ctx context.Context, manifests []chart.Manifest, resources map[string]string, change func(map[string]any)) (remove func(context.Context) error, err error) {
+func (c *Cluster) register(
+	ctx context.Context, manifests []chart.Manifest, resources map[string]string, change func(map[string]any),
+) (remove func(context.Context) error, err error) {
 	var made []string
 	remove = func(ctx context.Context) error {
 		var errs []error
@@ -61,7 +69,8 @@ func (c *Cluster) register(ctx context.Context, manifests []chart.Manifest, reso
 		if err != nil {
 			return remove, err
 		}
-		if _, err := c.Do(ctx, http.MethodPost, registrations+resource+"?fieldValidation=Strict", "application/json", string(text)); err != nil {
+		path := registrations + resource + "?fieldValidation=Strict"
+		if _, err := c.Do(ctx, http.MethodPost, path, "application/json", string(text)); err != nil {
 			return remove, err
 		}
 		made = append(made, strings.Join([]string{registrations, resource, "/", m.Name}, ""))

@@ -131,7 +131,8 @@ func raw(r *http.Request) (any, error) {
 		return called{Error: err.Error()}, nil
 	}
 	defer func() { _ = conn.Close() }()
-	if err := errors.Join(conn.SetDeadline(time.Now().Add(10*time.Second)), writeAll(conn, r.FormValue("send"))); err != nil {
+	limited := conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if err := errors.Join(limited, writeAll(conn, r.FormValue("send"))); err != nil {
 		return called{Error: err.Error()}, nil
 	}
 	first := make([]byte, 1)

@@ -24,7 +24,10 @@ type state struct {
 }
 
 func newState(name string, endOfRequests time.Duration) *state {
-	return &state{name: name, endOfRequests: endOfRequests, health: health.NewServer(), status: http.StatusOK, counts: map[string]int64{}}
+	return &state{
+		name: name, endOfRequests: endOfRequests, health: health.NewServer(), status: http.StatusOK,
+		counts: map[string]int64{},
+	}
 }
 
 // count counts a request by its path, or by "tcp", and returns the total of all kinds.

@@ -163,7 +163,8 @@ func render(ctx context.Context, flags []string) (rendered, error) {
 	}
 	capabilities := common.DefaultCapabilities.Copy()
 	capabilities.KubeVersion = *o.version
-	all, err := util.ToRenderValues(chart, o.values, common.ReleaseOptions{Name: releaseName, Namespace: Namespace, Revision: 1, IsInstall: true}, capabilities)
+	release := common.ReleaseOptions{Name: releaseName, Namespace: Namespace, Revision: 1, IsInstall: true}
+	all, err := util.ToRenderValues(chart, o.values, release, capabilities)
 	if err != nil {
 		return rendered{}, err
 	}

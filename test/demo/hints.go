@@ -21,9 +21,11 @@ func (s *scene) hints(root, dashboard string) hints {
 	b := s.b[0]
 	return hints{
 		dashboard: dashboard, programs: filepath.Join(root, "bin"),
-		address: s.machine.Admin, ca: filepath.Join(s.machine.StateDir(), "serving-ca.crt"), token: filepath.Join(s.machine.StateDir(), "admin-token"),
+		address: s.machine.Admin, ca: filepath.Join(s.machine.StateDir(), "serving-ca.crt"),
+		token: filepath.Join(s.machine.StateDir(), "admin-token"),
 		store: s.machine.StoreDir(), logs: filepath.Join(s.machine.Dir, "logs"),
-		b: s.url("b"), c: s.url("c"), plain: "http://" + b.Inbound + "/", probe: fmt.Sprintf("http://%s/tcp/%d", s.virtual, portNumber(b.AppAddress)),
+		b: s.url("b"), c: s.url("c"), plain: "http://" + b.Inbound + "/",
+		probe:       fmt.Sprintf("http://%s/tcp/%d", s.virtual, portNumber(b.AppAddress)),
 		application: b.AppAddress, app: b.App.PID(), agent: s.b[1].Agent.PID(), cp: s.machine.ControlPlane.PID(),
 	}
 }
@@ -67,7 +69,7 @@ Then break something. The page shows it live, status what is wrong, and why the 
   curl %[7]s
   test-app --name=b-1 --http=%[8]s &
 
-2. The agent of b-2 hangs. The page and status report it when it is next asked; its Envoy still serves. Then let it go on:
+2. The agent of b-2 hangs. The page and status report it at the next question; its Envoy still serves. Then continue it:
 
   kill -STOP %[9]d
   sleep 15
@@ -87,8 +89,8 @@ Then break something. The page shows it live, status what is wrong, and why the 
   curl %[7]s
   kill -CONT %[11]d
 
-More to look at: what the Envoy of A sees; C, without a sidecar; B without a certificate, which is refused; a probe of B,
-as the kubelet asks the agent; the logs of all processes.
+More to look at: what the Envoy of A sees; C, without a sidecar; B without a certificate, which is refused; a probe of
+B, as the kubelet asks the agent; the logs of all processes.
 
   sondectl inspect dataplane a-1 --type clusters
   curl %[12]s

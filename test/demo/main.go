@@ -71,8 +71,8 @@ func run(ctx context.Context, args []string, out *os.File) (err error) {
 
 // shown is what the steps have shown if all passed.
 const shown = `
-  Three of six probes of Envoy's port got a false verdict, while with Sonde all six got the same verdict as without a mesh.
-  No call failed while a replica drained, another one died, a file was broken and the control plane was down.`
+  Three of six probes of Envoy's port got a false verdict, while with Sonde all six got the same verdict as without a
+  mesh. No call failed while a replica drained, another one died, a file was broken and the control plane was down.`
 
 // get returns the programs of the mesh. It does not rebuild the programs of make demo, because checking takes
 // seconds.

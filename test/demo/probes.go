@@ -113,7 +113,9 @@ var (
 
 // probeNamed returns a probe of a container.
 func probeNamed(c *corev1.Container, name string) *corev1.Probe {
-	return map[string]*corev1.Probe{"readiness": c.ReadinessProbe, "startup": c.StartupProbe, "liveness": c.LivenessProbe}[name]
+	return map[string]*corev1.Probe{
+		"readiness": c.ReadinessProbe, "startup": c.StartupProbe, "liveness": c.LivenessProbe,
+	}[name]
 }
 
 // findings makes all probes of a pod at once, and returns the results in the order of probeKinds.

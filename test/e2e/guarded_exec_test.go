@@ -17,8 +17,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestGuardedExec has the exec probes of all pods of a Deployment fail at once, as the seed writes them: in OpenKruise's annotation, on pods without a
-// liveness probe. They restart within the budget, by which a quarter of them may.
+// TestGuardedExec has the exec probes of all pods of a Deployment fail at once. As in the seed, OpenKruise's annotation
+// has the probes, and the pods have no liveness probe. They restart within the budget, at most a quarter of them.
 func TestGuardedExec(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
@@ -54,8 +54,8 @@ func (f *fleet) failExec() {
 	}
 }
 
-// TestGuardedExecSeed has the annotation of the seed to the letter. The image has no shell, which the runtime would say at each check: so does the agent, and
-// nothing restarts.
+// TestGuardedExecSeed has the annotation of the seed to the letter. The image has no shell: the agent reports that at
+// each check, as the runtime would, and nothing restarts.
 func TestGuardedExecSeed(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)

@@ -100,7 +100,9 @@ func (c *Client) Restart(records bool) {
 	c.t.Helper()
 	c.Close()
 	c.log = nil
-	c.envoy = envoysim.New(envoysim.Options{Node: c.id, Protocol: c.envoy.Protocol, DrainTime: drainTime, Records: records})
+	c.envoy = envoysim.New(envoysim.Options{
+		Node: c.id, Protocol: c.envoy.Protocol, DrainTime: drainTime, Records: records,
+	})
 	c.open()
 }
 

@@ -41,7 +41,8 @@ func startPlane(t *testing.T, network *virtual.Network, kept secrettest.Records)
 	t.Helper()
 	p := &plane{log: logger(t)}
 	var err error
-	if p.authority, err = identity.New(t.Context(), identity.Options{Secrets: kept.Memory, Records: kept, Logger: p.log}); err != nil {
+	options := identity.Options{Secrets: kept.Memory, Records: kept, Logger: p.log}
+	if p.authority, err = identity.New(t.Context(), options); err != nil {
 		t.Fatal(err)
 	}
 	if p.serving, err = serving.Open(t.Context(), serving.Options{Storage: kept.Memory}); err != nil {

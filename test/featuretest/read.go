@@ -16,7 +16,8 @@ func addresses(m *endpointv3.ClusterLoadAssignment) []string {
 		for _, e := range locality.GetLbEndpoints() {
 			at := e.GetEndpoint().GetAddress().GetSocketAddress()
 			one := net.JoinHostPort(at.GetAddress(), strconv.FormatUint(uint64(at.GetPortValue()), 10))
-			if e.GetMetadata().GetFilterMetadata()["envoy.transport_socket_match"].GetFields()["sonde"].GetStringValue() == "mtls" {
+			match := e.GetMetadata().GetFilterMetadata()["envoy.transport_socket_match"].GetFields()
+			if match["sonde"].GetStringValue() == "mtls" {
 				one += "+mtls"
 			}
 			all = append(all, one)

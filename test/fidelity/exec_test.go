@@ -32,8 +32,9 @@ import (
 	"github.com/sonde-mesh/sonde/test/must"
 )
 
-// runtime runs commands on this machine, as a container runtime does in a container, and returns errors as the kubelet gets them.
-// Source: containerd internal/cri/server/container_execsync.go, kubernetes k8s.io/cri-client/pkg/remote_runtime.go and utils.go.
+// runtime runs commands on this machine, as a container runtime does in a container, and returns the kubelet's errors.
+// Source: containerd internal/cri/server/container_execsync.go, kubernetes k8s.io/cri-client/pkg/remote_runtime.go and
+// utils.go.
 type runtime struct{ env []string }
 
 // RunInContainer implements kubecontainer.CommandRunner.
@@ -67,7 +68,8 @@ func (r runtime) RunInContainer(_ context.Context, _ kubecontainer.ContainerID, 
 	return out.Bytes(), err
 }
 
-// TestExec asks exec probes by the kubelet's own code: as they are, of a runtime, and as Sonde rewrites them, of an agent and its helper.
+// TestExec runs exec probes with the kubelet's own code: unchanged, in a runtime, and rewritten by Sonde, through an
+// agent and its helper.
 func TestExec(t *testing.T) {
 	t.Parallel()
 	slowtest.Skip(t, "it builds the helper")

@@ -75,7 +75,8 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	if _, err := goCommand(ctx, root, env, slices.Concat(args, []string{"-o", bin + "/", "./cmd/..."})...); err != nil {
 		return Programs{}, fmt.Errorf("build the programs: %w", err)
 	}
-	if _, err := goCommand(ctx, filepath.Join(root, "test"), env, slices.Concat(args, []string{"-o", p.App, "./app"})...); err != nil {
+	app := slices.Concat(args, []string{"-o", p.App, "./app"})
+	if _, err := goCommand(ctx, filepath.Join(root, "test"), env, app...); err != nil {
 		return Programs{}, fmt.Errorf("build the application: %w", err)
 	}
 	envoys, err := Envoys(ctx, "")

@@ -10,7 +10,8 @@ import (
 
 // Dashboard starts sondectl dashboard, and returns the address that it prints.
 func (m *Machine) Dashboard(ctx context.Context) (address string, p *Process, err error) {
-	p, err = m.run("dashboard", nil, m.options.Programs.Ctl, append([]string{"dashboard", "--no-open"}, m.CtlFlags()...)...)
+	p, err = m.run("dashboard", nil, m.options.Programs.Ctl,
+		append([]string{"dashboard", "--no-open"}, m.CtlFlags()...)...)
 	if err != nil {
 		return "", nil, err
 	}

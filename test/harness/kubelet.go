@@ -40,7 +40,10 @@ func BuildKubelet(ctx context.Context, version string) (string, error) {
 		tags += ",before136" // the prober has other signatures before 1.36
 	}
 	program := filepath.Join(cache, "sonde", "kubelets", version, "kubelet")
-	args := []string{"build", "-trimpath", "-tags", tags, "-ldflags", "-s -w", "-modfile", path, "-o", program, "./fidelity/kubelet/program"}
+	args := []string{
+		"build", "-trimpath", "-tags", tags, "-ldflags", "-s -w", "-modfile", path,
+		"-o", program, "./fidelity/kubelet/program",
+	}
 	if _, err := goCommand(ctx, filepath.Join(root, "test"), env, args...); err != nil {
 		return "", fmt.Errorf("build the kubelet %s: %w", version, err)
 	}

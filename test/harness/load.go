@@ -142,7 +142,9 @@ func NewHTTPCaller(url string, keep, http2 bool) *HTTPCaller {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
 	protocols.SetUnencryptedHTTP2(http2)
-	return &HTTPCaller{url: url, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: !keep, Protocols: &protocols}}}
+	return &HTTPCaller{
+		url: url, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: !keep, Protocols: &protocols}},
+	}
 }
 
 // Call implements Caller.

@@ -273,7 +273,8 @@ func (m *Machine) CtlBoth(ctx context.Context, args ...string) (stdout, stderr s
 	var out, outErr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &outErr
 	if err := cmd.Run(); err != nil {
-		return out.String(), outErr.String(), fmt.Errorf("sondectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(outErr.String()))
+		return out.String(), outErr.String(),
+			fmt.Errorf("sondectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(outErr.String()))
 	}
 	return out.String(), outErr.String(), nil
 }
@@ -289,7 +290,8 @@ func (m *Machine) StartAppWith(ctx context.Context, name, protocol, at string, a
 	if protocol == "http2" {
 		protocol = "http"
 	}
-	p, err := m.run(name+" app", nil, m.options.Programs.App, append([]string{"--name=" + name, "--" + protocol + "=" + at}, args...)...)
+	p, err := m.run(name+" app", nil, m.options.Programs.App,
+		append([]string{"--name=" + name, "--" + protocol + "=" + at}, args...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,9 @@ type Process struct {
 
 // startProcess runs a program and appends its output to a file. The program has its own process group, so that Ctrl-C
 // in the terminal does not reach it. startProcess adds env to the environment.
-func (s *spawner) startProcess(name, log, directory string, env []string, path string, args ...string) (*Process, error) {
+func (s *spawner) startProcess(
+	name, log, directory string, env []string, path string, args ...string,
+) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err

@@ -199,7 +199,8 @@ func (p *Proxy) StartAgent(ctx context.Context) error {
 
 // MakeToken creates a token and sets it with SetToken.
 func (p *Proxy) MakeToken(ctx context.Context) error {
-	token, err := p.machine.Ctl(ctx, "generate", "dataplane-token", "--name="+p.Name, "--mesh="+p.Mesh, "--workload="+p.workload())
+	token, err := p.machine.Ctl(ctx, "generate", "dataplane-token", "--name="+p.Name, "--mesh="+p.Mesh,
+		"--workload="+p.workload())
 	if err != nil {
 		return err
 	}

@@ -77,8 +77,11 @@ func replace(ctx context.Context, client kubernetes.Interface, after time.Durati
 			continue
 		}
 		// not a new node with the same name
-		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion}}
-		if err := client.CoreV1().Nodes().Delete(ctx, n.Name, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		options := metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion},
+		}
+		err := client.CoreV1().Nodes().Delete(ctx, n.Name, options)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("delete node %s: %w", n.Name, err)
 		}
 		log.InfoContext(ctx, "node deleted: it was Unknown for too long", "node", n.Name, "since", since)

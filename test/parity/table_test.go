@@ -50,7 +50,7 @@ type difference struct {
 	before int
 }
 
-// reason says why something cannot be as without the mesh. It names the option of Envoy, or says that Envoy has no option.
+// reason says why something differs from the behaviour without the mesh. It names the option that Envoy has or lacks.
 type reason struct{ text string }
 
 var (
@@ -119,11 +119,13 @@ func page(all []*call) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, `# Calls that end differently in the mesh
 
-Written by the test in `+"`test/parity`"+`, which makes %d calls: to an application without a mesh; from a caller without a sidecar, through the inbound of
-a sidecar in mode PERMISSIVE; and between two sidecars, in both modes, with the same results. It compares what the client gets and, where the table says so,
-what the application sees. %d calls end as without the mesh ([all results](../test/parity/results.md)); these are the others.
+The test in `+"`test/parity`"+` makes %d calls: without a mesh; from a caller without a sidecar, to a pod in mode PERMISSIVE; and between two
+sidecars, in both modes. %d end as without the mesh ([all results](../test/parity/results.md)). These are the others;
+*the same* means as without a mesh.
 `, len(all), len(all)-len(different))
-	writeGroups(&text, different, "")
+	writeGroups(&text, merged(different), "call | without a mesh | in the mesh", func(c *call) string {
+		return fmt.Sprintf("| %s | %s |\n", cell(c.name), ends(c))
+	})
 	text.WriteString("\n## Why\n\n")
 	for _, r := range reasons() {
 		fmt.Fprintf(&text, "%d. %s\n", number(r), r.text)
@@ -132,23 +134,49 @@ what the application sees. %d calls end as without the mesh ([all results](../te
 	return text.String()
 }
 
+// ends returns the cells with how a call ends without a mesh and in it.
+func ends(c *call) string {
+	in := differs(c, strict, "")
+	if of := differs(c, plain, ""); of != in {
+		in = "plain caller: " + of + "; between sidecars: " + in
+	}
+	return cell(c.want) + " | " + in
+}
+
+// merged returns the calls, with one for all calls of a group that end in the same way.
+func merged(all []*call) []*call {
+	var rows []*call
+	for _, c := range all {
+		i := slices.IndexFunc(rows, func(r *call) bool { return r.group == c.group && ends(r) == ends(c) })
+		if i < 0 {
+			row := *c
+			rows = append(rows, &row)
+			continue
+		}
+		rows[i].name += "; " + c.name
+	}
+	return rows
+}
+
 // resultsPage returns test/parity/results.md, which has all calls.
 func resultsPage(all []*call) string {
 	var text strings.Builder
 	text.WriteString("# Results of all calls\n\nWritten by the test in this directory. [The page for users](../../docs/parity.md) explains the calls that end differently in the mesh.\n")
-	writeGroups(&text, all, "../../docs/parity.md")
+	writeGroups(&text, all, "call | protocol of the port | without a mesh | plain caller | between sidecars", func(c *call) string {
+		return row(c, "../../docs/parity.md")
+	})
 	return text.String()
 }
 
-// writeGroups writes a table for each group of calls. "The port" is the port's protocol in the mesh.
-func writeGroups(text *strings.Builder, all []*call, why string) {
+// writeGroups writes a table with this header for each group of calls. "The port" is the port's protocol in the mesh.
+func writeGroups(text *strings.Builder, all []*call, header string, row func(*call) string) {
 	group := ""
 	for _, c := range all {
 		if c.group != group {
 			group = c.group
-			fmt.Fprintf(text, "\n## %s\n\n| call | protocol of the port | without a mesh | plain caller | between sidecars |\n|---|---|---|---|---|\n", group)
+			fmt.Fprintf(text, "\n## %s\n\n| %s |\n|%s\n", group, header, strings.Repeat("---|", 1+strings.Count(header, "|")))
 		}
-		text.WriteString(row(c, why))
+		text.WriteString(row(c))
 	}
 }
 

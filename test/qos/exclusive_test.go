@@ -49,7 +49,8 @@ func TestExclusiveCPUs(t *testing.T) {
 	}
 }
 
-// allocate returns how many exclusive CPUs each container has, on a node of four cores with two CPUs each, one of which is reserved.
+// allocate returns how many exclusive CPUs each container has, on a node of four cores with two CPUs each. One core is
+// reserved.
 func allocate(t *testing.T, pod *corev1.Pod) (map[string]int, error) {
 	t.Helper()
 	node := &topology.CPUTopology{NumCPUs: 8, NumCores: 4, NumSockets: 1, NumNUMANodes: 1, NumUncoreCache: 1, CPUDetails: topology.CPUDetails{}}

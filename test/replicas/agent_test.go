@@ -55,6 +55,7 @@ type agent struct {
 	toldAt   time.Time // and when
 	asked    time.Time // when the control plane requested a renewal in the current session
 	askedFor string    // and which CA signed then
+	unready  error     // why its endpoints are not ready, as the control plane has told the agent
 }
 
 func (a *agent) id() mesh.ID { return mesh.MakeID(mesh.DefaultMesh, a.name) }
@@ -74,7 +75,7 @@ func (a *agent) start(ctx context.Context) {
 	var renewer *identity.Renewer
 	process := fmt.Sprint("process-", a.starts)
 	options := session.Options{
-		Opener: opener{a, client}, Identity: trusting{a}, ServingCA: servingCA, Renew: func() { renewer.Now() }, Inbounds: func(error) {}, Endpoints: func(error) {}, Outbounds: func(error) {},
+		Opener: opener{a, client}, Identity: trusting{a}, ServingCA: servingCA, Renew: func() { renewer.Now() }, Inbounds: func(error) {}, Endpoints: a.setEndpoints, Outbounds: func(error) {},
 		Probes: func(*agentv1.Probes) {}, Drain: func(mesh.Drain) {}, Query: func(*agentv1.Query) {},
 		ServiceProbes: func(*agentv1.ServiceProbes) {
 			a.report()
@@ -116,6 +117,12 @@ func (a *agent) report() {
 	for _, to := range []serviceprobe.Reporter{a.readiness, a.verdicts} {
 		to.Set(a.inbound(), serviceprobe.State{Ready: a.serving, Reason: "refused"})
 	}
+}
+
+func (a *agent) setEndpoints(unready error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unready = unready
 }
 
 func (a *agent) setServing(serving bool) {

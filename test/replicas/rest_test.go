@@ -98,8 +98,8 @@ func (s *simulation) rest(ctx context.Context) {
 	}
 }
 
-// checkVerdicts checks that all replicas have the current verdict of each application, as its agent's current session has
-// reported it.
+// checkVerdicts checks that all replicas have the current verdict of each application, as its agent's current session
+// has reported it.
 func (s *simulation) checkVerdicts(names []string) {
 	for _, a := range s.agents {
 		a.mu.Lock()

@@ -37,8 +37,11 @@ type Agent struct {
 
 // Command returns the command that answers the probes of a table, passed in the environment, at an address. It logs
 // from a level on.
-func Command(ctx context.Context, program string, at netip.AddrPort, level slog.Level, table string, env ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, "probes", "--virtual-probes-port="+strconv.Itoa(int(at.Port())), "--log-level="+level.String())
+func Command(
+	ctx context.Context, program string, at netip.AddrPort, level slog.Level, table string, env ...string,
+) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, "probes",
+		"--virtual-probes-port="+strconv.Itoa(int(at.Port())), "--log-level="+level.String())
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
 		mesh.EnvInstanceIP + "=" + at.Addr().String(), mesh.EnvProbeTable + "=" + table,
@@ -48,7 +51,8 @@ func Command(ctx context.Context, program string, at netip.AddrPort, level slog.
 
 // Start runs that command, and returns when it listens. The caller must stop it.
 func Start(program string, at netip.AddrPort, level slog.Level, table string, env ...string) (*Agent, error) {
-	return Run(Command(context.Background(), program, at, level, table, env...), at.String()) // it ends by Stop, Kill or a test's own signal
+	// Stop, Kill or a test's own signal ends it.
+	return Run(Command(context.Background(), program, at, level, table, env...), at.String())
 }
 
 // Run runs a program like `sonde-dp probes`, and returns when it listens on an address. The caller must stop it.

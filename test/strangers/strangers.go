@@ -32,7 +32,8 @@ func (a Attack) Start(t testing.TB, target string) (opened func() int, stop func
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "nice", "-n", "19", program, "--target="+target, "--kind="+a.Kind, "--path="+a.Path,
+	cmd := exec.CommandContext(t.Context(), "nice", "-n", "19", program,
+		"--target="+target, "--kind="+a.Kind, "--path="+a.Path,
 		fmt.Sprint("--connections=", a.Connections), fmt.Sprint("--addresses=", a.Addresses))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = t.Output()

@@ -7,12 +7,15 @@ import (
 
 // Log returns a logger that calls write for each line, without its time.
 func Log(write func(line string)) *slog.Logger {
-	return slog.New(slog.NewTextHandler(lines(write), &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+	untimed := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
 		return a
-	}}))
+	}
+	return slog.New(slog.NewTextHandler(lines(write), &slog.HandlerOptions{
+		Level: slog.LevelDebug, ReplaceAttr: untimed,
+	}))
 }
 
 type lines func(line string)

@@ -82,14 +82,16 @@ func NewReplica(ctx context.Context, o ReplicaOptions) (*Replica, error) {
 		return nil, err
 	}
 	r.Authority, err = identity.New(ctx, identity.Options{
-		Secrets: o.Secrets, Proxies: r.proxies, Logger: o.Logger, Followed: func(meshName string) { r.Agents.Followed(meshName) },
+		Secrets: o.Secrets, Proxies: r.proxies, Logger: o.Logger,
+		Followed: func(meshName string) { r.Agents.Followed(meshName) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	certificate := r.Serving.Replica(mesh.DefaultTrustDomain, o.Name)
 	r.Peers, err = replicas.New(replicas.Options{
-		Name: o.Name, Server: certificate.Server(), Client: certificate.Client(), NameOf: certificate.NameOf, Logger: o.Logger,
+		Name: o.Name, Logger: o.Logger,
+		Server: certificate.Server(), Client: certificate.Client(), NameOf: certificate.NameOf,
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return o.Network.DialFrom(o.Host)(ctx, "tcp", address)
 		},
@@ -99,7 +101,8 @@ func NewReplica(ctx context.Context, o ReplicaOptions) (*Replica, error) {
 	}
 	r.Pipeline = pipeline.New(pipeline.Options{
 		View: meshview.Options{
-			TrustDomain: mesh.DefaultTrustDomain, Sources: []string{SourceObjects, sourcePeers}, Applied: func(c meshview.Change) { r.Agents.Changed(c) },
+			TrustDomain: mesh.DefaultTrustDomain, Sources: []string{SourceObjects, sourcePeers},
+			Applied: func(c meshview.Change) { r.Agents.Changed(c) },
 		},
 		Authority: r.Authority, Publishing: func(ids []mesh.ID) func() { return r.Agents.Publishing(ids) }, Logger: o.Logger,
 	}, pipeline.Authorize)
@@ -115,7 +118,9 @@ func NewReplica(ctx context.Context, o ReplicaOptions) (*Replica, error) {
 		return nil, err
 	}
 	r.Peers.Connect(r.Agents)
-	r.credentials, err = mtls.New(mtls.Options{TLS: r.Serving.TLS(), Verifier: r.Authority, Joins: agents.Joins, Logger: o.Logger})
+	r.credentials, err = mtls.New(mtls.Options{
+		TLS: r.Serving.TLS(), Verifier: r.Authority, Joins: agents.Joins, Logger: o.Logger,
+	})
 	return r, err
 }
 

@@ -20,8 +20,8 @@ func Dir() (string, error) {
 	return filepath.Join(dir, "sonde"), nil
 }
 
-// Lock takes an exclusive lock on a file, which it creates, and waits for it until ctx ends. The kernel releases it if this
-// process dies.
+// Lock takes an exclusive lock on a file, which it creates, and waits for it until ctx ends. The kernel releases it if
+// this process dies.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

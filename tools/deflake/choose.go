@@ -48,8 +48,9 @@ func (r *repository) packages(ctx context.Context, modules []string) ([]*pkg, er
 				return nil, err
 			}
 			all = append(all, &pkg{
-				directory: filepath.ToSlash(directory), path: p.ImportPath, module: module, tests: len(p.TestGoFiles)+len(p.XTestGoFiles) > 0,
-				imports: p.Imports, testImports: slices.Concat(p.TestImports, p.XTestImports),
+				directory: filepath.ToSlash(directory), path: p.ImportPath, module: module,
+				tests: len(p.TestGoFiles)+len(p.XTestGoFiles) > 0, imports: p.Imports,
+				testImports: slices.Concat(p.TestImports, p.XTestImports),
 			})
 		}
 	}

@@ -94,7 +94,8 @@ func runCopies(ctx context.Context, directory, program string, runs int) outcome
 
 // runCopy runs a test program once, in a process group of its own.
 func runCopy(ctx context.Context, directory, program string) (string, error) {
-	cmd := exec.CommandContext(ctx, "nice", "-n", "19", program, "-test.cpu=1,4", "-test.timeout=10m", "-test.paniconexit0")
+	cmd := exec.CommandContext(ctx, "nice", "-n", "19", program, "-test.cpu=1,4", "-test.timeout=10m",
+		"-test.paniconexit0")
 	cmd.Dir = directory
 	cmd.Env = append(os.Environ(), "PWD="+directory, "GORACE=atexit_sleep_ms=0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

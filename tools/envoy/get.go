@@ -52,7 +52,7 @@ type getter struct {
 	progress io.Writer
 }
 
-// get returns the path of an Envoy of the same minor version as version, or of any supported version if version is empty.
+// get returns the path of an Envoy with the minor version of version, or with any supported version if that is empty.
 func (g *getter) get(ctx context.Context, version string) (string, error) {
 	want := g.releases[0]
 	if version != "" {

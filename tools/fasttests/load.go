@@ -35,7 +35,8 @@ type analyzer struct {
 
 // module checks all packages of a module.
 func (a *analyzer) module(directory string) error {
-	all, err := packages.Load(&packages.Config{Mode: packages.LoadSyntax, Dir: filepath.Join(a.root, directory), Tests: true}, "./...")
+	config := &packages.Config{Mode: packages.LoadSyntax, Dir: filepath.Join(a.root, directory), Tests: true}
+	all, err := packages.Load(config, "./...")
 	if err != nil {
 		return fmt.Errorf("load module %s: %w", directory, err)
 	}
@@ -81,7 +82,8 @@ func (a *analyzer) check(p *packages.Package) error {
 // pass returns the analyzer's input for a package.
 func (a *analyzer) pass(p *packages.Package, directory string) *analysis.Pass {
 	return &analysis.Pass{
-		Analyzer: check.Analyzer, Fset: p.Fset, Files: p.Syntax, Pkg: p.Types, TypesInfo: p.TypesInfo, TypesSizes: p.TypesSizes,
+		Analyzer: check.Analyzer, Fset: p.Fset, Files: p.Syntax, Pkg: p.Types, TypesInfo: p.TypesInfo,
+		TypesSizes: p.TypesSizes,
 		Report: func(d analysis.Diagnostic) {
 			if a.isReal(directory) {
 				return

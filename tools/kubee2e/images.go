@@ -26,8 +26,8 @@ import (
 
 // distribution are the packages with commands that tests call.
 var distribution = []string{
-	"bash", "bind9-dnsutils", "busybox-static", "conntrack", "coreutils", "curl", "dash", "findutils", "grep", "hostname", "iproute2", "libc-bin",
-	"mawk", "netcat-openbsd", "nginx", "procps", "sed", "util-linux", "wget",
+	"bash", "bind9-dnsutils", "busybox-static", "conntrack", "coreutils", "curl", "dash", "findutils", "grep", "hostname",
+	"iproute2", "libc-bin", "mawk", "netcat-openbsd", "nginx", "procps", "sed", "util-linux", "wget",
 }
 
 // unused directories of the distribution, which would double the image.
@@ -62,7 +62,8 @@ func writeImages(ctx context.Context, getter *debian.Getter, programs string, ta
 		"registry.k8s.io/e2e-test-images/agnhost": func(base v1.Layer) (v1.Image, error) { return agnhost(programs, base) },
 		// The original image's sh supports [[, unlike dash.
 		"registry.k8s.io/e2e-test-images/busybox": func(base v1.Layer) (v1.Image, error) {
-			return image(v1.Config{Cmd: []string{"sh"}}, []archive.File{{Path: "/usr/bin/sh", Mode: fs.ModeSymlink | 0o777, Content: []byte("busybox")}}, base)
+			shell := archive.File{Path: "/usr/bin/sh", Mode: fs.ModeSymlink | 0o777, Content: []byte("busybox")}
+			return image(v1.Config{Cmd: []string{"sh"}}, []archive.File{shell}, base)
 		},
 		"registry.k8s.io/e2e-test-images/nginx": func(base v1.Layer) (v1.Image, error) {
 			return image(v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}}, []archive.File{
@@ -177,7 +178,9 @@ func selfSigned() (certificate, key []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().AddDate(1, 0, 0)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().AddDate(1, 0, 0),
+	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
 		return nil, nil, err

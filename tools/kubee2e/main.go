@@ -48,7 +48,8 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags.SetOutput(stderr)
 	flags.StringVar(&o.state, "state", "", "`directory` of a running cluster with Sonde")
 	flags.StringVar(&o.output, "output", "", "`directory` for the images, the log and the results")
-	flags.StringVar(&o.focus, "focus", "", "run tests whose names match this `regexp`, instead of all tests that the table covers")
+	flags.StringVar(&o.focus, "focus", "",
+		"run tests whose names match this `regexp`, instead of all tests that the table covers")
 	flags.IntVar(&o.procs, "procs", 8, "number of parallel tests, which mostly wait")
 	flags.BoolVar(&o.mesh, "mesh", true, "put the namespaces of the tests in the mesh")
 	if err := flags.Parse(args); err != nil {
@@ -157,7 +158,9 @@ func report(out io.Writer, r results, differences []string) error {
 	for _, o := range r {
 		count[o]++
 	}
-	lines := []string{fmt.Sprintf("%d tests passed, %d failed, %d skipped themselves", count[passed], count[failed], count[skipped])}
+	lines := []string{
+		fmt.Sprintf("%d tests passed, %d failed, %d skipped themselves", count[passed], count[failed], count[skipped]),
+	}
 	slices.Sort(differences)
 	lines = append(lines, differences...)
 	if len(differences) == 0 {

@@ -63,11 +63,13 @@ func (s *suite) setMesh(ctx context.Context, mesh bool) error {
 	if _, err := s.kubectl(ctx, policy, args...); err != nil {
 		return err
 	}
-	const namespace = `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubee2e", "labels": {"e2e-framework": "kubee2e"}}}`
+	const namespace = `{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": {"name": "kubee2e", "labels": {"e2e-framework": "kubee2e"}}}`
 	ctx, cancel := context.WithTimeout(ctx, policyLimit)
 	defer cancel()
 	for {
-		labels, err := s.kubectl(ctx, namespace, "create", "--dry-run=server", "--output=jsonpath={.metadata.labels}", "--filename=-")
+		labels, err := s.kubectl(ctx, namespace, "create", "--dry-run=server",
+			"--output=jsonpath={.metadata.labels}", "--filename=-")
 		if err == nil && strings.Contains(labels, "kuma.io/sidecar-injection") == mesh {
 			return nil
 		}
@@ -107,7 +109,8 @@ func (s *suite) run(ctx context.Context, name, focus string, procs int) (results
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, s.cluster.Node(), "1", filepath.Join(s.programs, "ginkgo"),
-		"--procs="+strconv.Itoa(procs), "--no-color", "--silence-skips", "--timeout="+runLimit.String(), "--focus="+focus, "--skip="+left,
+		"--procs="+strconv.Itoa(procs), "--no-color", "--silence-skips", "--timeout="+runLimit.String(),
+		"--focus="+focus, "--skip="+left,
 		filepath.Join(s.programs, "e2e.test"), "--", "--provider=local", "--num-nodes=2", "--report-dir="+directory)
 	cmd.Stdout, cmd.Stderr = log, log
 	// ginkgo forwards the interrupt, so that tests delete their namespaces.

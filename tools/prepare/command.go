@@ -64,7 +64,8 @@ const manyDownloads = "GOMAXPROCS=16"
 func (r *runner) modules(ctx context.Context, module string, args ...string) (int, error) {
 	var out string
 	err := r.do(&step{name: "download modules of " + nameOf(module), unit: "modules"}, func(count func()) (err error) {
-		out, err = r.run(ctx, command{module, []string{manyDownloads}, append([]string{"list", "-deps"}, args...)}, func(line string) bool {
+		list := command{module, []string{manyDownloads}, append([]string{"list", "-deps"}, args...)}
+		out, err = r.run(ctx, list, func(line string) bool {
 			found := strings.HasPrefix(line, downloading)
 			if found {
 				count()

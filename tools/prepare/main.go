@@ -68,7 +68,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if o.modules = flags.Args(); len(o.modules) > 0 {
 		o.modules = o.modules[1:]
 	}
-	prepare, ok := map[string]func(*runner, context.Context, options) error{"demo": (*runner).demo, "test": (*runner).test}[what]
+	prepare, ok := map[string]func(*runner, context.Context, options) error{
+		"demo": (*runner).demo, "test": (*runner).test,
+	}[what]
 	if !ok || what == "demo" && len(o.modules) > 0 {
 		flags.Usage()
 		return fmt.Errorf("invalid arguments %q", flags.Args())
@@ -161,8 +163,12 @@ func (r *runner) demo(ctx context.Context, o options) error {
 		command
 	}{
 		{"build sonde-cp, sonde-dp and sondectl", packages, command{args: slices.Concat(build, []string{"-o", bin + "/"}, programs)}},
-		{"build the application", 0, command{module: "test", args: slices.Concat(build, []string{"-o", filepath.Join(bin, "test-app"), "./app"})}},
-		{"build the demo", 0, command{module: "test", args: slices.Concat(build, tags, []string{"-o", filepath.Join(bin, "demo"), "./demo"})}},
+		{"build the application", 0, command{
+			module: "test", args: slices.Concat(build, []string{"-o", filepath.Join(bin, "test-app"), "./app"}),
+		}},
+		{"build the demo", 0, command{
+			module: "test", args: slices.Concat(build, tags, []string{"-o", filepath.Join(bin, "demo"), "./demo"}),
+		}},
 	} {
 		if err := r.compile(ctx, c.name, c.packages, c.command); err != nil {
 			return err

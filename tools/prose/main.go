@@ -1,4 +1,4 @@
-// Command prose checks the English of comments, string literals and Markdown for phrases that CONTRIBUTING.md rules out.
+// Command prose checks comments, string literals and Markdown for phrases that CONTRIBUTING.md rules out.
 package main
 
 import (

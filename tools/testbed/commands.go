@@ -53,7 +53,8 @@ func newUpCommand(at at) *cobra.Command {
 	cmd.Flags().IntVar(&options.Nodes, "nodes", 2, "number of nodes, 1 to 20; the first has the control plane too")
 	cmd.Flags().StringVar(&family, "ip-family", string(cluster.Dual), "addresses of nodes, pods and services: dual, ipv4 or ipv6")
 	cmd.Flags().StringSliceVar(&options.Zones, "zones", nil, "zones, assigned to nodes in turn, such as a,b: labels "+cluster.ZoneLabel)
-	cmd.Flags().DurationVar(&options.NodeMonitorGracePeriod, "node-monitor-grace-period", cluster.DefaultNodeMonitorGracePeriod,
+	cmd.Flags().DurationVar(&options.NodeMonitorGracePeriod, "node-monitor-grace-period",
+		cluster.DefaultNodeMonitorGracePeriod,
 		"time without a report after which the controller-manager sets a node to Unknown, 10s to 1h; Kubernetes' own default is 50s")
 	cmd.Flags().StringVar(&kubernetes, "kubernetes", string(binaries.DefaultVersion), kubernetesUsage)
 	cmd.Flags().StringSliceVar(&nodeKubernetes, "node-kubernetes", nil,

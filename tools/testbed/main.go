@@ -45,13 +45,15 @@ func newCommand() *cobra.Command {
 		}
 		return cluster.New(state, cmd.ErrOrStderr())
 	}
-	cmd.AddCommand(newBinariesCommand(), newCheckCommand(at), newUpCommand(at), newDownCommand(at), newLoadCommand(at), newProgramImageCommand(), newKubectlCommand(at), newExecCommand(at),
-		newStopCommand(at), newStartCommand(at), newLinkCommand(at))
+	cmd.AddCommand(newBinariesCommand(), newCheckCommand(at), newUpCommand(at), newDownCommand(at), newLoadCommand(at),
+		newProgramImageCommand(), newKubectlCommand(at), newExecCommand(at), newStopCommand(at),
+		newStartCommand(at), newLinkCommand(at))
 	return cmd
 }
 
 // kubernetesUsage is the usage of --kubernetes.
-var kubernetesUsage = "Kubernetes: " + strings.Join(binaries.Releases(), " or ") + ", or one of these with +" + strings.Join(binaries.Patches(), " or +")
+var kubernetesUsage = "Kubernetes: " + strings.Join(binaries.Releases(), " or ") + ", or one of these with +" +
+	strings.Join(binaries.Patches(), " or +")
 
 func newBinariesCommand() *cobra.Command {
 	var only []string

@@ -75,7 +75,9 @@ func read(log string) ([]entry, error) {
 			return nil, fmt.Errorf("read %s: invalid line %q, want seconds, the slowness and a directory", log, line)
 		}
 		e := packages[fields[2]]
-		packages[fields[2]] = entry{fields[2], e.took + time.Duration(seconds*float64(time.Second)), max(e.slowness, slowness)}
+		packages[fields[2]] = entry{
+			fields[2], e.took + time.Duration(seconds*float64(time.Second)), max(e.slowness, slowness),
+		}
 	}
 	all := slices.Collect(maps.Values(packages))
 	slices.SortFunc(all, func(a, b entry) int {

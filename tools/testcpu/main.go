@@ -27,7 +27,8 @@ const (
 const usage = `usage: testcpu [-log=FILE] [-root=DIR] PROGRAM [ARGUMENT...]
        testcpu -summary=FILE
 
-The first form runs a test program, as for go test -exec. The second prints the packages over their budget, the most expensive ones and the sum.
+The first form runs a test program, as for go test -exec. The second prints the packages over their budget, the most
+expensive packages and the sum.
 `
 
 func main() {

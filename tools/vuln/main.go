@@ -58,7 +58,10 @@ func reach(transport http.RoundTripper, db string) func(context.Context) error {
 }
 
 // check runs govulncheck in each module. It returns findings, and failures of govulncheck, as errors.
-func check(ctx context.Context, reach func(context.Context) error, required bool, modules []string, out io.Writer, run func(module string) error) error {
+func check(
+	ctx context.Context, reach func(context.Context) error, required bool, modules []string, out io.Writer,
+	run func(module string) error,
+) error {
 	if err := reach(ctx); err != nil {
 		err = fmt.Errorf("the database of vulnerabilities cannot be reached, so NOTHING WAS CHECKED: %w", err)
 		if required {

@@ -99,7 +99,8 @@ func (f *facts) webhookCAs(l *lines) (all []ending) {
 			}
 			seen = append(seen, c)
 			all = append(all, ending{
-				"the CA of the webhook (caBundle of " + where + ")", c.NotAfter, caNear, "pods that need injection cannot be created",
+				"the CA of the webhook (caBundle of " + where + ")", c.NotAfter, caNear,
+				"pods that need injection cannot be created",
 				"renew it with the Secret that the chart's webhook.certificate.secretName names",
 			})
 		}
@@ -129,7 +130,10 @@ func meshEndings(meshes []*adminv1.Mesh) []ending {
 			continue
 		}
 		name := meshOf(m).Name
-		all = append(all, ending{fmt.Sprintf("the CA of mesh %q", name), m.GetCaExpires().AsTime(), caNear, "its proxies get no certificates", "sondectl rotate ca --mesh " + name + " --wait"})
+		all = append(all, ending{
+			fmt.Sprintf("the CA of mesh %q", name), m.GetCaExpires().AsTime(), caNear, "its proxies get no certificates",
+			"sondectl rotate ca --mesh " + name + " --wait",
+		})
 	}
 	return all
 }

@@ -44,8 +44,8 @@ kubelet kills its container, guarded liveness cannot hold failures back on that 
 nodes, ten at a time, for at most 10 minutes. It deletes the Jobs, even after a signal. You need the rights to create
 and delete jobs, and to create and list pods, in the namespace of --nodes-namespace.
 
-Each line is [ok], [warn] or [fail], with what to do. A check for which you lack rights is [warn]. docs/kubernetes.md
-explains each check.
+Each line is [ok], [warn] or [fail], with what to do. A check for which you lack rights is [warn].
+docs/reference/check.md explains each check.
 
 Exit code 0: no line is [fail]; 6: at least one line is [fail].`
 
@@ -60,7 +60,8 @@ func Command(out *printer.Output, o Options) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&asked.installed, "installed", false, "check an existing installation")
-	cmd.Flags().StringVar(&asked.podNamespace, flagPodNamespace, metav1.NamespaceDefault, "`NAMESPACE` of the pod for the dry run, with --installed")
+	cmd.Flags().StringVar(&asked.podNamespace, flagPodNamespace, metav1.NamespaceDefault,
+		"`NAMESPACE` of the pod for the dry run, with --installed")
 	asked.nodes.add(cmd)
 	output := printer.AddFormat(cmd, printer.Text, printer.YAML, printer.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -92,11 +93,13 @@ type request struct {
 // before and installed list the checks before and after an installation, in the order of the output.
 var (
 	before = []check{
-		apiServer, kubelets, kubeletGates, kernels, definitions, controlPlanes, installation, yourRights, otherMeshes, declaredPorts, gateways,
+		apiServer, kubelets, kubeletGates, kernels, definitions, controlPlanes, installation, yourRights, otherMeshes,
+		declaredPorts, gateways,
 	}
 	installed = []check{
-		apiServer, kubelets, kubeletGates, kernels, cniPlugin, definitions, controlPlanes, installation, planeRights, otherMeshes, controlPlane,
-		replicas, endpoints, dryRunPod, certificates, health, notInjected, agents, guardedLiveness, servingCA, declaredPorts, takenPorts, gateways,
+		apiServer, kubelets, kubeletGates, kernels, cniPlugin, definitions, controlPlanes, installation, planeRights,
+		otherMeshes, controlPlane, replicas, endpoints, dryRunPod, certificates, health, notInjected, agents,
+		guardedLiveness, servingCA, declaredPorts, takenPorts, gateways,
 	}
 )
 

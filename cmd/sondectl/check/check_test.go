@@ -183,9 +183,9 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// docs/kubernetes.md describes each check.
+// docs/reference/check.md describes each check.
 func TestDocs(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/kubernetes.md")
+	page, err := os.ReadFile("../../../docs/reference/check.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestDocs(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		if !regexp.MustCompile("(?m)^\\|[^|]*`" + regexp.QuoteMeta(name) + "`[^|]*\\|").Match(page) {
-			t.Errorf("docs/kubernetes.md says nothing of the line %q", name)
+			t.Errorf("docs/reference/check.md says nothing of the line %q", name)
 		}
 	}
 	if len(named) != len(before)+len(installed)-8 { // ten checks are in both lists, and two are for --nodes

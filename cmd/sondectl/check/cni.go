@@ -15,7 +15,9 @@ import (
 var cniPlugin = check{"CNI plugin", (*facts).needsNodes, func(f *facts, l *lines) {
 	missing, lost, after, good := map[string][]string{}, map[string][]string{}, map[string][]string{}, 0
 	for _, n := range linuxNodes(f) {
-		at := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == mesh.ConditionCNIReady })
+		at := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == mesh.ConditionCNIReady
+		})
 		switch {
 		case at < 0:
 			missing["no condition "+mesh.ConditionCNIReady] = append(missing["no condition "+mesh.ConditionCNIReady], n.Name)

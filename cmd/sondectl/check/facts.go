@@ -118,7 +118,10 @@ func (o *Options) read(ctx context.Context, asked request) (*facts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create client for the API server: %w", err)
 	}
-	r := &reader{in, client, anyKind, o.CallInCluster, asked, &facts{now: time.Now(), namespace: in.Namespace(), installed: asked.installed}}
+	r := &reader{
+		in, client, anyKind, o.CallInCluster, asked,
+		&facts{now: time.Now(), namespace: in.Namespace(), installed: asked.installed},
+	}
 	if err := r.readVersion(ctx); err != nil {
 		return nil, err
 	}
@@ -193,7 +196,8 @@ func (r *reader) readCluster(ctx context.Context) {
 		}
 	})
 	do(func() {
-		if list, err := r.client.CoreV1().Events(f.namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning}); err == nil {
+		warnings := metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning}
+		if list, err := r.client.CoreV1().Events(f.namespace).List(ctx, warnings); err == nil {
 			f.warnings = list.Items
 		}
 	})
@@ -203,7 +207,9 @@ func (r *reader) readCluster(ctx context.Context) {
 	_ = group.Wait() // no function returns an error
 }
 
-var definitionsResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+var definitionsResource = schema.GroupVersionResource{
+	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
+}
 
 // allPods returns the pods of all namespaces.
 func (r *reader) allPods(ctx context.Context) ([]corev1.Pod, error) {

@@ -78,7 +78,7 @@ func (r *reader) readGates(ctx context.Context) (gates, error) {
 func kubeletsToAsk(nodes []corev1.Node) []string {
 	var first, others []string
 	seen := map[string]bool{}
-	for _, n := range slices.SortedFunc(slices.Values(nodes), func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) }) {
+	for _, n := range slices.SortedFunc(slices.Values(nodes), byName) {
 		v := n.Status.NodeInfo.KubeletVersion
 		switch {
 		case !isReady(&n):
@@ -97,7 +97,8 @@ func kubeletsToAsk(nodes []corev1.Node) []string {
 func (r *reader) hasGate(ctx context.Context, node string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, metricsWithin)
 	defer cancel()
-	metrics, err := r.client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("metrics").Stream(ctx)
+	proxy := r.client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy")
+	metrics, err := proxy.Suffix("metrics").Stream(ctx)
 	if err != nil {
 		return false, err
 	}

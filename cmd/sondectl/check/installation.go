@@ -47,7 +47,9 @@ func (r *reader) readInstallation(ctx context.Context, do func(func())) {
 		f.validating = readAs(r.in, "list webhook configurations", list.Items, err)
 	})
 	do(func() {
-		list, err := r.client.DiscoveryV1().EndpointSlices(f.namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + serviceName})
+		list, err := r.client.DiscoveryV1().EndpointSlices(f.namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: discoveryv1.LabelServiceName + "=" + serviceName,
+		})
 		if err != nil {
 			list = &discoveryv1.EndpointSliceList{}
 		}
@@ -147,8 +149,9 @@ func (r *reader) askOnceForPod(ctx context.Context) dryRun {
 			AutomountServiceAccountToken: new(bool),
 			Containers: []corev1.Container{{
 				Name: "app", Image: "sondectl-check.invalid/none", SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: new(bool), RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					AllowPrivilegeEscalation: new(bool), RunAsNonRoot: new(true),
+					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+					Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				},
 			}},
 		},

@@ -115,7 +115,8 @@ func (r *reader) mayTry(ctx context.Context) error {
 		return r.in.Explain("check rights", err) //nolint:wrapcheck // it is for users
 	}
 	if missing := missingOf(answers); len(missing) > 0 {
-		return apierrors.NewForbidden(batchv1.Resource("jobs"), jobName, fmt.Errorf("you lack in namespace %s: %s", r.asked.nodes.namespace, strings.Join(missing, ", ")))
+		return apierrors.NewForbidden(batchv1.Resource("jobs"), jobName,
+			fmt.Errorf("you lack in namespace %s: %s", r.asked.nodes.namespace, strings.Join(missing, ", ")))
 	}
 	return nil
 }
@@ -133,8 +134,12 @@ func trialPod(image string) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("inject pod: %w", err)
 	}
 	resources := corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+		Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
+		},
+		Limits: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+		},
 	}
 	c, asked := *podspec.Container(&injected.Spec, mesh.ContainerInit), askedContainer(&injected.Spec)
 	c.Resources, asked.Resources = resources, resources
@@ -143,8 +148,8 @@ func trialPod(image string) (*corev1.Pod, error) {
 			labelName: jobName, mesh.LabelOwnInjection: "disabled", mesh.LabelInjection: "disabled",
 		}},
 		Spec: corev1.PodSpec{
-			Containers: []corev1.Container{c, asked}, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(bool), EnableServiceLinks: new(bool),
-			TerminationGracePeriodSeconds: new(int64(1)),
+			Containers: []corev1.Container{c, asked}, RestartPolicy: corev1.RestartPolicyNever,
+			AutomountServiceAccountToken: new(bool), EnableServiceLinks: new(bool), TerminationGracePeriodSeconds: new(int64(1)),
 			// The pod tolerates all taints, like the pods of a DaemonSet.
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		},
@@ -164,8 +169,9 @@ func askedContainer(injected *corev1.PodSpec) corev1.Container {
 	probe := app.LivenessProbe.DeepCopy()
 	probe.InitialDelaySeconds, probe.PeriodSeconds, probe.FailureThreshold = 3, 1, 1
 	c := corev1.Container{
-		Name: containerLiveness, Image: sidecar.Image, ImagePullPolicy: sidecar.ImagePullPolicy, Command: []string{mesh.AgentProgram, "check", "kubelet"},
-		LivenessProbe: probe, SecurityContext: sidecar.SecurityContext, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		Name: containerLiveness, Image: sidecar.Image, ImagePullPolicy: sidecar.ImagePullPolicy,
+		Command: []string{mesh.AgentProgram, "check", "kubelet"}, LivenessProbe: probe,
+		SecurityContext: sidecar.SecurityContext, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 	for _, v := range sidecar.Env {
 		if v.Name == mesh.EnvInstanceIP || v.Name == mesh.EnvProbeTable {
@@ -177,7 +183,9 @@ func askedContainer(injected *corev1.PodSpec) corev1.Container {
 
 // refusesPod returns why the API server rejects the pod. A Job would not show this: its controller would only retry.
 func (r *reader) refusesPod(ctx context.Context, pod *corev1.Pod) error {
-	_, err := r.client.CoreV1().Pods(r.asked.nodes.namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := r.client.CoreV1().Pods(r.asked.nodes.namespace).Create(ctx, pod, metav1.CreateOptions{
+		DryRun: []string{metav1.DryRunAll},
+	})
 	if apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run") {
 		return nil // another program's webhook, which does not support dry run
 	}
@@ -218,16 +226,21 @@ func (r *reader) tryEach(ctx context.Context, t *tried, pod *corev1.Pod, nodes [
 func jobOn(node, name string, pod *corev1.Pod, within time.Duration) *batchv1.Job {
 	spec := *pod.Spec.DeepCopy()
 	// With nodeName, no scheduler would report why the pod does not fit on the node.
-	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+	selector := &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
 			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
 		}}},
-	}}}
+	}
+	spec.Affinity = &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: selector},
+	}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labelName: jobName}},
 		Spec: batchv1.JobSpec{
-			BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(int64((within + deleteWithin) / time.Second)), TTLSecondsAfterFinished: new(int32(jobTTL / time.Second)),
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: spec},
+			BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(int64((within + deleteWithin) / time.Second)),
+			TTLSecondsAfterFinished: new(int32(jobTTL / time.Second)), Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: spec,
+			},
 		},
 	}
 }
@@ -242,7 +255,9 @@ func (r *reader) tryOne(ctx context.Context, job *batchv1.Job, within time.Durat
 	o = outcome{problem: unstarted, reason: noPod}
 	// The poll does not cancel requests, which have their own timeout, so that the last outcome comes from a response.
 	_ = wait.PollUntilContextTimeout(ctx, jobEvery, within, true, func(context.Context) (done bool, err error) {
-		pods, err := r.client.CoreV1().Pods(r.asked.nodes.namespace).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + job.Name})
+		pods, err := r.client.CoreV1().Pods(r.asked.nodes.namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: batchv1.JobNameLabel + "=" + job.Name,
+		})
 		switch {
 		case err != nil:
 			o = outcome{problem: unstarted, reason: r.in.Explain("list pods of the Job", err).Error()}
@@ -261,7 +276,9 @@ func (r *reader) deleteJob(ctx context.Context, name string) (kept []string) {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
 	_ = wait.PollUntilContextTimeout(ctx, jobEvery, deleteWithin, true, func(context.Context) (done bool, err error) {
-		err = r.client.BatchV1().Jobs(r.asked.nodes.namespace).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
+		err = r.client.BatchV1().Jobs(r.asked.nodes.namespace).Delete(ctx, name, metav1.DeleteOptions{
+			PropagationPolicy: new(metav1.DeletePropagationBackground),
+		})
 		if failed = err; apierrors.IsNotFound(err) {
 			failed = nil
 		}

@@ -119,10 +119,12 @@ const (
 	counts   verdict = "counts" // counts the probe as a failure
 )
 
+func byName(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) }
+
 // choose returns the nodes to test, sorted by name, and the names of the other nodes by reason.
 func choose(nodes []corev1.Node) (try []corev1.Node, leftOut map[string][]string) {
 	leftOut = map[string][]string{}
-	for _, n := range slices.SortedFunc(slices.Values(nodes), func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) }) {
+	for _, n := range slices.SortedFunc(slices.Values(nodes), byName) {
 		why := ""
 		switch {
 		case cmp.Or(n.Status.NodeInfo.OperatingSystem, n.Labels[corev1.LabelOSStable]) == string(corev1.Windows):
@@ -215,7 +217,8 @@ func outcomeOfEnd(t *corev1.ContainerStateTerminated) (p problem, reason string)
 	case t.ExitCode == 0:
 		return "", ""
 	case t.Message == "" || t.Reason == "StartError" || t.Reason == "ContainerCannotRun":
-		return unstarted, strings.TrimSuffix(fmt.Sprintf("ended with exit code %d (%s): %s", t.ExitCode, t.Reason, t.Message), ": ")
+		reason = fmt.Sprintf("ended with exit code %d (%s): %s", t.ExitCode, t.Reason, t.Message)
+		return unstarted, strings.TrimSuffix(reason, ": ")
 	default:
 		return refuses, printer.LastLine(t.Message) // the lines before it are the rules
 	}

@@ -144,7 +144,8 @@ func sidecarHas(pod *corev1.Pod, port int32) bool {
 		return false
 	}
 	_, reserved := webhook.ReservedPorts()[port]
-	return reserved || port == podspec.PortArgument[int32](sidecar, mesh.ArgVirtualPort) || port == podspec.PortArgument[int32](sidecar, mesh.ArgMetricsAddress)
+	return reserved || port == podspec.PortArgument[int32](sidecar, mesh.ArgVirtualPort) ||
+		port == podspec.PortArgument[int32](sidecar, mesh.ArgMetricsAddress)
 }
 
 // portIn returns the port in an error about an address in use, 0 for any other text.

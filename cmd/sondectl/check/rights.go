@@ -86,7 +86,8 @@ func planeRules() (cluster, own []rbacv1.PolicyRule) {
 		rule("policy", []string{"poddisruptionbudgets"}, read),
 		rule("", []string{"pods/status"}, patch),
 		rule("apps", []string{"replicasets"}, []string{"get"}),
-		rule("admissionregistration.k8s.io", []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}, []string{"list", "watch", "patch"}, configurationName),
+		rule("admissionregistration.k8s.io", []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"},
+			[]string{"list", "watch", "patch"}, configurationName),
 	}
 	own = []rbacv1.PolicyRule{
 		rule("", []string{"secrets"}, []string{"get", "list", "watch", "create", "update"}),
@@ -133,14 +134,19 @@ func (r *reader) askRights(ctx context.Context) read[[]answer] {
 }
 
 // answers checks rights, in one namespace if it is not "".
-func (r *reader) answers(ctx context.Context, rights []right, namespace string, ask func(context.Context, *authorizationv1.ResourceAttributes) (bool, error)) ([]answer, error) {
+func (r *reader) answers(
+	ctx context.Context, rights []right, namespace string,
+	ask func(context.Context, *authorizationv1.ResourceAttributes) (bool, error),
+) ([]answer, error) {
 	answers := make([]answer, len(rights))
 	var group errgroup.Group
 	group.SetLimit(requestsAtOnce)
 	for i, is := range rights {
 		group.Go(func() error {
 			resource, subresource, _ := strings.Cut(is.resource, "/")
-			attributes := &authorizationv1.ResourceAttributes{Verb: is.verb, Group: is.group, Resource: resource, Subresource: subresource, Name: is.name}
+			attributes := &authorizationv1.ResourceAttributes{
+				Verb: is.verb, Group: is.group, Resource: resource, Subresource: subresource, Name: is.name,
+			}
 			if is.namespaced {
 				attributes.Namespace = namespace
 			}
@@ -172,7 +178,8 @@ func (r *reader) mayPlane(ctx context.Context, a *authorizationv1.ResourceAttrib
 // caOfOthers reports whether a program other than the control plane writes the webhook's CA. It returns false if the
 // configuration cannot be read.
 func (r *reader) caOfOthers(ctx context.Context) bool {
-	is, err := r.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, configurationName, metav1.GetOptions{})
+	configurations := r.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	is, err := configurations.Get(ctx, configurationName, metav1.GetOptions{})
 	return err == nil && is.Annotations["cert-manager.io/inject-ca-from"] != ""
 }
 

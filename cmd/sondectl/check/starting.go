@@ -85,7 +85,8 @@ func (f *facts) lastWarning(kind string, named func(string) bool, prefix string)
 	var last *corev1.Event
 	for i := range f.warnings {
 		e := &f.warnings[i]
-		if e.InvolvedObject.Kind == kind && named(e.InvolvedObject.Name) && strings.HasPrefix(e.Message, prefix) && (last == nil || last.LastTimestamp.Before(&e.LastTimestamp)) {
+		if e.InvolvedObject.Kind == kind && named(e.InvolvedObject.Name) && strings.HasPrefix(e.Message, prefix) &&
+			(last == nil || last.LastTimestamp.Before(&e.LastTimestamp)) {
 			last = e
 		}
 	}
@@ -102,7 +103,8 @@ func (f *facts) failedHook() []string {
 	if job == nil {
 		return nil
 	}
-	ofJob, ofPods := func(name string) bool { return name == hookName }, func(name string) bool { return strings.HasPrefix(name, hookName+"-") }
+	ofJob := func(name string) bool { return name == hookName }
+	ofPods := func(name string) bool { return strings.HasPrefix(name, hookName+"-") }
 	why := cmp.Or(f.lastWarning("Pod", ofPods, "Failed to pull image"), f.lastWarning("Job", ofJob, "Error creating"))
 	for _, c := range job.Status.Conditions {
 		if c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue {

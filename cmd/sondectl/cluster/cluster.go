@@ -42,7 +42,8 @@ type Options struct {
 func (o *Options) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Kubeconfig, FlagKubeconfig, "", "kubeconfig `FILE` for the control plane's cluster; default kubectl's")
 	flags.StringVar(&o.Context, FlagContext, "", "`NAME` of a context of the kubeconfig; default its current one")
-	flags.StringVar(&o.Namespace, FlagNamespace, "", "`NAMESPACE` of the control plane in the cluster; default "+DefaultNamespace)
+	flags.StringVar(&o.Namespace, FlagNamespace, "",
+		"`NAMESPACE` of the control plane in the cluster; default "+DefaultNamespace)
 }
 
 // Cluster is a Kubernetes cluster.

@@ -45,7 +45,8 @@ func (c *Cluster) forward(ctx context.Context, namespace, pod string) (*forward,
 	ready := make(chan struct{})
 	logged := klog.NewContext(running, logr.New(f.reason))
 	ports := []string{":" + strconv.Itoa(mesh.PortAdmin)}
-	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(logged, d, []string{"127.0.0.1"}, ports, ready, io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(logged, d, []string{"127.0.0.1"}, ports, ready,
+		io.Discard, io.Discard)
 	if err != nil {
 		end()
 		return nil, fmt.Errorf("forward port: %w", err)
@@ -129,7 +130,8 @@ func (d *dialer) answer(err error) error {
 func (c *Cluster) dialer(namespace, pod string) (*dialer, error) {
 	config := rest.CopyConfig(c.Config)
 	config.Timeout = 0 // no timeout: forwarding has no end
-	url := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("portforward").URL()
+	of := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod)
+	url := of.SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("forward port: %w", err)

@@ -29,7 +29,8 @@ var ErrNoKubeconfig = errors.New("kubeconfig not found")
 func (o Options) open(contextFlag string, timeout time.Duration) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.Kubeconfig
-	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.Context}
+	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	explain := func(err error) error {
 		return fmt.Errorf("read kubeconfig: %w", kubeconfig.Explain(err, rules.GetLoadingPrecedence()...))
 	}
@@ -64,7 +65,10 @@ func (o Options) open(contextFlag string, timeout time.Duration) (*Cluster, erro
 func checkContext(raw *clientcmdapi.Config, flag, name, where string) error {
 	if name == "" && raw.CurrentContext != "" {
 		if _, ok := raw.Contexts[raw.CurrentContext]; !ok {
-			return &mesh.FieldError{Field: "current-context of " + where, Value: raw.CurrentContext, Allowed: "must be one of its contexts" + names(raw)}
+			return &mesh.FieldError{
+				Field: "current-context of " + where, Value: raw.CurrentContext,
+				Allowed: "must be one of its contexts" + names(raw),
+			}
 		}
 		return nil
 	}
@@ -72,7 +76,9 @@ func checkContext(raw *clientcmdapi.Config, flag, name, where string) error {
 		if len(raw.Contexts) == 0 {
 			return nil // the program may run in a pod
 		}
-		return &mesh.FieldError{Field: "--" + flag, Allowed: "must be given, as " + where + " has no current context" + names(raw)}
+		return &mesh.FieldError{
+			Field: "--" + flag, Allowed: "must be given, as " + where + " has no current context" + names(raw),
+		}
 	}
 	if _, ok := raw.Contexts[name]; !ok {
 		return &mesh.FieldError{Field: "--" + flag, Value: name, Allowed: "must be a context of " + where + names(raw)}
@@ -104,7 +110,8 @@ type Objects struct {
 
 // Add adds the flags. of says in their help whose namespace it is.
 func (o *Objects) Add(flags *pflag.FlagSet, of string) {
-	flags.StringVar(&o.context, FlagObjectsContext, "", "`NAME` of a context of the kubeconfig, same as --"+FlagContext+"; default its current one")
+	flags.StringVar(&o.context, FlagObjectsContext, "",
+		"`NAME` of a context of the kubeconfig, same as --"+FlagContext+"; default its current one")
 	o.AddNamespace(flags, of)
 }
 

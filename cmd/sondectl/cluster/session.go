@@ -56,12 +56,16 @@ func (c *Cluster) Connect(ctx context.Context) (*Session, error) {
 		return nil, err
 	}
 	return &Session{
-		Address: f.address, Namespace: p.Namespace, Pod: to.pod, NotReady: to.lost, cluster: c, forward: f, tokens: newTokens(c.Client.CoreV1().ServiceAccounts(p.Namespace)),
+		Address: f.address, Namespace: p.Namespace, Pod: to.pod, NotReady: to.lost, cluster: c, forward: f,
+		tokens: newTokens(c.Client.CoreV1().ServiceAccounts(p.Namespace)),
 	}, nil
 }
 
 // firstThatAnswers forwards a port to the first replica that accepts it.
-func (c *Cluster) firstThatAnswers(ctx context.Context, namespace string, replicas []replica, to func(ctx context.Context, namespace, pod string) (*forward, error)) (replica, *forward, error) {
+func (c *Cluster) firstThatAnswers(
+	ctx context.Context, namespace string, replicas []replica,
+	to func(ctx context.Context, namespace, pod string) (*forward, error),
+) (replica, *forward, error) {
 	var errs []error
 	for _, r := range replicas {
 		one, cancel := context.WithTimeout(ctx, forwardTimeout)
@@ -112,7 +116,8 @@ func (s *Session) Token(ctx context.Context, need adminv1.Right) (string, error)
 		return "", fmt.Errorf("service account %s in namespace %s does not exist: Sonde's chart is too old for this sondectl", account, s.Namespace)
 	}
 	if err != nil {
-		return "", s.cluster.Explain(fmt.Sprintf("get a token of service account %s in namespace %s", account, s.Namespace), err)
+		what := fmt.Sprintf("get a token of service account %s in namespace %s", account, s.Namespace)
+		return "", s.cluster.Explain(what, err)
 	}
 	return text, nil
 }

@@ -33,7 +33,9 @@ func accountOf(need adminv1.Right) string {
 
 // accounts is the part of corev1.ServiceAccountInterface that sondectl uses.
 type accounts interface {
-	CreateToken(ctx context.Context, account string, r *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error)
+	CreateToken(
+		ctx context.Context, account string, r *authenticationv1.TokenRequest, o metav1.CreateOptions,
+	) (*authenticationv1.TokenRequest, error)
 }
 
 // tokens caches tokens of service accounts until shortly before they expire. Several goroutines may use it.
@@ -72,9 +74,10 @@ func (t *tokens) get(ctx context.Context, account string) (string, error) {
 		return known.text, nil
 	}
 	asked := time.Now()
-	made, err := t.accounts.CreateToken(ctx, account, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		Audiences: []string{mesh.AdminAudience}, ExpirationSeconds: new(int64(tokenValidity.Seconds())),
-	}}, metav1.CreateOptions{})
+	}}
+	made, err := t.accounts.CreateToken(ctx, account, request, metav1.CreateOptions{})
 	if err != nil {
 		return "", err //nolint:wrapcheck // the caller explains it
 	}

@@ -23,11 +23,11 @@ import (
 )
 
 const help = `Serve a page that shows which probes fail and why, the endpoints of services, proxies, restarts, and the control plane. It is live: it shows
-what has changed within two seconds, and says since when it is blind if the control plane does not answer. With a kubeconfig it also shows the
-clusters that sonde-watchdog watches, by your rights at the API server.
+what has changed within two seconds, and says since when it is blind if the control plane does not answer. With a
+kubeconfig it also shows the clusters that sonde-watchdog watches, by your rights at the API server.
 
-The page is at 127.0.0.1 only, and needs the token in the printed address. It can only read, with the rights that sondectl has for the
-control plane: a section without the right says so. While no page is open, the control plane is not asked.
+The page is at 127.0.0.1 only, and needs the token in the printed address. It can only read, with the rights that
+sondectl has for the control plane: a section without the right says so. While no page is open, nothing is requested.
 
 --once writes the current state into a file without scripts, such as for a ticket.`
 
@@ -103,8 +103,9 @@ func (s *source) serve(ctx context.Context, l net.Listener, token string) error 
 	}
 	limiter := connlimit.New(maxConnections)
 	server := &http.Server{
-		Handler: newHandler(s, token, port), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10, ConnState: limiter.ConnState, ConnContext: limiter.ConnContext,
+		Handler: newHandler(s, token, port), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10, ConnState: limiter.ConnState,
+		ConnContext: limiter.ConnContext,
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {

@@ -62,13 +62,14 @@ type handler struct {
 // newHandler returns the handler of a server on a port of 127.0.0.1.
 func newHandler(source *source, token, port string) *handler {
 	return &handler{
-		source: source, token: sha256.Sum256([]byte(token)), hosts: map[string]bool{"127.0.0.1:" + port: true, "localhost:" + port: true},
+		source: source, token: sha256.Sum256([]byte(token)),
+		hosts: map[string]bool{"127.0.0.1:" + port: true, "localhost:" + port: true},
 		limit: rate.NewLimiter(requestsPerSecond, requestsBurst),
 	}
 }
 
-// ServeHTTP implements http.Handler. A page of another origin gets nothing: the browser sends the Origin of scripts, and
-// a name that leads here, as in DNS rebinding, is in Host.
+// ServeHTTP implements http.Handler. A page of another origin gets nothing: the browser sends the Origin of scripts,
+// and a name that leads here, as in DNS rebinding, is in Host.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, value := range headers {
 		w.Header().Set(name, value)

@@ -27,8 +27,8 @@ const (
 
 // statesOf are the verdicts of agents.
 var statesOf = map[string]State{
-	describe.VerdictSuccess: Passing, describe.VerdictWarning: Warned, describe.VerdictFailure: Failing, describe.VerdictErrored: Errored,
-	describe.VerdictHeld: Held,
+	describe.VerdictSuccess: Passing, describe.VerdictWarning: Warned, describe.VerdictFailure: Failing,
+	describe.VerdictErrored: Errored, describe.VerdictHeld: Held,
 }
 
 // unreported returns the reason for unreported probes of a pod, "" if its agent reports them.
@@ -46,8 +46,8 @@ func unreported(p *adminv1.Proxy) string {
 	return notYet
 }
 
-// addPod adds the state of a pod's probes: the verdicts that its agent reports, guarded containers that wait or restart, and
-// whether its endpoints say that it is Ready. hidden is why restarts are unknown.
+// addPod adds the state of a pod's probes: the verdicts that its agent reports, guarded containers that wait or
+// restart, and whether its endpoints say that it is Ready. hidden is why restarts are unknown.
 func (w *Workload) addPod(
 	d *status.Dataplane, p *adminv1.Proxy, endpoints []*adminv1.Endpoint, restarts []*adminv1.Restart, hidden string,
 ) {
@@ -67,12 +67,17 @@ func (w *Workload) addPod(
 		w.Readiness.add(kubelet)
 		return
 	}
-	cells := map[string]*Cell{string(mesh.ProbeStartup): w.Startup, string(mesh.ProbeLiveness): w.Liveness, string(mesh.ProbeReadiness): w.Readiness}
+	cells := map[string]*Cell{
+		string(mesh.ProbeStartup): w.Startup, string(mesh.ProbeLiveness): w.Liveness,
+		string(mesh.ProbeReadiness): w.Readiness,
+	}
 	ready := false
 	for i := range probes {
 		probe := &probes[i]
 		cell := cells[probe.Probe]
-		restarts := slices.ContainsFunc(restarts, func(r *adminv1.Restart) bool { return r.GetContainer() == probe.Container })
+		restarts := slices.ContainsFunc(restarts, func(r *adminv1.Restart) bool {
+			return r.GetContainer() == probe.Container
+		})
 		if cell == nil || cell == w.Liveness && restarts {
 			continue
 		}
@@ -94,7 +99,9 @@ func (w *Workload) addPod(
 // addRestarts adds the guarded containers of a pod that wait or restart, with the changes of their probes.
 func (w *Workload) addRestarts(namespace, pod string, restarts []*adminv1.Restart, probes []describe.Probe) {
 	for _, r := range restarts {
-		f := Finding{Instance: pod, Container: r.GetContainer(), Do: fmt.Sprintf("sondectl restarts explain %s -n %s", pod, namespace)}
+		f := Finding{
+			Instance: pod, Container: r.GetContainer(), Do: fmt.Sprintf("sondectl restarts explain %s -n %s", pod, namespace),
+		}
 		for i := range probes {
 			if probes[i].Container == r.GetContainer() && probes[i].Probe == string(mesh.ProbeLiveness) {
 				f.setProbe(&probes[i])
@@ -133,7 +140,8 @@ func stateOf(verdict string) State { return cmp.Or(statesOf[verdict], Unreported
 // setVerdicts sets when the state of an inbound began, and its changes, from the agent's report, if there is one.
 func (f *Finding) setVerdicts(p *adminv1.Proxy, inbound string) {
 	probes := describe.Probes(p.GetVerdicts())
-	if i := slices.IndexFunc(probes, func(p describe.Probe) bool { return p.Inbound == inbound }); i >= 0 && probes[i].Since != nil {
+	if i := slices.IndexFunc(probes, func(p describe.Probe) bool { return p.Inbound == inbound }); i >= 0 &&
+		probes[i].Since != nil {
 		f.setProbe(&probes[i])
 	}
 }

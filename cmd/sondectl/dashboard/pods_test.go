@@ -28,8 +28,8 @@ func podAPI(health adminv1.Endpoint_Health, probes ...*adminv1.ProbeVerdicts) *f
 	return a
 }
 
-// verdict is a probe that has had a verdict since a minute after at, and before that succeeded. Without a verdict it has
-// not been checked.
+// verdict is a probe that has had a verdict since a minute after at, and before that succeeded. Without a verdict it
+// has not been checked.
 func verdict(container, probe, verdict, reason string) *adminv1.ProbeVerdicts {
 	p := &adminv1.ProbeVerdicts{Container: container, Probe: probe, Reason: reason}
 	if verdict != "" {

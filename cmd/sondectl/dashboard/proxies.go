@@ -56,7 +56,8 @@ func proxiesOf(f *status.Facts, report *status.Report) *Proxies {
 func proxyOf(p *adminv1.Proxy, problems []status.Problem) Proxy {
 	agent := p.GetAgent()
 	row := Proxy{
-		Mesh: p.GetMesh(), Name: p.GetName(), Level: Good, Agent: describe.Phase(p.GetAgentState()), Since: timeOf(p.GetAgentState().GetSince()), Envoy: len(p.GetStreams()) > 0,
+		Mesh: p.GetMesh(), Name: p.GetName(), Level: Good, Agent: describe.Phase(p.GetAgentState()),
+		Since: timeOf(p.GetAgentState().GetSince()), Envoy: len(p.GetStreams()) > 0,
 		Certificate: timeOf(agent.GetCertificateExpires()), Version: agent.GetVersion(), EnvoyOf: agent.GetEnvoyVersion(),
 	}
 	for i := range problems {
@@ -82,7 +83,9 @@ func proxyOf(p *adminv1.Proxy, problems []status.Problem) Proxy {
 		}
 	}
 	for kind, nack := range describe.Nacks(p) {
-		row.Nacks = append(row.Nacks, Nack{kind, shorten(nack.GetResource()), shorten(nack.GetReason()), timeOf(nack.GetAt())})
+		row.Nacks = append(row.Nacks, Nack{
+			kind, shorten(nack.GetResource()), shorten(nack.GetReason()), timeOf(nack.GetAt()),
+		})
 	}
 	return row
 }

@@ -52,7 +52,9 @@ type Restart struct {
 }
 
 func restartsOf(list *adminv1.ListRestartsResponse) *Restarts {
-	all := &Restarts{Kubernetes: list != nil, Guarded: list.GetGuarded(), Unhelpful: shortened(list.GetUnhelpful()), Rows: []Restart{}}
+	all := &Restarts{
+		Kubernetes: list != nil, Guarded: list.GetGuarded(), Unhelpful: shortened(list.GetUnhelpful()), Rows: []Restart{},
+	}
 	if list == nil {
 		return all
 	}
@@ -60,13 +62,16 @@ func restartsOf(list *adminv1.ListRestartsResponse) *Restarts {
 	all.Notes = shortened(describe.Round(round))
 	if round != nil {
 		all.Round = &Round{
-			round.GetReplica(), round.GetEpoch(), timeOf(round.GetAt()), round.GetMode(), round.GetBreakerOpen(), round.GetBreakerNamespace(), round.GetFailed(), round.GetWorkloads(),
+			round.GetReplica(), round.GetEpoch(), timeOf(round.GetAt()), round.GetMode(), round.GetBreakerOpen(),
+			round.GetBreakerNamespace(), round.GetFailed(), round.GetWorkloads(),
 		}
 	}
 	for _, r := range list.GetRestarts() {
 		all.Rows = append(all.Rows, restartOf(r))
 	}
-	slices.SortStableFunc(all.Rows, func(a, b Restart) int { return slices.Index(levels, a.Level) - slices.Index(levels, b.Level) })
+	slices.SortStableFunc(all.Rows, func(a, b Restart) int {
+		return slices.Index(levels, a.Level) - slices.Index(levels, b.Level)
+	})
 	all.LeftOut = max(0, len(all.Rows)-maxListed)
 	all.Rows = all.Rows[:len(all.Rows)-all.LeftOut]
 	return all
@@ -74,8 +79,9 @@ func restartsOf(list *adminv1.ListRestartsResponse) *Restarts {
 
 func restartOf(r *adminv1.Restart) Restart {
 	row := Restart{
-		Namespace: r.GetNamespace(), Pod: r.GetPod(), Container: r.GetContainer(), Workload: r.GetWorkload(), Since: timeOf(r.GetSince()),
-		Why: shorten(r.GetWhy()), Failure: shorten(r.GetFailure()), Count: r.GetDecision().GetCount(), Limit: r.GetDecision().GetLimit(), Needs: shorten(r.GetDecision().GetNeeds()),
+		Namespace: r.GetNamespace(), Pod: r.GetPod(), Container: r.GetContainer(), Workload: r.GetWorkload(),
+		Since: timeOf(r.GetSince()), Why: shorten(r.GetWhy()), Failure: shorten(r.GetFailure()),
+		Count: r.GetDecision().GetCount(), Limit: r.GetDecision().GetLimit(), Needs: shorten(r.GetDecision().GetNeeds()),
 		Do: "sondectl restarts explain " + r.GetPod() + " -n " + r.GetNamespace(), Level: Bad,
 	}
 	switch r.GetState() {

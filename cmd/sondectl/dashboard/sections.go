@@ -103,7 +103,9 @@ func planeOf(f *status.Facts, known bool) *Plane {
 	for _, c := range f.Health {
 		check := Check{Group: c.GetGroup(), Name: c.GetName(), Level: levelOf(c.GetStatus()), Reason: shorten(c.GetReason())}
 		for _, change := range c.GetChanges() {
-			check.Changes = append(check.Changes, CheckChange{timeOf(change.GetAt()), levelOf(change.GetStatus()), shorten(change.GetReason())})
+			check.Changes = append(check.Changes, CheckChange{
+				timeOf(change.GetAt()), levelOf(change.GetStatus()), shorten(change.GetReason()),
+			})
 		}
 		plane.Checks = append(plane.Checks, check)
 	}

@@ -69,11 +69,15 @@ func servicesOf(f *status.Facts, report *status.Report) *Services {
 
 // serviceOf describes a service. called means that proxies call it although it gets no traffic.
 func serviceOf(s *adminv1.Service, called bool) Service {
-	row := Service{Mesh: s.GetMesh(), Name: s.GetName(), Protocol: s.GetProtocol(), Without: timeOf(s.GetWithoutSince()), Reasons: shortened(s.GetReasons()), Total: len(s.GetEndpoints())}
+	row := Service{
+		Mesh: s.GetMesh(), Name: s.GetName(), Protocol: s.GetProtocol(), Without: timeOf(s.GetWithoutSince()),
+		Reasons: shortened(s.GetReasons()), Total: len(s.GetEndpoints()),
+	}
 	for _, e := range s.GetEndpoints() {
 		endpoint := Endpoint{
-			Address: e.GetAddress(), Dataplane: e.GetDataplane(), Node: e.GetNode(), Health: describe.HealthText(e.GetHealth()), Level: Bad, Traffic: describe.Serves(e),
-			Sidecar: e.GetSidecar(), Unchecked: e.GetUnchecked(), Reason: shorten(e.GetReason()), Lost: timeOf(e.GetAgentLostSince()),
+			Address: e.GetAddress(), Dataplane: e.GetDataplane(), Node: e.GetNode(), Health: describe.HealthText(e.GetHealth()),
+			Level: Bad, Traffic: describe.Serves(e), Sidecar: e.GetSidecar(), Unchecked: e.GetUnchecked(),
+			Reason: shorten(e.GetReason()), Lost: timeOf(e.GetAgentLostSince()),
 		}
 		switch {
 		case e.GetHealth() == adminv1.Endpoint_READY && e.GetUnchecked():
@@ -98,7 +102,9 @@ func serviceOf(s *adminv1.Service, called bool) Service {
 		}
 		row.Endpoints = append(row.Endpoints, endpoint)
 	}
-	slices.SortStableFunc(row.Endpoints, func(a, b Endpoint) int { return slices.Index(levels, a.Level) - slices.Index(levels, b.Level) })
+	slices.SortStableFunc(row.Endpoints, func(a, b Endpoint) int {
+		return slices.Index(levels, a.Level) - slices.Index(levels, b.Level)
+	})
 	switch {
 	case row.Total == 0 && !called: // such as a Deployment of 0 replicas
 		row.Level = Unknown

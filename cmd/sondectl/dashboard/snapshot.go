@@ -47,8 +47,8 @@ func (s *source) snapshot(w io.Writer) error {
 	v := view{At: time.Now().UTC(), Style: template.CSS(style), StyleHash: base64.StdEncoding.EncodeToString(sum[:])} //nolint:gosec // the style is ours
 	v.Sections, _ = s.look()
 	for name, into := range map[string]any{
-		"problems": &v.Problems, "workloads": &v.Workloads, "services": &v.Services, "proxies": &v.Proxies, "restarts": &v.Restarts, "controlplane": &v.ControlPlane,
-		sectionWatchdog: &v.Watchdog,
+		"problems": &v.Problems, "workloads": &v.Workloads, "services": &v.Services, "proxies": &v.Proxies,
+		"restarts": &v.Restarts, "controlplane": &v.ControlPlane, sectionWatchdog: &v.Watchdog,
 	} {
 		_, data, _ := s.section(name)
 		if data == nil {
@@ -99,7 +99,8 @@ type mark struct{ Shape, Text string }
 // levelsOfStates are how bad the states of probes are. Held and Restarting have the shape of a warning: Sonde acts on
 // them.
 var levelsOfStates = map[State]Level{
-	Failing: Bad, Held: Bad, Restarting: Warn, Errored: Warn, Warned: Warn, Unreported: Unknown, Unchecked: Unknown, Passing: Good, NoProbe: "none",
+	Failing: Bad, Held: Bad, Restarting: Warn, Errored: Warn, Warned: Warn, Unreported: Unknown, Unchecked: Unknown,
+	Passing: Good, NoProbe: "none",
 }
 
 // replaceFile writes a file that only its owner may read. On errors the previous one stays as it is. Other files,

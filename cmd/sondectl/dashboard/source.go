@@ -41,7 +41,9 @@ const (
 )
 
 // Call calls the control plane within a time, over one connection. Its errors are for users.
-type Call func(ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error
+type Call func(
+	ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error,
+) error
 
 // reading is what one reading has found, and what is wrong by it.
 type reading struct {
@@ -110,7 +112,8 @@ type source struct {
 
 func newSource(call Call, clusters func() (Clusters, error)) *source {
 	s := &source{
-		call: call, wake: run.NewSignal(), clusters: clusters, wakeClusters: run.NewSignal(), sections: map[string]*Section{sectionWatchdog: {}},
+		call: call, wake: run.NewSignal(), clusters: clusters, wakeClusters: run.NewSignal(),
+		sections: map[string]*Section{sectionWatchdog: {}},
 	}
 	for _, p := range parts {
 		s.sections[p.name] = &Section{}

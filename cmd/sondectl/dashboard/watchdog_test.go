@@ -185,8 +185,8 @@ func TestWatchdogInTheSnapshot(t *testing.T) {
 	}
 }
 
-// While a page is open, the clusters are read with pauses. An API server that is slow or away costs no other section, and
-// dependants for which the time is too short are not read, rather than failing.
+// While a page is open, the clusters are read with pauses. An API server that is slow or away costs no other section,
+// and dependants for which the time is too short are not read, rather than failing.
 func TestClustersAreReadWithPauses(t *testing.T) {
 	f := &fakeClusters{takes: time.Second}
 	f.add("a", 3, v1alpha1.WatchedClusterStatus{Verdict: "lost"})

@@ -124,7 +124,9 @@ func workloadsOf(f *status.Facts, unread error) *Workloads {
 		key := strings.Join([]string{d.Spec.Mesh, namespace, name}, "\x00")
 		row := rows[key]
 		if row == nil {
-			row = &Workload{Mesh: d.Spec.Mesh, Namespace: namespace, Name: name, Startup: &Cell{}, Liveness: &Cell{}, Readiness: &Cell{}}
+			row = &Workload{
+				Mesh: d.Spec.Mesh, Namespace: namespace, Name: name, Startup: &Cell{}, Liveness: &Cell{}, Readiness: &Cell{},
+			}
 			rows[key] = row
 		}
 		row.Instances++
@@ -172,7 +174,8 @@ func (w *Workload) addInbounds(d *status.Dataplane, p *adminv1.Proxy) {
 // ofInbound returns the state of the application behind an inbound of a written Dataplane.
 func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p *adminv1.Proxy) Finding {
 	f := Finding{
-		Instance: d.Spec.Name, Since: timeOf(h.GetSince()), Do: fmt.Sprintf("sondectl why dataplane/%s --mesh %s", d.Spec.Name, d.Spec.Mesh),
+		Instance: d.Spec.Name, Since: timeOf(h.GetSince()),
+		Do: fmt.Sprintf("sondectl why dataplane/%s --mesh %s", d.Spec.Name, d.Spec.Mesh),
 	}
 	at := mesh.JoinHostPort(in.Address, in.Port)
 	if !d.Spec.Probed(in) {
@@ -187,7 +190,8 @@ func ofInbound(d *status.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, 
 	f.setVerdicts(p, at)
 	switch {
 	case p.GetAgentState().GetPhase() != adminv1.AgentState_CONNECTED:
-		f.State, f.Since, f.Reason = Unreported, timeOf(p.GetAgentState().GetSince()), cmp.Or(describe.Connection(p), reason, disconnected)
+		f.State, f.Since = Unreported, timeOf(p.GetAgentState().GetSince())
+		f.Reason = cmp.Or(describe.Connection(p), reason, disconnected)
 	case p.GetAgent().GetUnresponsive():
 		f.State, f.Since, f.Reason = Unreported, nil, hangs
 	case !slices.Contains(p.GetAgent().GetFeatures(), agentv1.FeatureServiceProbes):
@@ -235,7 +239,8 @@ func (c *Cell) finish() {
 	}
 	c.Total = len(all)
 	slices.SortStableFunc(c.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), cmp.Compare(a.Instance, b.Instance))
+		return cmp.Or(cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)),
+			cmp.Compare(a.Instance, b.Instance))
 	})
 	c.State = NoProbe
 	if len(c.Findings) > 0 {

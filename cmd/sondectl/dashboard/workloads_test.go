@@ -27,8 +27,8 @@ func workloads(t *testing.T, api *fakeAPI) *Workloads {
 	return &found
 }
 
-// TestStatesOfServiceProbes has the only probe of a workload on a machine in each state. Only an agent that is there, and
-// reports, makes it pass.
+// TestStatesOfServiceProbes has the only probe of a workload on a machine in each state. Only an agent that is there,
+// and reports, makes it pass.
 func TestStatesOfServiceProbes(t *testing.T) {
 	agent := func(p adminv1.AgentState_Phase) func(*fakeAPI) {
 		return func(a *fakeAPI) { a.proxies[0].AgentState.Phase = p }

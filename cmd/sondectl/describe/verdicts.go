@@ -52,7 +52,10 @@ const (
 func Probes(v *adminv1.Verdicts) []Probe {
 	var all []Probe
 	for _, m := range v.GetProbes() {
-		p := Probe{Container: m.GetContainer(), Inbound: m.GetInbound(), Probe: m.GetProbe(), Reason: m.GetReason(), Total: m.GetTotal()}
+		p := Probe{
+			Container: m.GetContainer(), Inbound: m.GetInbound(), Probe: m.GetProbe(), Reason: m.GetReason(),
+			Total: m.GetTotal(),
+		}
 		for _, c := range m.GetChanges() {
 			p.Changes = append(p.Changes, VerdictChange{c.GetAt().AsTime().Truncate(time.Second), c.GetVerdict()})
 		}
@@ -106,8 +109,8 @@ func (p *Probe) Title() string {
 
 // verdictClauses are the verdicts in a sentence about the probe.
 var verdictClauses = map[string]string{
-	"": "has not been checked since the agent started", VerdictSuccess: "passes", VerdictWarning: "passes with a warning", VerdictFailure: "fails",
-	VerdictErrored: "has no verdict", VerdictHeld: "fails, and the failure is withheld",
+	"": "has not been checked since the agent started", VerdictSuccess: "passes", VerdictWarning: "passes with a warning",
+	VerdictFailure: "fails", VerdictErrored: "has no verdict", VerdictHeld: "fails, and the failure is withheld",
 	VerdictNotAsked: "is not checked by the kubelet: its container may not be running",
 }
 

@@ -20,7 +20,8 @@ var injectFlagOf = map[string]string{
 	"ProbesMode":  "--virtual-probes-mode",
 	"MetricsPort": "--sidecar-metrics-port", "MetricsInclude": "--sidecar-metrics-include",
 	"ControlPlane": "--cp-address", "ControlPlaneCA": "--cp-ca-file",
-	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit", "Resources.Memory": "--sidecar-memory", "Resources.MemoryLimit": "--sidecar-memory-limit",
+	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit", "Resources.Memory": "--sidecar-memory",
+	"Resources.MemoryLimit": "--sidecar-memory-limit",
 }
 
 // InjectFlags holds the flags of inject and probes explain, which replace the webhook's configuration in the control
@@ -54,7 +55,8 @@ func (f *InjectFlags) Add(cmd *cobra.Command, mode, usage string) {
 	f.options.Resources.AddFlags(cmd.Flags())
 	f.options.AddMetricsFlags(cmd.Flags())
 	f.options.ControlPlane = webhook.DefaultControlPlane
-	cmd.Flags().Var(&reach.AddressFlag{Service: reach.Agents, To: &f.options.ControlPlane}, "cp-address", "`HOST:PORT` of the control plane")
+	cmd.Flags().Var(&reach.AddressFlag{Service: reach.Agents, To: &f.options.ControlPlane}, "cp-address",
+		"`HOST:PORT` of the control plane")
 	cmd.Flags().BoolVar(&f.kuma, "kuma-labels", true, "read kuma.io/sidecar-injection; set to false if a Kuma in the same cluster reads it, then only sonde.dev/sidecar-injection counts")
 	cmd.Flags().StringVar(&f.caFile, "cp-ca-file", "",
 		"`FILE` with the control plane's CA certificate (serving-ca.crt); default: the ConfigMap sonde-ca in the pod's namespace")
@@ -90,5 +92,7 @@ func (f *InjectFlags) Read(cmd *cobra.Command) ([]Document, webhook.Options, err
 
 // NewModeChoice returns the flag value for ModeFlag.
 func NewModeChoice() settings.Choice[mesh.ProbesMode] {
-	return settings.Choice[mesh.ProbesMode]{Value: mesh.ProbesUnified, Among: []mesh.ProbesMode{mesh.ProbesUnified, mesh.ProbesPerPort}}
+	return settings.Choice[mesh.ProbesMode]{
+		Value: mesh.ProbesUnified, Among: []mesh.ProbesMode{mesh.ProbesUnified, mesh.ProbesPerPort},
+	}
 }

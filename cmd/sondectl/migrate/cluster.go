@@ -249,7 +249,9 @@ func (c *Cluster) addDataplane(o Object) error {
 			d.Fields = append(d.Fields, f.name)
 		}
 	}
-	byPod := slices.ContainsFunc(document.Metadata.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Kind == "Pod" })
+	byPod := slices.ContainsFunc(document.Metadata.OwnerReferences, func(r metav1.OwnerReference) bool {
+		return r.Kind == "Pod"
+	})
 	if len(d.Fields) > 0 && !byPod {
 		c.dataplanes = append(c.dataplanes, d)
 	}

@@ -59,7 +59,8 @@ Codes of findings:
   https-virtual-probe-always-fails  Kuma's virtual probes answer HTTPS probes in plaintext
   port-round-mtls                   a port of the pod that answers without mTLS
   ambiguous-annotations             Kuma and Sonde interpret these annotations differently
-  annotation-not-read               an annotation or label of Kuma or Istio that Sonde does not read, and its replacement
+  annotation-not-read               an annotation or label of Kuma or Istio that Sonde does not read, and what
+                                    replaces it
   two-meshes                        two meshes would inject the workload, or have injected one of its pods
   probes-not-known                  a pod's sidecar does not record which probes were rewritten
 

@@ -207,8 +207,10 @@ func contradictions(template *corev1.Pod, modes map[Mode]int) (all []Finding) {
 	add := func(format string, args ...any) {
 		all = append(all, Finding{Code: AmbiguousAnnotations, Text: fmt.Sprintf(format, args...)})
 	}
-	proxy, asked := template.Annotations[mesh.AnnotationProbeProxyPort], template.Annotations[mesh.AnnotationVirtualProbesPort]
-	if _, switched := template.Annotations[mesh.AnnotationVirtualProbes]; proxy == "0" && !switched && modes[KumaVirtual] > 0 {
+	proxy := template.Annotations[mesh.AnnotationProbeProxyPort]
+	asked := template.Annotations[mesh.AnnotationVirtualProbesPort]
+	_, switched := template.Annotations[mesh.AnnotationVirtualProbes]
+	if proxy == "0" && !switched && modes[KumaVirtual] > 0 {
 		add("%s: 0: Kuma still rewrites httpGet probes for its listener for virtual probes, Sonde rewrites no probe: remove it", mesh.AnnotationProbeProxyPort)
 	}
 	if portOf(proxy) != 0 {

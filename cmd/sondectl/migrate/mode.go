@@ -33,7 +33,9 @@ const (
 
 // Modes returns all modes of pods, in the order of tables.
 func Modes() []Mode {
-	return []Mode{Unified, PerPort, Unrewritten, KumaVirtual, KumaProxy, KumaUnrewritten, Istio, IstioUnrewritten, None, Unknown}
+	return []Mode{
+		Unified, PerPort, Unrewritten, KumaVirtual, KumaProxy, KumaUnrewritten, Istio, IstioUnrewritten, None, Unknown,
+	}
 }
 
 // ofSonde reports whether the mode is one of Sonde's.
@@ -43,7 +45,8 @@ func (m Mode) ofSonde() bool { return m == Unified || m == PerPort || m == Unrew
 func (m Mode) ofKuma() bool { return m == KumaVirtual || m == KumaProxy || m == KumaUnrewritten }
 
 // Names that the injectors of other meshes write.
-// Source: kuma pkg/plugins/runtime/k8s/metadata/annotations.go (2.7, 2.9); istio pkg/kube/inject, istio.io/api annotation.
+// Source: kuma pkg/plugins/runtime/k8s/metadata/annotations.go (2.7, 2.9); istio pkg/kube/inject; istio.io/api
+// annotation.
 const (
 	kumaProxyConfig    = mesh.TrafficPrefix + "transparent-proxy-config"
 	istioSidecar       = "istio-proxy"
@@ -162,7 +165,8 @@ func (s *sidecar) readKuma(pod *corev1.Pod) {
 	s.mode = KumaUnrewritten
 	if port := portOf(pod.Annotations[mesh.AnnotationProbeProxyPort]); port != 0 {
 		s.mode, s.port = KumaProxy, port
-	} else if port := portOf(pod.Annotations[mesh.AnnotationVirtualProbesPort]); port != 0 && enabled(pod.Annotations[mesh.AnnotationVirtualProbes]) {
+	} else if port := portOf(pod.Annotations[mesh.AnnotationVirtualProbesPort]); port != 0 &&
+		enabled(pod.Annotations[mesh.AnnotationVirtualProbes]) {
 		s.mode, s.port = KumaVirtual, port
 	}
 	s.redirected = !enabled(pod.Annotations[mesh.AnnotationGateway])
@@ -206,7 +210,9 @@ func (s *sidecar) readKumaConfig(text string) {
 // readIstio reads the arguments of istio-init, or with the CNI plugin the annotations that the plugin reads.
 func (s *sidecar) readIstio(pod *corev1.Pod) {
 	s.mode = IstioUnrewritten
-	rewrites := slices.ContainsFunc(podspec.Container(&pod.Spec, istioSidecar).Env, func(v corev1.EnvVar) bool { return v.Name == istioProbers })
+	rewrites := slices.ContainsFunc(podspec.Container(&pod.Spec, istioSidecar).Env, func(v corev1.EnvVar) bool {
+		return v.Name == istioProbers
+	})
 	if on, err := strconv.ParseBool(pod.Annotations[istioRewrite]); rewrites || err == nil && on {
 		s.mode, s.port = Istio, cmp.Or(portOf(pod.Annotations[istioStatusPort]), istioDefaultStatus)
 	}

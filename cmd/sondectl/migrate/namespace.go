@@ -46,7 +46,9 @@ func (c *Cluster) asked(w *workload, otherwise mesh.ProbesMode) (mode mesh.Probe
 
 // selected reports whether Sonde injects new pods of a workload. Without the namespace this is unknown, unless the
 // pods' own labels decide. The template must be restored if it was injected by hand.
-func (c *Cluster) selected(w *workload, template *corev1.Pod, o webhook.Options) (selection webhook.Selection, known bool, err error) {
+func (c *Cluster) selected(
+	w *workload, template *corev1.Pod, o webhook.Options,
+) (selection webhook.Selection, known bool, err error) {
 	ns := c.namespaces[w.namespace]
 	if ns != nil {
 		selection, err = webhook.Select(ns, template, o)

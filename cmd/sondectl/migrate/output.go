@@ -133,7 +133,10 @@ func writeStatus(w *printer.Output, s *Status) {
 		}
 		rows = append(rows, r)
 	}
-	rows = append(rows, printer.Row{Cells: append([]string{"", "all", ""}, countCells(&s.Total)...), Notes: []string{"modes: " + writtenModes(s.Total.Modes)}})
+	rows = append(rows, printer.Row{
+		Cells: append([]string{"", "all", ""}, countCells(&s.Total)...),
+		Notes: []string{"modes: " + writtenModes(s.Total.Modes)},
+	})
 	printer.WriteTable(w, []string{"NAMESPACE", "WORKLOAD", "TO", "READY", "RESTARTS", "TO-ROLL"}, rows)
 }
 

@@ -113,7 +113,9 @@ func (c *Cluster) planWorkload(w *workload, o webhook.Options) WorkloadPlan {
 	}
 	a := c.admit(w, o)
 	for _, r := range webhook.Requests(a.template) {
-		p.Probes = append(p.Probes, ProbePlan{Container: r.Container, Type: r.Type, Field: r.Field, Written: r.Written, Now: []string{}})
+		p.Probes = append(p.Probes, ProbePlan{
+			Container: r.Container, Type: r.Type, Field: r.Field, Written: r.Written, Now: []string{},
+		})
 	}
 	p.readToday(w)
 	p.Clashes = linesOf(a.unreadable)
@@ -225,7 +227,9 @@ func (p *WorkloadPlan) readAdmission(a *admission) {
 		ofProbes[probe.Field+": "+d.Why] = true
 	}
 	for _, warning := range a.warnings {
-		unread := slices.ContainsFunc(webhook.UnknownAnnotations(&a.template.ObjectMeta), func(key string) bool { return strings.Contains(warning, `"`+key+`"`) })
+		unread := slices.ContainsFunc(webhook.UnknownAnnotations(&a.template.ObjectMeta), func(key string) bool {
+			return strings.Contains(warning, `"`+key+`"`)
+		})
 		if !ofProbes[warning] && !unread {
 			p.Warnings = append(p.Warnings, warning)
 		}

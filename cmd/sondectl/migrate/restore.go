@@ -34,7 +34,8 @@ func restore(pod *corev1.Pod, s *sidecar) (original *corev1.Pod, rewritten map[s
 	}
 	for _, r := range requests {
 		handler, ok := table[r.Field]
-		if get := httpGetOf(r); s.mode.ofKuma() && r.Probe != nil && get != nil && get.Port.IntVal == s.port { // Kuma does not rewrite hooks
+		// Kuma does not rewrite hooks.
+		if get := httpGetOf(r); s.mode.ofKuma() && r.Probe != nil && get != nil && get.Port.IntVal == s.port {
 			handler, ok = kumaOriginal(*get, s.mode)
 		}
 		if !ok {
@@ -57,15 +58,19 @@ func notRewritten(u webhook.Unread, rewritten map[string]bool) webhook.Unread {
 	return left
 }
 
-// withoutMesh removes containers, volumes and annotations of Sonde and other meshes from a pod, and returns its probes and hooks.
+// withoutMesh removes what Sonde and other meshes added to a pod: containers, volumes and annotations. It returns the
+// pod's probes and hooks.
 func withoutMesh(pod *corev1.Pod, mode Mode) []webhook.Request {
 	foreigners := podspec.Foreigners(pod)
 	ofMesh := func(c corev1.Container) bool {
-		return isMeshContainer(c.Name) || slices.ContainsFunc(foreigners, func(f podspec.Foreign) bool { return slices.Contains(f.Containers, c.Name) })
+		return isMeshContainer(c.Name) ||
+			slices.ContainsFunc(foreigners, func(f podspec.Foreign) bool { return slices.Contains(f.Containers, c.Name) })
 	}
 	pod.Spec.InitContainers = slices.DeleteFunc(pod.Spec.InitContainers, ofMesh)
 	pod.Spec.Containers = slices.DeleteFunc(pod.Spec.Containers, ofMesh)
-	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, "sonde-") })
+	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return strings.HasPrefix(v.Name, "sonde-")
+	})
 	maps.DeleteFunc(pod.Annotations, func(key, _ string) bool {
 		return slices.Contains(injected, key) || mode.ofKuma() && slices.Contains(injectedByKuma, key) ||
 			slices.ContainsFunc(foreigners, func(f podspec.Foreign) bool { return slices.Contains(f.Annotations, key) })
@@ -75,20 +80,27 @@ func withoutMesh(pod *corev1.Pod, mode Mode) []webhook.Request {
 
 // isMeshContainer reports whether a container belongs to Sonde, Kuma or Istio.
 func isMeshContainer(name string) bool {
-	return slices.Contains([]string{mesh.ContainerSidecar, mesh.ContainerInit, "kuma-validation", istioSidecar, istioInit, "istio-validation"}, name)
+	switch name {
+	case mesh.ContainerSidecar, mesh.ContainerInit, "kuma-validation", istioSidecar, istioInit, "istio-validation":
+		return true
+	}
+	return false
 }
 
 // injectedByKuma are annotations that Kuma writes into each pod, and that Sonde keeps or writes with the same value.
-var injectedByKuma = []string{mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.AnnotationProbeProxyPort}
+var injectedByKuma = []string{
+	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.AnnotationProbeProxyPort,
+}
 
 // injected are annotations that injectors write, so that they are not a user's setting. It omits annotations that only
 // users write, such as traffic.kuma.io/exclude-inbound-ports.
 var injected = []string{
 	mesh.AnnotationVirtualProbesMode, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA, kumaProxyConfig,
 	mesh.Prefix + "sidecar-injected", mesh.Prefix + "sidecar-uid", mesh.Prefix + "envoy-admin-port",
-	mesh.Prefix + "transparent-proxying", mesh.Prefix + "transparent-proxying-ebpf", mesh.Prefix + "transparent-proxying-inbound-port",
-	mesh.Prefix + "transparent-proxying-inbound-v6-port", mesh.Prefix + "transparent-proxying-outbound-port",
-	mesh.Prefix + "transparent-proxying-ip-family-mode", mesh.Prefix + "builtin-dns", mesh.Prefix + "builtin-dns-port",
+	mesh.Prefix + "transparent-proxying", mesh.Prefix + "transparent-proxying-ebpf",
+	mesh.Prefix + "transparent-proxying-inbound-port", mesh.Prefix + "transparent-proxying-inbound-v6-port",
+	mesh.Prefix + "transparent-proxying-outbound-port", mesh.Prefix + "transparent-proxying-ip-family-mode",
+	mesh.Prefix + "builtin-dns", mesh.Prefix + "builtin-dns-port",
 	mesh.Prefix + "builtin-dns-logging", istioRevision, "sidecar.istio.io/status", istioInterception,
 }
 
@@ -144,7 +156,8 @@ func asks(r webhook.Request, p mesh.Probe) bool {
 		return r.Port == p.VirtualPort
 	}
 	get := httpGetOf(r)
-	return get != nil && get.Path == p.VirtualPath() && slices.Equal(get.HTTPHeaders, []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}})
+	headers := []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: p.ID}}
+	return get != nil && get.Path == p.VirtualPath() && slices.Equal(get.HTTPHeaders, headers)
 }
 
 // istioTable returns the originals from the environment of istio-proxy, by the path that the kubelet requests instead.

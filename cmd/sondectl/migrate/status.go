@@ -68,7 +68,9 @@ func (c *Cluster) Status(o webhook.Options) *Status {
 }
 
 func (c *Cluster) statusOf(w *workload, o webhook.Options) WorkloadStatus {
-	s := WorkloadStatus{Namespace: w.namespace, Kind: w.kind, Name: w.name, Count: Count{Modes: map[Mode]int{}}, Roll: []string{}}
+	s := WorkloadStatus{
+		Namespace: w.namespace, Kind: w.kind, Name: w.name, Count: Count{Modes: map[Mode]int{}}, Roll: []string{},
+	}
 	a := c.admit(w, o)
 	s.To, s.ToBy = a.to, a.toBy
 	s.Problem = a.problem(slices.ContainsFunc(w.pods, func(pod *corev1.Pod) bool { return sidecarOf(pod).mode.ofSonde() }))

@@ -23,11 +23,18 @@ type asking struct {
 }
 
 // Istio has several keys, and Kuma's key is one that Sonde also reads: the code handles both separately.
-// Source: linkerd2 pkg/k8s/labels.go; consul-k8s control-plane/connect-inject/constants; aws-app-mesh-controller-for-k8s pkg/inject/constants.go.
+// Source: linkerd2 pkg/k8s/labels.go; consul-k8s control-plane/connect-inject/constants; and
+// aws-app-mesh-controller-for-k8s pkg/inject/constants.go.
 var askings = []asking{
-	{mesh: podspec.Linkerd, key: podspec.LinkerdInject, on: func(v string) bool { return v == "enabled" || v == "ingress" }, off: "disabled"},
+	{
+		mesh: podspec.Linkerd, key: podspec.LinkerdInject,
+		on: func(v string) bool { return v == "enabled" || v == "ingress" }, off: "disabled",
+	},
 	{mesh: podspec.Consul, key: podspec.ConsulInject, on: isTrue, off: `"false"`, always: true},
-	{mesh: podspec.AppMesh, key: podspec.AppMeshInject, on: func(v string) bool { return v == "enabled" }, off: "disabled"},
+	{
+		mesh: podspec.AppMesh, key: podspec.AppMeshInject,
+		on: func(v string) bool { return v == "enabled" }, off: "disabled",
+	},
 }
 
 func isTrue(value string) bool {

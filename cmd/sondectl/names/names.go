@@ -25,8 +25,8 @@ const (
 
 // words maps kinds to their other names, as in kubectl.
 var words = map[Kind][]string{
-	Mesh: {"meshes"}, Dataplane: {"dataplanes", "dp"}, Service: {"services", "svc"}, MeshService: {"meshservices", "msvc"}, Proxy: {"proxies"},
-	Node: {"nodes", "no"}, Pod: {"pods", "po"}, WatchedCluster: {"watchedclusters"},
+	Mesh: {"meshes"}, Dataplane: {"dataplanes", "dp"}, Service: {"services", "svc"}, MeshService: {"meshservices", "msvc"},
+	Proxy: {"proxies"}, Node: {"nodes", "no"}, Pod: {"pods", "po"}, WatchedCluster: {"watchedclusters"},
 }
 
 // Words returns other names of a kind: its plural first, then short forms.

@@ -65,15 +65,18 @@ func (o *Output) Show(w io.Writer, colours bool) error {
 }
 
 // stateColumns are the columns with states.
-var stateColumns = []string{"AGENT", "SYNCED", "HEALTH", "ENDPOINTS", "STATE", "STATUS", "SEVERITY", "OUTCOME", "NODES", "VERDICT"}
+var stateColumns = []string{
+	"AGENT", "SYNCED", "HEALTH", "ENDPOINTS", "STATE", "STATUS", "SEVERITY", "OUTCOME", "NODES", "VERDICT",
+}
 
 // stateColours maps states to colours. Other states are plain.
 var stateColours = map[string]terminal.Colour{
 	// of agents
-	"lost": terminal.Red, "waiting": terminal.Red, "reconnecting": terminal.Yellow, "never-joined": terminal.Yellow, "stopped": terminal.Yellow,
+	"lost": terminal.Red, "waiting": terminal.Red, "reconnecting": terminal.Yellow, "never-joined": terminal.Yellow,
+	"stopped": terminal.Yellow,
 	// of endpoints and outbounds
-	"not-ready": terminal.Red, "outbounds-not-ready": terminal.Red, "outbound-not-ready": terminal.Red, "outbound-no-endpoints": terminal.Red,
-	"no-endpoints": terminal.Red, "unknown": terminal.Red, "draining": terminal.Yellow,
+	"not-ready": terminal.Red, "no-endpoints": terminal.Red, "unknown": terminal.Red, "draining": terminal.Yellow,
+	"outbounds-not-ready": terminal.Red, "outbound-not-ready": terminal.Red, "outbound-no-endpoints": terminal.Red,
 	// of restarts
 	"unhelpful": terminal.Red, "granted": terminal.Yellow, "restarting": terminal.Yellow, "open": terminal.Yellow,
 	// of checks and problems
@@ -82,9 +85,10 @@ var stateColours = map[string]terminal.Colour{
 
 // leads maps the text of a note before its colon to a colour.
 var leads = map[string]terminal.Colour{
-	"refused": terminal.Red, "cannot join": terminal.Red, "not ready": terminal.Red, "fails": terminal.Red, "no endpoint": terminal.Red,
-	"calls fail": terminal.Red, "envoy does not run": terminal.Red, "envoy is not connected": terminal.Red, "envoy rejects calls": terminal.Red,
-	"not ok": terminal.Red, "- clash": terminal.Red, "- warning": terminal.Yellow, "unsupported": terminal.Yellow, "drain": terminal.Yellow,
+	"refused": terminal.Red, "cannot join": terminal.Red, "not ready": terminal.Red, "fails": terminal.Red,
+	"no endpoint": terminal.Red, "calls fail": terminal.Red, "envoy does not run": terminal.Red,
+	"envoy is not connected": terminal.Red, "envoy rejects calls": terminal.Red, "not ok": terminal.Red,
+	"- clash": terminal.Red, "- warning": terminal.Yellow, "unsupported": terminal.Yellow, "drain": terminal.Yellow,
 	"draining": terminal.Yellow, "draining endpoints get traffic": terminal.Yellow,
 }
 

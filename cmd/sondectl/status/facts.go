@@ -107,8 +107,8 @@ const probesPlural = "probes"
 // AskTakes is how long ReadObjects waits for agents that do not answer.
 const AskTakes = 2 * time.Second
 
-// ReadObjects requests the lists of a mesh, or of all, at once. With ask, agents that hang are found, which takes 2 s if
-// there is one. The error is a gRPC status, or says what could not be decoded.
+// ReadObjects requests the lists of a mesh, or of all meshes, at once. With ask it finds agents that hang, which takes
+// 2 s if there is one. The error is a gRPC status, or names what could not be decoded.
 func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient, meshName string, ask bool) error {
 	filter := &adminv1.Filter{Mesh: meshName}
 	var meshes *adminv1.ListMeshesResponse

@@ -15,7 +15,10 @@ import (
 )
 
 // judges find problems, each in one area.
-var judges = []func(*picture) []Problem{controlPlane, notAsked, lostMeshes, stored, authorities, services, agents, envoys, certificates, inbounds, outbounds, probes, unchecked, drains, restarts}
+var judges = []func(*picture) []Problem{
+	controlPlane, notAsked, lostMeshes, stored, authorities, services, agents, envoys, certificates, inbounds, outbounds,
+	probes, unchecked, drains, restarts,
+}
 
 // Judge draws conclusions from the facts, without side effects and requests.
 func Judge(f *Facts) *Report {
@@ -45,7 +48,10 @@ type meshOf struct {
 }
 
 func newPicture(f *Facts) *picture {
-	v := &picture{Facts: f, proxies: map[mesh.ID]*adminv1.Proxy{}, dataplanes: map[mesh.ID]*Dataplane{}, callers: map[mesh.ID][]string{}}
+	v := &picture{
+		Facts: f, proxies: map[mesh.ID]*adminv1.Proxy{}, dataplanes: map[mesh.ID]*Dataplane{},
+		callers: map[mesh.ID][]string{},
+	}
 	for _, p := range f.Proxies {
 		v.proxies[mesh.MakeID(p.GetMesh(), p.GetName())] = p
 	}
@@ -78,7 +84,9 @@ func (v *picture) narrow(namespace string) {
 	other := func(dataplane string) bool { return !strings.HasSuffix(dataplane, "."+namespace) }
 	of.Dataplanes = slices.DeleteFunc(slices.Clone(of.Dataplanes), func(d *Dataplane) bool { return other(d.Spec.Name) })
 	of.Proxies = slices.DeleteFunc(slices.Clone(of.Proxies), func(p *adminv1.Proxy) bool { return other(p.GetName()) })
-	of.Services = slices.DeleteFunc(slices.Clone(of.Services), func(s *adminv1.Service) bool { return !strings.Contains(s.GetName(), "_"+namespace+"_svc") })
+	of.Services = slices.DeleteFunc(slices.Clone(of.Services), func(s *adminv1.Service) bool {
+		return !strings.Contains(s.GetName(), "_"+namespace+"_svc")
+	})
 	v.Facts = &of
 }
 
@@ -133,7 +141,8 @@ func controlPlane(v *picture) []Problem {
 			continue // lostMeshes reports this check
 		}
 		p := Problem{
-			Severity: severity, Objects: []string{"check/" + c.GetGroup() + "/" + c.GetName()}, What: "a health check of the control plane " + says,
+			Severity: severity, Objects: []string{"check/" + c.GetGroup() + "/" + c.GetName()},
+			What:  "a health check of the control plane " + says,
 			Notes: []string{c.GetReason()}, Do: "sondectl health (see docs/guides/health.md)",
 		}
 		if changes := c.GetChanges(); len(changes) > 0 {
@@ -166,7 +175,9 @@ func notAsked(v *picture) []Problem {
 		if plural == probesPlural {
 			what = describe.ProbesLeftOutText(v.LeftOut[plural])
 		}
-		all = append(all, Problem{Severity: Warning, tier: ofMesh, What: what, Do: "sondectl status --mesh MESH for each mesh"})
+		all = append(all, Problem{
+			Severity: Warning, tier: ofMesh, What: what, Do: "sondectl status --mesh MESH for each mesh",
+		})
 	}
 	return all
 }
@@ -181,7 +192,8 @@ func lostMeshes(v *picture) []Problem {
 	var all []Problem
 	for _, m := range v.lost() {
 		p := Problem{
-			tier: ofMesh, Severity: Critical, Mesh: m.spec.Name, Objects: []string{"mesh/" + m.spec.Name}, What: "its Mesh object is missing, its last mode is kept", Notes: []string{m.spec.LostError().Error()},
+			tier: ofMesh, Severity: Critical, Mesh: m.spec.Name, Objects: []string{"mesh/" + m.spec.Name},
+			What: "its Mesh object is missing, its last mode is kept", Notes: []string{m.spec.LostError().Error()},
 			Do: "create the Mesh again, unchanged or with the mode that you want",
 		}
 		for _, stored := range v.Problems {

@@ -30,17 +30,19 @@ func (v *picture) failingProbe(id mesh.ID) *describe.Probe {
 // containerOf is a container of a pod, by its Dataplane.
 type containerOf struct{ dataplane, container string }
 
-// probes reports liveness probes that fail, after which the kubelet restarts the container. inbounds and services report
-// other probes, and restarts reports failures that are withheld.
+// probes reports liveness probes that fail, after which the kubelet restarts the container. inbounds and services
+// report other probes, and restarts reports failures that are withheld.
 func probes(v *picture) []Problem {
 	var all []Problem
 	restarting := restartsOf(v.Restarts)
 	for _, p := range v.Proxies {
 		for probe := range failingProbes(p) {
-			if probe.Probe != string(mesh.ProbeLiveness) || probe.Verdict != describe.VerdictFailure || restarting[containerOf{p.GetName(), probe.Container}] {
+			if probe.Probe != string(mesh.ProbeLiveness) || probe.Verdict != describe.VerdictFailure ||
+				restarting[containerOf{p.GetName(), probe.Container}] {
 				continue
 			}
-			problem := v.ofDataplane(p.GetMesh(), p.GetName(), Warning, "its liveness probe fails", probe.Title()+" "+probe.Clause())
+			problem := v.ofDataplane(p.GetMesh(), p.GetName(), Warning, "its liveness probe fails",
+				probe.Title()+" "+probe.Clause())
 			problem.Since = probe.Since
 			all = append(all, problem)
 		}

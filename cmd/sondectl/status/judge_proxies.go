@@ -108,8 +108,9 @@ func (v *picture) refusesPort(p *adminv1.Proxy, reason string) bool {
 	if d == nil || reason == "" {
 		return false
 	}
-	return slices.ContainsFunc(d.GetInbounds(), func(in *adminv1.InboundHealth) bool { return strings.Contains(in.GetReason(), reason) }) ||
-		slices.ContainsFunc(d.GetOutbounds(), func(o *adminv1.OutboundHealth) bool { return strings.Contains(o.GetReason(), reason) })
+	inbound := func(in *adminv1.InboundHealth) bool { return strings.Contains(in.GetReason(), reason) }
+	outbound := func(o *adminv1.OutboundHealth) bool { return strings.Contains(o.GetReason(), reason) }
+	return slices.ContainsFunc(d.GetInbounds(), inbound) || slices.ContainsFunc(d.GetOutbounds(), outbound)
 }
 
 // renewalLate is the remaining part of a certificate's validity at which the renewal is overdue: agents renew after two
@@ -136,7 +137,8 @@ func certificates(v *picture) []Problem {
 			problem.Since = at(expires)
 			all = append(all, problem)
 		case left < validity[p.GetMesh()]/renewalLate:
-			all = append(all, v.ofDataplane(p.GetMesh(), p.GetName(), Warning, "its certificate was not renewed in time", "it expires in "+printer.ShortDuration(left)))
+			all = append(all, v.ofDataplane(p.GetMesh(), p.GetName(), Warning, "its certificate was not renewed in time",
+				"it expires in "+printer.ShortDuration(left)))
 		}
 	}
 	return all
@@ -154,12 +156,16 @@ func authorities(v *picture) []Problem {
 		if expires == nil || b == nil {
 			continue
 		}
-		p := Problem{tier: ofMesh, Mesh: m.spec.Name, Objects: []string{"mesh/" + m.spec.Name}, Do: "sondectl rotate ca --mesh " + m.spec.Name}
+		p := Problem{
+			tier: ofMesh, Mesh: m.spec.Name, Objects: []string{"mesh/" + m.spec.Name},
+			Do: "sondectl rotate ca --mesh " + m.spec.Name,
+		}
 		switch left := expires.AsTime().Sub(v.Now); {
 		case left <= 0:
 			p.Severity, p.What, p.Since = Critical, "its CA has expired", at(expires)
 		case left < b.CAValidity()/authorityLate:
-			p.Severity, p.What, p.Notes = Warning, "its CA is about to expire", []string{"it expires in " + printer.ShortDuration(left)}
+			p.Severity, p.What = Warning, "its CA is about to expire"
+			p.Notes = []string{"it expires in " + printer.ShortDuration(left)}
 		default:
 			continue
 		}
@@ -213,7 +219,10 @@ func restarts(v *picture) []Problem {
 	}
 	round := v.Restarts.GetRound()
 	for i, text := range describe.Round(round) {
-		p := Problem{tier: ofMesh, Severity: Note, What: "restarts are not granted by Sonde", Notes: []string{text}, Do: "sondectl restarts (docs/guarded-liveness.md)"}
+		p := Problem{
+			tier: ofMesh, Severity: Note, What: "restarts are not granted by Sonde", Notes: []string{text},
+			Do: "sondectl restarts (docs/guarded-liveness.md)",
+		}
 		last := i == len(describe.Round(round))-1 // otherwise the mode is the reason
 		switch namespace := round.GetBreakerNamespace(); {
 		case round == nil || round.GetBreakerOpen() && last:

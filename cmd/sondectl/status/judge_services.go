@@ -91,8 +91,9 @@ func (v *picture) bare(s *adminv1.Service) []Problem {
 	for _, e := range s.GetEndpoints() {
 		if e.GetDataplane() == "" && e.GetHealth() == adminv1.Endpoint_NOT_READY {
 			all = append(all, Problem{
-				tier: ofObjects, Severity: Warning, Mesh: s.GetMesh(), Objects: []string{"endpoint/" + e.GetAddress()}, What: "not ready, and without a sidecar",
-				Notes: []string{"service " + s.GetName() + ": " + e.GetReason()}, Do: v.ask("service", s.GetMesh(), s.GetName()),
+				tier: ofObjects, Severity: Warning, Mesh: s.GetMesh(), Objects: []string{"endpoint/" + e.GetAddress()},
+				What: "not ready, and without a sidecar", Notes: []string{"service " + s.GetName() + ": " + e.GetReason()},
+				Do: v.ask("service", s.GetMesh(), s.GetName()),
 			})
 		}
 	}
@@ -156,14 +157,16 @@ func inbounds(v *picture) []Problem {
 				continue
 			case proxy.GetAgentState().GetPhase() == adminv1.AgentState_NEVER_JOINED || proxy.GetOtherWorkload() != "":
 				continue // agents reports this problem
-			case len(in.GetServices()) > 0 && !slices.ContainsFunc(in.GetServices(), func(name string) bool { return !told[mesh.MakeID(d.Spec.Mesh, name)] }):
+			case len(in.GetServices()) > 0 &&
+				!slices.ContainsFunc(in.GetServices(), func(name string) bool { return !told[mesh.MakeID(d.Spec.Mesh, name)] }):
 				continue // services reports this problem
 			}
 			address := ""
 			if i < len(d.Spec.Spec.Networking.Inbound) {
 				address = mesh.JoinHostPort(d.Spec.Spec.Networking.Inbound[i].Address, d.Spec.Spec.Networking.Inbound[i].Port)
 			}
-			p := v.ofDataplane(d.Spec.Mesh, d.Spec.Name, Error, inboundWhat(in), fmt.Sprintf("%s (%s): %s", address, strings.Join(in.GetServices(), ","), reason))
+			p := v.ofDataplane(d.Spec.Mesh, d.Spec.Name, Error, inboundWhat(in),
+				fmt.Sprintf("%s (%s): %s", address, strings.Join(in.GetServices(), ","), reason))
 			p.Since = at(in.GetSince())
 			if probe := v.failingProbe(d.Spec.ID()); probe != nil {
 				p.Notes = append(p.Notes, probe.Title()+" "+probe.Clause())

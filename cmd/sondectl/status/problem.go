@@ -83,8 +83,11 @@ func group(all []Problem) []Problem {
 		groups = append(groups, p)
 	}
 	slices.SortStableFunc(groups, func(a, b *Problem) int {
-		return cmp.Or(cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity)), cmp.Compare(a.tier, b.tier), cmp.Compare(b.weight(), a.weight()),
-			cmp.Compare(a.Mesh, b.Mesh), slices.Compare(a.Objects, b.Objects), cmp.Compare(a.What, b.What))
+		return cmp.Or(
+			cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity)),
+			cmp.Compare(a.tier, b.tier), cmp.Compare(b.weight(), a.weight()),
+			cmp.Compare(a.Mesh, b.Mesh), slices.Compare(a.Objects, b.Objects), cmp.Compare(a.What, b.What),
+		)
 	})
 	grouped := make([]Problem, len(groups))
 	for i, p := range groups {

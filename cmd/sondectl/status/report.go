@@ -33,7 +33,8 @@ type Report struct {
 
 func newReport(v *picture, problems []Problem) *Report {
 	r := &Report{
-		Problems: append([]Problem{}, problems...), Meshes: len(v.Meshes), Services: len(v.Services), At: v.Now.UTC().Truncate(time.Second), unready: v.Unready != nil,
+		Problems: append([]Problem{}, problems...), Meshes: len(v.Meshes), Services: len(v.Services),
+		At: v.Now.UTC().Truncate(time.Second), unready: v.Unready != nil,
 	}
 	ill := map[string]bool{}
 	for i := range problems {
@@ -71,8 +72,8 @@ func (r *Report) summarise() {
 		}
 	}
 	r.counts = strings.Join(parts, ", ")
-	what := fmt.Sprintf("%s, %s, %d of %s healthy", printer.Plural(r.Meshes, "mesh"), printer.Plural(r.Services, "service"),
-		r.Healthy, printer.Plural(r.Proxies, "proxy"))
+	what := fmt.Sprintf("%s, %s, %d of %s healthy", printer.Plural(r.Meshes, "mesh"),
+		printer.Plural(r.Services, "service"), r.Healthy, printer.Plural(r.Proxies, "proxy"))
 	switch {
 	case r.unready:
 		r.Summary = "not ok: " + r.counts

@@ -26,7 +26,8 @@ import (
 func Command(out *printer.Output, in *cluster.Options) *cobra.Command {
 	cmd := &cobra.Command{Use: "watchdog", Short: "Show clusters that sonde-watchdog watches, and pause it"}
 	t := target{cluster.Objects{In: in}}
-	cmd.AddCommand(statusCommand(out, t), explainCommand(out, t), pauseCommand(out, t, true), pauseCommand(out, t, false), importCommand(out))
+	cmd.AddCommand(statusCommand(out, t), explainCommand(out, t), pauseCommand(out, t, true),
+		pauseCommand(out, t, false), importCommand(out))
 	return cmd
 }
 
@@ -146,7 +147,8 @@ func pauseCommand(out *printer.Output, t target, pause bool) *cobra.Command {
 			return err
 		}
 		patch := fmt.Appendf(nil, `{"spec":{"paused":%t}}`, pause)
-		if _, err := objects.Patch(cmd.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "sondectl"}); err != nil {
+		options := metav1.PatchOptions{FieldManager: "sondectl"}
+		if _, err := objects.Patch(cmd.Context(), name, types.MergePatchType, patch, options); err != nil {
 			return fmt.Errorf("update WatchedCluster %q: %w", name, err)
 		}
 		fmt.Fprintf(out, "%s %s\n", name, says)
@@ -170,7 +172,8 @@ file may also be the ConfigMap with that file. No server is needed. Unknown keys
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&name, "name", "config", "`NAME` of the WatchedCluster")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`NAMESPACE` of the WatchedCluster, and of its dependants")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default",
+		"`NAMESPACE` of the WatchedCluster, and of its dependants")
 	cmd.Flags().BoolVar(&local, "local", false, "the file describes the cluster of the WatchedCluster itself; ignore the Secret in the file")
 	cmd.Flags().StringVar(&key, "key", "", "`KEY` in the data of the ConfigMap; default its only key")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {

@@ -20,11 +20,13 @@ const explainHelp = `Explain the verdict on a cluster's nodes, and the next acti
 WatchedCluster, where the leader of sonde-watchdog writes it; counts of nodes are at most a minute old. The command
 reads the dependants now, with the caller's rights.
 
-NODES    number of nodes; SILENT nodes do not renew their leases, UNHEARD nodes have not renewed them since the leader started
+NODES    number of nodes; SILENT nodes do not renew their leases, UNHEARD nodes have not renewed them since the leader
+         started
 LEVEL    level of the dependant for the verdict's direction, by default up
 BEFORE   replicas of the dependant before it was scaled down
 STEP     step in the journal: Lowering, Lowered, Raising, or Kept
-NEXT     scale-down, scale-up, keep (another client has set the replicas), note, release (the dependant is ignored), nothing, or fail`
+NEXT     scale-down, scale-up, keep (another client has set the replicas), note, release (the dependant is ignored),
+         nothing, or fail`
 
 func explainCommand(out *printer.Output, t target) *cobra.Command {
 	cmd := &cobra.Command{
@@ -105,8 +107,9 @@ type Dependant struct {
 func Explain(ctx context.Context, o *v1alpha1.WatchedCluster, objects scale.Objects) *Explanation {
 	s := &o.Status
 	e := &Explanation{
-		Namespace: o.Namespace, Name: o.Name, Paused: o.Spec.Paused, Verdict: s.Verdict, Cause: s.Cause, Since: s.Since, LostSince: s.LostSince,
-		Refused: falseMessage(s, v1alpha1.ConditionAccepted), Failed: falseMessage(s, cluster.ConditionProbed), Nodes: zonesOf(s),
+		Namespace: o.Namespace, Name: o.Name, Paused: o.Spec.Paused, Verdict: s.Verdict, Cause: s.Cause, Since: s.Since,
+		LostSince: s.LostSince, Refused: falseMessage(s, v1alpha1.ConditionAccepted),
+		Failed: falseMessage(s, cluster.ConditionProbed), Nodes: zonesOf(s),
 	}
 	conf, err := config.Of(&o.Spec, o.Namespace, config.Self{})
 	if err != nil {
@@ -169,7 +172,10 @@ func nextOf(o *v1alpha1.WatchedCluster) (scale.Direction, string) {
 
 func dependantOf(look *scale.Outlook, direction scale.Direction) Dependant {
 	d := look.Dependant
-	is := Dependant{Ref: d.Ref, Optional: d.Optional, Level: d.Up.Level, Before: look.Step.Replicas, Step: look.Step.State, Next: string(look.Next)}
+	is := Dependant{
+		Ref: d.Ref, Optional: d.Optional, Level: d.Up.Level, Before: look.Step.Replicas, Step: look.Step.State,
+		Next: string(look.Next),
+	}
 	if direction == scale.Down {
 		is.Level = d.Down.Level
 	}

@@ -108,7 +108,9 @@ func (e *Explanation) writeNodes(out *printer.Output) {
 		if name == "" {
 			name = "(all)"
 		}
-		rows = append(rows, printer.Row{Cells: []string{name, number(z.Nodes), number(z.Silent), number(z.Unheard), z.Verdict, z.Cause}})
+		rows = append(rows, printer.Row{
+			Cells: []string{name, number(z.Nodes), number(z.Silent), number(z.Unheard), z.Verdict, z.Cause},
+		})
 	}
 	printer.WriteTable(out, []string{"ZONE", "NODES", "SILENT", "UNHEARD", "VERDICT", "CAUSE"}, rows)
 }

@@ -41,7 +41,9 @@ func Ask(ctx context.Context, api adminv1.AdminServiceClient, f *Facts) error {
 		p.Dataplane = all[0]
 	}
 	for _, name := range p.serviceNames() {
-		services, err := api.ListServices(ctx, &adminv1.ListServicesRequest{Filter: &adminv1.Filter{Mesh: filter.GetMesh(), Name: name}})
+		services, err := api.ListServices(ctx, &adminv1.ListServicesRequest{
+			Filter: &adminv1.Filter{Mesh: filter.GetMesh(), Name: name},
+		})
 		if err != nil {
 			return err //nolint:wrapcheck // as above
 		}

@@ -14,7 +14,8 @@ import (
 
 // stages run in the order of a pod's life. Each stage gets the findings of the previous ones.
 var stages = []func(*Facts, []Finding) []Finding{
-	admission, scheduling, restarting, starting, joining, listening, incoming, calling, checking, gates, restarts, endpoints, drains, held, frozen,
+	admission, scheduling, restarting, starting, joining, listening, incoming, calling, checking, gates, restarts,
+	endpoints, drains, held, frozen,
 }
 
 // Judge draws conclusions from the facts, without side effects and requests.
@@ -27,7 +28,8 @@ func Judge(f *Facts) *Report {
 	for _, judge := range stages {
 		r.Findings = append(r.Findings, judge(f, r.Findings)...)
 	}
-	if !f.ready() && f.Pod.DeletionTimestamp == nil && !slices.ContainsFunc(r.Findings, func(o Finding) bool { return o.Keeps == FromReady }) {
+	if !f.ready() && f.Pod.DeletionTimestamp == nil &&
+		!slices.ContainsFunc(r.Findings, func(o Finding) bool { return o.Keeps == FromReady }) {
 		r.Findings = append(r.Findings, notReady(f))
 	}
 	r.Probes, r.ProbesLeftOut = f.probes()
@@ -90,7 +92,8 @@ func (r *Report) summarise(f *Facts) {
 	}
 	found := &r.Findings[i]
 	heads := map[Keeps]string{
-		FromMesh: "is not in the mesh", FromReady: "is not Ready", FromTraffic: "gets no traffic", FromNew: "gets no new traffic", FromPreference: "drains",
+		FromMesh: "is not in the mesh", FromReady: "is not Ready", FromTraffic: "gets no traffic",
+		FromNew: "gets no new traffic", FromPreference: "drains",
 	}
 	fmt.Fprintf(&b, "%s %s%s: %s.", f.Object(), heads[found.Keeps], r.since(found.Since), found.Text)
 	if r.State == NotReady && found.Keeps != FromReady {
@@ -170,7 +173,8 @@ func (r *Report) complete(f *Facts) {
 	if len(r.Findings) > 0 {
 		why = append(why, r.Findings[0].Text)
 	}
-	r.Summary = clauses(append([]string{f.Object() + " " + head + r.since(at(last))}, why...)...) + ". It no longer gets traffic."
+	r.Summary = clauses(append([]string{f.Object() + " " + head + r.since(at(last))}, why...)...) +
+		". It no longer gets traffic."
 }
 
 // clauses joins non-empty clauses with colons.

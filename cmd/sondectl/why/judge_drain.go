@@ -157,7 +157,9 @@ func held(f *Facts, _ []Finding) []Finding {
 	}
 	for _, g := range f.Plane.Restart.GetContainers() {
 		if d := g.GetRestart().GetDecision(); d.GetNeeds() != "" {
-			r.Evidence = append(r.Evidence, Evidence{Of: controlPlane, Says: fmt.Sprintf("container %s restarts once: %s", g.GetName(), d.GetNeeds())})
+			r.Evidence = append(r.Evidence, Evidence{
+				Of: controlPlane, Says: fmt.Sprintf("container %s restarts once: %s", g.GetName(), d.GetNeeds()),
+			})
 		}
 	}
 	return []Finding{r}
@@ -175,7 +177,9 @@ func frozen(f *Facts, _ []Finding) []Finding {
 				continue
 			}
 			r.Text = strings.TrimSpace(strings.TrimPrefix(e.GetReason(), mesh.FrozenReason))
-			r.Evidence = append(r.Evidence, Evidence{Of: controlPlane, Says: fmt.Sprintf("endpoint %s of service %s: %s", e.GetAddress(), s.GetName(), e.GetReason())})
+			r.Evidence = append(r.Evidence, Evidence{
+				Of: controlPlane, Says: fmt.Sprintf("endpoint %s of service %s: %s", e.GetAddress(), s.GetName(), e.GetReason()),
+			})
 		}
 	}
 	if len(r.Evidence) == 0 {

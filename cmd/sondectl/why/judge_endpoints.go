@@ -42,7 +42,8 @@ func (f *Facts) selecting() []*corev1.Service {
 	var all []*corev1.Service
 	for i := range f.Services {
 		s := &f.Services[i]
-		if len(s.Spec.Selector) > 0 && s.Spec.Type != corev1.ServiceTypeExternalName && labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(f.Pod.Labels)) {
+		if len(s.Spec.Selector) > 0 && s.Spec.Type != corev1.ServiceTypeExternalName &&
+			labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(f.Pod.Labels)) {
 			all = append(all, s)
 		}
 	}
@@ -101,7 +102,8 @@ func (f *Facts) endpointOf(s *corev1.Service) []Finding {
 	for i := range s.Spec.Ports {
 		if text := f.noPort(&s.Spec.Ports[i]); text != "" {
 			all = append(all, Finding{
-				Cause: "NoSuchPort", Keeps: FromTraffic, Text: fmt.Sprintf("port %s of Service %s %s", portText(&s.Spec.Ports[i]), s.Name, text),
+				Cause: "NoSuchPort", Keeps: FromTraffic,
+				Text:     fmt.Sprintf("port %s of Service %s %s", portText(&s.Spec.Ports[i]), s.Name, text),
 				Evidence: []Evidence{{Of: "Service " + s.Name, Says: fmt.Sprintf("port %s, targetPort %s", portText(&s.Spec.Ports[i]), s.Spec.Ports[i].TargetPort.String())}},
 			})
 		}
@@ -157,7 +159,8 @@ func (f *Facts) noPort(p *corev1.ServicePort) string {
 	var names []string
 	for _, c := range f.running() {
 		for _, port := range c.Ports {
-			if port.Name == p.TargetPort.StrVal && cmp.Or(port.Protocol, corev1.ProtocolTCP) == cmp.Or(p.Protocol, corev1.ProtocolTCP) {
+			if port.Name == p.TargetPort.StrVal &&
+				cmp.Or(port.Protocol, corev1.ProtocolTCP) == cmp.Or(p.Protocol, corev1.ProtocolTCP) {
 				return ""
 			}
 			if port.Name != "" {
@@ -185,8 +188,12 @@ func (f *Facts) leftOut() []Finding {
 		for _, e := range s.GetEndpoints() {
 			if e.GetDataplane() == f.dataplane() && e.GetHealth() == adminv1.Endpoint_NOT_READY && e.GetReason() != "" {
 				all = append(all, Finding{
-					Cause: "LeftOut", Keeps: FromTraffic, Text: fmt.Sprintf("the mesh omits it from service %s: %s", s.GetName(), e.GetReason()),
-					Evidence: []Evidence{{Of: controlPlane, Says: fmt.Sprintf("endpoint %s of service %s is not ready: %s", e.GetAddress(), s.GetName(), e.GetReason())}},
+					Cause: "LeftOut", Keeps: FromTraffic,
+					Text: fmt.Sprintf("the mesh omits it from service %s: %s", s.GetName(), e.GetReason()),
+					Evidence: []Evidence{{
+						Of:   controlPlane,
+						Says: fmt.Sprintf("endpoint %s of service %s is not ready: %s", e.GetAddress(), s.GetName(), e.GetReason()),
+					}},
 				})
 			}
 		}

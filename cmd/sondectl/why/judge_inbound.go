@@ -27,9 +27,14 @@ func incoming(f *Facts, _ []Finding) []Finding {
 		return nil
 	}
 	if text, ok := podspec.RedirectionText(&f.Pod.Spec); ok {
-		r.Evidence = []Evidence{{Of: "spec.initContainers{" + mesh.ContainerSidecar + "}.env{" + mesh.EnvRedirection + "}", Says: text}}
+		r.Evidence = []Evidence{{
+			Of: "spec.initContainers{" + mesh.ContainerSidecar + "}.env{" + mesh.EnvRedirection + "}", Says: text,
+		}}
 		return []Finding{r}
 	}
-	r.Evidence = []Evidence{{Of: "spec.initContainers{" + mesh.ContainerInit + "}.args", Says: fmt.Sprintf("%s%t", mesh.ArgRedirectInbound, !is)}}
+	r.Evidence = []Evidence{{
+		Of:   "spec.initContainers{" + mesh.ContainerInit + "}.args",
+		Says: fmt.Sprintf("%s%t", mesh.ArgRedirectInbound, !is),
+	}}
 	return []Finding{r}
 }

@@ -38,7 +38,10 @@ func joining(f *Facts, _ []Finding) []Finding {
 		if event == nil || c.status.Ready {
 			return nil
 		}
-		return []Finding{{Cause: Cause(event.Reason), Keeps: FromReady, Text: event.Note, Since: at(started), Evidence: []Evidence{ofEvent(event)}}}
+		return []Finding{{
+			Cause: Cause(event.Reason), Keeps: FromReady, Text: event.Note, Since: at(started),
+			Evidence: []Evidence{ofEvent(event)},
+		}}
 	}
 	if since := expired(f.Plane.Proxy, f.Now); since != nil {
 		return []Finding{{
@@ -71,7 +74,8 @@ func uncounted(f *Facts, c container, asks *Event) []Finding {
 	if c.status.Ready {
 		r.Keeps = FromTraffic
 	}
-	r.Evidence = withEvents([]Evidence{{Of: controlPlane, Says: cmp.Or(p.GetAgentState().GetRefusal(), "no Dataplane of that name"), At: r.Since}}, told, asks)
+	why := cmp.Or(p.GetAgentState().GetRefusal(), "no Dataplane of that name")
+	r.Evidence = withEvents([]Evidence{{Of: controlPlane, Says: why, At: r.Since}}, told, asks)
 	return []Finding{r}
 }
 
@@ -179,12 +183,16 @@ func calling(f *Facts, before []Finding) []Finding {
 	}
 	var all []Finding
 	for _, o := range f.Plane.Dataplane.GetOutbounds() {
-		if o.GetHealth() != adminv1.Endpoint_NOT_READY || slices.ContainsFunc(before, func(r Finding) bool { return r.Cause == refused && strings.Contains(r.Text, o.GetAddress()) }) {
+		known := func(r Finding) bool { return r.Cause == refused && strings.Contains(r.Text, o.GetAddress()) }
+		if o.GetHealth() != adminv1.Endpoint_NOT_READY || slices.ContainsFunc(before, known) {
 			continue
 		}
 		all = append(all, Finding{
 			Cause: "OutboundNotReady", Text: fmt.Sprintf("calls of its containers fail, or reach another program: outbound %s: %s", describe.Outbound(o), o.GetReason()), Since: at(timeOf(o.GetSince())),
-			Evidence: []Evidence{{Of: controlPlane, Says: "outbound " + describe.Outbound(o) + " is not ready: " + o.GetReason(), At: at(timeOf(o.GetSince()))}},
+			Evidence: []Evidence{{
+				Of: controlPlane, Says: "outbound " + describe.Outbound(o) + " is not ready: " + o.GetReason(),
+				At: at(timeOf(o.GetSince())),
+			}},
 		})
 	}
 	if refused := f.Plane.Proxy.GetAgent().GetRefused(); len(refused) > 0 {
@@ -207,7 +215,8 @@ func refusal(f *Facts, kind string, nack *adminv1.Nack) Finding {
 		Evidence: []Evidence{{Of: "Envoy, " + kind + " " + nack.GetResource(), Says: nack.GetReason(), At: at(timeOf(nack.GetAt()))}},
 	}
 	if kind == string(adminv1.KindListeners) && strings.HasPrefix(nack.GetResource(), inboundListeners) {
-		r.Cause, r.Keeps, r.Text = podcause.ListenerRefused, FromReady, podcause.Listener(nack.GetResource(), nack.GetReason())
+		r.Cause, r.Keeps = podcause.ListenerRefused, FromReady
+		r.Text = podcause.Listener(nack.GetResource(), nack.GetReason())
 		r.Evidence = withEvents(r.Evidence, f.eventThat(func(e *Event) bool {
 			return e.Reason == podcause.ListenerRefused && strings.HasPrefix(e.Note, podcause.Listener(nack.GetResource(), ""))
 		}))
@@ -222,7 +231,10 @@ func refusedByEvents(f *Facts) []Finding {
 	if !ok || e == nil || c.status == nil || c.status.Ready || c.status.State.Running == nil {
 		return nil
 	}
-	return []Finding{{Cause: podcause.ListenerRefused, Keeps: FromReady, Text: e.Note, Since: at(e.At), Evidence: []Evidence{ofEvent(e)}}}
+	return []Finding{{
+		Cause: podcause.ListenerRefused, Keeps: FromReady, Text: e.Note, Since: at(e.At),
+		Evidence: []Evidence{ofEvent(e)},
+	}}
 }
 
 // timeOf returns the zero time for nil.

@@ -50,7 +50,8 @@ func started(c container) bool {
 func probeFails(f *Facts, c container, kind mesh.ProbeType) Finding {
 	since := c.status.State.Running.StartedAt.Time
 	ready := f.condition(corev1.ContainersReady)
-	if ready != nil && ready.Status == corev1.ConditionFalse && ready.LastTransitionTime.After(since) && kind == mesh.ProbeReadiness {
+	if ready != nil && ready.Status == corev1.ConditionFalse && ready.LastTransitionTime.After(since) &&
+		kind == mesh.ProbeReadiness {
 		since = ready.LastTransitionTime.Time
 	}
 	r := Finding{Cause: "ReadinessProbeFails", Keeps: FromReady, Since: at(since)}
@@ -129,7 +130,9 @@ func notRedirected(f *Facts, r *Finding, kind mesh.ProbeType, kubelet *Event) {
 	r.Cause = "NotRedirected"
 	r.Text = fmt.Sprintf("the CNI plugin of node %s has not redirected its connections to its sidecar yet, and its other containers wait", node)
 	r.Do = fmt.Sprintf("See condition %s in kubectl describe node %s, and the log of sonde-cni on that node", mesh.ConditionCNIReady, node)
-	r.Evidence = append(r.Evidence, Evidence{Of: "spec.initContainers{" + mesh.ContainerSidecar + "}.env{" + mesh.EnvRedirection + "}", Says: text})
+	r.Evidence = append(r.Evidence, Evidence{
+		Of: "spec.initContainers{" + mesh.ContainerSidecar + "}.env{" + mesh.EnvRedirection + "}", Says: text,
+	})
 }
 
 // written returns the user's original probe in parentheses, "" if unknown.
@@ -154,7 +157,10 @@ func gates(f *Facts, _ []Finding) []Finding {
 		if c != nil && c.Status == corev1.ConditionTrue {
 			continue
 		}
-		r := Finding{Cause: "ReadinessGate", Keeps: FromReady, Text: fmt.Sprintf("its readiness gate %s has no condition yet", gate.ConditionType)}
+		r := Finding{
+			Cause: "ReadinessGate", Keeps: FromReady,
+			Text: fmt.Sprintf("its readiness gate %s has no condition yet", gate.ConditionType),
+		}
 		if c != nil {
 			r.Text = fmt.Sprintf("its readiness gate %s is %s", gate.ConditionType, clauses(string(c.Status), c.Reason, c.Message))
 			r.Since, r.Evidence = at(c.LastTransitionTime.Time), []Evidence{ofCondition(c)}
@@ -162,7 +168,8 @@ func gates(f *Facts, _ []Finding) []Finding {
 		all = append(all, r)
 	}
 	ready, containers := f.condition(corev1.PodReady), f.condition(corev1.ContainersReady)
-	if len(all) == 0 && ready != nil && containers != nil && ready.Status == corev1.ConditionFalse && containers.Status == corev1.ConditionTrue {
+	if len(all) == 0 && ready != nil && containers != nil && ready.Status == corev1.ConditionFalse &&
+		containers.Status == corev1.ConditionTrue {
 		all = append(all, Finding{
 			Cause: "NodeNotHeard", Keeps: FromReady, Since: at(ready.LastTransitionTime.Time),
 			Text:     "its containers were ready, but the API server has lost contact with node " + f.Pod.Spec.NodeName,
@@ -277,7 +284,8 @@ func (f *Facts) endedBy(c container, end *corev1.ContainerStateTerminated) (stri
 		kill := f.eventThat(func(e *Event) bool {
 			return e.Reason == "Killing" && e.Part == c.Name && strings.Contains(e.Note, "failed "+string(kind)+" probe")
 		})
-		if kill == nil || kill.At.After(end.FinishedAt.Add(killSlack)) || kill.At.Before(end.FinishedAt.Add(-grace-killSlack)) {
+		if kill == nil || kill.At.After(end.FinishedAt.Add(killSlack)) ||
+			kill.At.Before(end.FinishedAt.Add(-grace-killSlack)) {
 			continue
 		}
 		text := fmt.Sprintf("its %s probe%s failed", kind, f.written(c, kind))

@@ -25,7 +25,8 @@ func admission(f *Facts, _ []Finding) []Finding {
 			return nil
 		}
 		return []Finding{{
-			Cause: podcause.InjectionWarning, Text: "injection left parts unchanged: " + strings.ReplaceAll(warnings, "\n", "; "),
+			Cause:    podcause.InjectionWarning,
+			Text:     "injection left parts unchanged: " + strings.ReplaceAll(warnings, "\n", "; "),
 			Evidence: []Evidence{{Of: "annotation " + mesh.AnnotationInjectionWarnings, Says: strings.ReplaceAll(warnings, "\n", "; "), At: at(f.Pod.CreationTimestamp.Time)}},
 		}}
 	}
@@ -97,7 +98,8 @@ func labelledAt(managed []metav1.ManagedFieldsEntry, key string) time.Time {
 				Labels map[string]json.RawMessage `json:"f:labels"`
 			} `json:"f:metadata"`
 		}
-		if managed[i].FieldsV1 == nil || managed[i].Time == nil || json.Unmarshal(managed[i].FieldsV1.GetRawBytes(), &written) != nil {
+		if managed[i].FieldsV1 == nil || managed[i].Time == nil ||
+			json.Unmarshal(managed[i].FieldsV1.GetRawBytes(), &written) != nil {
 			continue
 		}
 		if _, ok := written.Metadata.Labels["f:"+key]; ok {
@@ -198,7 +200,9 @@ func stuck(f *Facts) []Finding {
 	}) {
 		return nil
 	}
-	e := f.eventThat(func(e *Event) bool { return strings.HasPrefix(e.Reason, "Failed") && e.Reason != "FailedScheduling" })
+	e := f.eventThat(func(e *Event) bool {
+		return strings.HasPrefix(e.Reason, "Failed") && e.Reason != "FailedScheduling"
+	})
 	if e == nil {
 		return nil
 	}

@@ -99,7 +99,9 @@ func (r reader) readInjection(ctx context.Context, f *Facts) {
 }
 
 // template returns the pod template of an owner, nil for an unknown kind, and the name of the object with the template.
-func (r reader) template(ctx context.Context, namespace string, o *metav1.OwnerReference) (string, *corev1.PodTemplateSpec, error) {
+func (r reader) template(
+	ctx context.Context, namespace string, o *metav1.OwnerReference,
+) (string, *corev1.PodTemplateSpec, error) {
 	apps, options := r.Client.AppsV1(), metav1.GetOptions{}
 	var template *corev1.PodTemplateSpec
 	var err error
@@ -184,7 +186,9 @@ func nearest(name string, names []string) string {
 // notMade returns why a pod with this name or prefix could not be created, "" if unknown.
 func (r reader) notMade(ctx context.Context, namespace, name string) string {
 	failed := fields.SelectorFromSet(fields.Set{"reason": "FailedCreate"})
-	list, err := r.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: failed.String(), Limit: maxNames})
+	list, err := r.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: failed.String(), Limit: maxNames,
+	})
 	if err != nil {
 		return "" // only a hint: ignore errors
 	}
@@ -205,7 +209,9 @@ func (r reader) notMade(ctx context.Context, namespace, name string) string {
 // elsewhere returns the namespaces with a pod of this name, "" without any or without the right to list pods.
 func (r reader) elsewhere(ctx context.Context, name string) string {
 	one := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
-	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: one.String(), Limit: maxNames})
+	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: one.String(), Limit: maxNames,
+	})
 	if err != nil || len(list.Items) == 0 {
 		return ""
 	}

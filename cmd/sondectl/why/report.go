@@ -85,7 +85,8 @@ const (
 )
 
 var keepsColours = map[Keeps]terminal.Colour{
-	FromMesh: terminal.Red, FromReady: terminal.Red, FromTraffic: terminal.Red, FromNew: terminal.Yellow, FromPreference: terminal.Yellow,
+	FromMesh: terminal.Red, FromReady: terminal.Red, FromTraffic: terminal.Red, FromNew: terminal.Yellow,
+	FromPreference: terminal.Yellow,
 }
 
 // Cause is the cause of a finding.

@@ -5,6 +5,7 @@ package doctest
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,8 +51,9 @@ func Page(root *cobra.Command, o Options) string {
 }
 
 type page struct {
-	o    Options
-	text strings.Builder
+	o       Options
+	text    strings.Builder
+	earlier []described
 }
 
 func (p *page) print(format string, args ...any) {
@@ -62,11 +64,13 @@ func (p *page) print(format string, args ...any) {
 func (p *page) command(cmd *cobra.Command) {
 	flags := flagsOf(cmd)
 	if len(flags) > 0 || !cmd.HasSubCommands() {
-		p.print("\n## %s\n\n", cmd.CommandPath())
+		p.print("\n## %s\n", cmd.CommandPath())
 		if cmd.HasParent() {
-			p.print("%s.\n\n", cmd.Short)
+			p.print("\n%s.\n", cmd.Short)
 		}
-		p.print("```\n%s\n```\n", cmd.UseLine())
+		if cmd.UseLine() != cmd.CommandPath()+" [flags]" {
+			p.print("\n```\n%s\n```\n", cmd.UseLine())
+		}
 	}
 	p.flags(cmd, flags)
 	for _, below := range cmd.Commands() {
@@ -87,22 +91,86 @@ func flagsOf(cmd *cobra.Command) []*pflag.Flag {
 	return all
 }
 
+// minShared is how many flags a command must share with an earlier one for the page to list them by name alone.
+const minShared = 4
+
+// flags writes the command's flags, in a table without empty columns. It describes flags of an earlier command once.
 func (p *page) flags(cmd *cobra.Command, flags []*pflag.Flag) {
-	if len(flags) > 0 {
-		p.print("\n| flag | variable | key | default | meaning |\n|---|---|---|---|---|\n")
-	}
+	rows := make([][]string, 0, len(flags))
 	for _, f := range flags {
 		value, usage := pflag.UnquoteUsage(f)
-		name := "--" + f.Name
-		if f.Shorthand != "" {
-			name = "-" + f.Shorthand + ", " + name
-		}
+		name := flagName(f)
 		if value != "" {
 			name += " " + value
 		}
-		p.print("| `%s` | %s | %s | %s | %s |\n", cell(name), code(p.o.Variable(cmd, f)), code(p.o.Key(cmd, f)),
-			code(defaultOf(f)), cell(usage))
+		rows = append(rows, []string{
+			code(name), code(p.o.Variable(cmd, f)), code(p.o.Key(cmd, f)), code(defaultOf(f)), cell(usage),
+		})
 	}
+	i := slices.IndexFunc(p.earlier, func(e described) bool { return e.count(rows) >= minShared })
+	p.earlier = append(p.earlier, described{cmd.CommandPath(), rows})
+	if i < 0 {
+		p.table(rows)
+		return
+	}
+	earlier := p.earlier[i]
+	var names []string
+	for j, f := range flags {
+		if earlier.has(rows[j]) {
+			names = append(names, code(flagName(f)))
+		}
+	}
+	anchor := strings.ReplaceAll(earlier.command, " ", "-")
+	p.print("\n%s: as in [%s](#%s).\n", strings.Join(names, ", "), earlier.command, anchor)
+	p.table(slices.DeleteFunc(rows, earlier.has))
+}
+
+// described is a command that is already on the page, and its rows of flags.
+type described struct {
+	command string
+	rows    [][]string
+}
+
+func (d described) has(row []string) bool {
+	return slices.ContainsFunc(d.rows, func(r []string) bool { return slices.Equal(r, row) })
+}
+
+// count returns how many of the rows the command has.
+func (d described) count(rows [][]string) (n int) {
+	for _, row := range rows {
+		if d.has(row) {
+			n++
+		}
+	}
+	return n
+}
+
+// table writes rows of flags, without the columns that are empty in all of them.
+func (p *page) table(rows [][]string) {
+	if len(rows) == 0 {
+		return
+	}
+	header := []string{"flag", "variable", "key", "default", "meaning"}
+	filled := func(row []string) (cells []string) {
+		for i, text := range row {
+			if slices.ContainsFunc(rows, func(r []string) bool { return r[i] != "" }) {
+				cells = append(cells, text)
+			}
+		}
+		return cells
+	}
+	p.print("\n| %s |\n|%s\n", strings.Join(filled(header), " | "), strings.Repeat("---|", len(filled(header))))
+	for _, row := range rows {
+		p.print("| %s |\n", strings.Join(filled(row), " | "))
+	}
+}
+
+// flagName returns a flag with its shorthand, as in -o, --output.
+func flagName(f *pflag.Flag) string {
+	if f.Shorthand != "" {
+		return "-" + f.Shorthand + ", --" + f.Name
+	}
+	return "--" + f.Name
 }
 
 // defaultOf returns the default of a flag, or "" for a zero value.

@@ -29,7 +29,9 @@ type Arrivals struct {
 // New starts now, and expects the proxies from first to last, exclusive. version is the generator's version of the
 // expected resource, or "" if no resource is expected.
 func New(first, last int, version string) *Arrivals {
-	a := &Arrivals{began: time.Now(), version: version, first: first, after: make([]atomic.Int64, last-first), done: make(chan struct{})}
+	a := &Arrivals{
+		began: time.Now(), version: version, first: first, after: make([]atomic.Int64, last-first), done: make(chan struct{}),
+	}
 	a.missing.Store(int64(last - first))
 	return a
 }

@@ -90,7 +90,8 @@ func start(tb testing.TB, role string, env, args []string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{role: role, cmd: exec.CommandContext(context.WithoutCancel(tb.Context()), self, append([]string{roleArgument, role}, args...)...)}
+	args = append([]string{roleArgument, role}, args...)
+	p := &Process{role: role, cmd: exec.CommandContext(context.WithoutCancel(tb.Context()), self, args...)}
 	p.cmd.Env = append(os.Environ(), env...)
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {

@@ -5,7 +5,8 @@
 // nothing of disconnected proxies.
 //
 //	go test -tags soak ./bench/soak -run TestSoak -v -soak 10m -timeout 0
-//	go test -tags soak ./bench/soak -run TestSoak -v -soak 2m -seed 7 -artifacts # repeat a seed, and keep the journal, the logs and the files
+//	# Repeat a seed, and keep the journal, the logs and the files:
+//	go test -tags soak ./bench/soak -run TestSoak -v -soak 2m -seed 7 -artifacts
 //
 // It takes minutes, and is only built with the tag soak. A seed determines each operation and its time, but not how
 // the kernel schedules processes.

@@ -115,7 +115,9 @@ func Join(directory string, workloads map[mesh.ID]string) error {
 	}
 	for proxy, workload := range workloads {
 		meshName, dataplane := mesh.SplitID(proxy)
-		if _, err := Issue(a, identity.Subject{Mesh: meshName, Dataplane: dataplane, Path: mesh.WorkloadPath(workload)}); err != nil {
+		if _, err := Issue(a, identity.Subject{
+			Mesh: meshName, Dataplane: dataplane, Path: mesh.WorkloadPath(workload),
+		}); err != nil {
 			return err
 		}
 	}
@@ -164,5 +166,7 @@ func TrustOnly(s *serving.Certificate) (*tls.Config, error) {
 	if !roots.AppendCertsFromPEM(s.CA()) {
 		return nil, errors.New("the serving CA is no certificate")
 	}
-	return &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}, nil
+	return &tls.Config{
+		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
+	}, nil
 }

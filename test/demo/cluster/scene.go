@@ -62,12 +62,14 @@ func (s *scene) pod() *corev1.Pod {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{
 			Name: "app", Image: s.image, ImagePullPolicy: corev1.PullIfNotPresent,
 			Args: []string{
-				"--name=" + name, fmt.Sprintf("--http=:%d", portHTTP), fmt.Sprintf("--grpc=:%d", portGRPC), fmt.Sprintf("--tcp=:%d", portTCP),
-				fmt.Sprintf("--control=:%d", portControl), "--grpc-service=" + service,
+				"--name=" + name, fmt.Sprintf("--http=:%d", portHTTP), fmt.Sprintf("--grpc=:%d", portGRPC),
+				fmt.Sprintf("--tcp=:%d", portTCP), fmt.Sprintf("--control=:%d", portControl), "--grpc-service=" + service,
 			},
-			ReadinessProbe: probe(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)}}),
-			LivenessProbe:  probe(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: portGRPC, Service: &service}}),
-			StartupProbe:   probe(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(portTCP)}}),
+			ReadinessProbe: probe(corev1.ProbeHandler{
+				HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)},
+			}),
+			LivenessProbe: probe(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: portGRPC, Service: &service}}),
+			StartupProbe:  probe(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(portTCP)}}),
 		}}},
 	}
 }
@@ -77,7 +79,8 @@ func (s *scene) create(ctx context.Context, namespace string, labels map[string]
 	if err := s.remove(ctx, namespace); err != nil {
 		return err
 	}
-	_, err := s.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels}}, metav1.CreateOptions{})
+	made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels}}
+	_, err := s.client.CoreV1().Namespaces().Create(ctx, made, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -164,7 +167,9 @@ func (s *scene) state(ctx context.Context, namespace string) (state, error) {
 	if err != nil {
 		return state{}, err
 	}
-	slices.SortStableFunc(events.Items, func(a, b corev1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	slices.SortStableFunc(events.Items, func(a, b corev1.Event) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
 	for i := range events.Items {
 		now.events = append(now.events, events.Items[i].Reason+": "+events.Items[i].Message)
 	}

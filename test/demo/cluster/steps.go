@@ -76,7 +76,8 @@ func (s *scene) probes(ctx context.Context) ([]string, error) {
 	c := &pod.Spec.Containers[0]
 	var seen []string
 	for _, p := range []struct{ what, path string }{
-		{"readiness", c.ReadinessProbe.HTTPGet.Path}, {"liveness", c.LivenessProbe.HTTPGet.Path}, {"startup", c.StartupProbe.HTTPGet.Path},
+		{"readiness", c.ReadinessProbe.HTTPGet.Path}, {"liveness", c.LivenessProbe.HTTPGet.Path},
+		{"startup", c.StartupProbe.HTTPGet.Path},
 	} {
 		target := "http://" + mesh.JoinHostPort(pod.Status.PodIP, mesh.PortVirtualProbes) + p.path
 		if _, err := request(ctx, http.MethodGet, target); err != nil {
@@ -191,7 +192,8 @@ type called struct {
 
 // call has the application in a pod send a request.
 func (s *scene) call(ctx context.Context, pod, target string) (called, error) {
-	body, err := request(ctx, http.MethodGet, "http://"+mesh.JoinHostPort(pod, portControl)+"/call?url="+url.QueryEscape(target))
+	address := "http://" + mesh.JoinHostPort(pod, portControl) + "/call?url=" + url.QueryEscape(target)
+	body, err := request(ctx, http.MethodGet, address)
 	if err != nil {
 		return called{}, err
 	}
@@ -206,7 +208,8 @@ func (s *scene) mode(ctx context.Context, mode mesh.MTLSMode) error {
 	if err != nil {
 		return err
 	}
-	patch := fmt.Appendf(nil, `{"spec":{"mtls":{"enabledBackend":"ca-1","backends":[{"name":"ca-1","type":"builtin","mode":%q}]}}}`, mode)
+	patch := fmt.Appendf(nil,
+		`{"spec":{"mtls":{"enabledBackend":"ca-1","backends":[{"name":"ca-1","type":"builtin","mode":%q}]}}}`, mode)
 	meshes := client.Resource(schema.GroupVersionResource{Group: "sonde.dev", Version: "v1alpha1", Resource: "meshes"})
 	// The control plane creates the mesh a moment after its start.
 	return wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {

@@ -66,7 +66,10 @@ func (c *Case) Start(addr PodAddress) (*Application, error) {
 	if c.servers != nil {
 		all = c.servers
 	}
-	a := &Application{addr: addr, ended: make(chan struct{}), open: map[net.Conn]bool{}, barriers: map[string]chan struct{}{}, accepted: map[int]int{}}
+	a := &Application{
+		addr: addr, ended: make(chan struct{}), open: map[net.Conn]bool{}, barriers: map[string]chan struct{}{},
+		accepted: map[int]int{},
+	}
 	for _, s := range all(addr) {
 		if s.late > 0 {
 			a.owned.Go(func() {

@@ -61,7 +61,10 @@ func bodies() []Case {
 		{"chunk without CR", Errored, head(200, chunked) + "2\nok\r\n0\r\n\r\n"},
 		{"chunk with an extension of 3 KB", Success, head(200, chunked) + "2;" + big[:3000] + "\r\nok\r\n0\r\n\r\n"},
 		{"chunk with an extension of 5 KB", Errored, head(200, chunked) + "2;" + big[:5000] + "\r\nok\r\n0\r\n\r\n"},
-		{"chunks with much else, little by little", Errored, head(200, chunked) + strings.Repeat("1;"+big[:100]+"\r\nx\r\n", 300) + "0\r\n\r\n"},
+		{
+			"chunks with much else, little by little", Errored,
+			head(200, chunked) + strings.Repeat("1;"+big[:100]+"\r\nx\r\n", 300) + "0\r\n\r\n",
+		},
 		{"chunks of one byte", Success, head(200, chunked) + strings.Repeat("1\r\nx\r\n", 5000) + "0\r\n\r\n"},
 		{"chunks with a trailer of 3 KB", Success, head(200, chunked) + "2\r\nok\r\n0\r\nX: " + big[:3000] + "\r\n\r\n"},
 		{"chunks with a trailer of 5 KB", Errored, head(200, chunked) + "2\r\nok\r\n0\r\nX: " + big[:5000] + "\r\n\r\n"},

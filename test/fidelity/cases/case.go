@@ -74,7 +74,9 @@ func (c *Case) Timed() bool { return c.timing || c.timeout > 0 }
 
 // HasHooks says whether the case's pod has hooks that are called.
 func (c *Case) HasHooks() bool {
-	return slices.ContainsFunc(c.Pod(PodAddress{}).Spec.Containers, func(a corev1.Container) bool { return a.Lifecycle != nil })
+	return slices.ContainsFunc(c.Pod(PodAddress{}).Spec.Containers, func(a corev1.Container) bool {
+		return a.Lifecycle != nil
+	})
 }
 
 // one returns the pod's container if it has only one, with one probe or hook.

@@ -21,8 +21,14 @@ func severalContainers() []Case {
 	}
 	differing := func(p PodAddress) []corev1.Container {
 		return []corev1.Container{
-			{Name: "a", LivenessProbe: newProbe(p, get("/same", header("X-Who", "good"))), ReadinessProbe: newProbe(p, get("/same", header("X-Who", "bad")))},
-			{Name: "b", LivenessProbe: newProbe(p, get("/same", list("X-Who", "good", "X-A", "1")...)), ReadinessProbe: newProbe(p, get("/same"))},
+			{
+				Name: "a", LivenessProbe: newProbe(p, get("/same", header("X-Who", "good"))),
+				ReadinessProbe: newProbe(p, get("/same", header("X-Who", "bad"))),
+			},
+			{
+				Name: "b", LivenessProbe: newProbe(p, get("/same", list("X-Who", "good", "X-A", "1")...)),
+				ReadinessProbe: newProbe(p, get("/same")),
+			},
 			{Name: "c", StartupProbe: newProbe(p, get("/same", list("Host", "good", "X-Who", "good")...))},
 		}
 	}
@@ -35,7 +41,9 @@ func severalContainers() []Case {
 		}
 	}
 	bySchemes := func(p PodAddress) []corev1.Container {
-		return []corev1.Container{{Name: "a", LivenessProbe: newProbe(p, get("/same"))}, {Name: "b", LivenessProbe: newProbe(p, getTLS("/same"))}}
+		return []corev1.Container{
+			{Name: "a", LivenessProbe: newProbe(p, get("/same"))}, {Name: "b", LivenessProbe: newProbe(p, getTLS("/same"))},
+		}
 	}
 	byTimeouts := func(p PodAddress) []corev1.Container {
 		short, long := newProbe(p, get("/same")), newProbe(p, get("/same"))
@@ -72,7 +80,9 @@ func severalContainers() []Case {
 			Name: fmt.Sprintf("several probes of native sidecars, ours %s", form), Want: Verdicts{Success, Failure, Success, Success},
 			Form: form, Unchanged: form == webhook.Container, Process: true, Inits: sidecarProbes,
 			Containers: func(p PodAddress) []corev1.Container {
-				return []corev1.Container{{Name: "app", LivenessProbe: newProbe(p, get("/same")), ReadinessProbe: newProbe(p, get("/same?"))}}
+				return []corev1.Container{
+					{Name: "app", LivenessProbe: newProbe(p, get("/same")), ReadinessProbe: newProbe(p, get("/same?"))},
+				}
 			},
 		})
 	}
@@ -98,7 +108,8 @@ func equalProbes(p PodAddress) (all []corev1.Container) {
 func sixty(p PodAddress) (all []corev1.Container) {
 	for i := range 60 {
 		all = append(all, corev1.Container{
-			Name: fmt.Sprint("c", i), StartupProbe: newProbe(p, get("/same")), LivenessProbe: newProbe(p, get(fmt.Sprint("/", i))), ReadinessProbe: newProbe(p, tcp),
+			Name: fmt.Sprint("c", i), StartupProbe: newProbe(p, get("/same")),
+			LivenessProbe: newProbe(p, get(fmt.Sprint("/", i))), ReadinessProbe: newProbe(p, tcp),
 		})
 	}
 	return all

@@ -36,7 +36,9 @@ func grpcStatuses() []row2 {
 		rows = append(rows, row2{fmt.Sprint("code ", code), Failure, grpcCode(strconv.Itoa(code), "a reason")})
 	}
 	for _, code := range []int{200, 204, 302, 400, 401, 403, 404, 429, 502, 503, 504} {
-		rows = append(rows, row2{fmt.Sprintf("HTTP status %d, no gRPC", code), Failure, reply2(code, "text", "content-type", "text/plain")})
+		rows = append(rows, row2{
+			fmt.Sprintf("HTTP status %d, no gRPC", code), Failure, reply2(code, "text", "content-type", "text/plain"),
+		})
 	}
 	return rows
 }
@@ -141,7 +143,8 @@ func grpcEnds() []row2 {
 		{"GOAWAY after the answer", Success, steps2(health(1), goAway)},
 	}
 	for _, code := range []http2.ErrCode{
-		http2.ErrCodeInternal, http2.ErrCodeNo, http2.ErrCodeFlowControl, http2.ErrCodeCancel, http2.ErrCodeEnhanceYourCalm, http2.ErrCodeHTTP11Required,
+		http2.ErrCodeInternal, http2.ErrCodeNo, http2.ErrCodeFlowControl, http2.ErrCodeCancel, http2.ErrCodeEnhanceYourCalm,
+		http2.ErrCodeHTTP11Required,
 	} {
 		rows = append(rows, row2{"RST_STREAM " + code.String(), Failure, resetStream(code)})
 	}
@@ -193,9 +196,10 @@ func grpcServices() []Case {
 		},
 	}}
 	for _, name := range []string{
-		"", "liveness", "a.b.C", "a/b", "/", "/a", "a/", "//", "a b", " ", "ä", "日本 😀", "a%2Fb", "%", "%zz", "a?b=c", "?", "#", "a#b",
-		"$", "$$", "$(INSTANCE_IP)", "$$(INSTANCE_IP)", `"`, `\`, `"}],`, "a\nb", "\x00", "\x7f", "a\tb", "..", "../..", ".", "a;b", "a+b", "<&>", "*",
-		strings.Repeat("n", 5000), strings.Repeat("ä", 30000), "\u0085\u2028\ufeff", "\ufffd", "a\r\nb: c", "a//b/../c", "%2F", "+",
+		"", "liveness", "a.b.C", "a/b", "/", "/a", "a/", "//", "a b", " ", "ä", "日本 😀", "a%2Fb", "%", "%zz", "a?b=c", "?",
+		"#", "a#b", "$", "$$", "$(INSTANCE_IP)", "$$(INSTANCE_IP)", `"`, `\`, `"}],`, "a\nb", "\x00", "\x7f", "a\tb", "..",
+		"../..", ".", "a;b", "a+b", "<&>", "*", strings.Repeat("n", 5000), strings.Repeat("ä", 30000), "\u0085\u2028\ufeff",
+		"\ufffd", "a\r\nb: c", "a//b/../c", "%2F", "+",
 	} {
 		all = append(all, Case{
 			Name: "gRPC service " + quoted(name), Want: Verdicts{Success}, probe: grpcHealth(name),

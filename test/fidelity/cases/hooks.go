@@ -51,7 +51,9 @@ func hookAnswers() []hookRow {
 		{"redirected to a closed port", Failure, call, http1(redirect("http://IP:CLOSED/"))},
 		{"redirected to the virtual port", Failure, call, http1(redirect("http://IP:VIRTUAL/"))},
 	}
-	for _, status := range []string{"200 OK", "204 No", "304 Not Modified", "400 Bad", "404 No", "500 No", "503 No", "999 Odd"} {
+	for _, status := range []string{
+		"200 OK", "204 No", "304 Not Modified", "400 Bad", "404 No", "500 No", "503 No", "999 Odd",
+	} {
 		rows = append(rows, hookRow{status, Success, call, text("HTTP/1.1 " + status + "\r\nContent-Length: 0\r\n\r\n")})
 	}
 	return rows
@@ -70,7 +72,9 @@ func hookRequests() []hookRow {
 		{"with a newline in a header", Failure, with("X-A", "a\nb"), nil},
 		{"path " + quoted("a:b"), Failure, get("a:b"), nil},
 	}
-	for _, path := range []string{"", "foo", "foo?k=v", "foo#frag", "/a b", "/a?b c", "//x/y", "/$(INSTANCE_IP)", "/ä?ä", "/a%zz"} {
+	for _, path := range []string{
+		"", "foo", "foo?k=v", "foo#frag", "/a b", "/a?b c", "//x/y", "/$(INSTANCE_IP)", "/ä?ä", "/a%zz",
+	} {
 		rows = append(rows, hookRow{"path " + quoted(path), Success, get(path), nil})
 	}
 	return rows

@@ -82,7 +82,10 @@ func interims() []Case {
 		{"five and 200", Success, says(strings.Repeat(early+"\r\n", 5) + final)},
 		{"six and 200", Success, says(strings.Repeat(early+"\r\n", 6) + final)},
 		{"100 times 103", Success, says(strings.Repeat(early+"\r\n", 100) + final)},
-		{"20,000 times 103 with a header", Success, says(strings.Repeat(early+"Link: </aaaaaaaaaaaaaaaaaaaaaaaaaaaaa>\r\n\r\n", 20000) + final)},
+		{
+			"20,000 times 103 with a header", Success,
+			says(strings.Repeat(early+"Link: </aaaaaaaaaaaaaaaaaaaaaaaaaaaaa>\r\n\r\n", 20000) + final),
+		},
 		{"103 with a length and 200", Success, says(early + "Content-Length: 5\r\n\r\n" + final)},
 		{"103 that is wrong and 200", Failure, says(early + "X y\r\n\r\n" + final)},
 		{"103 alone", Failure, says(early + "\r\n")},
@@ -106,17 +109,21 @@ func paths() []Case {
 		"http://other/abs?q", "/a|b^c`d{e}", "///x", "/a%zz", "/%", "*", "/a#frag", "/a?", "/a??x", "/a?x=1&y=%2F",
 		"/a?q=a b", "/a?q=ä", "/a\nb", "/a?x\ny",
 		// Dollar signs, which the kubelet expands in environment variables.
-		"/$", "/$$", "/$(INSTANCE_IP)", "/$(POD_NAME)", "/$$(INSTANCE_IP)", "/a?b=$(INSTANCE_IP)&c=$$", "/$(", "/$)", "/$(NOSUCH)",
+		"/$", "/$$", "/$(INSTANCE_IP)", "/$(POD_NAME)", "/$$(INSTANCE_IP)", "/a?b=$(INSTANCE_IP)&c=$$", "/$(", "/$)",
+		"/$(NOSUCH)",
 		`/\u0024`, `/"}],`, `/\`,
 		// Other paths.
-		"/", "", "/healthz/", "/a/", "/%20", "/a%20b?c%20d", "/A%41", "/%7E~", "/a%", "/a%2", "/%g0", "/a?%zz", "/a?%", "/?", "??", "?",
-		"#", "/#", "/?#", "/a?b#c", "/a?b?c#d?e", "#a", "/a\tb", "/a?b\tc", "/a\rb", "/a\x7fb", "/a?b\x7f", "/a\x01", "/a?\x01",
-		"/a\u00a0b", "/日本", "/a?日本", "/a%E6%97%A5", "/\U0001f600", "/a?\U0001f600", "/a<b>", "/a?<b>", "/a?\"'`{}|\\^[]", "/a?b c d  e", "/a? ",
-		" /a", "/a ", " ", "a b", "a?b", "a/b", "./a", "../a", ".", "..", "a//b", "//", "//a", "//a:1/b", "//a:b/c", "//[::1]/x", "//[::1/x", "//a b/c",
-		"//user@host/x", "//user:secret@host/x", "http://user:secret@host/x", "https://other/x", "ftp://other/x", "HTTP://other/x",
-		"http://", "http:///x", "http:/x", "http:opaque", "mailto:x", "a:b", "/a:b", ":b", ":", "1:2", "://x", "/:80/x", "/a@b", "/a&b=c", "/a=b,c!d(e)*f",
-		"/a;b=c?d;e", "/%2e", "/%2E%2e/", "/a/./b/../c", "/9000/x", "/tcp/80", "/grpc/80/x", "/18080/a", "/%2F%2Fa", "/%252F", "/a%25", "/*", "**",
-		"/a?b=http://c/d", "/a?%2e%2e/", "/" + strings.Repeat("x", 60<<10), "/a?" + strings.Repeat("y", 60<<10), "/" + strings.Repeat("x", 8000), "/a?" + strings.Repeat("y%20z ", 1000), strings.Repeat("/..", 100),
+		"/", "", "/healthz/", "/a/", "/%20", "/a%20b?c%20d", "/A%41", "/%7E~", "/a%", "/a%2", "/%g0", "/a?%zz", "/a?%", "/?",
+		"??", "?", "#", "/#", "/?#", "/a?b#c", "/a?b?c#d?e", "#a", "/a\tb", "/a?b\tc", "/a\rb", "/a\x7fb", "/a?b\x7f",
+		"/a\x01", "/a?\x01", "/a\u00a0b", "/日本", "/a?日本", "/a%E6%97%A5", "/\U0001f600", "/a?\U0001f600", "/a<b>", "/a?<b>",
+		"/a?\"'`{}|\\^[]", "/a?b c d  e", "/a? ", " /a", "/a ", " ", "a b", "a?b", "a/b", "./a", "../a", ".", "..", "a//b",
+		"//", "//a", "//a:1/b", "//a:b/c", "//[::1]/x", "//[::1/x", "//a b/c", "//user@host/x", "//user:secret@host/x",
+		"http://user:secret@host/x", "https://other/x", "ftp://other/x", "HTTP://other/x", "http://", "http:///x", "http:/x",
+		"http:opaque", "mailto:x", "a:b", "/a:b", ":b", ":", "1:2", "://x", "/:80/x", "/a@b", "/a&b=c", "/a=b,c!d(e)*f",
+		"/a;b=c?d;e", "/%2e", "/%2E%2e/", "/a/./b/../c", "/9000/x", "/tcp/80", "/grpc/80/x", "/18080/a", "/%2F%2Fa", "/%252F",
+		"/a%25", "/*", "**", "/a?b=http://c/d", "/a?%2e%2e/", "/" + strings.Repeat("x", 60<<10),
+		"/a?" + strings.Repeat("y", 60<<10), "/" + strings.Repeat("x", 8000), "/a?" + strings.Repeat("y%20z ", 1000),
+		strings.Repeat("/..", 100),
 	} {
 		want := Success
 		if slices.Contains(failing, path) {

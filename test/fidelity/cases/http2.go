@@ -39,7 +39,8 @@ func repeat(n int, do func(*exchange2)) func(*exchange2) {
 // http2Answers are answers over HTTP/2.
 func http2Answers() []Case {
 	good := reply2(200, "ok")
-	several := list("Host", "x.example", "X-A", "1", "x-a", "2", "User-Agent", "", "TE", "trailers", "Cookie", "a=b", "Authorization", "x", "Keep-Alive", "1")
+	several := list("Host", "x.example", "X-A", "1", "x-a", "2", "User-Agent", "", "TE", "trailers", "Cookie", "a=b",
+		"Authorization", "x", "Keep-Alive", "1")
 	return slices.Concat(
 		answers2(http2Statuses()), answers2(http2Bodies()),
 		answers2([]row2{{"with headers", Success, good}}, several...),
@@ -77,13 +78,19 @@ func http2Statuses() []row2 {
 		{"304 with a length", Errored, fields(":status", "304", "content-length", "10")},
 		{"redirect", Success, toNew(reply2(302, "", "location", "/new"))},
 		{"redirect elsewhere", Warning, reply2(302, "", "location", "https://elsewhere.example/")},
-		{"redirect whose body is cut", Success, toNew(steps2(headers2(":status", "302", "location", "/new"), resetStream(http2.ErrCodeInternal)))},
+		{
+			"redirect whose body is cut", Success,
+			toNew(steps2(headers2(":status", "302", "location", "/new"), resetStream(http2.ErrCodeInternal))),
+		},
 		{"RST_STREAM", Failure, resetStream(http2.ErrCodeInternal)},
 		{"RST_STREAM NO_ERROR", Failure, resetStream(http2.ErrCodeNo)},
 		{"RST_STREAM CANCEL", Failure, resetStream(http2.ErrCodeCancel)},
 		{"RST_STREAM HTTP_1_1_REQUIRED", Failure, resetStream(http2.ErrCodeHTTP11Required)},
 		{"connection closed", Failure, closes2},
-		{"an answer of HTTP/1", Failure, steps2(func(y *exchange2) { y.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") }, closes2)},
+		{
+			"an answer of HTTP/1", Failure,
+			steps2(func(y *exchange2) { y.raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") }, closes2),
+		},
 	}
 }
 
@@ -103,12 +110,18 @@ func http2Bodies() []row2 {
 		{"body in too large a frame", Errored, begun(nil, lastData(strings.Repeat("x", 1<<16)))},
 		{"trailers", Success, begun(nil, data("ok"), end("x-t", "1"))},
 		{"trailers with a status", Errored, begun(nil, data("ok"), end(":status", "200"))},
-		{"body cut by RST_STREAM", Errored, begun([]string{"content-length", "10"}, data("ok"), resetStream(http2.ErrCodeInternal))},
+		{
+			"body cut by RST_STREAM", Errored,
+			begun([]string{"content-length", "10"}, data("ok"), resetStream(http2.ErrCodeInternal)),
+		},
 		{"RST_STREAM NO_ERROR after the headers", Errored, begun(nil, resetStream(http2.ErrCodeNo))},
 		{"RST_STREAM CANCEL after the headers", Errored, begun(nil, resetStream(http2.ErrCodeCancel))},
 		{"RST_STREAM HTTP_1_1_REQUIRED after the headers", Errored, begun(nil, resetStream(http2.ErrCodeHTTP11Required))},
 		{"closed after the headers", Errored, begun(nil, closes2)},
-		{"closed within the body, with 500", Errored, steps2(headers2(":status", "500", "content-length", "9"), data("ok"), closes2)},
+		{
+			"closed within the body, with 500", Errored,
+			steps2(headers2(":status", "500", "content-length", "9"), data("ok"), closes2),
+		},
 	}
 }
 

@@ -22,7 +22,9 @@ func kubeletTests() []Case {
 			}
 			x.reply(500, "fail body")
 		}
-		all = append(all, Case{Name: "application finds " + r.name, Want: Verdicts{Success}, probe: get("", r.headers...), servers: http1(answer)})
+		all = append(all, Case{
+			Name: "application finds " + r.name, Want: Verdicts{Success}, probe: get("", r.headers...), servers: http1(answer),
+		})
 	}
 	for _, code := range []int{301, 302, 307, 308} {
 		for _, body := range []string{"", "ok body"} {
@@ -40,11 +42,21 @@ func kubeletTests() []Case {
 		x.reply(400, "")
 	}
 	redirected := http1(byTarget(map[string]func(*exchange){"/redirect": redirect("/success"), "": byHost}))
-	agnhost := reply(302, "<a href=\"http://0.0.0.0/\">Found</a>.\n\n", "Location: http://0.0.0.0/", "Content-Type: text/html; charset=utf-8")
+	agnhost := reply(302, "<a href=\"http://0.0.0.0/\">Found</a>.\n\n", "Location: http://0.0.0.0/",
+		"Content-Type: text/html; charset=utf-8")
 	return append(all,
-		Case{Name: "redirect of agnhost, which conformance tests ask", Want: Verdicts{Warning}, probe: get("/redirect?loc=http%3A%2F%2F0.0.0.0%2F"), servers: http1(agnhost)},
-		Case{Name: "redirect keeps Host www.success.com", Want: Verdicts{Success}, probe: get("/redirect", header("Host", "www.success.com")), servers: redirected},
-		Case{Name: "redirect keeps Host www.fail.com", Want: Verdicts{Failure}, probe: get("/redirect", header("Host", "www.fail.com")), servers: redirected},
+		Case{
+			Name: "redirect of agnhost, which conformance tests ask", Want: Verdicts{Warning},
+			probe: get("/redirect?loc=http%3A%2F%2F0.0.0.0%2F"), servers: http1(agnhost),
+		},
+		Case{
+			Name: "redirect keeps Host www.success.com", Want: Verdicts{Success},
+			probe: get("/redirect", header("Host", "www.success.com")), servers: redirected,
+		},
+		Case{
+			Name: "redirect keeps Host www.fail.com", Want: Verdicts{Failure},
+			probe: get("/redirect", header("Host", "www.fail.com")), servers: redirected,
+		},
 	)
 }
 
@@ -80,7 +92,10 @@ func applicationChecks() []applicationCheck {
 		{"Accept-Encoding: gzip", has("Accept-Encoding: gzip"), list("Accept-Encoding", "gzip")},
 		{"Accept-Encoding: foo", has("Accept-Encoding: foo"), list("Accept-Encoding", "foo")},
 		{"Accept-Encoding empty", has("Accept-Encoding: "), list("Accept-Encoding", "")},
-		{"X-Muffins-Or-Cupcakes", has("X-Muffins-Or-Cupcakes: muffins"), list("X-Muffins-Or-Cupcakes", "muffins", "Accept", "foo/*")},
+		{
+			"X-Muffins-Or-Cupcakes", has("X-Muffins-Or-Cupcakes: muffins"),
+			list("X-Muffins-Or-Cupcakes", "muffins", "Accept", "foo/*"),
+		},
 		{"User-Agent: foo/1.0", has("User-Agent: foo/1.0"), list("User-Agent", "foo/1.0", "Accept", "text/html")},
 		{"no User-Agent", lacks("User-Agent"), list("User-Agent", "")},
 		{"no Accept", lacks("Accept"), list("User-Agent", "foo/1.0", "Accept", "")},

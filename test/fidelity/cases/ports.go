@@ -144,9 +144,12 @@ func withNamedPorts(c Case) func(PodAddress) []corev1.Container {
 	return func(p PodAddress) []corev1.Container {
 		app := c.one(p)
 		app.Ports = []corev1.ContainerPort{
-			{Name: "metrics", ContainerPort: int32(p.More[0])}, {Name: "web", ContainerPort: int32(p.App)}, {Name: "shut", ContainerPort: int32(p.Closed)},
+			{Name: "metrics", ContainerPort: int32(p.More[0])}, {Name: "web", ContainerPort: int32(p.App)},
+			{Name: "shut", ContainerPort: int32(p.Closed)},
 		}
-		other := corev1.Container{Name: "other", Ports: []corev1.ContainerPort{{Name: "theirs", ContainerPort: int32(p.App)}, {Name: "web", ContainerPort: int32(p.Closed)}}}
+		other := corev1.Container{Name: "other", Ports: []corev1.ContainerPort{
+			{Name: "theirs", ContainerPort: int32(p.App)}, {Name: "web", ContainerPort: int32(p.Closed)},
+		}}
 		return []corev1.Container{other, app}
 	}
 }

@@ -50,7 +50,10 @@ func redirected(name string, headers []corev1.HTTPHeader, rows []redirectRow) []
 		all = append(all, Case{
 			Name: fmt.Sprintf("redirect %s %q", name, r.location), Want: Verdicts{r.want}, probe: get("/first/probe?a=b", headers...),
 			servers: func(p PodAddress) []server {
-				return []server{{port: p.App, answer: answer}, {port: p.More[0], answer: answer}, {port: p.More[1], tls: serverTLS(), answer: answer}}
+				return []server{
+					{port: p.App, answer: answer}, {port: p.More[0], answer: answer},
+					{port: p.More[1], tls: serverTLS(), answer: answer},
+				}
 			},
 		})
 	}
@@ -71,9 +74,9 @@ func absoluteRedirects() []redirectRow {
 	return []redirectRow{
 		{"http://[::1", Failure}, {"http://a b/", Failure}, {"http:///new", Warning}, {"http:new", Warning},
 		{"http://elsewhere.example/", Warning}, {"//elsewhere.example/new", Warning}, {"https://elsewhere.example/", Warning},
-		{"http://ELSEWHERE/", Warning}, {"http://0.0.0.0/", Warning}, {"http://127.0.0.1/", Warning}, {"http://localhost/", Warning},
-		{"http://[::1]/", Warning}, {"ftp://elsewhere.example/", Warning}, {"mailto:a@b", Warning},
-		{"javascript:alert(1)", Warning}, {"data:,x", Warning},
+		{"http://ELSEWHERE/", Warning}, {"http://0.0.0.0/", Warning}, {"http://127.0.0.1/", Warning},
+		{"http://localhost/", Warning}, {"http://[::1]/", Warning}, {"ftp://elsewhere.example/", Warning},
+		{"mailto:a@b", Warning}, {"javascript:alert(1)", Warning}, {"data:,x", Warning},
 		{"http://IP:PORT/new", Success},
 		{"http://IP:PORT/fail", Failure},
 		{"HTTP://IP:PORT/new", Success},
@@ -101,13 +104,15 @@ func absoluteRedirects() []redirectRow {
 
 func oddAddressRedirects() []redirectRow {
 	return []redirectRow{
-		{"http://IP:PORT@elsewhere.example/", Warning}, {"http://elsewhere.example@IP:PORT/new", Success}, {"http://@IP:PORT/new", Success},
-		{"http://IP:0PORT/new", Success}, {"//IP:OTHER?q", Success}, {"//IP:OTHER#f", Success}, {"HTTPS://IP:TLS/new", Success},
-		{"https://u:p@IP:TLS/new", Success}, {"http://IP:/new", Failure}, {"http://IP:-1/", Failure}, {"http://IP:PORT.", Failure},
+		{"http://IP:PORT@elsewhere.example/", Warning}, {"http://elsewhere.example@IP:PORT/new", Success},
+		{"http://@IP:PORT/new", Success}, {"http://IP:0PORT/new", Success}, {"//IP:OTHER?q", Success},
+		{"//IP:OTHER#f", Success}, {"HTTPS://IP:TLS/new", Success}, {"https://u:p@IP:TLS/new", Success},
+		{"http://IP:/new", Failure}, {"http://IP:-1/", Failure}, {"http://IP:PORT.", Failure},
 		{`http://IP:PORT\@elsewhere.example/`, Failure}, {"http://[IP]:PORT/new", Failure}, {"http://IP%3APORT/", Failure},
-		{"http://%31IP:PORT/", Failure}, {"http:///IP:PORT/new", Warning}, {"http:IP:PORT/new", Warning}, {"IP:PORT/new", Failure},
-		{"/IP:PORT/new", Success}, {"http://IP:PORT//new", Success}, {"http://IP:PORT/../new", Success}, {"ws://IP:PORT/", Failure},
-		{"unix://IP:PORT/", Failure}, {"http://IP:VIRTUAL@elsewhere.example/", Warning}, {"http://u@IP:VIRTUAL/", Failure},
+		{"http://%31IP:PORT/", Failure}, {"http:///IP:PORT/new", Warning}, {"http:IP:PORT/new", Warning},
+		{"IP:PORT/new", Failure}, {"/IP:PORT/new", Success}, {"http://IP:PORT//new", Success},
+		{"http://IP:PORT/../new", Success}, {"ws://IP:PORT/", Failure}, {"unix://IP:PORT/", Failure},
+		{"http://IP:VIRTUAL@elsewhere.example/", Warning}, {"http://u@IP:VIRTUAL/", Failure},
 		{"http://IP:0VIRTUAL/", Failure},
 	}
 }
@@ -124,15 +129,17 @@ func redirectChains() []Case {
 		}
 	}
 	all := answers("redirect ", []row{
-		{"chain of 1", Success, chain(1)}, {"chain of 2", Success, chain(2)}, {"chain of 8", Success, chain(8)}, {"chain of 9", Success, chain(9)},
-		{"chain of 10", Failure, chain(10)}, {"chain of 11", Failure, chain(11)}, {"chain of 12", Failure, chain(12)},
+		{"chain of 1", Success, chain(1)}, {"chain of 2", Success, chain(2)}, {"chain of 8", Success, chain(8)},
+		{"chain of 9", Success, chain(9)}, {"chain of 10", Failure, chain(10)}, {"chain of 11", Failure, chain(11)},
+		{"chain of 12", Failure, chain(12)},
 		{"to itself for ever", Failure, redirect("/probe")},
 		{"there and back for ever", Failure, func(x *exchange) { x.reply(307, "", fmt.Sprint("Location: /", x.n%2)) }},
 	})
 	for _, schemes := range []string{"http https http", "https http", "https https", "https http https http"} {
 		var locations []func(*exchange)
 		for _, scheme := range strings.Fields(schemes)[1:] {
-			locations = append(locations, redirect(map[string]string{"http": "http://IP:PORT/n", "https": "https://IP:TLS/n"}[scheme]))
+			to := map[string]string{"http": "http://IP:PORT/n", "https": "https://IP:TLS/n"}[scheme]
+			locations = append(locations, redirect(to))
 		}
 		answer := inTurn(append(locations, reply(200, ""))...)
 		all = append(all, Case{
@@ -157,7 +164,9 @@ func redirectStatuses() []Case {
 	var rows []row
 	for _, code := range []int{300, 301, 302, 303, 304, 305, 306, 307, 308, 399} {
 		followed := slices.Contains([]int{301, 302, 303, 307, 308}, code)
-		for target, want := range map[string]Verdict{"/new": Success, "/fail": Failure, "http://elsewhere.example/": Warning} {
+		for target, want := range map[string]Verdict{
+			"/new": Success, "/fail": Failure, "http://elsewhere.example/": Warning,
+		} {
 			if !followed {
 				want = Warning
 			}

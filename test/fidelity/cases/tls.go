@@ -82,7 +82,8 @@ func tlsKeys() []tlsRow {
 		{name: "RSA of 2048 bits", want: Success, config: &tls.Config{GetCertificate: signedRSA(2048)}},
 		{name: "RSA with 1.2", want: Success, config: &tls.Config{GetCertificate: signedRSA(2048), MaxVersion: tls.VersionTLS12}},
 		{name: "RSA without a key exchange", want: Failure, config: &tls.Config{
-			GetCertificate: signedRSA(2048), MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_RSA_WITH_AES_128_GCM_SHA256},
+			GetCertificate: signedRSA(2048), MaxVersion: tls.VersionTLS12,
+			CipherSuites: []uint16{tls.TLS_RSA_WITH_AES_128_GCM_SHA256},
 		}},
 		{name: "P-521", want: Success, config: &tls.Config{Certificates: signed(ecdsa.GenerateKey(elliptic.P521(), rand.Reader))}},
 		{name: "Ed25519", want: Success, config: &tls.Config{Certificates: signed(ed, err)}},

@@ -41,7 +41,9 @@ func newProber(kubecontainer.CommandRunner, proberRecorder) *prober
 
 //nolint:revive // the receiver comes first
 //go:linkname runProber k8s.io/kubernetes/pkg/kubelet/prober.(*prober).probe
-func runProber(*prober, context.Context, probeType, *corev1.Pod, corev1.PodStatus, corev1.Container, kubecontainer.ContainerID) (results.Result, error)
+func runProber(
+	*prober, context.Context, probeType, *corev1.Pod, corev1.PodStatus, corev1.Container, kubecontainer.ContainerID,
+) (results.Result, error)
 
 // probeType is pkg/kubelet/prober.probeType.
 type probeType int
@@ -109,7 +111,9 @@ const noEvent = "no event"
 
 // Probe asks one probe of a container once, as pkg/kubelet/prober does in each period. It returns the verdict and the
 // text of the event that the kubelet would write.
-func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (verdict, event string) {
+func (k *Kubelet) Probe(
+	ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string,
+) (verdict, event string) {
 	kinds := map[string]probeType{"liveness": liveness, "readiness": readiness, "startup": startup}
 	result, event, err := k.ask(ctx, pod, container, kinds[kind])
 	switch {
@@ -124,7 +128,9 @@ func (k *Kubelet) Probe(ctx context.Context, pod *corev1.Pod, container corev1.C
 }
 
 // ask returns what the prober returns, and the text of its event.
-func (k *Kubelet) ask(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind probeType) (results.Result, string, error) {
+func (k *Kubelet) ask(
+	ctx context.Context, pod *corev1.Pod, container corev1.Container, kind probeType,
+) (results.Result, string, error) {
 	pod = pod.DeepCopy()
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"} // required for events
 	recorder := record.NewFakeRecorder(10)
@@ -140,7 +146,9 @@ func (k *Kubelet) ask(ctx context.Context, pod *corev1.Pod, container corev1.Con
 
 // Hook calls a container's hook, postStart or preStop, as pkg/kubelet/lifecycle does. It returns the text of the event
 // that the kubelet would write and its message. For postStart the message is in the status of the container.
-func (k *Kubelet) Hook(ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string) (verdict, event, message string) {
+func (k *Kubelet) Hook(
+	ctx context.Context, pod *corev1.Pod, container corev1.Container, kind string,
+) (verdict, event, message string) {
 	recorder := record.NewFakeRecorder(10)
 	runner := lifecycle.NewHandlerRunner(k.hooks, nil, podIP(pod.Status.PodIP), recorder)
 	id := kubecontainer.ContainerID{Type: "test", ID: container.Name}
@@ -151,7 +159,10 @@ func (k *Kubelet) Hook(ctx context.Context, pod *corev1.Pod, container corev1.Co
 	message, err := runner.Run(ctx, id, pod, &container, hook)
 	if err != nil {
 		// Source: pkg/kubelet/kuberuntime/kuberuntime_container.go.
-		failed := map[string]string{"postStart": "Warning FailedPostStartHook PostStartHook failed", "preStop": "Warning FailedPreStopHook PreStopHook failed"}
+		failed := map[string]string{
+			"postStart": "Warning FailedPostStartHook PostStartHook failed",
+			"preStop":   "Warning FailedPreStopHook PreStopHook failed",
+		}
 		return failure, failed[kind], message
 	}
 	event = noEvent

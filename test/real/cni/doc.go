@@ -1,2 +1,3 @@
-// Package cni runs the CNI plugin and its daemon as a container runtime and Kubernetes do, on network namespaces of this machine.
+// Package cni runs the CNI plugin and its daemon as a container runtime and Kubernetes do, in network namespaces of
+// this machine.
 package cni

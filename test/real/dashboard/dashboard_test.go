@@ -175,7 +175,8 @@ func worstFirst(t *testing.T, b *browser) {
 	}
 }
 
-// sinceWhen looks for the changes of b-1's probe in the open cell, and since when it fails in the table and at the terminal.
+// sinceWhen looks for the changes of b-1's probe in the open cell, and for the time since when it fails in the table
+// and in the output of sondectl.
 func sinceWhen(t *testing.T, m *harness.Machine, b *browser) {
 	t.Helper()
 	var found struct {

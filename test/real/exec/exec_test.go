@@ -35,7 +35,8 @@ func TestSignals(t *testing.T) {
 	c.answers(exited(2))
 }
 
-// TestProcessesOfCommands has commands that leave processes behind: nothing but what lives is left, although PID 1 reaps nothing.
+// TestProcessesOfCommands has commands that leave processes behind: only live processes remain, although PID 1 reaps
+// nothing.
 func TestProcessesOfCommands(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		c := newContainer(t, exechelper.Directory(t))
@@ -82,8 +83,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestCommandThatCannotBeKilled has a command of another user than the helper's, which has no CAP_KILL: a check ends all
-// the same, and no second command runs.
+// TestCommandThatCannotBeKilled has a command of another user than the helper, which has no CAP_KILL: a check still
+// ends, and no second command runs.
 func TestCommandThatCannotBeKilled(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("this needs root, to become another user")
@@ -152,7 +153,7 @@ func TestAnotherUser(t *testing.T) {
 	}
 }
 
-// TestSocketThatIsNone has a container that puts something else in place of its socket: the agent reaches no other helper.
+// TestSocketThatIsNone has a container that replaces its socket with something else: the agent reaches no other helper.
 func TestSocketThatIsNone(t *testing.T) {
 	other, _ := exechelper.Serve(t, execwire.Start{Timeout: time.Minute, Command: []string{"true"}})
 	tests := map[string]struct {
@@ -183,8 +184,8 @@ func TestSocketThatIsNone(t *testing.T) {
 	}
 }
 
-// TestHostilePeers has peers of the agent's user, as root in the container may be: they get nothing but the verdict of their own command, and the
-// helper serves the agent afterwards.
+// TestHostilePeers has peers with the agent's user, which root in the container can become: they only get the verdict
+// of their own command, and the helper still serves the agent.
 func TestHostilePeers(t *testing.T) {
 	c := newContainer(t, exechelper.Directory(t))
 	hacked := filepath.Join(c.folder, "hacked")

@@ -50,7 +50,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestDescriptors has the user's own command list its descriptors, and the command of a check: they have no more than without the helper.
+// TestDescriptors lists the open descriptors of the user's own command and of a check's command: they have no more than
+// without the helper.
 func TestDescriptors(t *testing.T) {
 	c := newContainer(t, exechelper.Directory(t))
 	list := "cd /proc/self/fd && echo *"
@@ -69,7 +70,8 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// TestUmask has a user who lets no other one write: the agent may connect all the same, and the user's command has the umask.
+// TestUmask has a umask that denies other users access: the agent can still connect, and the user's command has the
+// umask.
 func TestUmask(t *testing.T) {
 	program, err := exechelper.Program()
 	must.Do(t, err)
@@ -103,7 +105,7 @@ func TestOtherUsers(t *testing.T) {
 	c.answers(exited(7))
 }
 
-// TestStartFails has a folder in which there can be no helper: the user's command runs all the same, and no other file changes.
+// TestStartFails has a folder that cannot have a helper: the user's command still runs, and no other file changes.
 func TestStartFails(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	must.Do(t, os.WriteFile(secret, []byte("text"), 0o600))
@@ -138,8 +140,8 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestStartIsRetried has a start that fails for good, by a startup probe of Sonde's: the kubelet shows the first errors,
-// then the container goes on.
+// TestStartIsRetried has a startup probe of Sonde's that always fails to start the helper: the kubelet shows the first
+// errors, then the container runs.
 func TestStartIsRetried(t *testing.T) {
 	tests := map[string]struct {
 		spoil func(folder string) error

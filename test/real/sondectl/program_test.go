@@ -1,4 +1,5 @@
-// Package sondectl_test runs the real sondectl: exit codes, signals, output on a terminal, and configurations that Envoy accepts.
+// Package sondectl_test runs the real sondectl: exit codes, signals, output on a terminal, and configurations that
+// Envoy accepts.
 package sondectl_test
 
 import (

@@ -99,8 +99,8 @@ func TestDirIsToldOfChanges(t *testing.T) {
 	c.await(t, "delete b")
 }
 
-// TestDirFollowsConfigMap replaces files as the kubelet does: a.yaml is a link to ..data/a.yaml, and ..data is a link to
-// a directory that is replaced.
+// TestDirFollowsConfigMap replaces files as the kubelet does: a.yaml is a link to ..data/a.yaml, and ..data is a link
+// to a directory that is replaced.
 func TestDirFollowsConfigMap(t *testing.T) {
 	path := t.TempDir()
 	publish := func(version, name string) {

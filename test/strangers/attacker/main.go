@@ -33,7 +33,8 @@ func main() {
 	var opened atomic.Int64
 	for n := range *connections {
 		from := net.IPv4(127, 66, byte(n%*addresses/250), byte(1+n%*addresses%250))
-		go attack(ctx, &net.Dialer{Timeout: time.Second, KeepAlive: -1, LocalAddr: &net.TCPAddr{IP: from}}, *target, shapes[n%len(shapes)], &opened)
+		dialer := &net.Dialer{Timeout: time.Second, KeepAlive: -1, LocalAddr: &net.TCPAddr{IP: from}}
+		go attack(ctx, dialer, *target, shapes[n%len(shapes)], &opened)
 	}
 	for wait(ctx, 50*time.Millisecond) {
 		fmt.Println(opened.Load())

@@ -98,7 +98,8 @@ func (w *walker) roots() (tests, benchmarks []node) {
 
 // entry reports whether go test calls functions with this name.
 func entry(name string) bool {
-	return name == "init" || slices.ContainsFunc([]string{"Test", "Fuzz", "Example", "Benchmark"}, func(prefix string) bool {
+	prefixes := []string{"Test", "Fuzz", "Example", "Benchmark"}
+	return name == "init" || slices.ContainsFunc(prefixes, func(prefix string) bool {
 		return strings.HasPrefix(name, prefix)
 	})
 }

@@ -37,7 +37,8 @@ var forbidden = map[string]struct {
 	names []string
 }{
 	"net": {kernel, []string{
-		"Dial*", "Listen", "ListenConfig", "ListenIP", "ListenMulticastUDP", "ListenPacket", "ListenTCP", "ListenUDP", "ListenUnix", "ListenUnixgram",
+		"Dial*", "Listen", "ListenConfig", "ListenIP", "ListenMulticastUDP", "ListenPacket", "ListenTCP", "ListenUDP",
+		"ListenUnix", "ListenUnixgram",
 	}},
 	"crypto/tls":        {kernel, []string{"Listen", "Dial*"}},
 	"net/http":          {kernel, []string{"ListenAndServe*"}},

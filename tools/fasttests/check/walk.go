@@ -255,7 +255,8 @@ func (w *walker) forbid(id *ast.Ident, obj types.Object, into node) {
 	}
 	if r == allowed {
 		var fact usesClock
-		if fn, ok := obj.(*types.Func); !ok || fn.Pkg() == nil || fn.Pkg() == w.pass.Pkg || !w.pass.ImportObjectFact(fn, &fact) {
+		if fn, ok := obj.(*types.Func); !ok || fn.Pkg() == nil || fn.Pkg() == w.pass.Pkg ||
+			!w.pass.ImportObjectFact(fn, &fact) {
 			return
 		}
 		r, name = clock, obj.Name()+" ("+fact.Call+")"

@@ -89,13 +89,16 @@ func missing(directory string, names []string) []string {
 }
 
 // build builds programs of c, and atomically moves each into directory.
-func (g *Getter) build(ctx context.Context, c *component, packages map[string]string, names []string, directory string) error {
+func (g *Getter) build(
+	ctx context.Context, c *component, packages map[string]string, names []string, directory string,
+) error {
 	work := filepath.Join(directory, ".build")
 	if err := errors.Join(os.RemoveAll(work), os.Mkdir(work, 0o755)); err != nil { // from a killed process
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	if _, err := fmt.Fprintf(g.Progress, "building %s of %s %s (once; into %s)\n", strings.Join(names, ", "), c.name, c.version, directory); err != nil {
+	if _, err := fmt.Fprintf(g.Progress, "building %s of %s %s (once; into %s)\n",
+		strings.Join(names, ", "), c.name, c.version, directory); err != nil {
 		return err
 	}
 	if err := writeModule(ctx, c, work); err != nil {
@@ -106,7 +109,8 @@ func (g *Getter) build(ctx context.Context, c *component, packages map[string]st
 		if strings.HasSuffix(name, testSuffix) {
 			command = []string{"test", "-c"}
 		}
-		command = append(command, "-trimpath", "-ldflags", "-s -w "+c.ldflags, "-o", filepath.Join(work, name), packages[name])
+		command = append(command, "-trimpath", "-ldflags", "-s -w "+c.ldflags, "-o",
+			filepath.Join(work, name), packages[name])
 		cmd := exec.CommandContext(ctx, "go", command...)
 		cmd.Dir, cmd.Env = work, environment()
 		cmd.Stdout, cmd.Stderr = g.Progress, g.Progress

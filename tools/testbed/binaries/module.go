@@ -78,9 +78,9 @@ func replaceStaging(ctx context.Context, c *component, directory string, file *m
 	return nil
 }
 
-// stagingReplaces returns the modules that a go.mod replaces by directories of its own repository, with the version under
-// which they are published. A replacement without the prefix, or no replacement, is an error: the assumptions about the
-// module are wrong.
+// stagingReplaces returns the modules that a go.mod replaces by directories of its own repository, with the version
+// under which they are published. A replacement without the prefix, or no replacement, is an error: the assumptions
+// about the module are wrong.
 func stagingReplaces(goMod []byte, prefix, version string) ([]module.Version, error) {
 	file, err := modfile.Parse("go.mod", goMod, nil)
 	if err != nil {

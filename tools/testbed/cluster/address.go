@@ -18,7 +18,7 @@ const (
 
 // family has the address ranges of one IP version, which exist only in the network namespaces of the nodes.
 type family struct {
-	// node, pods and services are formats and ranges: the address of node N, the range of the pods of node N, of all pods, and of services.
+	// Formats of the address of node N and of the range of its pods, and the ranges of all pods and of services.
 	node, nodePods string
 	pods, services netip.Prefix
 	// nodeBits is the length of the prefix of the nodes' network.

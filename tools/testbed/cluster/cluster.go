@@ -106,7 +106,9 @@ const cniDirectory = "/etc/cni/net.d"
 // ownPlugins is a node's own directory of CNI plugins.
 const ownPlugins = "/var/lib/cni/bin"
 
-var sharedDirectories = []string{cniDirectory, "/run/sonde-cni", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods"}
+var sharedDirectories = []string{
+	cniDirectory, "/run/sonde-cni", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods",
+}
 
 // cgroup is the path of the cgroup of a node's pods. Only this cluster uses cgroups below it.
 func (c *Cluster) cgroup(node int) string { return c.id + "/" + nodeName(node) }

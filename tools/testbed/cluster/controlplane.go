@@ -22,7 +22,8 @@ func (c *Cluster) controlPlane(binaries string, families []family, grace time.Du
 		return process{Name: name, Node: 1, Command: append([]string{filepath.Join(binaries, program)}, args...)}
 	}
 	return []process{
-		on1("etcd", "etcd", "--data-dir="+c.path("etcd"), "--listen-client-urls="+etcdClient, "--advertise-client-urls="+etcdClient,
+		on1("etcd", "etcd", "--data-dir="+c.path("etcd"),
+			"--listen-client-urls="+etcdClient, "--advertise-client-urls="+etcdClient,
 			"--listen-peer-urls="+etcdPeer, "--initial-advertise-peer-urls="+etcdPeer, "--initial-cluster=default="+etcdPeer,
 			"--unsafe-no-fsync"), // its data does not outlive the cluster
 		on1("apiserver", "kube-apiserver", c.apiServerArguments(families)...),
@@ -49,7 +50,8 @@ func (c *Cluster) apiServerArguments(families []family) []string {
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
 		"--kubelet-preferred-address-types=InternalIP", // names of nodes do not resolve
 		"--kubelet-certificate-authority=" + c.certificateFile("ca"),
-		"--kubelet-client-certificate=" + c.certificateFile("kubelet-client"), "--kubelet-client-key=" + c.keyFile("kubelet-client"),
+		"--kubelet-client-certificate=" + c.certificateFile("kubelet-client"),
+		"--kubelet-client-key=" + c.keyFile("kubelet-client"),
 	}
 }
 

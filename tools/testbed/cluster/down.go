@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -76,7 +77,7 @@ func (c *Cluster) marked() ([]int, error) {
 	return pids, err
 }
 
-// removeNamespaces removes the network namespaces of the nodes. Pods' namespaces were mounts in the cluster's directory.
+// removeNamespaces removes the nodes' network namespaces. Pods' namespaces were mounts in the cluster's directory.
 func (c *Cluster) removeNamespaces(ctx context.Context) error {
 	paths, err := filepath.Glob(filepath.Join(machine.NetnsDir, c.id+"-*"))
 	if err != nil {
@@ -94,12 +95,14 @@ func (c *Cluster) removeNamespaces(ctx context.Context) error {
 // another program.
 func removeMountPoints() error {
 	// The kernel would also remove a mount point of another cluster, with its mounts.
-	if others, err := filepath.Glob("/run/" + idPrefix + "[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"); err != nil || len(others) > 0 {
+	others, err := filepath.Glob("/run/" + idPrefix + strings.Repeat("[0-9a-f]", 6))
+	if err != nil || len(others) > 0 {
 		return err
 	}
 	var faults []error
 	for _, d := range append(slices.Clone(sharedDirectories), filepath.Dir(cniDirectory)) {
-		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EBUSY) {
+		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) &&
+			!errors.Is(err, syscall.EBUSY) {
 			faults = append(faults, err)
 		}
 	}

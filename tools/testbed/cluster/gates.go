@@ -60,7 +60,9 @@ func gatesOf(ctx context.Context, o Options, r programs) (gates, error) {
 		return all, nil
 	}
 	apiServer := filepath.Join(r.control, "kube-apiserver")
-	paths := []string{apiServer, filepath.Join(r.control, "kube-controller-manager"), filepath.Join(r.control, "kube-scheduler")}
+	paths := []string{
+		apiServer, filepath.Join(r.control, "kube-controller-manager"), filepath.Join(r.control, "kube-scheduler"),
+	}
 	for _, directory := range r.nodes {
 		paths = append(paths, filepath.Join(directory, "kubelet"))
 	}

@@ -58,7 +58,9 @@ func (c *Cluster) LoadImages(ctx context.Context, files ...string) error {
 		if _, err := os.Stat(file); err != nil {
 			return fmt.Errorf("read the image: %w", err)
 		}
-		if err := eachNode(d.Nodes, func(node int) error { return c.ctr(ctx, d.Binaries, node, "images", "import", file) }); err != nil {
+		if err := eachNode(d.Nodes, func(node int) error {
+			return c.ctr(ctx, d.Binaries, node, "images", "import", file)
+		}); err != nil {
 			return fmt.Errorf("load %s: %w", file, err)
 		}
 		c.say("%s is on %d nodes", filepath.Base(file), d.Nodes)

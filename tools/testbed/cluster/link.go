@@ -82,5 +82,6 @@ func apiServerRules(families []family, up bool) string {
 		return rules
 	}
 	const chain = "\tchain %[1]s {\n\t\ttype filter hook %[1]s priority filter; policy accept;\n%[2]s\t}\n"
-	return rules + "table " + apiServerTable + " {\n" + fmt.Sprintf(chain, "output", out.String()) + fmt.Sprintf(chain, "input", in.String()) + "}\n"
+	return rules + "table " + apiServerTable + " {\n" + fmt.Sprintf(chain, "output", out.String()) +
+		fmt.Sprintf(chain, "input", in.String()) + "}\n"
 }

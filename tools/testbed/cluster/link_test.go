@@ -119,7 +119,7 @@ func dial(address string, up bool) (net.Conn, error) {
 	return net.DialTimeout("tcp", address, timeout)
 }
 
-// dialed returns a connection as soon as there is a route: the kernel adds the route of an IPv6 address later than the address.
+// dialed returns a connection as soon as there is a route: the kernel adds an IPv6 address before its route.
 func dialed(t *testing.T, address string) net.Conn {
 	t.Helper()
 	for {

@@ -25,7 +25,8 @@ func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family
 	if _, err := machine.Run(ctx, "", "ip", "netns", "add", c.switchNamespace()); err != nil {
 		return err
 	}
-	if _, err := machine.Run(ctx, "", "ip", "-n", c.switchNamespace(), "link", "add", bridge, "up", "type", "bridge"); err != nil {
+	if _, err := machine.Run(ctx, "",
+		"ip", "-n", c.switchNamespace(), "link", "add", bridge, "up", "type", "bridge"); err != nil {
 		return err
 	}
 	for node := 1; node <= nodes; node++ {
@@ -35,7 +36,8 @@ func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family
 		// Without duplicate address detection, an address can be used immediately.
 		settings := []string{"sysctl", "-qw", "net.ipv4.ip_forward=1"}
 		if families[len(families)-1] == familyIPv6 {
-			settings = append(settings, "net.ipv6.conf.all.forwarding=1", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0")
+			settings = append(settings, "net.ipv6.conf.all.forwarding=1", "net.ipv6.conf.default.accept_dad=0",
+				"net.ipv6.conf.all.accept_dad=0")
 		}
 		command := machine.Enter(c.namespace(node), "", settings...)
 		if _, err := machine.Run(ctx, "", command[0], command[1:]...); err != nil {
@@ -45,7 +47,8 @@ func (c *Cluster) makeNetworks(ctx context.Context, nodes int, families []family
 	for node := 1; node <= nodes; node++ {
 		commands := c.linkCommands(node)
 		commands = append(commands, addressCommands(node, nodes, families)...)
-		if _, err := machine.Run(ctx, strings.Join(commands, "\n"), "ip", "-n", c.namespace(node), "-batch", "-"); err != nil {
+		if _, err := machine.Run(ctx, strings.Join(commands, "\n"),
+			"ip", "-n", c.namespace(node), "-batch", "-"); err != nil {
 			return fmt.Errorf("set up the network of %s: %w", nodeName(node), err)
 		}
 		if err := c.setPort(ctx, node, true); err != nil {

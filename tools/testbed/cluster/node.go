@@ -144,7 +144,8 @@ func (c *Cluster) nodeProcesses(binaries string, node int, zone string, families
 
 // ctr runs containerd's client on a node, in the namespace of Kubernetes.
 func (c *Cluster) ctr(ctx context.Context, binaries string, node int, args ...string) error {
-	_, err := machine.Run(ctx, "", filepath.Join(binaries, "ctr"), append([]string{"--address=" + c.socket(node), "--namespace=k8s.io"}, args...)...)
+	_, err := machine.Run(ctx, "", filepath.Join(binaries, "ctr"),
+		append([]string{"--address=" + c.socket(node), "--namespace=k8s.io"}, args...)...)
 	return err
 }
 

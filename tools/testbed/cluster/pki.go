@@ -50,7 +50,8 @@ func (c *Cluster) writePKI(nodes int, families []family) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(c.accountsPublicKey(), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644); err != nil {
+	if err := writeFile(c.accountsPublicKey(),
+		pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644); err != nil {
 		return err
 	}
 	for file, s := range subjects(nodes, families) {
@@ -70,7 +71,10 @@ func (c *Cluster) writePKI(nodes int, families []family) error {
 func subjects(nodes int, families []family) map[string]subject {
 	server := subject{
 		name: "kube-apiserver",
-		dns:  []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+		dns: []string{
+			"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+			"kubernetes.default.svc.cluster.local",
+		},
 	}
 	for _, f := range families {
 		server.addresses = append(server.addresses, f.apiService, f.nodeAddress(1))
@@ -166,7 +170,9 @@ func (c *Cluster) kubeconfig(certificate string) string { return c.path(certific
 func (c *Cluster) writeKubeconfig(certificate string, families []family) error {
 	return c.writeJSON(c.kubeconfig(certificate), map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "testbed",
-		"contexts": []any{map[string]any{"name": "testbed", "context": map[string]any{"cluster": "testbed", "user": certificate}}},
+		"contexts": []any{
+			map[string]any{"name": "testbed", "context": map[string]any{"cluster": "testbed", "user": certificate}},
+		},
 		"clusters": []any{map[string]any{"name": "testbed", "cluster": map[string]any{
 			"server": "https://" + netip.AddrPortFrom(families[0].nodeAddress(1), portAPI).String(), "certificate-authority": c.certificateFile("ca"),
 		}}},

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/tools/testbed/machine"
 )
 
-// Every process of a cluster has these variables, and so have those that it starts, but for the processes in containers.
+// Every process of a cluster has these variables, and so have its children, except the processes in containers.
 const (
 	markState   = "SONDE_TESTBED="
 	markProcess = "SONDE_TESTBED_PROCESS="
@@ -79,7 +79,8 @@ func (c *Cluster) start(p process, binaries string) (*started, error) {
 	return &started{name: p.Name, log: path, ended: ended}, nil
 }
 
-// wait waits until check returns nil. If the process ends before that, or ctx does, the error says so, with the end of its log or with what check said.
+// wait waits until check returns nil. It fails if the process ends first, with the end of its log, or if ctx ends
+// first, with the last error of check.
 func (s *started) wait(ctx context.Context, check func(context.Context) error) error {
 	for {
 		err := check(ctx)
@@ -146,8 +147,8 @@ func (c *Cluster) pids(p process) ([]int, error) {
 	return pids, nil
 }
 
-// Stop ends a process, such as apiserver or kubelet2, as a crash does: an API server that is asked to end takes a minute. What runs
-// in containers goes on. Stop returns when the process is gone; to stop one that is not running is no error.
+// Stop kills a process, such as apiserver or kubelet2, as in a crash: an API server takes a minute to stop gracefully.
+// Containers keep running. Stop returns when the process has ended; nil if it does not run.
 func (c *Cluster) Stop(ctx context.Context, name string) error {
 	if _, err := c.complete(); err != nil {
 		return err
@@ -161,7 +162,8 @@ func (c *Cluster) Stop(ctx context.Context, name string) error {
 	return machine.KillAll(ctx, func() ([]int, error) { return c.pids(p) })
 }
 
-// Start starts a process that was stopped, and does nothing if it runs. It waits until an API server or a containerd answers; others it only starts.
+// Start starts a stopped process, and does nothing if it runs. It waits until an API server or a containerd answers,
+// and does not wait for other processes.
 func (c *Cluster) Start(ctx context.Context, name string) error {
 	d, err := c.complete()
 	if err != nil {

@@ -33,8 +33,8 @@ func (c *Cluster) Requirements(ctx context.Context) error {
 	return err
 }
 
-// Up starts a cluster and returns when its nodes and its DNS are ready. What an earlier one has left is removed. It is an error if there is one that
-// runs, or if the machine lacks something.
+// Up starts a cluster and returns when its nodes and its DNS are ready. It removes the remains of an earlier cluster,
+// and returns an error if a cluster runs already, or if the machine lacks a requirement.
 func (c *Cluster) Up(ctx context.Context, o Options, getter *binaries.Getter) error {
 	families, err := o.families()
 	if err != nil {
@@ -97,7 +97,9 @@ func get(ctx context.Context, o Options, getter binaries.Getter) (r programs, er
 	return r, nil
 }
 
-func (c *Cluster) up(ctx context.Context, o Options, families []family, paths machine.Paths, r programs, g gates) error {
+func (c *Cluster) up(
+	ctx context.Context, o Options, families []family, paths machine.Paths, r programs, g gates,
+) error {
 	d := description{Nodes: o.Nodes, IPFamily: o.IPFamily, Binaries: r.control}
 	if err := c.prepare(ctx, d, families, paths); err != nil {
 		return err
@@ -177,7 +179,9 @@ func eachNode(nodes int, do func(node int) error) error {
 	return group.Wait()
 }
 
-func (c *Cluster) startControlPlane(ctx context.Context, programs string, families []family, grace time.Duration, g gates) error {
+func (c *Cluster) startControlPlane(
+	ctx context.Context, programs string, families []family, grace time.Duration, g gates,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for _, p := range c.controlPlane(programs, families, grace) {
@@ -208,7 +212,9 @@ func (c *Cluster) startContainerds(ctx context.Context, d description) error {
 		if err != nil {
 			return err
 		}
-		if err := s.wait(ctx, func(ctx context.Context) error { return c.containerdReady(ctx, d.Binaries, node) }); err != nil {
+		if err := s.wait(ctx, func(ctx context.Context) error {
+			return c.containerdReady(ctx, d.Binaries, node)
+		}); err != nil {
 			return err
 		}
 		for _, file := range files {
@@ -251,11 +257,13 @@ func (c *Cluster) startDNS(ctx context.Context, families []family) error {
 	for node := 1; node <= d.Nodes; node++ {
 		for _, condition := range []string{"create", "condition=Ready"} {
 			if err := c.kubectl(ctx, "", "wait", "--for="+condition, "node/"+nodeName(node), timeout); err != nil {
-				return fmt.Errorf("wait for %s (log: %s): %w", nodeName(node), c.path("logs", "kubelet"+strconv.Itoa(node)+".log"), err)
+				return fmt.Errorf("wait for %s (log: %s): %w", nodeName(node),
+					c.path("logs", "kubelet"+strconv.Itoa(node)+".log"), err)
 			}
 		}
 	}
-	if err := c.kubectl(ctx, "", "--namespace=kube-system", "rollout", "status", "deployment/coredns", timeout); err != nil {
+	if err := c.kubectl(ctx, "",
+		"--namespace=kube-system", "rollout", "status", "deployment/coredns", timeout); err != nil {
 		return fmt.Errorf("wait for CoreDNS: %w", err)
 	}
 	return nil
@@ -280,7 +288,8 @@ func writeScript(path, text string) error {
 	return writeFile(path, []byte(text), 0o755)
 }
 
-// Kubectl is the path of a program that is kubectl for this cluster, and Node of one that runs `Node N COMMAND…` on the network of node N.
+// Kubectl is the path of a kubectl for this cluster. Node is the path of a program that, as `Node N COMMAND…`, runs
+// COMMAND on the network of node N.
 func (c *Cluster) Kubectl() string { return c.path(scriptKubectl) }
 
 // Node is the path of a program: see Kubectl.

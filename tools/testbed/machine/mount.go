@@ -41,7 +41,9 @@ func NewNamespaces(ctx context.Context, directory, hostname string, binds map[st
 	if err := errors.Join(os.WriteFile(mounts, nil, 0o600), os.WriteFile(uts, nil, 0o600)); err != nil {
 		return err
 	}
-	args := []string{"--uts=" + uts, "--mount=" + mounts, "--propagation=slave", "--", "sh", "-c", namespaceScript, "sh", hostname}
+	args := []string{
+		"--uts=" + uts, "--mount=" + mounts, "--propagation=slave", "--", "sh", "-c", namespaceScript, "sh", hostname,
+	}
 	for _, target := range slices.Sorted(maps.Keys(binds)) {
 		if err := errors.Join(os.MkdirAll(target, 0o755), os.MkdirAll(binds[target], 0o755)); err != nil {
 			return err
@@ -60,7 +62,8 @@ func Unmount(directory string) error {
 	}
 	var faults []error
 	for _, point := range slices.Backward(mountsBelow(string(text), directory)) {
-		if err := syscall.Unmount(point, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) {
+		if err := syscall.Unmount(point, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) &&
+			!errors.Is(err, syscall.ENOENT) {
 			faults = append(faults, fmt.Errorf("unmount %s: %w", point, err))
 		}
 	}

@@ -81,7 +81,8 @@ func Requirements(ctx context.Context, state string, ipv6 bool) (Paths, error) {
 
 // confined tries to create mount and network namespaces, like each node.
 func confined(ctx context.Context) error {
-	text, err := exec.CommandContext(ctx, "unshare", "--mount", "--net", "mount", "-t", "tmpfs", "tmpfs", "/mnt").CombinedOutput()
+	mount := []string{"--mount", "--net", "mount", "-t", "tmpfs", "tmpfs", "/mnt"}
+	text, err := exec.CommandContext(ctx, "unshare", mount...).CombinedOutput()
 	if err == nil || os.Getuid() != 0 || errors.Is(err, exec.ErrNotFound) { // reported elsewhere
 		return nil
 	}
@@ -111,7 +112,8 @@ func (p probe) requirements() (Paths, error) {
 	if i := slices.IndexFunc(p.pluginDirs, hasPlugins); i >= 0 {
 		paths.Plugins = p.pluginDirs[i]
 	} else {
-		need(fmt.Sprintf("a directory with the CNI plugins %s (%s)", strings.Join(plugins, ", "), strings.Join(p.pluginDirs, ", ")), pluginPackage)
+		all, directories := strings.Join(plugins, ", "), strings.Join(p.pluginDirs, ", ")
+		need(fmt.Sprintf("a directory with the CNI plugins %s (%s)", all, directories), pluginPackage)
 	}
 	if !slices.Contains(strings.Fields(p.filesystems), "overlay") {
 		faults = append(faults, errors.New("the kernel has no overlay file system: `modprobe overlay`"))

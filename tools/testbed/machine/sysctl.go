@@ -11,7 +11,8 @@ import (
 // kubeletSysctls are the machine-wide sysctls that a kubelet sets.
 // Source: kubernetes pkg/kubelet/cm/container_manager_linux.go (setupKernelTunables).
 var kubeletSysctls = []string{
-	"/proc/sys/vm/overcommit_memory", "/proc/sys/vm/panic_on_oom", "/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops",
+	"/proc/sys/vm/overcommit_memory", "/proc/sys/vm/panic_on_oom",
+	"/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops",
 	"/proc/sys/kernel/keys/root_maxkeys", "/proc/sys/kernel/keys/root_maxbytes",
 }
 

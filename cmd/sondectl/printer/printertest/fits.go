@@ -29,7 +29,8 @@ func Fits(t *testing.T, text string) {
 	}
 	for line := range strings.Lines(text[at[0]:]) {
 		row := strings.TrimSuffix(line, "\n")
-		if n := utf8.RuneCountInString(row); n > printer.Width && !strings.HasPrefix(row, "  ") && !strings.HasPrefix(row, "- ") {
+		if n := utf8.RuneCountInString(row); n > printer.Width && !strings.HasPrefix(row, "  ") &&
+			!strings.HasPrefix(row, "- ") {
 			t.Errorf("a row has %d characters, want at most %d:\n%s", n, printer.Width, row)
 		}
 	}

@@ -74,7 +74,9 @@ func (f *flood) run(ctx context.Context) Result {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var others sync.WaitGroup
-	for attack, n := range map[*atomic.Int64]int{&f.slow: slowCount, &f.bombs: bombsCount, &f.idle: idleCount, &f.half: halfCount, &f.reset: resetCount} {
+	for attack, n := range map[*atomic.Int64]int{
+		&f.slow: slowCount, &f.bombs: bombsCount, &f.idle: idleCount, &f.half: halfCount, &f.reset: resetCount,
+	} {
 		for range n {
 			others.Go(func() { f.again(ctx, attack) })
 		}
