@@ -83,8 +83,11 @@ func (w *statusWatcher) watch(cmd *cobra.Command) error {
 // passes reports whether an error may pass, so that it is worth to try again.
 func passes(err error) bool {
 	var failed *exit.Error
-	code := grpcstatus.Code(err)
-	return errors.As(err, &failed) && failed.Code == exit.Unreachable || code == codes.ResourceExhausted || code == codes.Aborted
+	switch grpcstatus.Code(err) {
+	case codes.ResourceExhausted, codes.Aborted: // too many watch, or this one has not read
+		return true
+	}
+	return errors.As(err, &failed) && failed.Code == exit.Unreachable
 }
 
 // show writes a report with its time, unless it says the same as the last one.

@@ -91,8 +91,8 @@ func Watch(ctx context.Context, api adminv1.AdminServiceClient) (*Stream, error)
 	})
 	var err error
 	s.stream, err = api.Watch(ctx, &adminv1.WatchRequest{Sections: []adminv1.WatchRequest_Section{
-		adminv1.WatchRequest_HEALTH, adminv1.WatchRequest_MESHES, adminv1.WatchRequest_DATAPLANES, adminv1.WatchRequest_SERVICES,
-		adminv1.WatchRequest_PROXIES, adminv1.WatchRequest_RESTARTS,
+		adminv1.WatchRequest_HEALTH, adminv1.WatchRequest_MESHES, adminv1.WatchRequest_DATAPLANES,
+		adminv1.WatchRequest_SERVICES, adminv1.WatchRequest_PROXIES, adminv1.WatchRequest_RESTARTS,
 	}})
 	if err != nil {
 		s.Close()
@@ -103,7 +103,8 @@ func Watch(ctx context.Context, api adminv1.AdminServiceClient) (*Stream, error)
 
 func newStream() *Stream {
 	return &Stream{
-		late: make(chan struct{}), tails: map[adminv1.WatchRequest_Section]*adminv1.Tail{}, errs: map[adminv1.WatchRequest_Section]error{},
+		late:  make(chan struct{}),
+		tails: map[adminv1.WatchRequest_Section]*adminv1.Tail{}, errs: map[adminv1.WatchRequest_Section]error{},
 	}
 }
 
