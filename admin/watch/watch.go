@@ -142,6 +142,9 @@ func check(ctx context.Context, sections []section, rights Rights) (
 func (s *Server) serve(
 	ctx context.Context, v *view, stream adminv1.AdminService_WatchServer, checks <-chan checked,
 ) error {
+	if len(v.allowed()) == 0 {
+		return refuse(ctx, v, stream)
+	}
 	leave := s.feed.join(v.allowed())
 	defer func() { leave() }()
 	var sent time.Time // the begin of the reading that was sent last
@@ -154,9 +157,6 @@ func (s *Server) serve(
 			if err := send(ctx, stream, m); err != nil {
 				return err
 			}
-		}
-		if len(v.allowed()) == 0 {
-			return v.denied[v.sections[0]].Err()
 		}
 		if !now.began.Equal(sent) {
 			sent = now.began
@@ -176,11 +176,28 @@ func (s *Server) serve(
 			v.denied, sent = c.denied, time.Time{}
 			leave = s.feed.join(v.allowed())
 			before()
+			if len(v.allowed()) == 0 {
+				return refuse(ctx, v, stream)
+			}
 		case <-ctx.Done():
 			next.Stop()
 			return ended(ctx)
 		}
 	}
+}
+
+// refuse sends the error of each section as a whole reading, so that the viewer shows it, and returns one of them.
+func refuse(ctx context.Context, v *view, stream adminv1.AdminService_WatchServer) error {
+	for m := range v.update(nil) {
+		if err := send(ctx, stream, m); err != nil {
+			return err
+		}
+	}
+	now := &reading{began: time.Now()}
+	if err := send(ctx, stream, now.end()); err != nil {
+		return err
+	}
+	return v.denied[v.sections[0]].Err()
 }
 
 // end returns the message after all changes of a reading.

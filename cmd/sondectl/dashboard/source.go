@@ -155,6 +155,8 @@ func (s *source) run(ctx context.Context) {
 				if grpcstatus.Code(err) == codes.ResourceExhausted {
 					pause = failedLimit
 				}
+			} else if s.denied() {
+				pause = failedLimit
 			}
 			_ = run.Sleep(ctx, pause) // the loop sees the end of ctx
 		}
@@ -168,14 +170,24 @@ func (s *source) once(ctx context.Context) error {
 		return err
 	}
 	s.setDue(time.Now().Add(time.Since(began) + readPatience))
+	if !s.denied() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.New(s.sections[parts[0].name].Error)
+}
+
+// denied reports whether the caller may read nothing.
+func (s *source) denied() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range parts {
 		if !s.sections[p.name].Denied {
-			return nil
+			return false
 		}
 	}
-	return errors.New(s.sections[parts[0].name].Error)
+	return true
 }
 
 // follow takes over readings over one connection, as long as a page is open.
