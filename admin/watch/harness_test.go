@@ -2,6 +2,8 @@ package watch
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,6 +56,7 @@ type plane struct {
 	// lists and asks count the calls of ListProxies, and the questions to agents.
 	lists, asks atomic.Int64
 	takes       time.Duration                                  // of ListProxies
+	long        int                                            // proxies that need a message each, and change; 0: a short one
 	change      func(*adminv1.Proxy)                           // of the listed proxy; may be nil
 	hang        func() (map[mesh.ID]bool, []string)            // may be nil
 	notReady    atomic.Pointer[error]                          // may have nil
@@ -64,6 +67,9 @@ func (p *plane) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest) 
 	p.lists.Add(1)
 	time.Sleep(p.takes)
 	l, err := p.fullCalls.ListProxies(ctx, r)
+	for i := range p.long {
+		l.Proxies = append(l.Proxies, &adminv1.Proxy{Mesh: "default", Name: fmt.Sprint("long-", i), Drain: fmt.Sprint(time.Now()) + strings.Repeat("x", maxPartBytes)})
+	}
 	if p.change != nil {
 		p.change(l.GetProxies()[0])
 	}

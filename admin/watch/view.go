@@ -49,6 +49,7 @@ func (v *view) update(now map[section]*snapshot) iter.Seq[*adminv1.WatchResponse
 			v.has[s] = is
 			for m := range messages(s, was, is) {
 				if !yield(m) {
+					delete(v.has, s) // the viewer may have a part of it
 					return
 				}
 			}

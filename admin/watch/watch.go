@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -21,14 +20,16 @@ import (
 const (
 	// checkEvery is how often the rights of a viewer are checked.
 	checkEvery = time.Minute
-	// sendTimeout is how long a viewer may take to read a message. Later messages wait meanwhile, so that it is behind by
-	// at most one reading.
-	sendTimeout = 10 * time.Second
+	// sendTimeout is how long a viewer may take to read a message, updateTimeout all messages of a reading. Later messages
+	// wait meanwhile, so that it is behind by at most one reading.
+	sendTimeout   = 10 * time.Second
+	updateTimeout = 30 * time.Second
 )
 
 var (
 	errStopping = status.Error(codes.Unavailable, "the control plane is stopping")
 	errSlow     = status.Errorf(codes.Aborted, "the caller has not read for %s", sendTimeout)
+	errLong     = status.Errorf(codes.Aborted, "the caller has not read a whole reading within %s", updateTimeout)
 )
 
 // Rights returns the caller's name if the caller has the right. The error is a gRPC status.
@@ -96,23 +97,21 @@ func (s *Server) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_Watc
 		case <-ctx.Done():
 		}
 	})
-	checks := make(chan checked)
+	c := &call{feed: s.feed, view: v, stream: stream, checks: make(chan map[section]*status.Status)}
 	running.Go(func() {
 		for range run.Ticks(ctx, checkEvery) {
 			_, denied, err := check(ctx, v.sections, rights)
+			if err != nil {
+				cancel(err) // a message that is being sent does not delay it
+				return
+			}
 			select {
-			case checks <- checked{denied, err}:
+			case c.checks <- denied:
 			case <-ctx.Done():
 			}
 		}
 	})
-	return s.serve(ctx, v, stream, checks)
-}
-
-// checked is the result of check.
-type checked struct {
-	denied map[section]*status.Status
-	err    error
+	return c.serve(ctx)
 }
 
 // check checks the rights to sections. The error is a gRPC status, and not PERMISSION_DENIED.
@@ -136,91 +135,6 @@ func check(ctx context.Context, sections []section, rights Rights) (
 		}
 	}
 	return caller, denied, nil
-}
-
-// serve sends readings until ctx ends, or the viewer has the right to no section.
-func (s *Server) serve(
-	ctx context.Context, v *view, stream adminv1.AdminService_WatchServer, checks <-chan checked,
-) error {
-	if len(v.allowed()) == 0 {
-		return refuse(ctx, v, stream)
-	}
-	leave := s.feed.join(v.allowed())
-	defer func() { leave() }()
-	var sent time.Time // the begin of the reading that was sent last
-	for {
-		now, err := s.feed.read(ctx, v.allowed())
-		if err != nil {
-			return ended(ctx)
-		}
-		for m := range v.update(now.sections) {
-			if err := send(ctx, stream, m); err != nil {
-				return err
-			}
-		}
-		if !now.began.Equal(sent) {
-			sent = now.began
-			if err := send(ctx, stream, now.end()); err != nil {
-				return err
-			}
-		}
-		next := time.NewTimer(time.Until(now.next))
-		select {
-		case <-next.C:
-		case c := <-checks:
-			next.Stop()
-			if c.err != nil {
-				return c.err
-			}
-			before := leave
-			v.denied, sent = c.denied, time.Time{}
-			leave = s.feed.join(v.allowed())
-			before()
-			if len(v.allowed()) == 0 {
-				return refuse(ctx, v, stream)
-			}
-		case <-ctx.Done():
-			next.Stop()
-			return ended(ctx)
-		}
-	}
-}
-
-// refuse sends the error of each section as a whole reading, so that the viewer shows it, and returns one of them.
-func refuse(ctx context.Context, v *view, stream adminv1.AdminService_WatchServer) error {
-	for m := range v.update(nil) {
-		if err := send(ctx, stream, m); err != nil {
-			return err
-		}
-	}
-	now := &reading{began: time.Now()}
-	if err := send(ctx, stream, now.end()); err != nil {
-		return err
-	}
-	return v.denied[v.sections[0]].Err()
-}
-
-// end returns the message after all changes of a reading.
-func (r *reading) end() *adminv1.WatchResponse {
-	return &adminv1.WatchResponse{Reading: &adminv1.WatchReading{
-		Age: durationpb.New(time.Since(r.began)), Next: durationpb.New(max(0, time.Until(r.next))),
-	}}
-}
-
-// send sends a message, unless the viewer does not read. Then Send returns when the call has ended.
-func send(ctx context.Context, stream adminv1.AdminService_WatchServer, m *adminv1.WatchResponse) error {
-	sent := make(chan error, 1)
-	go func() { sent <- stream.Send(m) }()
-	late := time.NewTimer(sendTimeout)
-	defer late.Stop()
-	select {
-	case err := <-sent:
-		return err
-	case <-late.C:
-		return errSlow
-	case <-ctx.Done():
-		return ended(ctx)
-	}
 }
 
 // ended returns why a call ended with its context.
