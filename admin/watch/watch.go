@@ -75,18 +75,6 @@ func (s *Server) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_Watc
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
-	caller, denied, err := check(ctx, v.sections, rights)
-	if err != nil {
-		return err
-	}
-	v.denied = denied
-	defer grpcconn.Begin(ctx)()
-	leave, err := s.seats.take(viewer{caller, grpcconn.Source(ctx)}, func() { cancel(errFull) })
-	if err != nil {
-		return err
-	}
-	defer leave()
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel(nil)
@@ -97,7 +85,21 @@ func (s *Server) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_Watc
 		case <-ctx.Done():
 		}
 	})
-	c := &call{feed: s.feed, view: v, stream: stream, checks: make(chan map[section]*status.Status)}
+	caller, denied, err := check(ctx, v.sections, rights)
+	if err != nil {
+		return err
+	}
+	v.denied = denied
+	c := &call{feed: s.feed, view: v, stream: stream, checks: make(chan map[section]*status.Status), leave: func() {}}
+	if len(v.allowed()) == 0 {
+		return c.refuse(ctx) // without a seat
+	}
+	defer grpcconn.Begin(ctx)()
+	leave, err := s.seats.take(viewer{caller, grpcconn.Source(ctx)}, func() { cancel(errFull) })
+	if err != nil {
+		return err
+	}
+	defer leave()
 	running.Go(func() {
 		for range run.Ticks(ctx, checkEvery) {
 			_, denied, err := check(ctx, v.sections, rights)

@@ -275,6 +275,26 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// A caller without any right sees why, and takes no seat.
+func TestCallerWithoutRightsTakesNoSeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, &plane{rights: func(adminv1.Right) (string, error) { return "operator", status.Error(codes.PermissionDenied, "no") }})
+		c := p.call(t, proxies, healths)
+		m := <-c.took // the handler waits for the reader
+		p.server.seats.mu.Lock()
+		n := p.server.seats.count
+		p.server.seats.mu.Unlock()
+		got := append(told(m), told(c.read()...)...)
+		if diff := cmp.Diff([]string{"PROXIES PermissionDenied: no", "HEALTH PermissionDenied: no"}, got); n != 0 || diff != "" {
+			t.Errorf("it takes %d seats and gets (-want +got):\n%s", n, diff)
+		}
+		c.follow()
+		if status.Code(c.err) != codes.PermissionDenied || p.lists.Load() != 0 {
+			t.Errorf("after %d readings it ends with %v", p.lists.Load(), c.err)
+		}
+	})
+}
+
 // A caller at the limit is refused. When all seats are taken, callers with few take seats from the one with the most.
 func TestSeats(t *testing.T) {
 	s := seats{taken: map[viewer][]*seat{}}
