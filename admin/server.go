@@ -66,6 +66,7 @@ func NewServer(o Options) (*Server, error) {
 	)}
 	calls := &service{
 		Answers: o.Lists, Rotations: o.Rotations, Strict: o.Strict, Restarts: o.Restarts, Freeze: o.Freeze, o: o,
+		rights: g.rights(adminv1.AdminService_Watch_FullMethodName),
 	}
 	s.watch = watch.New(watch.Options{
 		Calls: calls.once, Ready: o.View.Ready,

@@ -80,8 +80,12 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 // refusing is an Access that refuses all tokens.
 type refusing struct{}
 
-func (refusing) Authorize(context.Context, string, adminv1.Right) (string, error) {
-	return "", status.Error(codes.PermissionDenied, "no right")
+func (refusing) Authorize(_ context.Context, _ string, needs []adminv1.Right) (string, map[adminv1.Right]error, error) {
+	errs := map[adminv1.Right]error{}
+	for _, need := range needs {
+		errs[need] = status.Error(codes.PermissionDenied, "no right")
+	}
+	return "", errs, nil
 }
 
 // Callers that are rejected all the time do not fill the log, and do not affect a caller with the right token.

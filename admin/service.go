@@ -26,8 +26,9 @@ type service struct {
 	Strict
 	Restarts
 	Freeze
-	o     Options
-	watch *watch.Server
+	o      Options
+	watch  *watch.Server
+	rights watch.Rights // to Watch
 }
 
 // once returns the service for one reading of watch.
@@ -43,8 +44,7 @@ func (s *service) once(before watch.Calls) watch.Calls {
 
 // Watch implements adminv1.AdminServiceServer.
 func (s *service) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_WatchServer) error {
-	rights := stream.Context().Value(rightsKey{}).(watch.Rights) //nolint:forcetypeassert // as gate.stream sets it
-	return s.watch.Watch(r, stream, rights)
+	return s.watch.Watch(r, stream, s.rights)
 }
 
 // unimplemented is embedded one level deeper, so that the methods of the other embedded types win.

@@ -21,11 +21,14 @@ import (
 // without is an Access that allows all but one resource.
 type without string
 
-func (w without) Authorize(_ context.Context, _ string, need adminv1.Right) (string, error) {
-	if need.Resource == string(w) {
-		return "", status.Errorf(codes.PermissionDenied, "no right to %s", w)
+func (w without) Authorize(_ context.Context, _ string, needs []adminv1.Right) (string, map[adminv1.Right]error, error) {
+	errs := map[adminv1.Right]error{}
+	for _, need := range needs {
+		if need.Resource == string(w) {
+			errs[need] = status.Errorf(codes.PermissionDenied, "no right to %s", w)
+		}
 	}
-	return "system:serviceaccount:shop:viewer", nil
+	return "system:serviceaccount:shop:viewer", errs, nil
 }
 
 // TestWatchNeedsTheRightOfEachSection watches with a service-account token.

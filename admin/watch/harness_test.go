@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,8 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
@@ -125,13 +128,27 @@ func (c *caller) Send(m *adminv1.WatchResponse) error {
 // call begins a call, which ends with the test.
 func (p *plane) call(t *testing.T, sections ...section) *caller {
 	t.Helper()
+	return p.callFrom(t, net.IPv4(127, 0, 0, 1), sections...)
+}
+
+// callFrom is call from an address.
+func (p *plane) callFrom(t *testing.T, address net.IP, sections ...section) *caller {
+	t.Helper()
 	c := &caller{took: make(chan *adminv1.WatchResponse), ended: make(chan struct{})}
-	c.ctx, c.end = context.WithCancel(t.Context())
-	rights := func(_ context.Context, need adminv1.Right) (string, error) {
+	c.ctx, c.end = context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: address}}))
+	rights := func(_ context.Context, needs []adminv1.Right) (who Caller, err error) {
+		who = Caller{Name: "admin", Shared: true, Errs: map[adminv1.Right]error{}}
 		if p.rights == nil {
-			return "admin", nil
+			return who, nil
 		}
-		return p.rights(need)
+		for _, need := range needs {
+			name, err := p.rights(need)
+			if status.Code(err) == codes.Unauthenticated {
+				return who, err
+			}
+			who.Name, who.Shared, who.Errs[need] = name, false, err
+		}
+		return who, nil
 	}
 	go func() {
 		defer close(c.ended)

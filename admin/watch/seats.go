@@ -9,33 +9,35 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Maximum numbers of viewers, in all and of one caller at one source.
+// Maximum numbers of accounts, in all and of one account.
 const (
 	maxViewers   = 256
 	maxPerCaller = 64
 )
 
-// viewer is whom seats are counted for.
-type viewer struct {
+// account is whom seats are counted for.
+type account struct {
 	caller string
+	// source separates people who share the admin token. It is unset for other callers, since one may have many.
 	source netip.Prefix
 }
 
 // seat is the place of a viewer.
 type seat struct {
-	of   viewer
+	of   account
 	lost func()
 }
 
-// seats are shared by all callers. When all are taken, a caller with fewer seats gets one of the caller with the most.
+// seats are shared by all accounts. When all are taken, an account with fewer seats gets one of the account with the
+// most.
 type seats struct {
 	mu    sync.Mutex
-	taken map[viewer][]*seat // the oldest first
+	taken map[account][]*seat // the oldest first
 	count int
 }
 
 // take returns a function that leaves the seat. lost is called once if another caller gets it, and must return at once.
-func (s *seats) take(of viewer, lost func()) (leave func(), err error) {
+func (s *seats) take(of account, lost func()) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := len(s.taken[of])
@@ -67,8 +69,8 @@ var (
 		maxPerCaller)
 )
 
-// most returns the caller with the most seats. The caller holds mu.
-func (s *seats) most() (most viewer) {
+// most returns the account with the most seats. The caller holds mu.
+func (s *seats) most() (most account) {
 	for of, seats := range s.taken {
 		if len(seats) > len(s.taken[most]) {
 			most = of

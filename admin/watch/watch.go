@@ -3,7 +3,6 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -14,12 +13,9 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
-	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 const (
-	// checkEvery is how often the rights of a viewer are checked.
-	checkEvery = time.Minute
 	// sendTimeout is how long a viewer may take to read a message, updateTimeout all messages of a reading. Later messages
 	// wait meanwhile, so that it is behind by at most one reading.
 	sendTimeout   = 10 * time.Second
@@ -31,9 +27,6 @@ var (
 	errSlow     = status.Errorf(codes.Aborted, "the caller has not read for %s", sendTimeout)
 	errLong     = status.Errorf(codes.Aborted, "the caller has not read a whole reading within %s", updateTimeout)
 )
-
-// Rights returns the caller's name if the caller has the right. The error is a gRPC status.
-type Rights func(ctx context.Context, need adminv1.Right) (caller string, err error)
 
 // Options of a Server. All are required.
 type Options struct {
@@ -57,7 +50,7 @@ type Server struct {
 
 // New returns a Server. The caller must call Stop.
 func New(o Options) *Server {
-	s := &Server{feed: newFeed(&o), seats: seats{taken: map[viewer][]*seat{}}, stopping: make(chan struct{})}
+	s := &Server{feed: newFeed(&o), seats: seats{taken: map[account][]*seat{}}, stopping: make(chan struct{})}
 	s.stop = sync.OnceFunc(func() { close(s.stopping) })
 	return s
 }
@@ -85,7 +78,7 @@ func (s *Server) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_Watc
 		case <-ctx.Done():
 		}
 	})
-	caller, denied, err := check(ctx, v.sections, rights)
+	caller, denied, err := check(ctx, v.sections, nil, rights)
 	if err != nil {
 		return err
 	}
@@ -95,48 +88,17 @@ func (s *Server) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_Watc
 		return c.refuse(ctx) // without a seat
 	}
 	defer grpcconn.Begin(ctx)()
-	leave, err := s.seats.take(viewer{caller, grpcconn.Source(ctx)}, func() { cancel(errFull) })
+	of := account{caller: caller.Name}
+	if caller.Shared {
+		of.source = grpcconn.Source(ctx)
+	}
+	leave, err := s.seats.take(of, func() { cancel(errFull) })
 	if err != nil {
 		return err
 	}
 	defer leave()
-	running.Go(func() {
-		for range run.Ticks(ctx, checkEvery) {
-			_, denied, err := check(ctx, v.sections, rights)
-			if err != nil {
-				cancel(err) // a message that is being sent does not delay it
-				return
-			}
-			select {
-			case c.checks <- denied:
-			case <-ctx.Done():
-			}
-		}
-	})
+	running.Go(func() { cancel(c.recheck(ctx, rights)) }) // a message that is being sent does not delay it
 	return c.serve(ctx)
-}
-
-// check checks the rights to sections. The error is a gRPC status, and not PERMISSION_DENIED.
-func check(ctx context.Context, sections []section, rights Rights) (
-	caller string, denied map[section]*status.Status, err error,
-) {
-	answers := map[adminv1.Right]error{}
-	denied = map[section]*status.Status{}
-	for _, s := range sections {
-		right, _ := adminv1.RightOfSection(s)
-		if _, known := answers[right]; !known {
-			var name string
-			name, answers[right] = rights(ctx, right)
-			caller = cmp.Or(caller, name)
-		}
-		switch err := answers[right]; {
-		case status.Code(err) == codes.PermissionDenied:
-			denied[s] = status.Convert(err)
-		case err != nil:
-			return "", nil, err
-		}
-	}
-	return caller, denied, nil
 }
 
 // ended returns why a call ended with its context.

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -150,7 +149,7 @@ func TestTokenExpires(t *testing.T) {
 		}})
 		c := p.call(t, proxies)
 		c.follow()
-		if took := time.Since(began); status.Code(c.err) != codes.Unauthenticated || took != 2*checkEvery {
+		if took := time.Since(began); status.Code(c.err) != codes.Unauthenticated || took < 90*time.Second || took > 2*time.Minute+30*time.Second {
 			t.Errorf("it ends after %s with %v", took, c.err)
 		}
 	})
@@ -297,8 +296,8 @@ func TestCallerWithoutRightsTakesNoSeat(t *testing.T) {
 
 // A caller at the limit is refused. When all seats are taken, callers with few take seats from the one with the most.
 func TestSeats(t *testing.T) {
-	s := seats{taken: map[viewer][]*seat{}}
-	of := func(name string) viewer { return viewer{name, netip.MustParsePrefix("10.0.0.1/32")} }
+	s := seats{taken: map[account][]*seat{}}
+	of := func(name string) account { return account{caller: name} }
 	lost := map[string]int{}
 	take := func(name string) error {
 		_, err := s.take(of(name), func() { lost[name]++ })

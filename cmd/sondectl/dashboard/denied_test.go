@@ -35,11 +35,14 @@ func (c *checked) Watch(ctx context.Context, r *adminv1.WatchRequest, _ ...grpc.
 	c.calls.Add(1)
 	p := &pipe{ctx: ctx, messages: make(chan *adminv1.WatchResponse), ended: make(chan error, 1)}
 	go func() {
-		p.ended <- c.server.Watch(r, p, func(_ context.Context, need adminv1.Right) (string, error) {
-			if c.denies.Load() {
-				return "", grpcstatus.Errorf(codes.PermissionDenied, "%s is forbidden", need.Resource)
+		p.ended <- c.server.Watch(r, p, func(_ context.Context, needs []adminv1.Right) (adminwatch.Caller, error) {
+			who := adminwatch.Caller{Name: "operator", Errs: map[adminv1.Right]error{}}
+			for _, need := range needs {
+				if c.denies.Load() {
+					who.Errs[need] = grpcstatus.Errorf(codes.PermissionDenied, "%s is forbidden", need.Resource)
+				}
 			}
-			return "operator", nil
+			return who, nil
 		})
 	}()
 	return received{pipe: p}, nil

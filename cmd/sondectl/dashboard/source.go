@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -153,14 +154,19 @@ func (s *source) run(ctx context.Context) {
 				s.fail(err)
 				pause = min(max(readEvery, idleShare*time.Since(s.began)), failedLimit)
 				if grpcstatus.Code(err) == codes.ResourceExhausted {
-					pause = failedLimit
+					pause = backOff()
 				}
 			} else if s.denied() {
-				pause = failedLimit
+				pause = backOff()
 			}
 			_ = run.Sleep(ctx, pause) // the loop sees the end of ctx
 		}
 	}
+}
+
+// backOff returns the pause after the control plane has refused a call, which differs among pages.
+func backOff() time.Duration {
+	return failedLimit*3/4 + rand.N(failedLimit/2) //nolint:gosec // jitter, not a secret
 }
 
 // once reads a single time. It is an error if the caller may read nothing.

@@ -93,10 +93,14 @@ func (p *plane) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_Watch
 	if p.watch == nil {
 		return p.UnimplementedAdminServiceServer.Watch(r, stream)
 	}
-	return p.watch.Watch(r, stream, func(_ context.Context, need adminv1.Right) (string, error) {
+	return p.watch.Watch(r, stream, func(_ context.Context, needs []adminv1.Right) (watch.Caller, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return "operator", p.denied[need.Resource]
+		errs := map[adminv1.Right]error{}
+		for _, need := range needs {
+			errs[need] = p.denied[need.Resource]
+		}
+		return watch.Caller{Name: "operator", Errs: errs}, nil
 	})
 }
 
