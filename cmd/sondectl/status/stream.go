@@ -19,9 +19,10 @@ import (
 type Stream struct {
 	stream adminv1.AdminService_WatchClient
 	cancel context.CancelFunc
-	// limit is how long the next message may take.
+	// limit ends the call if the next message, or the end of the reading that began at began, is late.
 	limit *time.Timer
 	late  chan struct{}
+	began time.Time // zero between readings
 
 	meshes     part[meshEntry]
 	dataplanes part[*Dataplane]
@@ -76,8 +77,12 @@ func (p part[E]) sorted() []E {
 	return all
 }
 
-// messageLimit is how much later than announced a message of a Stream may come.
-const messageLimit = 10 * time.Second
+const (
+	// messageLimit is how much later than announced a message of a Stream may come, readingLimit how much later than its
+	// first message a whole reading.
+	messageLimit = 10 * time.Second
+	readingLimit = time.Minute
+)
 
 // Watch returns a Stream. The caller must close it. A control plane of an earlier release answers Next with
 // UNIMPLEMENTED.
@@ -121,23 +126,34 @@ func (s *Stream) Next() (*Reading, error) {
 		if err != nil {
 			select {
 			case <-s.late:
-				return nil, status.Errorf(codes.Unavailable, "the control plane has sent nothing for %s", messageLimit)
+				return nil, status.Errorf(codes.Unavailable,
+					"the control plane has sent no message for %s, or no whole reading for %s", messageLimit, readingLimit)
 			default:
 				return nil, err //nolint:wrapcheck // the caller explains it
 			}
 		}
 		if end := m.GetReading(); end != nil {
 			next := max(0, end.GetNext().AsDuration())
-			if s.limit.Stop() {
-				s.limit.Reset(next + messageLimit)
-			}
+			s.began = time.Time{}
+			s.allow(next + messageLimit)
 			r := s.reading(time.Now().Add(-max(0, end.GetAge().AsDuration())))
 			r.Next = next
 			return r, nil
 		}
+		if s.began.IsZero() {
+			s.began = time.Now()
+		}
+		s.allow(min(messageLimit, readingLimit-time.Since(s.began)))
 		if err := s.take(m); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// allow sets how long the next message may take, unless the last one was late.
+func (s *Stream) allow(d time.Duration) {
+	if s.limit.Stop() {
+		s.limit.Reset(d)
 	}
 }
 

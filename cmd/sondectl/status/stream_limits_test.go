@@ -1,0 +1,56 @@
+package status
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+// slowly sends the messages of a reading, one every 9 s.
+type slowly struct {
+	adminv1.AdminServiceClient
+	grpc.ClientStream
+	ctx      context.Context //nolint:containedctx // as in the stream
+	messages int
+}
+
+func (s *slowly) Watch(ctx context.Context, _ *adminv1.WatchRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[adminv1.WatchResponse], error) {
+	s.ctx = ctx
+	return s, nil
+}
+
+func (s *slowly) Recv() (*adminv1.WatchResponse, error) {
+	select {
+	case <-time.After(messageLimit - time.Second):
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+	if s.messages--; s.messages == 0 {
+		return &adminv1.WatchResponse{Reading: &adminv1.WatchReading{}}, nil
+	}
+	return &adminv1.WatchResponse{Section: adminv1.WatchRequest_SERVICES}, nil
+}
+
+// A long reading is not late as long as its messages come, but not for any time.
+func TestStreamOfLongReadings(t *testing.T) {
+	for messages, want := range map[int]codes.Code{6: codes.OK, 100: codes.Unavailable} {
+		synctest.Test(t, func(t *testing.T) {
+			s, err := Watch(t.Context(), &slowly{messages: messages})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			began := time.Now()
+			if _, err := s.Next(); status.Code(err) != want || time.Since(began) > messageLimit+readingLimit {
+				t.Errorf("%d messages: after %s the error is %v", messages, time.Since(began), err)
+			}
+		})
+	}
+}
