@@ -45,8 +45,10 @@ type meshEntry struct {
 // part has the entries of a section by name.
 type part[E any] map[string]E
 
-// put takes over a change.
-func put[E, M any](p *part[E], m *adminv1.WatchResponse, entries []M, decode func(M) (E, error)) error {
+// put takes over a change. The error is of an entry that cannot be decoded, which is left out.
+func put[E, M any](
+	p *part[E], m *adminv1.WatchResponse, entries []M, decode func(M) (E, error),
+) (failed error) {
 	if *p == nil || m.GetReset_() {
 		*p = part[E]{}
 	}
@@ -56,14 +58,15 @@ func put[E, M any](p *part[E], m *adminv1.WatchResponse, entries []M, decode fun
 		}
 		e, err := decode(entries[i])
 		if err != nil {
-			return err
+			failed = cmp.Or(failed, err)
+			continue
 		}
 		(*p)[name] = e
 	}
 	for _, name := range m.GetRemoved() {
 		delete(*p, name)
 	}
-	return nil
+	return failed
 }
 
 func same[M any](m M) (M, error) { return m, nil }
@@ -164,7 +167,9 @@ func (s *Stream) take(m *adminv1.WatchResponse) (err error) {
 		s.errs[section] = status.Error(codes.Code(e.GetCode()), e.GetMessage())
 		return nil
 	}
-	delete(s.errs, section)
+	if m.GetReset_() {
+		delete(s.errs, section)
+	}
 	var tail *adminv1.Tail
 	switch section {
 	case adminv1.WatchRequest_MESHES:
@@ -193,7 +198,10 @@ func (s *Stream) take(m *adminv1.WatchResponse) (err error) {
 	if m.GetRest() {
 		s.tails[section] = tail
 	}
-	return err
+	if err != nil { // until all entries are sent again
+		s.errs[section] = cmp.Or(s.errs[section], err)
+	}
+	return nil
 }
 
 // reading returns what was sent until now, which the control plane read at a time.

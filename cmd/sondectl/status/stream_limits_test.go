@@ -54,3 +54,29 @@ func TestStreamOfLongReadings(t *testing.T) {
 		})
 	}
 }
+
+// An object that cannot be decoded is an error of its section, until all its entries are sent again.
+func TestStreamOfObjectsThatDoNotDecode(t *testing.T) {
+	s := newStream()
+	send := func(reset bool, name, object string) *Reading {
+		t.Helper()
+		err := s.take(&adminv1.WatchResponse{
+			Section: adminv1.WatchRequest_DATAPLANES, Reset_: reset, Names: []string{name}, List: &adminv1.WatchResponse_Dataplanes{
+				Dataplanes: &adminv1.ListDataplanesResponse{Dataplanes: []*adminv1.Dataplane{{Object: []byte(object)}}},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.reading(time.Now())
+	}
+	if r := send(true, "default/a", `{"spec":5}`); r.ObjectsErr == nil || r.HealthErr != nil || r.RestartsErr != nil {
+		t.Errorf("the errors are %v, %v and %v", r.ObjectsErr, r.HealthErr, r.RestartsErr)
+	}
+	if r := send(false, "default/b", `{"spec":{}}`); r.ObjectsErr == nil {
+		t.Error("another object hides the error")
+	}
+	if r := send(true, "default/b", `{"spec":{}}`); r.ObjectsErr != nil || len(r.Dataplanes) != 1 {
+		t.Errorf("after a reset: %v, %v", r.ObjectsErr, r.Dataplanes)
+	}
+}
