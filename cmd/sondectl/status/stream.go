@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -23,6 +24,7 @@ type Stream struct {
 	limit *time.Timer
 	late  chan struct{}
 	began time.Time // zero between readings
+	bytes int       // of the messages of this reading
 
 	meshes     part[meshEntry]
 	dataplanes part[*Dataplane]
@@ -45,20 +47,22 @@ type meshEntry struct {
 // part has the entries of a section by name.
 type part[E any] map[string]E
 
-// put takes over a change. The error is of an entry that cannot be decoded, which is left out.
+// put takes over a change of a part of s. An entry that cannot be decoded is an error of the section until all entries
+// are sent again. The returned error is a message that is invalid.
 func put[E, M any](
-	p *part[E], m *adminv1.WatchResponse, entries []M, decode func(M) (E, error),
-) (failed error) {
+	s *Stream, p *part[E], m *adminv1.WatchResponse, entries []M, decode func(M) (E, error),
+) error {
 	if *p == nil || m.GetReset_() {
 		*p = part[E]{}
 	}
+	if len(entries) != len(m.GetNames()) {
+		return status.Errorf(codes.Internal, "section %s: %d entries with %d names", m.GetSection(), len(entries),
+			len(m.GetNames()))
+	}
 	for i, name := range m.GetNames() {
-		if i >= len(entries) {
-			return status.Errorf(codes.Internal, "section %s has fewer entries than names", m.GetSection())
-		}
 		e, err := decode(entries[i])
 		if err != nil {
-			failed = cmp.Or(failed, err)
+			s.errs[m.GetSection()] = err
 			continue
 		}
 		(*p)[name] = e
@@ -66,7 +70,10 @@ func put[E, M any](
 	for _, name := range m.GetRemoved() {
 		delete(*p, name)
 	}
-	return failed
+	if len(*p) > maxEntries {
+		return status.Errorf(codes.Internal, "section %s: more than %d entries", m.GetSection(), maxEntries)
+	}
+	return nil
 }
 
 func same[M any](m M) (M, error) { return m, nil }
@@ -85,7 +92,17 @@ const (
 	// first message a whole reading.
 	messageLimit = 10 * time.Second
 	readingLimit = time.Minute
+	// maxEntries bounds a section: in a reading, new entries may come before old ones are removed. maxBytes bounds the
+	// messages of a reading.
+	maxEntries = 2 * adminv1.MaxListed
+	maxBytes   = 128 << 20
 )
+
+// sections are those that a Stream follows.
+var sections = []adminv1.WatchRequest_Section{
+	adminv1.WatchRequest_HEALTH, adminv1.WatchRequest_MESHES, adminv1.WatchRequest_DATAPLANES,
+	adminv1.WatchRequest_SERVICES, adminv1.WatchRequest_PROXIES, adminv1.WatchRequest_RESTARTS,
+}
 
 // Watch returns a Stream. The caller must close it. A control plane of an earlier release answers Next with
 // UNIMPLEMENTED.
@@ -98,10 +115,7 @@ func Watch(ctx context.Context, api adminv1.AdminServiceClient) (*Stream, error)
 		cancel()
 	})
 	var err error
-	s.stream, err = api.Watch(ctx, &adminv1.WatchRequest{Sections: []adminv1.WatchRequest_Section{
-		adminv1.WatchRequest_HEALTH, adminv1.WatchRequest_MESHES, adminv1.WatchRequest_DATAPLANES,
-		adminv1.WatchRequest_SERVICES, adminv1.WatchRequest_PROXIES, adminv1.WatchRequest_RESTARTS,
-	}})
+	s.stream, err = api.Watch(ctx, &adminv1.WatchRequest{Sections: sections})
 	if err != nil {
 		s.Close()
 		return nil, err //nolint:wrapcheck // the caller explains it
@@ -137,7 +151,7 @@ func (s *Stream) Next() (*Reading, error) {
 		}
 		if end := m.GetReading(); end != nil {
 			next := max(0, end.GetNext().AsDuration())
-			s.began = time.Time{}
+			s.began, s.bytes = time.Time{}, 0
 			s.allow(next + messageLimit)
 			r := s.reading(time.Now().Add(-max(0, end.GetAge().AsDuration())))
 			r.Next = next
@@ -160,9 +174,15 @@ func (s *Stream) allow(d time.Duration) {
 	}
 }
 
-// take takes over a change of a section.
+// take takes over a change of a section, unless it is one that was not asked for.
 func (s *Stream) take(m *adminv1.WatchResponse) (err error) {
+	if s.bytes += proto.Size(m); s.bytes > maxBytes {
+		return status.Errorf(codes.Internal, "the control plane sends a reading of more than %d bytes", maxBytes)
+	}
 	section := m.GetSection()
+	if !slices.Contains(sections, section) {
+		return nil
+	}
 	if e := m.GetError(); e != nil {
 		s.errs[section] = status.Error(codes.Code(e.GetCode()), e.GetMessage())
 		return nil
@@ -173,22 +193,22 @@ func (s *Stream) take(m *adminv1.WatchResponse) (err error) {
 	var tail *adminv1.Tail
 	switch section {
 	case adminv1.WatchRequest_MESHES:
-		err = put(&s.meshes, m, m.GetMeshes().GetMeshes(), func(e *adminv1.Mesh) (meshEntry, error) {
+		err = put(s, &s.meshes, m, m.GetMeshes().GetMeshes(), func(e *adminv1.Mesh) (meshEntry, error) {
 			spec, err := specOf(e)
 			return meshEntry{e, spec}, err
 		})
 		tail = m.GetMeshes().GetTail()
 	case adminv1.WatchRequest_DATAPLANES:
-		err = put(&s.dataplanes, m, m.GetDataplanes().GetDataplanes(), decode)
+		err = put(s, &s.dataplanes, m, m.GetDataplanes().GetDataplanes(), decode)
 		tail = m.GetDataplanes().GetTail()
 	case adminv1.WatchRequest_SERVICES:
-		err = put(&s.services, m, m.GetServices().GetServices(), same)
+		err = put(s, &s.services, m, m.GetServices().GetServices(), same)
 		tail = m.GetServices().GetTail()
 	case adminv1.WatchRequest_PROXIES:
-		err = put(&s.proxies, m, m.GetProxies().GetProxies(), same)
+		err = put(s, &s.proxies, m, m.GetProxies().GetProxies(), same)
 		tail = m.GetProxies().GetTail()
 	case adminv1.WatchRequest_RESTARTS:
-		err = put(&s.restarts, m, m.GetRestarts().GetRestarts(), same)
+		err = put(s, &s.restarts, m, m.GetRestarts().GetRestarts(), same)
 		if m.GetRest() {
 			s.restartsRest = m.GetRestarts()
 		}
@@ -198,10 +218,7 @@ func (s *Stream) take(m *adminv1.WatchResponse) (err error) {
 	if m.GetRest() {
 		s.tails[section] = tail
 	}
-	if err != nil { // until all entries are sent again
-		s.errs[section] = cmp.Or(s.errs[section], err)
-	}
-	return nil
+	return err
 }
 
 // reading returns what was sent until now, which the control plane read at a time.

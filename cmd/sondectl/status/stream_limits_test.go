@@ -1,7 +1,10 @@
 package status
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,5 +81,38 @@ func TestStreamOfObjectsThatDoNotDecode(t *testing.T) {
 	}
 	if r := send(true, "default/b", `{"spec":{}}`); r.ObjectsErr != nil || len(r.Dataplanes) != 1 {
 		t.Errorf("after a reset: %v, %v", r.ObjectsErr, r.Dataplanes)
+	}
+}
+
+// A control plane cannot make a viewer keep anything that it sends.
+func TestStreamIsBounded(t *testing.T) {
+	services := func(names, entries int) *adminv1.WatchResponse {
+		m := &adminv1.WatchResponse{Section: adminv1.WatchRequest_SERVICES}
+		for n := range names {
+			m.Names = append(m.Names, fmt.Sprint("default/", n))
+		}
+		m.List = &adminv1.WatchResponse_Services{Services: &adminv1.ListServicesResponse{Services: make([]*adminv1.Service, entries)}}
+		return m
+	}
+	long := &adminv1.WatchResponse{Removed: []string{strings.Repeat("x", maxBytes/2)}}
+	for name, tc := range map[string]struct {
+		sent []*adminv1.WatchResponse
+		want codes.Code
+	}{
+		"as many entries as allowed": {[]*adminv1.WatchResponse{services(maxEntries, maxEntries)}, codes.OK},
+		"more entries":               {[]*adminv1.WatchResponse{services(maxEntries+1, maxEntries+1)}, codes.Internal},
+		"more names than entries":    {[]*adminv1.WatchResponse{services(2, 1)}, codes.Internal},
+		"more entries than names":    {[]*adminv1.WatchResponse{services(1, 2)}, codes.Internal},
+		"long reading":               {[]*adminv1.WatchResponse{long, long}, codes.Internal},
+		"unknown sections":           {[]*adminv1.WatchResponse{{Section: 99, Error: &adminv1.WatchError{Code: 5}}, {Section: 100, Rest: true}}, codes.OK},
+	} {
+		s := newStream()
+		var err error
+		for _, m := range tc.sent {
+			err = cmp.Or(err, s.take(m))
+		}
+		if status.Code(err) != tc.want || len(s.errs)+len(s.tails) > 0 {
+			t.Errorf("%s: %v, and it keeps %v and %v", name, err, s.errs, s.tails)
+		}
 	}
 }
