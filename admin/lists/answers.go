@@ -28,7 +28,8 @@ type Answers struct {
 	// CAExpires returns when the CA of a mesh expires, zero before it exists.
 	CAExpires func(meshName string) time.Time
 
-	encoded *encoded // see Once
+	encoded *encoded      // see Once
+	waited  time.Duration // see Waited
 }
 
 // Agents has the reports of agents and Envoys at all replicas. *agents.Server implements it.

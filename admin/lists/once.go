@@ -2,6 +2,7 @@ package lists
 
 import (
 	"context"
+	"time"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -17,7 +18,9 @@ func (a *Answers) Once(before *Answers) *Answers {
 	once.Streams = func(ctx context.Context) (map[mesh.ID][]*adminv1.Stream, []string) {
 		if !asked {
 			asked = true
+			began := time.Now()
 			streams, missing = a.Streams(ctx)
+			once.waited = time.Since(began)
 		}
 		return streams, missing
 	}
@@ -28,6 +31,9 @@ func (a *Answers) Once(before *Answers) *Answers {
 	}
 	return &once
 }
+
+// Waited returns how long Answers of Once have waited for other replicas.
+func (a *Answers) Waited() time.Duration { return a.waited }
 
 // reports is the name of Agents in statesOnce, which has a method Agents.
 type reports = Agents

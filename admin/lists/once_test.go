@@ -3,6 +3,8 @@ package lists
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -71,4 +73,24 @@ func TestOnce(t *testing.T) {
 	if n := len(third.encoded.now); n != 3 || third.encoded.now[p.Dataplane] != nil {
 		t.Errorf("%d objects are kept, with the one that is gone", n)
 	}
+}
+
+// The wait for other replicas is measured, since it is no work.
+func TestOnceMeasuresTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		f.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) {
+			time.Sleep(3 * time.Second)
+			return nil, []string{"b"}
+		}
+		once := f.Once(nil)
+		if once.Waited() != 0 {
+			t.Errorf("before a list: %s", once.Waited())
+		}
+		for range 2 {
+			if _, err := once.ListMeshes(t.Context(), &adminv1.ListMeshesRequest{}); err != nil || once.Waited() != 3*time.Second {
+				t.Errorf("waited %s, %v", once.Waited(), err)
+			}
+		}
+	})
 }

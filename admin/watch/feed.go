@@ -139,7 +139,7 @@ func (f *feed) needed(sections []section) (before reading, needed []section, due
 }
 
 // readAll reads sections. It reads lists of objects one after the other, so that a large mesh takes one processor at
-// most, and returns how long that took, without the wait for agents.
+// most, and returns how long that took, without the waits for agents and other replicas.
 func (f *feed) readAll(
 	ctx context.Context, began time.Time, calls Calls, sections []section, before map[section]*snapshot,
 ) (now map[section]*snapshot, took time.Duration) {
@@ -173,7 +173,7 @@ func (f *feed) readAll(
 			read(s)
 		}
 	}
-	took = time.Since(began) - waited
+	took = time.Since(began) - waited - calls.Waited()
 	apart.Wait()
 	return now, took
 }

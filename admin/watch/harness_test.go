@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -52,13 +53,17 @@ func (fullCalls) GetHealth(context.Context, *adminv1.GetHealthRequest) (*adminv1
 	return &adminv1.Health{Checks: []*adminv1.HealthCheck{{Name: "synced", Status: adminv1.HealthCheck_OK}}}, nil
 }
 
+func (fullCalls) Waited() time.Duration { return 0 }
+
 // plane is a control plane with counted calls.
 type plane struct {
 	fullCalls
-	server *Server
+	server  *Server
+	running sync.WaitGroup // calls
 	// lists and asks count the calls of ListProxies, and the questions to agents.
 	lists, asks atomic.Int64
 	takes       time.Duration                                  // of ListProxies
+	waits       time.Duration                                  // of ListProxies, for other replicas
 	long        int                                            // proxies that need a message each, and change; 0: a short one
 	change      func(*adminv1.Proxy)                           // of the listed proxy; may be nil
 	hang        func() (map[mesh.ID]bool, []string)            // may be nil
@@ -68,7 +73,7 @@ type plane struct {
 
 func (p *plane) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest) (*adminv1.ListProxiesResponse, error) {
 	p.lists.Add(1)
-	time.Sleep(p.takes)
+	time.Sleep(p.takes + p.waits)
 	l, err := p.fullCalls.ListProxies(ctx, r)
 	for i := range p.long {
 		l.Proxies = append(l.Proxies, &adminv1.Proxy{Mesh: "default", Name: fmt.Sprint("long-", i), Drain: fmt.Sprint(time.Now()) + strings.Repeat("x", maxPartBytes)})
@@ -78,6 +83,8 @@ func (p *plane) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest) 
 	}
 	return l, err
 }
+
+func (p *plane) Waited() time.Duration { return p.waits }
 
 // start makes the Server. It is for a bubble of synctest, at whose end all calls must have ended.
 func start(t *testing.T, p *plane) *plane {
@@ -98,7 +105,10 @@ func start(t *testing.T, p *plane) *plane {
 			return p.hang()
 		},
 	})
-	t.Cleanup(p.server.Stop)
+	t.Cleanup(func() {
+		p.server.Stop()
+		p.running.Wait()
+	})
 	return p
 }
 
@@ -150,11 +160,11 @@ func (p *plane) callFrom(t *testing.T, address net.IP, sections ...section) *cal
 		}
 		return who, nil
 	}
-	go func() {
+	p.running.Go(func() {
 		defer close(c.ended)
 		c.err = p.server.Watch(&adminv1.WatchRequest{Sections: sections}, c, rights)
 		c.end() // as gRPC does
-	}()
+	})
 	return c
 }
 

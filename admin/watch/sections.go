@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -17,6 +18,8 @@ type Calls interface {
 	ListProxies(context.Context, *adminv1.ListProxiesRequest) (*adminv1.ListProxiesResponse, error)
 	ListRestarts(context.Context, *adminv1.ListRestartsRequest) (*adminv1.ListRestartsResponse, error)
 	GetHealth(context.Context, *adminv1.GetHealthRequest) (*adminv1.Health, error)
+	// Waited returns how long the lists of objects have waited for other replicas, which is no work.
+	Waited() time.Duration
 }
 
 // list is the response to a call: its entries with their names, and its other fields.

@@ -66,6 +66,18 @@ func TestLongReadings(t *testing.T) {
 	}
 }
 
+// A replica that does not answer makes readings long, but is no reason for pauses.
+func TestReadingsThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, &plane{waits: 3 * time.Second})
+		go p.call(t, proxies).follow()
+		time.Sleep(time.Minute - time.Millisecond)
+		if n := p.lists.Load(); n != 20 {
+			t.Errorf("%d readings of 3 s in a minute, want 20", n)
+		}
+	})
+}
+
 // One reading that waits for a processor does not make the next one late.
 func TestOneLongReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -25,7 +25,7 @@ type checked struct {
 
 func newChecked() *checked {
 	return &checked{server: adminwatch.New(adminwatch.Options{
-		Calls:        func(adminwatch.Calls) adminwatch.Calls { return adminv1.UnimplementedAdminServiceServer{} },
+		Calls:        func(adminwatch.Calls) adminwatch.Calls { return noCalls{} },
 		Ready:        func() error { return nil },
 		Unresponsive: func(context.Context) (map[mesh.ID]bool, []string) { return nil, nil },
 	})}
@@ -47,6 +47,11 @@ func (c *checked) Watch(ctx context.Context, r *adminv1.WatchRequest, _ ...grpc.
 	}()
 	return received{pipe: p}, nil
 }
+
+// noCalls has no lists.
+type noCalls struct{ adminv1.UnimplementedAdminServiceServer }
+
+func (noCalls) Waited() time.Duration { return 0 }
 
 // pipe is the server's end of a call, received the client's.
 type pipe struct {

@@ -89,6 +89,8 @@ func (p *plane) GetHealth(context.Context, *adminv1.GetHealthRequest) (*adminv1.
 	return answer(p, "health", "health", &p.health)
 }
 
+func (p *plane) Waited() time.Duration { return 0 }
+
 func (p *plane) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_WatchServer) error {
 	if p.watch == nil {
 		return p.UnimplementedAdminServiceServer.Watch(r, stream)
