@@ -49,7 +49,9 @@ func (c *checked) Watch(ctx context.Context, r *adminv1.WatchRequest, _ ...grpc.
 }
 
 // noCalls has no lists.
-type noCalls struct{ adminv1.UnimplementedAdminServiceServer }
+type noCalls struct {
+	adminv1.UnimplementedAdminServiceServer
+}
 
 func (noCalls) Waited() time.Duration { return 0 }
 
