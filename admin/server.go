@@ -88,6 +88,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		timer := time.AfterFunc(endTimeout, s.grpc.Stop)
 		defer timer.Stop()
 		s.grpc.GracefulStop()
+		s.watch.Wait()
 	}()
 	err := s.grpc.Serve(connlimit.New(s.connections).Pace(maxBytesPerSecond).Listener(lis))
 	cancel()

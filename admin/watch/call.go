@@ -13,7 +13,7 @@ import (
 
 // call is a call in progress.
 type call struct {
-	feed   *feed
+	server *Server
 	view   *view
 	stream adminv1.AdminService_WatchServer
 	// checks receives the sections that the rights checks have denied.
@@ -23,11 +23,11 @@ type call struct {
 
 // serve sends readings until ctx ends, or the viewer has the right to no section.
 func (c *call) serve(ctx context.Context) error {
-	c.leave = c.feed.join(c.view.allowed())
+	c.leave = c.server.feed.join(c.view.allowed())
 	defer func() { c.leave() }()
 	var sent time.Time // the start of the reading that was sent last
 	for len(c.view.allowed()) > 0 {
-		now, err := c.feed.read(ctx, c.view.allowed())
+		now, err := c.server.feed.read(ctx, c.view.allowed())
 		if err != nil {
 			return ended(ctx)
 		}
@@ -94,7 +94,7 @@ func (c *call) allow(denied map[section]*status.Status) (changed bool) {
 	}
 	leave := c.leave
 	c.view.denied = denied
-	c.leave = c.feed.join(c.view.allowed())
+	c.leave = c.server.feed.join(c.view.allowed())
 	leave() // later, so that the feed keeps what is still watched
 	return true
 }
@@ -109,7 +109,7 @@ func (r *reading) end() *adminv1.WatchResponse {
 // send sends a message, unless the viewer does not read. Then Send returns when the call has ended.
 func (c *call) send(ctx context.Context, m *adminv1.WatchResponse) error {
 	sent := make(chan error, 1)
-	go func() { sent <- c.stream.Send(m) }()
+	c.server.sends.Go(func() { sent <- c.stream.Send(m) })
 	late := time.NewTimer(sendTimeout)
 	defer late.Stop()
 	select {

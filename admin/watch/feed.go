@@ -49,8 +49,8 @@ type feed struct {
 	cost time.Duration
 }
 
-func newFeed(o *Options) *feed {
-	return &feed{begin: o.Calls, ready: o.Ready, hangs: &hangs{ask: o.Unresponsive}, turn: make(chan struct{}, 1),
+func newFeed(stopping context.Context, o *Options) *feed {
+	return &feed{begin: o.Calls, ready: o.Ready, hangs: &hangs{stopping: stopping, ask: o.Unresponsive}, turn: make(chan struct{}, 1),
 		watched: map[section]int{}}
 }
 

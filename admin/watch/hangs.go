@@ -18,7 +18,9 @@ type hangs struct {
 	// ask returns the proxies whose agents do not answer in time, and the replicas that do not.
 	ask func(context.Context) (unresponsive map[mesh.ID]bool, missing []string)
 
-	running sync.WaitGroup
+	// stopping ends when agents must not be asked any longer.
+	stopping context.Context //nolint:containedctx // of the server
+	running  sync.WaitGroup
 
 	mu    sync.Mutex
 	asked time.Time // zero before the first time
@@ -36,15 +38,13 @@ func (h *hangs) mark(ctx context.Context, l list) (waited time.Duration) {
 		h.asked = time.Now()
 	}
 	h.mu.Unlock()
-	if age >= askEvery {
+	if age >= askEvery && h.stopping.Err() == nil {
 		began := sessionsOf(l)
-		work := func() { h.answer(ctx, began) }
 		if age < 2*askEvery {
-			ctx = context.WithoutCancel(ctx) // it has a limit of its own
-			h.running.Go(work)
+			h.running.Go(func() { h.answer(h.stopping, began) }) // it has a limit of its own
 		} else {
 			asked := time.Now()
-			work()
+			h.answer(ctx, began)
 			waited = time.Since(asked)
 		}
 	}

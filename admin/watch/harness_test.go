@@ -108,6 +108,7 @@ func start(t *testing.T, p *plane) *plane {
 	t.Cleanup(func() {
 		p.server.Stop()
 		p.running.Wait()
+		p.server.Wait()
 	})
 	return p
 }

@@ -42,22 +42,29 @@ type Options struct {
 
 // Server answers Watch.
 type Server struct {
-	feed     *feed
-	seats    seats
-	stopping chan struct{}
+	feed  *feed
+	seats seats
+	// stopping ends with Stop.
+	stopping context.Context //nolint:containedctx // of all calls
 	stop     func()
+	// sends are messages to viewers that do not read. They end after their calls.
+	sends sync.WaitGroup
 }
 
-// New returns a Server. The caller must call Stop.
+// New returns a Server. The caller must call Stop and Wait.
 func New(o Options) *Server {
-	s := &Server{feed: newFeed(&o), seats: seats{taken: map[account][]*seat{}}, stopping: make(chan struct{})}
-	s.stop = sync.OnceFunc(func() { close(s.stopping) })
+	s := &Server{seats: seats{taken: map[account][]*seat{}}}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.feed = newFeed(s.stopping, &o)
 	return s
 }
 
 // Stop ends all calls, now and later.
-func (s *Server) Stop() {
-	s.stop()
+func (s *Server) Stop() { s.stop() }
+
+// Wait waits for what calls have begun. They must have ended.
+func (s *Server) Wait() {
+	s.sends.Wait()
 	s.feed.hangs.running.Wait()
 }
 
@@ -71,19 +78,13 @@ func (s *Server) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_Watc
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel(nil)
-	running.Go(func() {
-		select {
-		case <-s.stopping:
-			cancel(errStopping)
-		case <-ctx.Done():
-		}
-	})
+	defer context.AfterFunc(s.stopping, func() { cancel(errStopping) })()
 	caller, denied, err := check(ctx, v.sections, nil, rights)
 	if err != nil {
 		return err
 	}
 	v.denied = denied
-	c := &call{feed: s.feed, view: v, stream: stream, checks: make(chan map[section]*status.Status), leave: func() {}}
+	c := &call{server: s, view: v, stream: stream, checks: make(chan map[section]*status.Status), leave: func() {}}
 	if len(v.allowed()) == 0 {
 		return c.refuse(ctx) // without a seat
 	}

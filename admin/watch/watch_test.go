@@ -286,6 +286,25 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// After Stop, a reading in progress does not ask agents.
+func TestStopDuringAReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, &plane{})
+		p.change = func(*adminv1.Proxy) {
+			if p.lists.Load() == 16 { // the next question is due
+				p.server.Stop()
+			}
+		}
+		c := p.call(t, proxies)
+		c.follow()
+		p.running.Wait()
+		p.server.Wait()
+		if n := p.asks.Load(); status.Code(c.err) != codes.Unavailable || n != 1 {
+			t.Errorf("agents were asked %d times, and it ends with %v", n, c.err)
+		}
+	})
+}
+
 // A caller without any right sees why, and takes no seat.
 func TestCallerWithoutRightsTakesNoSeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

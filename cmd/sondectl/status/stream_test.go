@@ -134,7 +134,10 @@ func (p *plane) serve(t *testing.T) adminv1.AdminServiceClient {
 		if p.watch != nil {
 			p.watch.Stop()
 		}
-		server.Stop()
+		server.GracefulStop()
+		if p.watch != nil {
+			p.watch.Wait()
+		}
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
