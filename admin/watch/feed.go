@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -83,35 +84,29 @@ func (f *feed) read(ctx context.Context, sections []section) (reading, error) {
 		return reading{}, ctx.Err()
 	}
 	defer func() { <-f.turn }()
-	before, needed, due := f.needed(sections)
-	if len(needed) == 0 && !due {
+	before, watched := f.due(sections)
+	if len(watched) == 0 {
 		return before, nil
 	}
 	// It is for others, too.
 	shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
 	defer cancel()
 	began, calls := time.Now(), f.begin(f.callsBefore())
-	now, took := f.readAll(shared, began, calls, needed, before.sections)
+	now, took := f.readAll(shared, began, calls, watched, before.sections)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.watched) > 0 {
 		f.calls = calls
 	}
-	after := reading{began: before.began, next: before.next, sections: map[section]*snapshot{}}
-	for s := range f.watched {
-		if after.sections[s] = now[s]; now[s] == nil {
-			after.sections[s] = before.sections[s]
-		}
+	maps.DeleteFunc(now, func(s section, _ *snapshot) bool { return f.watched[s] == 0 })
+	if f.cost == 0 {
+		f.cost = took
 	}
-	if due {
-		if f.cost == 0 {
-			f.cost = took
-		}
-		f.cost = min(took, f.cost+f.cost/4+costStep)
-		after.began, after.next = began, began.Add(max(readEvery, took+min(idleShare*f.cost, maxPause)))
+	f.cost = min(took, f.cost+f.cost/4+costStep)
+	f.last = reading{
+		began: began, next: began.Add(max(readEvery, took+min(idleShare*f.cost, maxPause))), sections: now,
 	}
-	f.last = after
-	return after, nil
+	return f.last, nil
 }
 
 func (f *feed) callsBefore() Calls {
@@ -120,22 +115,16 @@ func (f *feed) callsBefore() Calls {
 	return f.calls
 }
 
-// needed returns the last reading, the sections to read, and whether a reading of all that is watched is due.
-func (f *feed) needed(sections []section) (before reading, needed []section, due bool) {
+// due returns the last reading and, if the next one is due or a section is missing, all watched sections: a reading has
+// the same time for all.
+func (f *feed) due(sections []section) (before reading, watched []section) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !time.Now().Before(f.last.next) {
-		for s := range f.watched {
-			needed = append(needed, s)
-		}
-		return f.last, needed, true
+	missing := func(s section) bool { return f.last.sections[s] == nil }
+	if time.Now().Before(f.last.next) && !slices.ContainsFunc(sections, missing) {
+		return f.last, nil
 	}
-	for _, s := range sections {
-		if f.last.sections[s] == nil {
-			needed = append(needed, s)
-		}
-	}
-	return f.last, needed, false
+	return f.last, slices.Collect(maps.Keys(f.watched))
 }
 
 // readAll reads sections. It reads lists of objects one after the other, so that a large mesh takes one processor at

@@ -66,6 +66,25 @@ func TestLongReadings(t *testing.T) {
 	}
 }
 
+// A viewer of another section makes a reading of all: its time is for all sections.
+func TestReadingsAreOfOneTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, &plane{change: func(p *adminv1.Proxy) { p.Drain = time.Now().String() }})
+		go p.call(t, proxies).follow()
+		time.Sleep(700 * time.Millisecond)
+		c := p.call(t, healths, proxies)
+		var drain string
+		for _, m := range c.read() {
+			if m.GetSection() == proxies {
+				drain = m.GetProxies().GetProxies()[0].GetDrain()
+			}
+		}
+		if want := time.Now().String(); drain != want {
+			t.Errorf("its proxies are of %s at %s", drain, want)
+		}
+	})
+}
+
 // A replica that does not answer makes readings long, but is no reason for pauses.
 func TestReadingsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
