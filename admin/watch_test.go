@@ -78,6 +78,23 @@ func TestWatchNeedsTheRightOfEachSection(t *testing.T) {
 	}
 }
 
+// TestInvalidWatchNeedsAToken checks that the request of a caller without a token is not looked at.
+func TestInvalidWatchNeedsAToken(t *testing.T) {
+	for token, want := range map[string]codes.Code{"wrong": codes.Unauthenticated, testToken: codes.InvalidArgument} {
+		virtual.Run(t, want.String(), func(t *testing.T) {
+			f := newFakes(t)
+			api := adminv1.NewAdminServiceClient(dial(t, serve(t, f.Options), f.roots))
+			stream, err := api.Watch(withToken(t.Context(), token), &adminv1.WatchRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); status.Code(err) != want {
+				t.Errorf("the call ends with %v", err)
+			}
+		})
+	}
+}
+
 // TestServeEndsWatches checks that viewers do not delay the end of the control plane, and see why they are cut off.
 func TestServeEndsWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

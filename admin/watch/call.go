@@ -58,7 +58,7 @@ func (c *call) serve(ctx context.Context) error {
 
 // refuse sends the error of each section as a whole reading, so that the viewer shows it, and returns one of them.
 func (c *call) refuse(ctx context.Context) error {
-	why := c.view.denied[c.view.sections[0]].Err()
+	why := c.view.refusal()
 	if _, err := c.update(ctx, &reading{began: time.Now()}, time.Time{}); err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func told(messages ...*adminv1.WatchResponse) []string {
 
 // A viewer gets the first reading as a whole, then only what differs from what it has.
 func TestDifferences(t *testing.T) {
-	v, err := newView([]section{adminv1.WatchRequest_SERVICES})
+	v, err := newView([]section{adminv1.WatchRequest_SERVICES}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

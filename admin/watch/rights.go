@@ -35,8 +35,8 @@ type Caller struct {
 	Errs map[adminv1.Right]error
 }
 
-// check checks the rights to sections. With an error, a gRPC status, the sections that could not be checked are denied
-// as before.
+// check checks the rights to sections, of which some may be unknown. With an error, a gRPC status, the sections that
+// could not be checked are denied as before.
 func check(ctx context.Context, sections []section, before map[section]*status.Status, rights Rights) (
 	c Caller, denied map[section]*status.Status, err error,
 ) {
@@ -51,8 +51,10 @@ func check(ctx context.Context, sections []section, before map[section]*status.S
 	}
 	denied = map[section]*status.Status{}
 	for _, s := range sections {
-		need, _ := adminv1.RightOfSection(s)
+		need, known := adminv1.RightOfSection(s)
 		switch refused := c.Errs[need]; {
+		case !known:
+			denied[s] = status.Newf(codes.Unimplemented, "section %s: this release does not have it", s)
 		case status.Code(refused) == codes.PermissionDenied:
 			denied[s] = status.Convert(refused)
 		case refused != nil:

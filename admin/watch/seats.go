@@ -64,7 +64,9 @@ func (s *seats) take(of account, lost func()) (leave func(), err error) {
 }
 
 var (
-	errFull  = status.Errorf(codes.ResourceExhausted, "%d calls watch already, which is the maximum", maxViewers)
+	errFull    = status.Errorf(codes.ResourceExhausted, "%d calls watch already, which is the maximum", maxViewers)
+	errEvicted = status.Errorf(codes.ResourceExhausted,
+		"another caller got the place of this call: %d calls watch, which is the maximum", maxViewers)
 	errShare = status.Errorf(codes.ResourceExhausted, "%d calls of this caller watch already, which is the maximum",
 		maxPerCaller)
 )

@@ -10,24 +10,37 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// view is what one viewer has.
+// view is the state of the sections at one viewer.
 type view struct {
 	sections []section
-	denied   map[section]*status.Status
+	denied   map[section]*status.Status // sections without the right, and unknown ones
 	has      map[section]*snapshot
 }
 
+// maxSections bounds the sections of a call, with those of later releases.
+const maxSections = 32
+
 // newView returns the view of a viewer that has nothing.
-func newView(sections []section) (*view, error) {
+func newView(sections []section, denied map[section]*status.Status) (*view, error) {
+	if len(sections) == 0 || len(sections) > maxSections {
+		return nil, status.Errorf(codes.InvalidArgument, "sections: there are %d, must be 1 to %d", len(sections), maxSections)
+	}
 	for i, s := range sections {
-		if _, known := kinds[s]; !known || slices.Contains(sections[:i], s) {
-			return nil, status.Errorf(codes.InvalidArgument, "sections: %s: must be known, and given once", s)
+		if s == adminv1.WatchRequest_SECTION_UNSPECIFIED || slices.Contains(sections[:i], s) {
+			return nil, status.Errorf(codes.InvalidArgument, "sections: %s: must be specified, and given once", s)
 		}
 	}
-	if len(sections) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "sections: must not be empty")
+	return &view{sections: sections, denied: denied, has: map[section]*snapshot{}}, nil
+}
+
+// refusal returns why the viewer gets nothing. A missing right comes before a section that does not exist.
+func (v *view) refusal() error {
+	for _, s := range v.sections {
+		if v.denied[s].Code() == codes.PermissionDenied {
+			return v.denied[s].Err()
+		}
 	}
-	return &view{sections: sections, has: map[section]*snapshot{}}, nil
+	return v.denied[v.sections[0]].Err()
 }
 
 // allowed returns the sections to which the viewer has the right.

@@ -70,20 +70,19 @@ func (s *Server) Wait() {
 
 // Watch answers a call until it ends. The error is a gRPC status.
 func (s *Server) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_WatchServer, rights Rights) error {
-	v, err := newView(r.GetSections())
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel(nil)
 	defer context.AfterFunc(s.stopping, func() { cancel(errStopping) })()
-	caller, denied, err := check(ctx, v.sections, nil, rights)
+	caller, denied, err := check(ctx, r.GetSections(), nil, rights)
 	if err != nil {
 		return err
 	}
-	v.denied = denied
+	v, err := newView(r.GetSections(), denied)
+	if err != nil {
+		return err
+	}
 	c := &call{server: s, view: v, stream: stream, checks: make(chan map[section]*status.Status), leave: func() {}}
 	if len(v.allowed()) == 0 {
 		return c.refuse(ctx) // without a seat
@@ -93,7 +92,7 @@ func (s *Server) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_Watc
 	if caller.Shared {
 		of.source = grpcconn.Source(ctx)
 	}
-	leave, err := s.seats.take(of, func() { cancel(errFull) })
+	leave, err := s.seats.take(of, func() { cancel(errEvicted) })
 	if err != nil {
 		return err
 	}

@@ -189,11 +189,40 @@ func TestTokenExpires(t *testing.T) {
 func TestInvalidRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, &plane{})
-		for name, sections := range map[string][]section{"none": nil, "twice": {proxies, proxies}, "unknown": {99}, "unspecified": {0}} {
+		var many []section
+		for n := range section(maxSections + 1) {
+			many = append(many, n+1)
+		}
+		for name, sections := range map[string][]section{"none": nil, "twice": {proxies, proxies}, "unspecified": {0}, "too many": many} {
 			c := p.call(t, sections...)
 			if <-c.ended; status.Code(c.err) != codes.InvalidArgument || !strings.Contains(c.err.Error(), "sections: ") {
 				t.Errorf("%s: %v", name, c.err)
 			}
+		}
+	})
+}
+
+// A client of a later release gets the sections that exist.
+func TestUnknownSections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var denies atomic.Bool
+		p := start(t, &plane{rights: func(adminv1.Right) (string, error) {
+			if denies.Load() {
+				return "", status.Error(codes.PermissionDenied, "no")
+			}
+			return "operator", nil
+		}})
+		c := p.call(t, 99, healths)
+		if diff := cmp.Diff([]string{"99 Unimplemented: section 99: this release does not have it", "HEALTH reset left out 0"}, told(c.read()...)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		denies.Store(true)
+		if c.follow(); status.Code(c.err) != codes.PermissionDenied {
+			t.Errorf("without a right it ends with %v", c.err)
+		}
+		c = p.call(t, 99)
+		if c.follow(); status.Code(c.err) != codes.Unimplemented {
+			t.Errorf("with no known section it ends with %v", c.err)
 		}
 	})
 }
