@@ -55,7 +55,7 @@ func (s *statesOnce) States() map[mesh.ID]*adminv1.AgentState {
 // encoded has the JSON of objects, which do not change.
 type encoded struct{ before, now map[mesh.Object][]byte }
 
-// object is the function object with the encoded objects of the reading before.
+// object is the function object with the encoded objects of the previous reading.
 func (a *Answers) object(o mesh.Object) ([]byte, error) {
 	if a.encoded == nil {
 		return object(o)

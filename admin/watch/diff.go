@@ -25,14 +25,14 @@ type entry struct {
 
 // snapshot is a section at a time. It does not change.
 type snapshot struct {
-	err     *status.Status // nil if it was read
+	failed  *status.Status // nil if it was read
 	entries []*entry       // sorted by name
 	// rest has the fields of the list beside its entries.
 	rest *entry
 }
 
 // denied is a section to which the caller has no right.
-func denied(err *status.Status) *snapshot { return &snapshot{err: err} }
+func denied(why *status.Status) *snapshot { return &snapshot{failed: why} }
 
 var seed = maphash.MakeSeed()
 

@@ -55,7 +55,7 @@ func TestDifferences(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	away := &snapshot{err: status.New(codes.Unavailable, "not read")}
+	away := &snapshot{failed: status.New(codes.Unavailable, "not read")}
 	var last *snapshot
 	read := func(l list) *snapshot {
 		t.Helper()

@@ -145,7 +145,7 @@ func (f *feed) readAll(
 			is, err = before[s].next(l)
 		}
 		if err != nil {
-			is = &snapshot{err: status.Convert(err)}
+			is = &snapshot{failed: status.Convert(err)}
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -13,7 +13,7 @@ import (
 // askEvery is how often agents are asked whether they hang, for all viewers.
 const askEvery = 15 * time.Second
 
-// hangs knows which agents did not answer when they were asked last.
+// hangs keeps the agents that did not answer the last ping.
 type hangs struct {
 	// ask returns the proxies whose agents do not answer in time, and the replicas that do not.
 	ask func(context.Context) (unresponsive map[mesh.ID]bool, missing []string)
@@ -30,7 +30,7 @@ type hangs struct {
 }
 
 // mark sets which agents hang in a list of proxies. It asks agents now and then. It waits for the answers if it has
-// none that are recent, and returns for how long.
+// no recent ones, and returns for how long.
 func (h *hangs) mark(ctx context.Context, l list) (waited time.Duration) {
 	h.mu.Lock()
 	age := time.Since(h.asked)

@@ -31,7 +31,7 @@ type list struct {
 
 // kind is how a section is read, and sent.
 type kind struct {
-	// apart says that it is no list of objects in the view: it may take long without work, such as for a check.
+	// apart means that the section does not come from the view: it may take long without work, such as for a check.
 	apart bool
 	read  func(context.Context, Calls) (list, error)
 	// fill sets the list of a message. rest may be nil, and is not changed.

@@ -17,7 +17,7 @@ type view struct {
 	has      map[section]*snapshot
 }
 
-// maxSections bounds the sections of a call, with those of later releases.
+// maxSections bounds the sections of a call, including unknown ones.
 const maxSections = 32
 
 // newView returns the view of a viewer that has nothing.
@@ -53,8 +53,8 @@ func (v *view) update(now map[section]*snapshot) iter.Seq[*adminv1.WatchResponse
 	return func(yield func(*adminv1.WatchResponse) bool) {
 		for _, s := range v.sections {
 			is, was := now[s], v.has[s]
-			if err := v.denied[s]; err != nil {
-				is = denied(err)
+			if why := v.denied[s]; why != nil {
+				is = denied(why)
 			}
 			if is == nil {
 				continue
@@ -73,15 +73,15 @@ func (v *view) update(now map[section]*snapshot) iter.Seq[*adminv1.WatchResponse
 // messages yields what a viewer that has was must get to have is.
 func messages(of section, was, is *snapshot) iter.Seq[*adminv1.WatchResponse] {
 	return func(yield func(*adminv1.WatchResponse) bool) {
-		if is.err != nil {
-			if was == nil || was.err == nil || was.err.Code() != is.err.Code() || was.err.Message() != is.err.Message() {
+		if is.failed != nil {
+			if was == nil || was.failed == nil || was.failed.Code() != is.failed.Code() || was.failed.Message() != is.failed.Message() {
 				yield(&adminv1.WatchResponse{Section: of, Error: &adminv1.WatchError{
-					Code: uint32(is.err.Code()), Message: is.err.Message(),
+					Code: uint32(is.failed.Code()), Message: is.failed.Message(),
 				}})
 			}
 			return
 		}
-		if was != nil && was.err != nil {
+		if was != nil && was.failed != nil {
 			was = nil
 		}
 		d := is.since(was)

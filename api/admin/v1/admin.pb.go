@@ -563,7 +563,7 @@ type WatchResponse struct {
 	//	*WatchResponse_Restarts
 	//	*WatchResponse_Health
 	List isWatchResponse_List `protobuf_oneof:"list"`
-	// Names of the entries in the list, in order. They sort as the entries of the response to the call.
+	// Names of the entries in the list, in its order. Each name identifies an entry of the section.
 	Names []string `protobuf:"bytes,9,rep,name=names,proto3" json:"names,omitempty"`
 	// Names of entries that no longer exist.
 	Removed []string `protobuf:"bytes,10,rep,name=removed,proto3" json:"removed,omitempty"`
@@ -815,7 +815,7 @@ type WatchReading struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long ago it began. Changes after that are in the next one.
 	Age *durationpb.Duration `protobuf:"bytes,1,opt,name=age,proto3" json:"age,omitempty"`
-	// Until when the next one begins, at the latest.
+	// How long it takes until the next one is due. It may come later by the time that it takes.
 	Next          *durationpb.Duration `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -100,10 +100,12 @@ type AdminServiceClient interface {
 	// GetHealth returns the checks of /livez and /readyz of this replica of the control plane, with reasons. It also
 	// answers before the store has been read.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error)
-	// Watch sends lists, and then their changes, at most twice per second. Each section needs the right of its call, which
-	// is checked again every minute: without it the section has an error, and the others go on. INVALID_ARGUMENT: no
-	// section, or an unknown one. PERMISSION_DENIED: the caller has the right to no section. RESOURCE_EXHAUSTED: too many
-	// callers watch. ABORTED: the caller does not read.
+	// Watch sends lists, and then their changes, about once per second. Each section needs the right of its call, which is
+	// checked again within a minute: without it the section has an error, and the others go on. While the right cannot be
+	// checked, the last answer holds for three minutes at most. A section that the control plane does not have has the
+	// error UNIMPLEMENTED. INVALID_ARGUMENT: no section, too many, or one twice. PERMISSION_DENIED: the caller has the
+	// right to no section. RESOURCE_EXHAUSTED: too many callers watch, or another one got the place of this call. ABORTED:
+	// the caller does not read.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
 
@@ -388,10 +390,12 @@ type AdminServiceServer interface {
 	// GetHealth returns the checks of /livez and /readyz of this replica of the control plane, with reasons. It also
 	// answers before the store has been read.
 	GetHealth(context.Context, *GetHealthRequest) (*Health, error)
-	// Watch sends lists, and then their changes, at most twice per second. Each section needs the right of its call, which
-	// is checked again every minute: without it the section has an error, and the others go on. INVALID_ARGUMENT: no
-	// section, or an unknown one. PERMISSION_DENIED: the caller has the right to no section. RESOURCE_EXHAUSTED: too many
-	// callers watch. ABORTED: the caller does not read.
+	// Watch sends lists, and then their changes, about once per second. Each section needs the right of its call, which is
+	// checked again within a minute: without it the section has an error, and the others go on. While the right cannot be
+	// checked, the last answer holds for three minutes at most. A section that the control plane does not have has the
+	// error UNIMPLEMENTED. INVALID_ARGUMENT: no section, too many, or one twice. PERMISSION_DENIED: the caller has the
+	// right to no section. RESOURCE_EXHAUSTED: too many callers watch, or another one got the place of this call. ABORTED:
+	// the caller does not read.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }

@@ -12,11 +12,11 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// Reading is what one reading of the control plane has found. An error is of what it names.
+// Reading is the result of one reading of the control plane. Each error explains why the part in its name is missing.
 type Reading struct {
 	*Facts
 	HealthErr, ObjectsErr, RestartsErr error
-	// Next is how long the next one takes at most to begin, 0 if the caller decides that.
+	// Next is how long it takes until the next one is due, 0 if the caller decides that.
 	Next time.Duration
 }
 
