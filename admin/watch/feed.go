@@ -51,8 +51,10 @@ type feed struct {
 }
 
 func newFeed(stopping context.Context, o *Options) *feed {
-	return &feed{begin: o.Calls, ready: o.Ready, hangs: &hangs{stopping: stopping, ask: o.Unresponsive}, turn: make(chan struct{}, 1),
-		watched: map[section]int{}}
+	return &feed{
+		begin: o.Calls, ready: o.Ready, hangs: &hangs{stopping: stopping, ask: o.Unresponsive},
+		turn: make(chan struct{}, 1), watched: map[section]int{},
+	}
 }
 
 // join counts a viewer of sections until leave is called. Sections without a viewer are dropped.

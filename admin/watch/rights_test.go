@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -77,32 +76,5 @@ func TestDeniedWhileUnchecked(t *testing.T) {
 	_, now, err := check(t.Context(), all, before, rights)
 	if status.Code(err) != codes.Unavailable || len(now) != 2 || now[proxies] == nil || now[healths] == nil {
 		t.Errorf("denied: %v, %v", now, err)
-	}
-}
-
-// An account has the same places wherever it calls from. People who share the admin token are told apart.
-func TestSeatsOfOneAccount(t *testing.T) {
-	for shared, want := range map[bool]int{false: maxPerCaller, true: 2 * maxPerCaller} {
-		synctest.Test(t, func(t *testing.T) {
-			p := &plane{}
-			if !shared {
-				p.rights = func(adminv1.Right) (string, error) { return "system:serviceaccount:shop:reader", nil }
-			}
-			start(t, p)
-			var all []*caller
-			for n := range 4 * maxPerCaller {
-				c := p.callFrom(t, net.IPv4(10, 0, 0, byte(n%2)), healths)
-				go c.follow()
-				all = append(all, c)
-				synctest.Wait()
-			}
-			if p.server.seats.count != want {
-				t.Errorf("shared %t: %d seats", shared, p.server.seats.count)
-			}
-			for _, c := range all {
-				c.end()
-				<-c.ended
-			}
-		})
 	}
 }

@@ -23,7 +23,8 @@ const maxSections = 32
 // newView returns the view of a viewer that has nothing.
 func newView(sections []section, denied map[section]*status.Status) (*view, error) {
 	if len(sections) == 0 || len(sections) > maxSections {
-		return nil, status.Errorf(codes.InvalidArgument, "sections: there are %d, must be 1 to %d", len(sections), maxSections)
+		return nil, status.Errorf(codes.InvalidArgument, "sections: there are %d, must be 1 to %d", len(sections),
+			maxSections)
 	}
 	for i, s := range sections {
 		if s == adminv1.WatchRequest_SECTION_UNSPECIFIED || slices.Contains(sections[:i], s) {
@@ -74,7 +75,7 @@ func (v *view) update(now map[section]*snapshot) iter.Seq[*adminv1.WatchResponse
 func messages(of section, was, is *snapshot) iter.Seq[*adminv1.WatchResponse] {
 	return func(yield func(*adminv1.WatchResponse) bool) {
 		if is.failed != nil {
-			if was == nil || was.failed == nil || was.failed.Code() != is.failed.Code() || was.failed.Message() != is.failed.Message() {
+			if was == nil || was.failed == nil || was.failed.String() != is.failed.String() {
 				yield(&adminv1.WatchResponse{Section: of, Error: &adminv1.WatchError{
 					Code: uint32(is.failed.Code()), Message: is.failed.Message(),
 				}})

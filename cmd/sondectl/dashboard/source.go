@@ -217,8 +217,13 @@ func (s *source) watch(ctx context.Context, api adminv1.AdminServiceClient) erro
 		s.begin()
 		r, err := stream.Next()
 		switch {
-		case read && status.IsDenied(err):
-			return nil // the last reading says so of each section
+		case status.IsDenied(err):
+			if !s.denied() { // otherwise the last reading says why, for each section
+				s.take(&status.Reading{
+					Facts: &status.Facts{Now: time.Now()}, HealthErr: err, ObjectsErr: err, RestartsErr: err,
+				})
+			}
+			return nil
 		case read && err != nil:
 			s.began = time.Now() // the control plane did not work for it since the last reading
 			return err           //nolint:wrapcheck // call explains it

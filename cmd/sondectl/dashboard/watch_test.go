@@ -153,3 +153,23 @@ func TestTooManyViewers(t *testing.T) {
 		}
 	})
 }
+
+// A control plane that refuses the call itself is taken at its word, and left alone for a while.
+func TestWatchIsDenied(t *testing.T) {
+	w := newWatched()
+	watch(t, callOf(w), func(s *source) {
+		lookFor(s, time.Minute)
+		w.fail(grpcstatus.Error(codes.PermissionDenied, "not allowed"))
+		before := w.calls.Load()
+		lookFor(s, time.Minute)
+		sections, _ := s.look()
+		for _, p := range parts {
+			if section := sections[p.name]; !section.Denied {
+				t.Errorf("%s: %+v", p.name, section)
+			}
+		}
+		if n := w.calls.Load() - before; n > 3 {
+			t.Errorf("%d calls in a minute", n)
+		}
+	})
+}
