@@ -10,10 +10,12 @@ import (
 
 // Access authorizes callers that have another token than the admin token.
 type Access interface {
-	// Authorize returns the caller that the token identifies, if the caller has the right. The error is a gRPC status
-	// without the token: UNAUTHENTICATED for an invalid token, PERMISSION_DENIED with the caller and the missing right,
-	// UNAVAILABLE if the check is not possible now, RESOURCE_EXHAUSTED if clients at the caller's address must wait.
-	Authorize(ctx context.Context, token string, need adminv1.Right) (caller string, err error)
+	// Authorize returns the caller that the token identifies, and an error for each right that the caller does not have
+	// for certain. Errors are a gRPC status without the token: UNAUTHENTICATED for an invalid token, PERMISSION_DENIED
+	// with the caller and the missing right, UNAVAILABLE if the check is not possible now, RESOURCE_EXHAUSTED if the
+	// source of the call must wait.
+	Authorize(ctx context.Context, token string, needs []adminv1.Right) (
+		caller string, errs map[adminv1.Right]error, err error)
 }
 
 // byAdminToken is the name in logs of a caller with the admin token.

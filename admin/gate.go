@@ -1,11 +1,14 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"log/slog"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -14,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/admin/caller"
+	"github.com/sonde-mesh/sonde/admin/watch"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
@@ -43,6 +47,9 @@ func (g *gate) unary(
 }
 
 func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if info.FullMethod == adminv1.AdminService_Watch_FullMethodName {
+		return next(srv, stream) // it checks the rights itself
+	}
 	name, err := g.check(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
@@ -51,34 +58,54 @@ func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	return next(srv, calledStream{stream, caller.With(stream.Context(), name)})
 }
 
-// check returns the caller. It compares hashes of admin tokens in constant time, so that neither content nor length can
-// be measured.
+// rights returns a function that checks rights of the caller of a method.
+func (g *gate) rights(method string) watch.Rights {
+	return func(ctx context.Context, needs []adminv1.Right) (watch.Caller, error) {
+		return g.checkRights(ctx, method, needs)
+	}
+}
+
+// check returns the caller, if the caller has the right to call the method.
 func (g *gate) check(ctx context.Context, method string) (name string, err error) {
+	need, _ := adminv1.RightOf(method)
+	c, err := g.checkRights(ctx, method, []adminv1.Right{need})
+	if err = cmp.Or(err, c.Errs[need]); err != nil {
+		return "", err
+	}
+	return c.Name, nil
+}
+
+// checkRights returns the caller and the rights that the caller lacks. A zero right is one that only the admin token
+// has. It compares hashes of admin tokens in constant time, so that neither content nor length can be measured.
+func (g *gate) checkRights(ctx context.Context, method string, needs []adminv1.Right) (watch.Caller, error) {
 	token := bearer(ctx)
 	sent := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sent[:], g.token[:]) == 1 {
-		return byAdminToken, nil
+		return watch.Caller{Name: byAdminToken, Shared: true}, nil
 	}
-	if g.access != nil && strings.Count(token, ".") == 2 { // as a JWT has
-		return g.authorize(ctx, token, method)
+	if g.access != nil && strings.Count(token, ".") == 2 { // as in a JWT
+		return g.authorize(ctx, token, method, needs)
 	}
 	g.log.WarnContext(ctx, "admin token refused", "peer", caller.Address(ctx), "method", method)
-	return "", status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
+	return watch.Caller{}, status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
 }
 
-// authorize returns the caller that another token identifies, if the caller has the right to call the method.
-func (g *gate) authorize(ctx context.Context, token, method string) (name string, err error) {
-	need, known := adminv1.RightOf(method)
-	if known {
-		name, err = g.access.Authorize(ctx, token, need)
-	} else {
+// authorize returns the caller that another token identifies, and the rights that the caller lacks.
+func (g *gate) authorize(
+	ctx context.Context, token, method string, needs []adminv1.Right,
+) (c watch.Caller, err error) {
+	if slices.Contains(needs, adminv1.Right{}) {
 		err = status.Errorf(codes.PermissionDenied, "%s: only callers with the admin token may call it", path.Base(method))
+	} else {
+		c.Name, c.Errs, err = g.access.Authorize(ctx, token, needs)
 	}
-	if err != nil {
-		g.log.WarnContext(ctx, "admin call refused", "peer", caller.Address(ctx), "method", method,
-			"err", status.Convert(err).Message())
+	for _, refused := range append(slices.Collect(maps.Values(c.Errs)), err) {
+		if refused != nil {
+			g.log.WarnContext(ctx, "admin call refused", "peer", caller.Address(ctx), "method", method,
+				"err", status.Convert(refused).Message())
+		}
 	}
-	return name, err
+	return c, err
 }
 
 // bearer returns the bearer token of the call, or "".

@@ -11,7 +11,9 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/sonde-mesh/sonde/admin/watch"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
@@ -28,6 +30,8 @@ const (
 	handshakeTimeout  = 5 * time.Second
 	// maxIdle is how long a connection without a call stays open, since it counts against MaxConnections.
 	maxIdle = time.Minute
+	// pingEvery is how long a silent client keeps its connection and its calls: this, and gRPC's timeout of 20 s.
+	pingEvery = 30 * time.Second
 	// endTimeout bounds the calls that are in progress when the server stops.
 	endTimeout = 5 * time.Second
 )
@@ -35,6 +39,7 @@ const (
 // Server serves the admin API.
 type Server struct {
 	grpc        *grpc.Server
+	watch       *watch.Server
 	connections int
 }
 
@@ -56,12 +61,19 @@ func NewServer(o Options) (*Server, error) {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreamsPerConn),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: pingEvery}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
 	)}
-	adminv1.RegisterAdminServiceServer(s.grpc, &service{
+	calls := &service{
 		Answers: o.Lists, Rotations: o.Rotations, Strict: o.Strict, Restarts: o.Restarts, Freeze: o.Freeze, o: o,
+		rights: g.rights(adminv1.AdminService_Watch_FullMethodName),
+	}
+	s.watch = watch.New(watch.Options{
+		Calls: calls.once, Ready: o.View.Ready,
+		Unresponsive: func(ctx context.Context) (map[mesh.ID]bool, []string) { return o.Lists.Agents.Unresponsive(ctx, "") },
 	})
+	calls.watch = s.watch
+	adminv1.RegisterAdminServiceServer(s.grpc, calls)
 	return s, nil
 }
 
@@ -72,9 +84,11 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	go func() {
 		defer close(stopped)
 		<-serving.Done()
+		s.watch.Stop()
 		timer := time.AfterFunc(endTimeout, s.grpc.Stop)
 		defer timer.Stop()
 		s.grpc.GracefulStop()
+		s.watch.Wait()
 	}()
 	err := s.grpc.Serve(connlimit.New(s.connections).Pace(maxBytesPerSecond).Listener(lis))
 	cancel()

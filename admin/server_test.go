@@ -44,7 +44,7 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 	for name, tc := range tests {
 		virtual.Run(t, name, func(t *testing.T) {
 			f := newFakes(t)
-			// The API has no stream yet. If one is added, it must not be open to unauthenticated callers.
+			// Any stream, such as a future one, must not be open to unauthenticated callers.
 			n := serve(t, f.Options, func(s *Server) { healthv1.RegisterHealthServer(s.grpc, health.NewServer()) })
 			conn := dial(t, n, f.roots)
 			api, watcher := adminv1.NewAdminServiceClient(conn), healthv1.NewHealthClient(conn)
@@ -63,6 +63,13 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 			if _, err := stream.Recv(); status.Code(err) != tc.want {
 				t.Errorf("stream: %v, want %s", err, tc.want)
 			}
+			watch, err := api.Watch(ctx, &adminv1.WatchRequest{Sections: []adminv1.WatchRequest_Section{adminv1.WatchRequest_HEALTH}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := watch.Recv(); status.Code(err) != tc.want {
+				t.Errorf("Watch(): %v, want %s", err, tc.want)
+			}
 			if log := f.log.String(); strings.Contains(log, "admin token refused") != (tc.want != codes.OK) || strings.Contains(log, testToken) {
 				t.Errorf("the log must have rejected calls, without tokens: %s", log)
 			}
@@ -73,8 +80,12 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 // refusing is an Access that refuses all tokens.
 type refusing struct{}
 
-func (refusing) Authorize(context.Context, string, adminv1.Right) (string, error) {
-	return "", status.Error(codes.PermissionDenied, "no right")
+func (refusing) Authorize(_ context.Context, _ string, needs []adminv1.Right) (string, map[adminv1.Right]error, error) {
+	errs := map[adminv1.Right]error{}
+	for _, need := range needs {
+		errs[need] = status.Error(codes.PermissionDenied, "no right")
+	}
+	return "", errs, nil
 }
 
 // Callers that are rejected continuously do not fill the log, and do not delay a caller with the right token.

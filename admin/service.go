@@ -12,6 +12,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/admin/caller"
 	"github.com/sonde-mesh/sonde/admin/lists"
+	"github.com/sonde-mesh/sonde/admin/watch"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
@@ -25,7 +26,25 @@ type service struct {
 	Strict
 	Restarts
 	Freeze
-	o Options
+	o      Options
+	watch  *watch.Server
+	rights watch.Rights // to Watch
+}
+
+// once returns the service for one reading of watch.
+func (s *service) once(before watch.Calls) watch.Calls {
+	now := *s
+	var answers *lists.Answers
+	if b, ok := before.(*service); ok {
+		answers = b.Answers
+	}
+	now.Answers = s.Once(answers)
+	return &now
+}
+
+// Watch implements adminv1.AdminServiceServer.
+func (s *service) Watch(r *adminv1.WatchRequest, stream adminv1.AdminService_WatchServer) error {
+	return s.watch.Watch(r, stream, s.rights)
 }
 
 // unimplemented is embedded one level deeper, so that the methods of the other embedded types take precedence.

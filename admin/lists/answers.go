@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Answers implements the list calls of adminv1.AdminServiceServer. All fields but PodState are required, and it does
-// not keep their results.
+// Answers implements the list calls of adminv1.AdminServiceServer. All exported fields but PodState are required, and it
+// does not keep their results, unless it is of Once.
 type Answers struct {
 	View lookup.View
 	// Problems returns the problems of objects in the store.
@@ -30,6 +30,9 @@ type Answers struct {
 	// PodState returns what Kubernetes says of a pod by its Dataplane, nil for an unknown one. It is nil without
 	// Kubernetes.
 	PodState func(dataplane string) *adminv1.PodState
+
+	encoded *encoded      // see Once
+	waited  time.Duration // see Waited
 }
 
 // Agents has the reports of agents and Envoys at all replicas. *agents.Server implements it.

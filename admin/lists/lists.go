@@ -113,7 +113,7 @@ func (a *Answers) ListMeshes(ctx context.Context, r *adminv1.ListMeshesRequest) 
 		body, err := object(m.Spec)
 		entry := &adminv1.Mesh{
 			Object: body, Proxies: uint32(m.Proxies.Len()), Connected: connected[name], Services: uint32(m.Services.Len()),
-			Recorded: m.Spec.Recorded,
+			Recorded: m.Spec.Recorded, Name: name,
 		}
 		if expires := a.CAExpires(name); !expires.IsZero() {
 			entry.CaExpires = timestamppb.New(expires)
@@ -137,12 +137,13 @@ func (a *Answers) ListDataplanes(
 	all, services, agents := ids(v, proxies), servicesOfInbounds(v, by(r.GetFilter())), a.Agents.States()
 	dataplanes, total, err := collect(by(r.GetFilter()), all, func(meshName, name string) (*adminv1.Dataplane, error) {
 		p := v.Mesh(meshName).Proxies.Get(name)
-		body, err := object(p.Dataplane)
+		body, err := a.object(p.Dataplane)
 		agent := agents[p.ID()]
 		entry := &adminv1.Dataplane{
 			Object: body, Draining: drains(p, agent), Stopped: stopped(agent), Inbounds: a.inboundsOf(p, agent, services),
 			Drain:     p.Drain().String(),
 			Outbounds: a.outboundsOf(p, agent), Pod: p.Dataplane.IsPod(),
+			Mesh: meshName, Name: name,
 		}
 		if entry.GetPod() && a.PodState != nil {
 			entry.PodState = a.PodState(name)

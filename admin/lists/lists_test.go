@@ -31,8 +31,8 @@ func TestListMeshes(t *testing.T) {
 	expires := timestamppb.New(time.Unix(2e9, 0))
 	want := &adminv1.ListMeshesResponse{
 		Meshes: []*adminv1.Mesh{
-			{Object: []byte(`{"name":"default","spec":{}}`), CaExpires: expires, Proxies: 2, Connected: 1, Services: 1},
-			{Object: []byte(`{"name":"other","spec":{}}`), CaExpires: expires, Proxies: 1},
+			{Object: []byte(`{"name":"default","spec":{}}`), CaExpires: expires, Proxies: 2, Connected: 1, Services: 1, Name: "default"},
+			{Object: []byte(`{"name":"other","spec":{}}`), CaExpires: expires, Proxies: 1, Name: "other"},
 		},
 		Tail: &adminv1.Tail{Problems: []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}}, MissingReplicas: []string{"b", "c"}},
 	}

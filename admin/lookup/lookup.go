@@ -35,7 +35,17 @@ func (current View) Await(ctx context.Context) (*meshview.View, error) {
 			return v, nil
 		}
 	}
-	return nil, status.Error(codes.Unavailable, "the control plane has not read its store yet")
+	return nil, errNotRead
+}
+
+var errNotRead = status.Error(codes.Unavailable, "the control plane has not read its store yet")
+
+// Ready returns UNAVAILABLE before the first view.
+func (current View) Ready() error {
+	if current() == nil {
+		return errNotRead
+	}
+	return nil
 }
 
 // Within returns the view, or NOT_FOUND if the mesh does not exist; "" means all meshes.

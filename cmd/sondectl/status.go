@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -57,6 +58,9 @@ func (c *cli) status() *cobra.Command {
 				read: func(ctx context.Context) (*status.Report, error) { return c.readStatus(ctx, of) },
 				out:  c.stdout, colours: c.hasColours(), short: short,
 			}
+			if of == (statusOf{}) { // the control plane sends all or nothing
+				w.follow = c.followStatus
+			}
 			return w.watch(cmd)
 		}
 		return c.writeStatus(cmd.Context(), of, output.Value, short)
@@ -105,6 +109,33 @@ func (c *cli) readStatus(ctx context.Context, of statusOf) (*status.Report, erro
 		return nil, err
 	}
 	return status.Judge(facts), nil
+}
+
+// followFor is how long one connection is followed: the next one has a new token.
+const followFor = 5 * time.Minute
+
+// followStatus has the control plane send what changes.
+func (c *cli) followStatus(ctx context.Context, take func(*status.Report) error) error {
+	return c.callWithin(ctx, followFor+callTimeout, func(ctx context.Context, api adminv1.AdminServiceClient) error {
+		stream, err := status.Watch(ctx, api)
+		if err != nil {
+			return err //nolint:wrapcheck // callWithin explains it
+		}
+		defer stream.Close()
+		for start := time.Now(); time.Since(start) < followFor; {
+			reading, err := stream.Next()
+			if err == nil {
+				err = reading.Err()
+			}
+			if err == nil {
+				err = take(status.Judge(reading.Facts))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // writeStatus writes the problems. The error has the exit code.

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
@@ -20,9 +23,19 @@ import (
 // agents.
 const watchPause = 9
 
+const (
+	// refusedPause is the average pause after the control plane has refused another viewer.
+	refusedPause = 30 * time.Second
+	// followAgain is how long a control plane without the call Watch is polled, before it is tried again.
+	followAgain = 5 * time.Minute
+)
+
 // statusWatcher writes a report whenever it changes. Ages alone are no change.
 type statusWatcher struct {
-	read    func(context.Context) (*status.Report, error)
+	read func(context.Context) (*status.Report, error)
+	// follow passes on each report until it cannot or must connect again. Nil: only read is used.
+	follow  followStatus
+	polls   time.Time // until when it is not used
 	out     io.Writer
 	colours bool
 	short   bool
@@ -32,33 +45,73 @@ type statusWatcher struct {
 	lost  bool
 }
 
+// followStatus passes each report to take, and returns its error.
+type followStatus func(ctx context.Context, take func(*status.Report) error) error
+
 // watch writes reports until a signal. The first reading must succeed.
 func (w *statusWatcher) watch(cmd *cobra.Command) error {
 	ctx := cmd.Context()
+	take := func(report *status.Report) error {
+		if w.lost {
+			cmd.PrintErrln("sondectl: the control plane answers again")
+		}
+		w.lost, w.at = false, report.At
+		return w.show(report)
+	}
 	for first := true; ; first = false {
-		began := time.Now()
-		report, err := w.read(ctx)
-		var failed *exit.Error
+		began, polls := time.Now(), first || !w.follows()
+		var err error
+		if polls {
+			var report *status.Report
+			if report, err = w.read(ctx); err == nil {
+				err = take(report)
+			}
+		} else {
+			err = w.follow(ctx, take)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // a signal
 		case err == nil:
-			if w.lost {
-				cmd.PrintErrln("sondectl: the control plane answers again")
-			}
-			w.lost, w.at = false, report.At
-			if err := w.show(report); err != nil {
-				return err
-			}
-		case first || !errors.As(err, &failed) || failed.Code != exit.Unreachable:
+		case grpcstatus.Code(err) == codes.Unimplemented && !polls: // a control plane of an earlier release
+			w.polls = time.Now().Add(followAgain)
+		case first || !temporary(err):
 			return err
 		case !w.lost:
-			cmd.PrintErrf("sondectl: blind since %s: %s; asking again every %s\n", w.at.UTC().Format(time.RFC3339), printer.OneLine(err.Error()), watchEvery)
+			every := watchEvery
+			if grpcstatus.Code(err) == codes.ResourceExhausted {
+				every = refusedPause
+			}
+			cmd.PrintErrf("sondectl: blind since %s: %s; asking again every %s\n", w.at.UTC().Format(time.RFC3339),
+				printer.OneLine(err.Error()), every)
 			w.lost, w.shown = true, nil
 		}
-		// The next reading sees the end of ctx.
-		_ = run.Sleep(ctx, max(watchEvery, watchPause*(time.Since(began)-status.AskTakes)))
+		_ = run.Sleep(ctx, w.pause(polls, time.Since(began), err)) // the next reading sees the end of ctx
 	}
+}
+
+// follows reports whether the next report comes from follow.
+func (w *statusWatcher) follows() bool { return w.follow != nil && !time.Now().Before(w.polls) }
+
+// pause returns how long to wait after a poll or the end of follow, which took a time.
+func (w *statusWatcher) pause(polled bool, took time.Duration, err error) time.Duration {
+	switch {
+	case grpcstatus.Code(err) == codes.ResourceExhausted:
+		return refusedPause*3/4 + rand.N(refusedPause/2) //nolint:gosec // jitter, not a secret
+	case polled && !w.follows():
+		return max(watchEvery, watchPause*(took-status.AskTakes))
+	}
+	return watchEvery
+}
+
+// temporary reports whether an error is temporary, so that a retry may help.
+func temporary(err error) bool {
+	var failed *exit.Error
+	switch grpcstatus.Code(err) {
+	case codes.ResourceExhausted, codes.Aborted: // too many watch, or this one has not read
+		return true
+	}
+	return errors.As(err, &failed) && failed.Code == exit.Unreachable
 }
 
 // show writes a report with its time, unless it says the same as the last one.

@@ -2,14 +2,17 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
@@ -37,12 +40,65 @@ func TestStatusWatch(t *testing.T) {
 			t.Errorf("it ends with %v", err)
 		}
 		const wantOut = "2000-01-01T00:00:00Z\nok: 1 mesh\n\n2000-01-01T00:00:04Z\nnot ok: 1 error\n\n2000-01-01T00:00:10Z\nnot ok: 1 error\n\n"
-		if diff := cmp.Diff(wantOut, stdout.String()); diff != "" {
+		if diff := gocmp.Diff(wantOut, stdout.String()); diff != "" {
 			t.Errorf("stdout (-want +got):\n%s", diff)
 		}
 		const wantErr = "sondectl: blind since 2000-01-01T00:00:04Z: no control plane at 127.0.0.1:5681; asking again every 2s\nsondectl: the control plane answers again\n"
-		if diff := cmp.Diff(wantErr, stderr.String()); diff != "" {
+		if diff := gocmp.Diff(wantErr, stderr.String()); diff != "" {
 			t.Errorf("stderr (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestStatusWatchFollows has a control plane that sends reports, is away, has too many viewers, and is of an earlier
+// release for a while.
+func TestStatusWatchFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		report := func(summary string) *status.Report { return &status.Report{Summary: summary, At: time.Now().UTC()} }
+		away := &exit.Error{Code: exit.Unreachable, Err: errors.New("no control plane")}
+		var stdout, stderr bytes.Buffer
+		var reads, follows []time.Time
+		w := &statusWatcher{out: &stdout, short: true}
+		w.read = func(context.Context) (*status.Report, error) {
+			if reads = append(reads, time.Now()); len(reads) == 1 {
+				time.Sleep(5 * time.Second) // no reason for a pause before follow
+			}
+			return report("ok: 1 mesh"), nil
+		}
+		w.follow = func(_ context.Context, take func(*status.Report) error) error {
+			switch follows = append(follows, time.Now()); len(follows) {
+			case 1:
+				time.Sleep(time.Second)
+				return cmp.Or(take(report("ok: 1 mesh")), take(report("not ok: 1 error")), take(report("not ok: 1 error")))
+			case 2:
+				time.Sleep(5 * time.Minute)
+				return cmp.Or(take(report("not ok: 1 error")), error(away))
+			case 3:
+				return grpcstatus.Error(codes.ResourceExhausted, "too many")
+			case 4:
+				return grpcstatus.Error(codes.Unimplemented, "unknown method Watch")
+			}
+			return errors.New("not allowed")
+		}
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetErr(&stderr)
+		if err := w.watch(cmd); err == nil || err.Error() != "not allowed" || len(follows) != 5 {
+			t.Fatalf("after %d calls it ends with %v", len(follows), err)
+		}
+		wantOut := "2000-01-01T00:00:05Z\nok: 1 mesh\n\n2000-01-01T00:00:08Z\nnot ok: 1 error\n\n" + reads[1].UTC().Format(time.RFC3339) + "\nok: 1 mesh\n\n"
+		if diff := gocmp.Diff(wantOut, stdout.String()); diff != "" {
+			t.Errorf("stdout (-want +got):\n%s", diff)
+		}
+		const wantErr = "sondectl: blind since 2000-01-01T00:05:10Z: no control plane; asking again every 2s\nsondectl: the control plane answers again\n"
+		if diff := gocmp.Diff(wantErr, stderr.String()); diff != "" {
+			t.Errorf("stderr (-want +got):\n%s", diff)
+		}
+		if pause := follows[3].Sub(follows[2]); pause < refusedPause*3/4 || pause > refusedPause*5/4 {
+			t.Errorf("it is refused, and tries again after %s", pause)
+		}
+		if polled := follows[4].Sub(follows[3]); polled != followAgain || len(reads) < 100 {
+			t.Errorf("it polls %d times within %s", len(reads), polled)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -42,7 +43,7 @@ const (
 	checksPerSecond = rate.Limit(5)
 	// checksAtOnce is the limit for all sources, which share it equally.
 	checksAtOnce = 16
-	// checkTimeout bounds one check: the wait for its turn, and both requests.
+	// checkTimeout bounds one check: the wait for its turn, and all requests.
 	checkTimeout = 5 * time.Second
 	// maxReason bounds the API server's reason in an error, in bytes.
 	maxReason = 300
@@ -90,37 +91,49 @@ func New(o Options) (*Authorizer, error) {
 	}, nil
 }
 
-// Authorize implements admin.Access.
-func (a *Authorizer) Authorize(ctx context.Context, token string, need adminv1.Right) (caller string, err error) {
-	key := permission{sha256.Sum256([]byte(token)), need}
-	if user, ok := a.allowed.Get(key); ok {
-		return user.(string), nil //nolint:forcetypeassert // added only as a string
+// Authorize implements admin.Access. All rights cost one check of the token.
+func (a *Authorizer) Authorize(
+	ctx context.Context, token string, needs []adminv1.Right,
+) (caller string, errs map[adminv1.Right]error, err error) {
+	of := hash(sha256.Sum256([]byte(token)))
+	var unknown []adminv1.Right
+	for _, need := range needs {
+		if user, ok := a.allowed.Get(permission{of, need}); ok {
+			caller = user.(string) //nolint:forcetypeassert // as it was added
+		} else {
+			unknown = append(unknown, need)
+		}
+	}
+	if len(unknown) == 0 && len(needs) > 0 {
+		return caller, nil, nil
 	}
 	if err := plausible(token, time.Now()); err != nil {
-		return "", invalid(err)
+		return "", nil, invalid(err)
 	}
 	from := grpcconn.Source(ctx)
 	if !a.checks.Allow(from) {
-		return "", status.Error(codes.ResourceExhausted,
+		return "", nil, status.Error(codes.ResourceExhausted,
 			"too many tokens from this address are being checked: try again in a second")
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	turn, ok := a.turns.Await(ctx, checkTimeout, from, func() {})
 	if !ok {
-		return "", status.Errorf(codes.ResourceExhausted, "%d other tokens are being checked: try again", checksAtOnce)
+		return "", nil, status.Errorf(codes.ResourceExhausted, "%d other tokens are being checked: try again", checksAtOnce)
 	}
 	defer turn.Leave()
 	asked := time.Now()
 	user, err := a.identify(ctx, token)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	if err := a.review(ctx, user, need); err != nil {
-		return "", err
+	errs = a.reviewAll(ctx, user, unknown)
+	for _, need := range unknown {
+		if errs[need] == nil {
+			a.allowed.Add(permission{of, need}, user.Username, validity-time.Since(asked))
+		}
 	}
-	a.allowed.Add(key, user.Username, validity-time.Since(asked))
-	return user.Username, nil
+	return user.Username, errs, nil
 }
 
 // plausible returns why a token is invalid without asking the API server.
@@ -145,6 +158,26 @@ func (a *Authorizer) identify(ctx context.Context, token string) (authentication
 		return user, invalid(err)
 	}
 	return user, nil
+}
+
+// reviewAll returns an error for each right that a user lacks, or that could not be reviewed.
+func (a *Authorizer) reviewAll(
+	ctx context.Context, user authenticationv1.UserInfo, needs []adminv1.Right,
+) map[adminv1.Right]error {
+	errs := map[adminv1.Right]error{}
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	for _, need := range needs {
+		running.Go(func() {
+			if err := a.review(ctx, user, need); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs[need] = err
+			}
+		})
+	}
+	running.Wait()
+	return errs
 }
 
 // review returns why a user may not make a call that needs a right, nil if the user may.

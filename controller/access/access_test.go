@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -93,6 +94,15 @@ func newAuthorizer(t *testing.T, s *server) *Authorizer {
 	return a
 }
 
+// authorize asks for one right.
+func authorize(a *Authorizer, ctx context.Context, token string, need adminv1.Right) (string, error) { //nolint:revive // as the method
+	caller, errs, err := a.Authorize(ctx, token, []adminv1.Right{need})
+	if err = cmp.Or(err, errs[need]); err != nil {
+		return "", err
+	}
+	return caller, nil
+}
+
 // token returns a token that only the API server can check.
 func token(n int, audience string) string {
 	encode := base64.RawURLEncoding.EncodeToString
@@ -113,7 +123,7 @@ func TestAnswersAreRemembered(t *testing.T) {
 		a := newAuthorizer(t, s)
 		call := func(wantTokens, wantRights int32, want codes.Code) {
 			t.Helper()
-			caller, err := a.Authorize(from(t, "10.0.0.1"), token(1, mesh.AdminAudience), need)
+			caller, err := authorize(a, from(t, "10.0.0.1"), token(1, mesh.AdminAudience), need)
 			if status.Code(err) != want || want == codes.OK && caller != "system:serviceaccount:shop:default" {
 				t.Errorf("Authorize() = %q, %v, want %s", caller, err, want)
 			}
@@ -143,7 +153,7 @@ func TestNoAnswerOutlivesItsValidity(t *testing.T) {
 			a := newAuthorizer(t, s)
 			s.allows.Store(true)
 			may := func(resource string) bool {
-				_, err := a.Authorize(from(t, "10.0.0.1"), token(1, mesh.AdminAudience), adminv1.Right{Verb: adminv1.VerbGet, Resource: resource})
+				_, err := authorize(a, from(t, "10.0.0.1"), token(1, mesh.AdminAudience), adminv1.Right{Verb: adminv1.VerbGet, Resource: resource})
 				return err == nil
 			}
 			reviewed := takes + time.Millisecond // when the token of the first call was reviewed
@@ -168,7 +178,7 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	s := &server{}
 	a := newAuthorizer(t, s)
 	for n := range 2*remembered + 10 {
-		if _, err := a.Authorize(from(t, fmt.Sprintf("10.0.%d.%d", n/250, n%250)), token(n, mesh.AdminAudience), need); err != nil && status.Code(err) != codes.ResourceExhausted {
+		if _, err := authorize(a, from(t, fmt.Sprintf("10.0.%d.%d", n/250, n%250)), token(n, mesh.AdminAudience), need); err != nil && status.Code(err) != codes.ResourceExhausted {
 			t.Fatal(err)
 		}
 	}
@@ -198,7 +208,7 @@ func TestWhatIsRefused(t *testing.T) {
 		}
 		for name, tc := range tests {
 			begin := time.Now()
-			_, err := newAuthorizer(t, tc.server).Authorize(from(t, "10.0.0.1"), tc.token, tc.need)
+			_, err := authorize(newAuthorizer(t, tc.server), from(t, "10.0.0.1"), tc.token, tc.need)
 			if got := status.Convert(err); got.Code() != tc.code || got.Message() != tc.text {
 				t.Errorf("%s: Authorize() = %s %q, want %s %q", name, got.Code(), got.Message(), tc.code, tc.text)
 			}
@@ -219,11 +229,11 @@ func TestSourcesShareTheAPIServer(t *testing.T) {
 		a := newAuthorizer(t, s)
 		var callers sync.WaitGroup
 		for n := range 1000 {
-			callers.Go(func() { _, _ = a.Authorize(from(t, "10.0.0.1"), token(n, mesh.AdminAudience), need) })
+			callers.Go(func() { _, _ = authorize(a, from(t, "10.0.0.1"), token(n, mesh.AdminAudience), need) })
 		}
 		synctest.Wait()
 		begin := time.Now()
-		if _, err := a.Authorize(from(t, "10.0.0.2"), token(-1, mesh.AdminAudience), need); err != nil {
+		if _, err := authorize(a, from(t, "10.0.0.2"), token(-1, mesh.AdminAudience), need); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(begin); took > 300*time.Millisecond {
@@ -232,6 +242,29 @@ func TestSourcesShareTheAPIServer(t *testing.T) {
 		callers.Wait()
 		if n := s.tokens.Load(); n > checksBurst+2 {
 			t.Errorf("the API server checked %d tokens", n)
+		}
+	})
+}
+
+// Many viewers with a token each have one address behind a proxy, such as kubectl port-forward. Each may ask for all
+// rights of a page at once.
+func TestSeveralRightsAreOneCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{takes: 100 * time.Millisecond}
+		a := newAuthorizer(t, s)
+		needs := []adminv1.Right{need, {Verb: adminv1.VerbGet, Resource: "health"}, {Verb: adminv1.VerbGet, Resource: "restarts"}}
+		began := time.Now()
+		for n := range checksBurst {
+			caller, errs, err := a.Authorize(from(t, "127.0.0.1"), token(n, mesh.AdminAudience), needs)
+			if err != nil || caller == "" || len(errs) != 2 || errs[need] != nil || status.Code(errs[needs[1]]) != codes.PermissionDenied {
+				t.Fatalf("viewer %d: %q, %v, %v", n, caller, errs, err)
+			}
+		}
+		if took := time.Since(began); took != 2*checksBurst*s.takes || s.tokens.Load() != checksBurst {
+			t.Errorf("%d tokens are checked in %s", s.tokens.Load(), took)
+		}
+		if _, _, err := a.Authorize(from(t, "127.0.0.1"), token(-1, mesh.TokenAudience), nil); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("without a right it is %v", err)
 		}
 	})
 }

@@ -27,6 +27,75 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Each section is the response to a call for everything, with the verdicts of probes. Agents are asked whether they
+// hang.
+type WatchRequest_Section int32
+
+const (
+	WatchRequest_SECTION_UNSPECIFIED WatchRequest_Section = 0
+	// ListMeshes.
+	WatchRequest_MESHES WatchRequest_Section = 1
+	// ListDataplanes.
+	WatchRequest_DATAPLANES WatchRequest_Section = 2
+	// ListServices.
+	WatchRequest_SERVICES WatchRequest_Section = 3
+	// ListProxies.
+	WatchRequest_PROXIES WatchRequest_Section = 4
+	// ListRestarts.
+	WatchRequest_RESTARTS WatchRequest_Section = 5
+	// GetHealth.
+	WatchRequest_HEALTH WatchRequest_Section = 6
+)
+
+// Enum value maps for WatchRequest_Section.
+var (
+	WatchRequest_Section_name = map[int32]string{
+		0: "SECTION_UNSPECIFIED",
+		1: "MESHES",
+		2: "DATAPLANES",
+		3: "SERVICES",
+		4: "PROXIES",
+		5: "RESTARTS",
+		6: "HEALTH",
+	}
+	WatchRequest_Section_value = map[string]int32{
+		"SECTION_UNSPECIFIED": 0,
+		"MESHES":              1,
+		"DATAPLANES":          2,
+		"SERVICES":            3,
+		"PROXIES":             4,
+		"RESTARTS":            5,
+		"HEALTH":              6,
+	}
+)
+
+func (x WatchRequest_Section) Enum() *WatchRequest_Section {
+	p := new(WatchRequest_Section)
+	*p = x
+	return p
+}
+
+func (x WatchRequest_Section) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WatchRequest_Section) Descriptor() protoreflect.EnumDescriptor {
+	return file_admin_v1_admin_proto_enumTypes[0].Descriptor()
+}
+
+func (WatchRequest_Section) Type() protoreflect.EnumType {
+	return &file_admin_v1_admin_proto_enumTypes[0]
+}
+
+func (x WatchRequest_Section) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WatchRequest_Section.Descriptor instead.
+func (WatchRequest_Section) EnumDescriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{0, 0}
+}
+
 type StrictPort_Kind int32
 
 const (
@@ -66,11 +135,11 @@ func (x StrictPort_Kind) String() string {
 }
 
 func (StrictPort_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[0].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[1].Descriptor()
 }
 
 func (StrictPort_Kind) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[0]
+	return &file_admin_v1_admin_proto_enumTypes[1]
 }
 
 func (x StrictPort_Kind) Number() protoreflect.EnumNumber {
@@ -79,7 +148,7 @@ func (x StrictPort_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StrictPort_Kind.Descriptor instead.
 func (StrictPort_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{3, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{7, 0}
 }
 
 type Endpoint_Health int32
@@ -123,11 +192,11 @@ func (x Endpoint_Health) String() string {
 }
 
 func (Endpoint_Health) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[1].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[2].Descriptor()
 }
 
 func (Endpoint_Health) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[1]
+	return &file_admin_v1_admin_proto_enumTypes[2]
 }
 
 func (x Endpoint_Health) Number() protoreflect.EnumNumber {
@@ -136,7 +205,7 @@ func (x Endpoint_Health) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Endpoint_Health.Descriptor instead.
 func (Endpoint_Health) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33, 0}
 }
 
 type AgentState_Phase int32
@@ -190,11 +259,11 @@ func (x AgentState_Phase) String() string {
 }
 
 func (AgentState_Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[2].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[3].Descriptor()
 }
 
 func (AgentState_Phase) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[2]
+	return &file_admin_v1_admin_proto_enumTypes[3]
 }
 
 func (x AgentState_Phase) Number() protoreflect.EnumNumber {
@@ -203,7 +272,7 @@ func (x AgentState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AgentState_Phase.Descriptor instead.
 func (AgentState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40, 0}
 }
 
 type Rotation_Step int32
@@ -249,11 +318,11 @@ func (x Rotation_Step) String() string {
 }
 
 func (Rotation_Step) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[3].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[4].Descriptor()
 }
 
 func (Rotation_Step) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[3]
+	return &file_admin_v1_admin_proto_enumTypes[4]
 }
 
 func (x Rotation_Step) Number() protoreflect.EnumNumber {
@@ -262,7 +331,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55, 0}
 }
 
 type HealthCheck_Status int32
@@ -303,11 +372,11 @@ func (x HealthCheck_Status) String() string {
 }
 
 func (HealthCheck_Status) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[4].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[5].Descriptor()
 }
 
 func (HealthCheck_Status) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[4]
+	return &file_admin_v1_admin_proto_enumTypes[5]
 }
 
 func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
@@ -316,7 +385,7 @@ func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthCheck_Status.Descriptor instead.
 func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60, 0}
 }
 
 type Restart_State int32
@@ -362,11 +431,11 @@ func (x Restart_State) String() string {
 }
 
 func (Restart_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[5].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[6].Descriptor()
 }
 
 func (Restart_State) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[5]
+	return &file_admin_v1_admin_proto_enumTypes[6]
 }
 
 func (x Restart_State) Number() protoreflect.EnumNumber {
@@ -375,7 +444,7 @@ func (x Restart_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restart_State.Descriptor instead.
 func (Restart_State) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66, 0}
 }
 
 type GuardedContainer_Check int32
@@ -415,11 +484,11 @@ func (x GuardedContainer_Check) String() string {
 }
 
 func (GuardedContainer_Check) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[6].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[7].Descriptor()
 }
 
 func (GuardedContainer_Check) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[6]
+	return &file_admin_v1_admin_proto_enumTypes[7]
 }
 
 func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
@@ -428,7 +497,372 @@ func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GuardedContainer_Check.Descriptor instead.
 func (GuardedContainer_Check) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{70, 0}
+}
+
+type WatchRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sections      []WatchRequest_Section `protobuf:"varint,1,rep,packed,name=sections,proto3,enum=sonde.admin.v1.WatchRequest_Section" json:"sections,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRequest) Reset() {
+	*x = WatchRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRequest) ProtoMessage() {}
+
+func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
+func (*WatchRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *WatchRequest) GetSections() []WatchRequest_Section {
+	if x != nil {
+		return x.Sections
+	}
+	return nil
+}
+
+// WatchResponse is a change of a section, or the end of a reading, which has all sections. Changes are complete at that
+// end only.
+type WatchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unspecified at the end of a reading.
+	Section WatchRequest_Section `protobuf:"varint,1,opt,name=section,proto3,enum=sonde.admin.v1.WatchRequest_Section" json:"section,omitempty"`
+	// Drop what the section had.
+	Reset_ bool `protobuf:"varint,2,opt,name=reset,proto3" json:"reset,omitempty"`
+	// New and changed entries.
+	//
+	// Types that are valid to be assigned to List:
+	//
+	//	*WatchResponse_Meshes
+	//	*WatchResponse_Dataplanes
+	//	*WatchResponse_Services
+	//	*WatchResponse_Proxies
+	//	*WatchResponse_Restarts
+	//	*WatchResponse_Health
+	List isWatchResponse_List `protobuf_oneof:"list"`
+	// Names of the entries in the list, in its order. Each name identifies an entry of the section.
+	Names []string `protobuf:"bytes,9,rep,name=names,proto3" json:"names,omitempty"`
+	// Names of entries that no longer exist.
+	Removed []string `protobuf:"bytes,10,rep,name=removed,proto3" json:"removed,omitempty"`
+	// The list also has all fields beside its entries. They replace what was sent before.
+	Rest bool `protobuf:"varint,11,opt,name=rest,proto3" json:"rest,omitempty"`
+	// Set if the section could not be read, or the caller lacks the right. Drop what it had.
+	Error *WatchError `protobuf:"bytes,12,opt,name=error,proto3" json:"error,omitempty"`
+	// Set at the end of a reading.
+	Reading       *WatchReading `protobuf:"bytes,13,opt,name=reading,proto3" json:"reading,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchResponse) Reset() {
+	*x = WatchResponse{}
+	mi := &file_admin_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchResponse) ProtoMessage() {}
+
+func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
+func (*WatchResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WatchResponse) GetSection() WatchRequest_Section {
+	if x != nil {
+		return x.Section
+	}
+	return WatchRequest_SECTION_UNSPECIFIED
+}
+
+func (x *WatchResponse) GetReset_() bool {
+	if x != nil {
+		return x.Reset_
+	}
+	return false
+}
+
+func (x *WatchResponse) GetList() isWatchResponse_List {
+	if x != nil {
+		return x.List
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetMeshes() *ListMeshesResponse {
+	if x != nil {
+		if x, ok := x.List.(*WatchResponse_Meshes); ok {
+			return x.Meshes
+		}
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetDataplanes() *ListDataplanesResponse {
+	if x != nil {
+		if x, ok := x.List.(*WatchResponse_Dataplanes); ok {
+			return x.Dataplanes
+		}
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetServices() *ListServicesResponse {
+	if x != nil {
+		if x, ok := x.List.(*WatchResponse_Services); ok {
+			return x.Services
+		}
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetProxies() *ListProxiesResponse {
+	if x != nil {
+		if x, ok := x.List.(*WatchResponse_Proxies); ok {
+			return x.Proxies
+		}
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetRestarts() *ListRestartsResponse {
+	if x != nil {
+		if x, ok := x.List.(*WatchResponse_Restarts); ok {
+			return x.Restarts
+		}
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetHealth() *Health {
+	if x != nil {
+		if x, ok := x.List.(*WatchResponse_Health); ok {
+			return x.Health
+		}
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetRest() bool {
+	if x != nil {
+		return x.Rest
+	}
+	return false
+}
+
+func (x *WatchResponse) GetError() *WatchError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetReading() *WatchReading {
+	if x != nil {
+		return x.Reading
+	}
+	return nil
+}
+
+type isWatchResponse_List interface {
+	isWatchResponse_List()
+}
+
+type WatchResponse_Meshes struct {
+	Meshes *ListMeshesResponse `protobuf:"bytes,3,opt,name=meshes,proto3,oneof"`
+}
+
+type WatchResponse_Dataplanes struct {
+	Dataplanes *ListDataplanesResponse `protobuf:"bytes,4,opt,name=dataplanes,proto3,oneof"`
+}
+
+type WatchResponse_Services struct {
+	Services *ListServicesResponse `protobuf:"bytes,5,opt,name=services,proto3,oneof"`
+}
+
+type WatchResponse_Proxies struct {
+	Proxies *ListProxiesResponse `protobuf:"bytes,6,opt,name=proxies,proto3,oneof"`
+}
+
+type WatchResponse_Restarts struct {
+	Restarts *ListRestartsResponse `protobuf:"bytes,7,opt,name=restarts,proto3,oneof"`
+}
+
+type WatchResponse_Health struct {
+	// Without entries.
+	Health *Health `protobuf:"bytes,8,opt,name=health,proto3,oneof"`
+}
+
+func (*WatchResponse_Meshes) isWatchResponse_List() {}
+
+func (*WatchResponse_Dataplanes) isWatchResponse_List() {}
+
+func (*WatchResponse_Services) isWatchResponse_List() {}
+
+func (*WatchResponse_Proxies) isWatchResponse_List() {}
+
+func (*WatchResponse_Restarts) isWatchResponse_List() {}
+
+func (*WatchResponse_Health) isWatchResponse_List() {}
+
+type WatchError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Code of a gRPC status.
+	Code          uint32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchError) Reset() {
+	*x = WatchError{}
+	mi := &file_admin_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchError) ProtoMessage() {}
+
+func (x *WatchError) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchError.ProtoReflect.Descriptor instead.
+func (*WatchError) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *WatchError) GetCode() uint32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *WatchError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type WatchReading struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long ago it began. Changes after that are in the next one.
+	Age *durationpb.Duration `protobuf:"bytes,1,opt,name=age,proto3" json:"age,omitempty"`
+	// How long it takes until the next one is due. It may come later by the time that it takes.
+	Next          *durationpb.Duration `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchReading) Reset() {
+	*x = WatchReading{}
+	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchReading) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchReading) ProtoMessage() {}
+
+func (x *WatchReading) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchReading.ProtoReflect.Descriptor instead.
+func (*WatchReading) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WatchReading) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *WatchReading) GetNext() *durationpb.Duration {
+	if x != nil {
+		return x.Next
+	}
+	return nil
 }
 
 type CheckStrictRequest struct {
@@ -441,7 +875,7 @@ type CheckStrictRequest struct {
 
 func (x *CheckStrictRequest) Reset() {
 	*x = CheckStrictRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_admin_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +887,7 @@ func (x *CheckStrictRequest) String() string {
 func (*CheckStrictRequest) ProtoMessage() {}
 
 func (x *CheckStrictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_admin_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +900,7 @@ func (x *CheckStrictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckStrictRequest.ProtoReflect.Descriptor instead.
 func (*CheckStrictRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CheckStrictRequest) GetMesh() string {
@@ -488,7 +922,7 @@ type CheckStrictResponse struct {
 
 func (x *CheckStrictResponse) Reset() {
 	*x = CheckStrictResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +934,7 @@ func (x *CheckStrictResponse) String() string {
 func (*CheckStrictResponse) ProtoMessage() {}
 
 func (x *CheckStrictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +947,7 @@ func (x *CheckStrictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckStrictResponse.ProtoReflect.Descriptor instead.
 func (*CheckStrictResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CheckStrictResponse) GetMeshes() []*StrictMesh {
@@ -554,7 +988,7 @@ type StrictMesh struct {
 
 func (x *StrictMesh) Reset() {
 	*x = StrictMesh{}
-	mi := &file_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -566,7 +1000,7 @@ func (x *StrictMesh) String() string {
 func (*StrictMesh) ProtoMessage() {}
 
 func (x *StrictMesh) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -579,7 +1013,7 @@ func (x *StrictMesh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StrictMesh.ProtoReflect.Descriptor instead.
 func (*StrictMesh) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StrictMesh) GetMesh() string {
@@ -670,7 +1104,7 @@ type StrictPort struct {
 
 func (x *StrictPort) Reset() {
 	*x = StrictPort{}
-	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +1116,7 @@ func (x *StrictPort) String() string {
 func (*StrictPort) ProtoMessage() {}
 
 func (x *StrictPort) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +1129,7 @@ func (x *StrictPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StrictPort.ProtoReflect.Descriptor instead.
 func (*StrictPort) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StrictPort) GetWorkload() string {
@@ -782,7 +1216,7 @@ type StrictSource struct {
 
 func (x *StrictSource) Reset() {
 	*x = StrictSource{}
-	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +1228,7 @@ func (x *StrictSource) String() string {
 func (*StrictSource) ProtoMessage() {}
 
 func (x *StrictSource) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +1241,7 @@ func (x *StrictSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StrictSource.ProtoReflect.Descriptor instead.
 func (*StrictSource) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StrictSource) GetAddress() string {
@@ -886,7 +1320,7 @@ type StrictTally struct {
 
 func (x *StrictTally) Reset() {
 	*x = StrictTally{}
-	mi := &file_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1332,7 @@ func (x *StrictTally) String() string {
 func (*StrictTally) ProtoMessage() {}
 
 func (x *StrictTally) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1345,7 @@ func (x *StrictTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StrictTally.ProtoReflect.Descriptor instead.
 func (*StrictTally) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StrictTally) GetCount() uint64 {
@@ -954,7 +1388,7 @@ type StrictGap struct {
 
 func (x *StrictGap) Reset() {
 	*x = StrictGap{}
-	mi := &file_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -966,7 +1400,7 @@ func (x *StrictGap) String() string {
 func (*StrictGap) ProtoMessage() {}
 
 func (x *StrictGap) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -979,7 +1413,7 @@ func (x *StrictGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StrictGap.ProtoReflect.Descriptor instead.
 func (*StrictGap) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StrictGap) GetDataplane() string {
@@ -1007,7 +1441,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1453,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1466,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Filter) GetMesh() string {
@@ -1066,7 +1500,7 @@ type Tail struct {
 
 func (x *Tail) Reset() {
 	*x = Tail{}
-	mi := &file_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1512,7 @@ func (x *Tail) String() string {
 func (*Tail) ProtoMessage() {}
 
 func (x *Tail) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1525,7 @@ func (x *Tail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tail.ProtoReflect.Descriptor instead.
 func (*Tail) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Tail) GetLeftOut() uint32 {
@@ -1144,7 +1578,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1590,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1603,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Problem) GetFile() string {
@@ -1243,7 +1677,7 @@ type DrainDataplaneRequest struct {
 
 func (x *DrainDataplaneRequest) Reset() {
 	*x = DrainDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1689,7 @@ func (x *DrainDataplaneRequest) String() string {
 func (*DrainDataplaneRequest) ProtoMessage() {}
 
 func (x *DrainDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1702,7 @@ func (x *DrainDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*DrainDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DrainDataplaneRequest) GetMesh() string {
@@ -1310,7 +1744,7 @@ type DrainDataplaneResponse struct {
 
 func (x *DrainDataplaneResponse) Reset() {
 	*x = DrainDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1756,7 @@ func (x *DrainDataplaneResponse) String() string {
 func (*DrainDataplaneResponse) ProtoMessage() {}
 
 func (x *DrainDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1769,7 @@ func (x *DrainDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*DrainDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DrainDataplaneResponse) GetMesh() string {
@@ -1361,7 +1795,7 @@ type ListMeshesRequest struct {
 
 func (x *ListMeshesRequest) Reset() {
 	*x = ListMeshesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1807,7 @@ func (x *ListMeshesRequest) String() string {
 func (*ListMeshesRequest) ProtoMessage() {}
 
 func (x *ListMeshesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1820,7 @@ func (x *ListMeshesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshesRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListMeshesRequest) GetFilter() *Filter {
@@ -1406,7 +1840,7 @@ type ListMeshesResponse struct {
 
 func (x *ListMeshesResponse) Reset() {
 	*x = ListMeshesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1852,7 @@ func (x *ListMeshesResponse) String() string {
 func (*ListMeshesResponse) ProtoMessage() {}
 
 func (x *ListMeshesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1865,7 @@ func (x *ListMeshesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshesResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListMeshesResponse) GetMeshes() []*Mesh {
@@ -1459,14 +1893,16 @@ type Mesh struct {
 	Connected uint32 `protobuf:"varint,4,opt,name=connected,proto3" json:"connected,omitempty"`
 	Services  uint32 `protobuf:"varint,5,opt,name=services,proto3" json:"services,omitempty"`
 	// The Mesh object is lost, and the recorded one is in effect.
-	Recorded      bool `protobuf:"varint,6,opt,name=recorded,proto3" json:"recorded,omitempty"`
+	Recorded bool `protobuf:"varint,6,opt,name=recorded,proto3" json:"recorded,omitempty"`
+	// As in the object; empty from a control plane of an earlier release.
+	Name          string `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Mesh) Reset() {
 	*x = Mesh{}
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1914,7 @@ func (x *Mesh) String() string {
 func (*Mesh) ProtoMessage() {}
 
 func (x *Mesh) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1927,7 @@ func (x *Mesh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mesh.ProtoReflect.Descriptor instead.
 func (*Mesh) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Mesh) GetObject() []byte {
@@ -1536,6 +1972,13 @@ func (x *Mesh) GetRecorded() bool {
 	return false
 }
 
+func (x *Mesh) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type ListDataplanesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Filter        *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
@@ -1545,7 +1988,7 @@ type ListDataplanesRequest struct {
 
 func (x *ListDataplanesRequest) Reset() {
 	*x = ListDataplanesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +2000,7 @@ func (x *ListDataplanesRequest) String() string {
 func (*ListDataplanesRequest) ProtoMessage() {}
 
 func (x *ListDataplanesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +2013,7 @@ func (x *ListDataplanesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataplanesRequest.ProtoReflect.Descriptor instead.
 func (*ListDataplanesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListDataplanesRequest) GetFilter() *Filter {
@@ -1590,7 +2033,7 @@ type ListDataplanesResponse struct {
 
 func (x *ListDataplanesResponse) Reset() {
 	*x = ListDataplanesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +2045,7 @@ func (x *ListDataplanesResponse) String() string {
 func (*ListDataplanesResponse) ProtoMessage() {}
 
 func (x *ListDataplanesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +2058,7 @@ func (x *ListDataplanesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataplanesResponse.ProtoReflect.Descriptor instead.
 func (*ListDataplanesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListDataplanesResponse) GetDataplanes() []*Dataplane {
@@ -1650,14 +2093,17 @@ type Dataplane struct {
 	// The Dataplane belongs to a pod; its name is POD.NAMESPACE.
 	Pod bool `protobuf:"varint,7,opt,name=pod,proto3" json:"pod,omitempty"`
 	// What the replica that answers has read of the pod; absent if it has not read the pod.
-	PodState      *PodState `protobuf:"bytes,8,opt,name=pod_state,json=podState,proto3" json:"pod_state,omitempty"`
+	PodState *PodState `protobuf:"bytes,8,opt,name=pod_state,json=podState,proto3" json:"pod_state,omitempty"`
+	// As in the object; empty from a control plane of an earlier release.
+	Mesh          string `protobuf:"bytes,9,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Name          string `protobuf:"bytes,10,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Dataplane) Reset() {
 	*x = Dataplane{}
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +2115,7 @@ func (x *Dataplane) String() string {
 func (*Dataplane) ProtoMessage() {}
 
 func (x *Dataplane) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +2128,7 @@ func (x *Dataplane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dataplane.ProtoReflect.Descriptor instead.
 func (*Dataplane) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Dataplane) GetObject() []byte {
@@ -1741,6 +2187,20 @@ func (x *Dataplane) GetPodState() *PodState {
 	return nil
 }
 
+func (x *Dataplane) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *Dataplane) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // PodState is what Kubernetes says of a pod.
 type PodState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1755,7 +2215,7 @@ type PodState struct {
 
 func (x *PodState) Reset() {
 	*x = PodState{}
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +2227,7 @@ func (x *PodState) String() string {
 func (*PodState) ProtoMessage() {}
 
 func (x *PodState) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +2240,7 @@ func (x *PodState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodState.ProtoReflect.Descriptor instead.
 func (*PodState) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PodState) GetReady() bool {
@@ -1820,7 +2280,7 @@ type UnfailingProbe struct {
 
 func (x *UnfailingProbe) Reset() {
 	*x = UnfailingProbe{}
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +2292,7 @@ func (x *UnfailingProbe) String() string {
 func (*UnfailingProbe) ProtoMessage() {}
 
 func (x *UnfailingProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +2305,7 @@ func (x *UnfailingProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnfailingProbe.ProtoReflect.Descriptor instead.
 func (*UnfailingProbe) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UnfailingProbe) GetContainer() string {
@@ -1894,7 +2354,7 @@ type OutboundHealth struct {
 
 func (x *OutboundHealth) Reset() {
 	*x = OutboundHealth{}
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2366,7 @@ func (x *OutboundHealth) String() string {
 func (*OutboundHealth) ProtoMessage() {}
 
 func (x *OutboundHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2379,7 @@ func (x *OutboundHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutboundHealth.ProtoReflect.Descriptor instead.
 func (*OutboundHealth) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *OutboundHealth) GetAddress() string {
@@ -1976,7 +2436,7 @@ type InboundHealth struct {
 
 func (x *InboundHealth) Reset() {
 	*x = InboundHealth{}
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2448,7 @@ func (x *InboundHealth) String() string {
 func (*InboundHealth) ProtoMessage() {}
 
 func (x *InboundHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2461,7 @@ func (x *InboundHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundHealth.ProtoReflect.Descriptor instead.
 func (*InboundHealth) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *InboundHealth) GetHealth() Endpoint_Health {
@@ -2057,7 +2517,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2069,7 +2529,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2082,7 +2542,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListServicesRequest) GetFilter() *Filter {
@@ -2109,7 +2569,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2581,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2594,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListServicesResponse) GetServices() []*Service {
@@ -2179,7 +2639,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2651,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2664,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Service) GetMesh() string {
@@ -2293,7 +2753,7 @@ type ListMeshServicesRequest struct {
 
 func (x *ListMeshServicesRequest) Reset() {
 	*x = ListMeshServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2765,7 @@ func (x *ListMeshServicesRequest) String() string {
 func (*ListMeshServicesRequest) ProtoMessage() {}
 
 func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2778,7 @@ func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListMeshServicesRequest) GetFilter() *Filter {
@@ -2338,7 +2798,7 @@ type ListMeshServicesResponse struct {
 
 func (x *ListMeshServicesResponse) Reset() {
 	*x = ListMeshServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2810,7 @@ func (x *ListMeshServicesResponse) String() string {
 func (*ListMeshServicesResponse) ProtoMessage() {}
 
 func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2823,7 @@ func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListMeshServicesResponse) GetMeshServices() []*MeshService {
@@ -2396,7 +2856,7 @@ type MeshService struct {
 
 func (x *MeshService) Reset() {
 	*x = MeshService{}
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2408,7 +2868,7 @@ func (x *MeshService) String() string {
 func (*MeshService) ProtoMessage() {}
 
 func (x *MeshService) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2421,7 +2881,7 @@ func (x *MeshService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshService.ProtoReflect.Descriptor instead.
 func (*MeshService) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *MeshService) GetObject() []byte {
@@ -2471,7 +2931,7 @@ type MeshServicePort struct {
 
 func (x *MeshServicePort) Reset() {
 	*x = MeshServicePort{}
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2943,7 @@ func (x *MeshServicePort) String() string {
 func (*MeshServicePort) ProtoMessage() {}
 
 func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2956,7 @@ func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshServicePort.ProtoReflect.Descriptor instead.
 func (*MeshServicePort) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *MeshServicePort) GetService() string {
@@ -2570,7 +3030,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +3042,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +3055,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -2681,7 +3141,7 @@ type ListProxiesRequest struct {
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +3153,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +3166,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListProxiesRequest) GetFilter() *Filter {
@@ -2740,7 +3200,7 @@ type ListProxiesResponse struct {
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2752,7 +3212,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2765,7 +3225,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*Proxy {
@@ -2807,7 +3267,7 @@ type Proxy struct {
 
 func (x *Proxy) Reset() {
 	*x = Proxy{}
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2819,7 +3279,7 @@ func (x *Proxy) String() string {
 func (*Proxy) ProtoMessage() {}
 
 func (x *Proxy) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2832,7 +3292,7 @@ func (x *Proxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxy.ProtoReflect.Descriptor instead.
 func (*Proxy) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Proxy) GetMesh() string {
@@ -2919,7 +3379,7 @@ type Verdicts struct {
 
 func (x *Verdicts) Reset() {
 	*x = Verdicts{}
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2931,7 +3391,7 @@ func (x *Verdicts) String() string {
 func (*Verdicts) ProtoMessage() {}
 
 func (x *Verdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2944,7 +3404,7 @@ func (x *Verdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
 func (*Verdicts) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Verdicts) GetProbes() []*ProbeVerdicts {
@@ -2983,7 +3443,7 @@ type ProbeVerdicts struct {
 
 func (x *ProbeVerdicts) Reset() {
 	*x = ProbeVerdicts{}
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3455,7 @@ func (x *ProbeVerdicts) String() string {
 func (*ProbeVerdicts) ProtoMessage() {}
 
 func (x *ProbeVerdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3468,7 @@ func (x *ProbeVerdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeVerdicts.ProtoReflect.Descriptor instead.
 func (*ProbeVerdicts) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ProbeVerdicts) GetContainer() string {
@@ -3065,7 +3525,7 @@ type VerdictChange struct {
 
 func (x *VerdictChange) Reset() {
 	*x = VerdictChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3077,7 +3537,7 @@ func (x *VerdictChange) String() string {
 func (*VerdictChange) ProtoMessage() {}
 
 func (x *VerdictChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3090,7 +3550,7 @@ func (x *VerdictChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerdictChange.ProtoReflect.Descriptor instead.
 func (*VerdictChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *VerdictChange) GetAt() *timestamppb.Timestamp {
@@ -3122,7 +3582,7 @@ type AgentState struct {
 
 func (x *AgentState) Reset() {
 	*x = AgentState{}
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3594,7 @@ func (x *AgentState) String() string {
 func (*AgentState) ProtoMessage() {}
 
 func (x *AgentState) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3607,7 @@ func (x *AgentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
 func (*AgentState) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AgentState) GetPhase() AgentState_Phase {
@@ -3199,7 +3659,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3211,7 +3671,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3224,7 +3684,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Agent) GetVersion() string {
@@ -3330,7 +3790,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3802,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3815,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Stream) GetConnectedSince() *timestamppb.Timestamp {
@@ -3406,7 +3866,7 @@ type TypeStatus struct {
 
 func (x *TypeStatus) Reset() {
 	*x = TypeStatus{}
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3418,7 +3878,7 @@ func (x *TypeStatus) String() string {
 func (*TypeStatus) ProtoMessage() {}
 
 func (x *TypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3431,7 +3891,7 @@ func (x *TypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeStatus.ProtoReflect.Descriptor instead.
 func (*TypeStatus) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *TypeStatus) GetKind() string {
@@ -3469,7 +3929,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3941,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3954,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Nack) GetResource() string {
@@ -3538,7 +3998,7 @@ type InspectDataplaneRequest struct {
 
 func (x *InspectDataplaneRequest) Reset() {
 	*x = InspectDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3550,7 +4010,7 @@ func (x *InspectDataplaneRequest) String() string {
 func (*InspectDataplaneRequest) ProtoMessage() {}
 
 func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3563,7 +4023,7 @@ func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *InspectDataplaneRequest) GetMesh() string {
@@ -3597,7 +4057,7 @@ type InspectDataplaneResponse struct {
 
 func (x *InspectDataplaneResponse) Reset() {
 	*x = InspectDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3609,7 +4069,7 @@ func (x *InspectDataplaneResponse) String() string {
 func (*InspectDataplaneResponse) ProtoMessage() {}
 
 func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3622,7 +4082,7 @@ func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *InspectDataplaneResponse) GetResources() [][]byte {
@@ -3645,7 +4105,7 @@ type InspectEnvoyRequest struct {
 
 func (x *InspectEnvoyRequest) Reset() {
 	*x = InspectEnvoyRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3657,7 +4117,7 @@ func (x *InspectEnvoyRequest) String() string {
 func (*InspectEnvoyRequest) ProtoMessage() {}
 
 func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3670,7 +4130,7 @@ func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyRequest.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *InspectEnvoyRequest) GetMesh() string {
@@ -3704,7 +4164,7 @@ type InspectEnvoyPart struct {
 
 func (x *InspectEnvoyPart) Reset() {
 	*x = InspectEnvoyPart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3716,7 +4176,7 @@ func (x *InspectEnvoyPart) String() string {
 func (*InspectEnvoyPart) ProtoMessage() {}
 
 func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3729,7 +4189,7 @@ func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyPart.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyPart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *InspectEnvoyPart) GetData() []byte {
@@ -3752,7 +4212,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3764,7 +4224,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3777,7 +4237,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -3818,7 +4278,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3830,7 +4290,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3843,7 +4303,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -3871,7 +4331,7 @@ type RotateCARequest struct {
 
 func (x *RotateCARequest) Reset() {
 	*x = RotateCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3883,7 +4343,7 @@ func (x *RotateCARequest) String() string {
 func (*RotateCARequest) ProtoMessage() {}
 
 func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3896,7 +4356,7 @@ func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
 func (*RotateCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RotateCARequest) GetMesh() string {
@@ -3922,7 +4382,7 @@ type GetRotationRequest struct {
 
 func (x *GetRotationRequest) Reset() {
 	*x = GetRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +4394,7 @@ func (x *GetRotationRequest) String() string {
 func (*GetRotationRequest) ProtoMessage() {}
 
 func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3947,7 +4407,7 @@ func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetRotationRequest) GetMesh() string {
@@ -3969,7 +4429,7 @@ type RotateServingCARequest struct {
 
 func (x *RotateServingCARequest) Reset() {
 	*x = RotateServingCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3981,7 +4441,7 @@ func (x *RotateServingCARequest) String() string {
 func (*RotateServingCARequest) ProtoMessage() {}
 
 func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3994,7 +4454,7 @@ func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateServingCARequest.ProtoReflect.Descriptor instead.
 func (*RotateServingCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RotateServingCARequest) GetForce() bool {
@@ -4019,7 +4479,7 @@ type GetServingRotationRequest struct {
 
 func (x *GetServingRotationRequest) Reset() {
 	*x = GetServingRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4031,7 +4491,7 @@ func (x *GetServingRotationRequest) String() string {
 func (*GetServingRotationRequest) ProtoMessage() {}
 
 func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4044,7 +4504,7 @@ func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServingRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetServingRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 type Rotation struct {
@@ -4066,7 +4526,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4078,7 +4538,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4091,7 +4551,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -4147,7 +4607,7 @@ type WaitingReplica struct {
 
 func (x *WaitingReplica) Reset() {
 	*x = WaitingReplica{}
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4159,7 +4619,7 @@ func (x *WaitingReplica) String() string {
 func (*WaitingReplica) ProtoMessage() {}
 
 func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4172,7 +4632,7 @@ func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitingReplica.ProtoReflect.Descriptor instead.
 func (*WaitingReplica) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *WaitingReplica) GetName() string {
@@ -4207,7 +4667,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4219,7 +4679,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4232,7 +4692,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Waiting) GetName() string {
@@ -4278,7 +4738,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4290,7 +4750,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4303,7 +4763,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 type Health struct {
@@ -4316,7 +4776,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4328,7 +4788,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4341,7 +4801,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Health) GetChecks() []*HealthCheck {
@@ -4370,7 +4830,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4382,7 +4842,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4395,7 +4855,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *HealthCheck) GetGroup() string {
@@ -4459,7 +4919,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4471,7 +4931,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4484,7 +4944,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *HealthChange) GetAt() *timestamppb.Timestamp {
@@ -4518,7 +4978,7 @@ type ListRestartsRequest struct {
 
 func (x *ListRestartsRequest) Reset() {
 	*x = ListRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4530,7 +4990,7 @@ func (x *ListRestartsRequest) String() string {
 func (*ListRestartsRequest) ProtoMessage() {}
 
 func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4543,7 +5003,7 @@ func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ListRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListRestartsRequest) GetNamespace() string {
@@ -4571,7 +5031,7 @@ type ListRestartsResponse struct {
 
 func (x *ListRestartsResponse) Reset() {
 	*x = ListRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4583,7 +5043,7 @@ func (x *ListRestartsResponse) String() string {
 func (*ListRestartsResponse) ProtoMessage() {}
 
 func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4596,7 +5056,7 @@ func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ListRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListRestartsResponse) GetRestarts() []*Restart {
@@ -4663,7 +5123,7 @@ type RestartRound struct {
 
 func (x *RestartRound) Reset() {
 	*x = RestartRound{}
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4675,7 +5135,7 @@ func (x *RestartRound) String() string {
 func (*RestartRound) ProtoMessage() {}
 
 func (x *RestartRound) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4688,7 +5148,7 @@ func (x *RestartRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRound.ProtoReflect.Descriptor instead.
 func (*RestartRound) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RestartRound) GetReplica() string {
@@ -4791,7 +5251,7 @@ type UnheldNode struct {
 
 func (x *UnheldNode) Reset() {
 	*x = UnheldNode{}
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4803,7 +5263,7 @@ func (x *UnheldNode) String() string {
 func (*UnheldNode) ProtoMessage() {}
 
 func (x *UnheldNode) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4816,7 +5276,7 @@ func (x *UnheldNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnheldNode.ProtoReflect.Descriptor instead.
 func (*UnheldNode) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *UnheldNode) GetName() string {
@@ -4884,7 +5344,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4896,7 +5356,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4909,7 +5369,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Restart) GetNamespace() string {
@@ -4999,7 +5459,7 @@ type RestartDecision struct {
 
 func (x *RestartDecision) Reset() {
 	*x = RestartDecision{}
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5011,7 +5471,7 @@ func (x *RestartDecision) String() string {
 func (*RestartDecision) ProtoMessage() {}
 
 func (x *RestartDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5024,7 +5484,7 @@ func (x *RestartDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartDecision.ProtoReflect.Descriptor instead.
 func (*RestartDecision) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RestartDecision) GetPodUid() string {
@@ -5108,7 +5568,7 @@ type ExplainRestartRequest struct {
 
 func (x *ExplainRestartRequest) Reset() {
 	*x = ExplainRestartRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5120,7 +5580,7 @@ func (x *ExplainRestartRequest) String() string {
 func (*ExplainRestartRequest) ProtoMessage() {}
 
 func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5133,7 +5593,7 @@ func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRestartRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ExplainRestartRequest) GetNamespace() string {
@@ -5175,7 +5635,7 @@ type ExplainRestartResponse struct {
 
 func (x *ExplainRestartResponse) Reset() {
 	*x = ExplainRestartResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5187,7 +5647,7 @@ func (x *ExplainRestartResponse) String() string {
 func (*ExplainRestartResponse) ProtoMessage() {}
 
 func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5200,7 +5660,7 @@ func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartResponse.ProtoReflect.Descriptor instead.
 func (*ExplainRestartResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ExplainRestartResponse) GetNamespace() string {
@@ -5305,7 +5765,7 @@ type GuardedContainer struct {
 
 func (x *GuardedContainer) Reset() {
 	*x = GuardedContainer{}
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5317,7 +5777,7 @@ func (x *GuardedContainer) String() string {
 func (*GuardedContainer) ProtoMessage() {}
 
 func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5330,7 +5790,7 @@ func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardedContainer.ProtoReflect.Descriptor instead.
 func (*GuardedContainer) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GuardedContainer) GetName() string {
@@ -5399,7 +5859,7 @@ type RestartWorkload struct {
 
 func (x *RestartWorkload) Reset() {
 	*x = RestartWorkload{}
-	mi := &file_admin_v1_admin_proto_msgTypes[67]
+	mi := &file_admin_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5411,7 +5871,7 @@ func (x *RestartWorkload) String() string {
 func (*RestartWorkload) ProtoMessage() {}
 
 func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[67]
+	mi := &file_admin_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5424,7 +5884,7 @@ func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartWorkload.ProtoReflect.Descriptor instead.
 func (*RestartWorkload) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RestartWorkload) GetName() string {
@@ -5513,7 +5973,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_admin_v1_admin_proto_msgTypes[68]
+	mi := &file_admin_v1_admin_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5525,7 +5985,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[68]
+	mi := &file_admin_v1_admin_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5538,7 +5998,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RestartGrant) GetPod() string {
@@ -5623,7 +6083,7 @@ type ReleaseRestartsRequest struct {
 
 func (x *ReleaseRestartsRequest) Reset() {
 	*x = ReleaseRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[69]
+	mi := &file_admin_v1_admin_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5635,7 +6095,7 @@ func (x *ReleaseRestartsRequest) String() string {
 func (*ReleaseRestartsRequest) ProtoMessage() {}
 
 func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[69]
+	mi := &file_admin_v1_admin_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5648,7 +6108,7 @@ func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ReleaseRestartsRequest) GetNamespace() string {
@@ -5677,7 +6137,7 @@ type ReleaseRestartsResponse struct {
 
 func (x *ReleaseRestartsResponse) Reset() {
 	*x = ReleaseRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[70]
+	mi := &file_admin_v1_admin_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5689,7 +6149,7 @@ func (x *ReleaseRestartsResponse) String() string {
 func (*ReleaseRestartsResponse) ProtoMessage() {}
 
 func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[70]
+	mi := &file_admin_v1_admin_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5702,7 +6162,7 @@ func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ReleaseRestartsResponse) GetWorkload() string {
@@ -5731,7 +6191,7 @@ type FreezeZoneRequest struct {
 
 func (x *FreezeZoneRequest) Reset() {
 	*x = FreezeZoneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[71]
+	mi := &file_admin_v1_admin_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5743,7 +6203,7 @@ func (x *FreezeZoneRequest) String() string {
 func (*FreezeZoneRequest) ProtoMessage() {}
 
 func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[71]
+	mi := &file_admin_v1_admin_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5756,7 +6216,7 @@ func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneRequest.ProtoReflect.Descriptor instead.
 func (*FreezeZoneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *FreezeZoneRequest) GetZone() string {
@@ -5788,7 +6248,7 @@ type FreezeZoneResponse struct {
 
 func (x *FreezeZoneResponse) Reset() {
 	*x = FreezeZoneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[72]
+	mi := &file_admin_v1_admin_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5800,7 +6260,7 @@ func (x *FreezeZoneResponse) String() string {
 func (*FreezeZoneResponse) ProtoMessage() {}
 
 func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[72]
+	mi := &file_admin_v1_admin_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5813,7 +6273,7 @@ func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneResponse.ProtoReflect.Descriptor instead.
 func (*FreezeZoneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *FreezeZoneResponse) GetKeptPercent() uint32 {
@@ -5841,7 +6301,45 @@ var File_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x14admin/v1/admin.proto\x12\x0esonde.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"(\n" +
+	"\x14admin/v1/admin.proto\x12\x0esonde.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x01\n" +
+	"\fWatchRequest\x12@\n" +
+	"\bsections\x18\x01 \x03(\x0e2$.sonde.admin.v1.WatchRequest.SectionR\bsections\"s\n" +
+	"\aSection\x12\x17\n" +
+	"\x13SECTION_UNSPECIFIED\x10\x00\x12\n" +
+	"\n" +
+	"\x06MESHES\x10\x01\x12\x0e\n" +
+	"\n" +
+	"DATAPLANES\x10\x02\x12\f\n" +
+	"\bSERVICES\x10\x03\x12\v\n" +
+	"\aPROXIES\x10\x04\x12\f\n" +
+	"\bRESTARTS\x10\x05\x12\n" +
+	"\n" +
+	"\x06HEALTH\x10\x06\"\x9e\x05\n" +
+	"\rWatchResponse\x12>\n" +
+	"\asection\x18\x01 \x01(\x0e2$.sonde.admin.v1.WatchRequest.SectionR\asection\x12\x14\n" +
+	"\x05reset\x18\x02 \x01(\bR\x05reset\x12<\n" +
+	"\x06meshes\x18\x03 \x01(\v2\".sonde.admin.v1.ListMeshesResponseH\x00R\x06meshes\x12H\n" +
+	"\n" +
+	"dataplanes\x18\x04 \x01(\v2&.sonde.admin.v1.ListDataplanesResponseH\x00R\n" +
+	"dataplanes\x12B\n" +
+	"\bservices\x18\x05 \x01(\v2$.sonde.admin.v1.ListServicesResponseH\x00R\bservices\x12?\n" +
+	"\aproxies\x18\x06 \x01(\v2#.sonde.admin.v1.ListProxiesResponseH\x00R\aproxies\x12B\n" +
+	"\brestarts\x18\a \x01(\v2$.sonde.admin.v1.ListRestartsResponseH\x00R\brestarts\x120\n" +
+	"\x06health\x18\b \x01(\v2\x16.sonde.admin.v1.HealthH\x00R\x06health\x12\x14\n" +
+	"\x05names\x18\t \x03(\tR\x05names\x12\x18\n" +
+	"\aremoved\x18\n" +
+	" \x03(\tR\aremoved\x12\x12\n" +
+	"\x04rest\x18\v \x01(\bR\x04rest\x120\n" +
+	"\x05error\x18\f \x01(\v2\x1a.sonde.admin.v1.WatchErrorR\x05error\x126\n" +
+	"\areading\x18\r \x01(\v2\x1c.sonde.admin.v1.WatchReadingR\areadingB\x06\n" +
+	"\x04list\":\n" +
+	"\n" +
+	"WatchError\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"j\n" +
+	"\fWatchReading\x12+\n" +
+	"\x03age\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12-\n" +
+	"\x04next\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04next\"(\n" +
 	"\x12CheckStrictRequest\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\"t\n" +
 	"\x13CheckStrictResponse\x122\n" +
@@ -5926,7 +6424,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"l\n" +
 	"\x12ListMeshesResponse\x12,\n" +
 	"\x06meshes\x18\x01 \x03(\v2\x14.sonde.admin.v1.MeshR\x06meshes\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xc9\x01\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xdd\x01\n" +
 	"\x04Mesh\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\fR\x06object\x129\n" +
 	"\n" +
@@ -5934,14 +6432,15 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\aproxies\x18\x03 \x01(\rR\aproxies\x12\x1c\n" +
 	"\tconnected\x18\x04 \x01(\rR\tconnected\x12\x1a\n" +
 	"\bservices\x18\x05 \x01(\rR\bservices\x12\x1a\n" +
-	"\brecorded\x18\x06 \x01(\bR\brecorded\"G\n" +
+	"\brecorded\x18\x06 \x01(\bR\brecorded\x12\x12\n" +
+	"\x04name\x18\a \x01(\tR\x04name\"G\n" +
 	"\x15ListDataplanesRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"}\n" +
 	"\x16ListDataplanesResponse\x129\n" +
 	"\n" +
 	"dataplanes\x18\x01 \x03(\v2\x19.sonde.admin.v1.DataplaneR\n" +
 	"dataplanes\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xb1\x02\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xd9\x02\n" +
 	"\tDataplane\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\fR\x06object\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x129\n" +
@@ -5950,7 +6449,10 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\astopped\x18\x05 \x01(\bR\astopped\x12<\n" +
 	"\toutbounds\x18\x06 \x03(\v2\x1e.sonde.admin.v1.OutboundHealthR\toutbounds\x12\x10\n" +
 	"\x03pod\x18\a \x01(\bR\x03pod\x125\n" +
-	"\tpod_state\x18\b \x01(\v2\x18.sonde.admin.v1.PodStateR\bpodState\"\x94\x01\n" +
+	"\tpod_state\x18\b \x01(\v2\x18.sonde.admin.v1.PodStateR\bpodState\x12\x12\n" +
+	"\x04mesh\x18\t \x01(\tR\x04mesh\x12\x12\n" +
+	"\x04name\x18\n" +
+	" \x01(\tR\x04name\"\x94\x01\n" +
 	"\bPodState\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\bR\x05ready\x124\n" +
 	"\acreated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12<\n" +
@@ -6309,7 +6811,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x12FreezeZoneResponse\x12!\n" +
 	"\fkept_percent\x18\x01 \x01(\rR\vkeptPercent\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun2\xd0\r\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun2\x98\x0e\n" +
 	"\fAdminService\x12S\n" +
 	"\n" +
 	"ListMeshes\x12!.sonde.admin.v1.ListMeshesRequest\x1a\".sonde.admin.v1.ListMeshesResponse\x12_\n" +
@@ -6331,7 +6833,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"FreezeZone\x12!.sonde.admin.v1.FreezeZoneRequest\x1a\".sonde.admin.v1.FreezeZoneResponse\x12V\n" +
 	"\vCheckStrict\x12\".sonde.admin.v1.CheckStrictRequest\x1a#.sonde.admin.v1.CheckStrictResponse\x12E\n" +
-	"\tGetHealth\x12 .sonde.admin.v1.GetHealthRequest\x1a\x16.sonde.admin.v1.HealthB2Z0github.com/sonde-mesh/sonde/api/admin/v1;adminv1b\x06proto3"
+	"\tGetHealth\x12 .sonde.admin.v1.GetHealthRequest\x1a\x16.sonde.admin.v1.Health\x12F\n" +
+	"\x05Watch\x12\x1c.sonde.admin.v1.WatchRequest\x1a\x1d.sonde.admin.v1.WatchResponse0\x01B2Z0github.com/sonde-mesh/sonde/api/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -6345,230 +6848,249 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_admin_v1_admin_proto_rawDescData
 }
 
-var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
 var file_admin_v1_admin_proto_goTypes = []any{
-	(StrictPort_Kind)(0),                   // 0: sonde.admin.v1.StrictPort.Kind
-	(Endpoint_Health)(0),                   // 1: sonde.admin.v1.Endpoint.Health
-	(AgentState_Phase)(0),                  // 2: sonde.admin.v1.AgentState.Phase
-	(Rotation_Step)(0),                     // 3: sonde.admin.v1.Rotation.Step
-	(HealthCheck_Status)(0),                // 4: sonde.admin.v1.HealthCheck.Status
-	(Restart_State)(0),                     // 5: sonde.admin.v1.Restart.State
-	(GuardedContainer_Check)(0),            // 6: sonde.admin.v1.GuardedContainer.Check
-	(*CheckStrictRequest)(nil),             // 7: sonde.admin.v1.CheckStrictRequest
-	(*CheckStrictResponse)(nil),            // 8: sonde.admin.v1.CheckStrictResponse
-	(*StrictMesh)(nil),                     // 9: sonde.admin.v1.StrictMesh
-	(*StrictPort)(nil),                     // 10: sonde.admin.v1.StrictPort
-	(*StrictSource)(nil),                   // 11: sonde.admin.v1.StrictSource
-	(*StrictTally)(nil),                    // 12: sonde.admin.v1.StrictTally
-	(*StrictGap)(nil),                      // 13: sonde.admin.v1.StrictGap
-	(*Filter)(nil),                         // 14: sonde.admin.v1.Filter
-	(*Tail)(nil),                           // 15: sonde.admin.v1.Tail
-	(*Problem)(nil),                        // 16: sonde.admin.v1.Problem
-	(*DrainDataplaneRequest)(nil),          // 17: sonde.admin.v1.DrainDataplaneRequest
-	(*DrainDataplaneResponse)(nil),         // 18: sonde.admin.v1.DrainDataplaneResponse
-	(*ListMeshesRequest)(nil),              // 19: sonde.admin.v1.ListMeshesRequest
-	(*ListMeshesResponse)(nil),             // 20: sonde.admin.v1.ListMeshesResponse
-	(*Mesh)(nil),                           // 21: sonde.admin.v1.Mesh
-	(*ListDataplanesRequest)(nil),          // 22: sonde.admin.v1.ListDataplanesRequest
-	(*ListDataplanesResponse)(nil),         // 23: sonde.admin.v1.ListDataplanesResponse
-	(*Dataplane)(nil),                      // 24: sonde.admin.v1.Dataplane
-	(*PodState)(nil),                       // 25: sonde.admin.v1.PodState
-	(*UnfailingProbe)(nil),                 // 26: sonde.admin.v1.UnfailingProbe
-	(*OutboundHealth)(nil),                 // 27: sonde.admin.v1.OutboundHealth
-	(*InboundHealth)(nil),                  // 28: sonde.admin.v1.InboundHealth
-	(*ListServicesRequest)(nil),            // 29: sonde.admin.v1.ListServicesRequest
-	(*ListServicesResponse)(nil),           // 30: sonde.admin.v1.ListServicesResponse
-	(*Service)(nil),                        // 31: sonde.admin.v1.Service
-	(*ListMeshServicesRequest)(nil),        // 32: sonde.admin.v1.ListMeshServicesRequest
-	(*ListMeshServicesResponse)(nil),       // 33: sonde.admin.v1.ListMeshServicesResponse
-	(*MeshService)(nil),                    // 34: sonde.admin.v1.MeshService
-	(*MeshServicePort)(nil),                // 35: sonde.admin.v1.MeshServicePort
-	(*Endpoint)(nil),                       // 36: sonde.admin.v1.Endpoint
-	(*ListProxiesRequest)(nil),             // 37: sonde.admin.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),            // 38: sonde.admin.v1.ListProxiesResponse
-	(*Proxy)(nil),                          // 39: sonde.admin.v1.Proxy
-	(*Verdicts)(nil),                       // 40: sonde.admin.v1.Verdicts
-	(*ProbeVerdicts)(nil),                  // 41: sonde.admin.v1.ProbeVerdicts
-	(*VerdictChange)(nil),                  // 42: sonde.admin.v1.VerdictChange
-	(*AgentState)(nil),                     // 43: sonde.admin.v1.AgentState
-	(*Agent)(nil),                          // 44: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 45: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 46: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 47: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 48: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 49: sonde.admin.v1.InspectDataplaneResponse
-	(*InspectEnvoyRequest)(nil),            // 50: sonde.admin.v1.InspectEnvoyRequest
-	(*InspectEnvoyPart)(nil),               // 51: sonde.admin.v1.InspectEnvoyPart
-	(*GenerateDataplaneTokenRequest)(nil),  // 52: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 53: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 54: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 55: sonde.admin.v1.GetRotationRequest
-	(*RotateServingCARequest)(nil),         // 56: sonde.admin.v1.RotateServingCARequest
-	(*GetServingRotationRequest)(nil),      // 57: sonde.admin.v1.GetServingRotationRequest
-	(*Rotation)(nil),                       // 58: sonde.admin.v1.Rotation
-	(*WaitingReplica)(nil),                 // 59: sonde.admin.v1.WaitingReplica
-	(*Waiting)(nil),                        // 60: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 61: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 62: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 63: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 64: sonde.admin.v1.HealthChange
-	(*ListRestartsRequest)(nil),            // 65: sonde.admin.v1.ListRestartsRequest
-	(*ListRestartsResponse)(nil),           // 66: sonde.admin.v1.ListRestartsResponse
-	(*RestartRound)(nil),                   // 67: sonde.admin.v1.RestartRound
-	(*UnheldNode)(nil),                     // 68: sonde.admin.v1.UnheldNode
-	(*Restart)(nil),                        // 69: sonde.admin.v1.Restart
-	(*RestartDecision)(nil),                // 70: sonde.admin.v1.RestartDecision
-	(*ExplainRestartRequest)(nil),          // 71: sonde.admin.v1.ExplainRestartRequest
-	(*ExplainRestartResponse)(nil),         // 72: sonde.admin.v1.ExplainRestartResponse
-	(*GuardedContainer)(nil),               // 73: sonde.admin.v1.GuardedContainer
-	(*RestartWorkload)(nil),                // 74: sonde.admin.v1.RestartWorkload
-	(*RestartGrant)(nil),                   // 75: sonde.admin.v1.RestartGrant
-	(*ReleaseRestartsRequest)(nil),         // 76: sonde.admin.v1.ReleaseRestartsRequest
-	(*ReleaseRestartsResponse)(nil),        // 77: sonde.admin.v1.ReleaseRestartsResponse
-	(*FreezeZoneRequest)(nil),              // 78: sonde.admin.v1.FreezeZoneRequest
-	(*FreezeZoneResponse)(nil),             // 79: sonde.admin.v1.FreezeZoneResponse
-	(*timestamppb.Timestamp)(nil),          // 80: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 81: google.protobuf.Duration
+	(WatchRequest_Section)(0),              // 0: sonde.admin.v1.WatchRequest.Section
+	(StrictPort_Kind)(0),                   // 1: sonde.admin.v1.StrictPort.Kind
+	(Endpoint_Health)(0),                   // 2: sonde.admin.v1.Endpoint.Health
+	(AgentState_Phase)(0),                  // 3: sonde.admin.v1.AgentState.Phase
+	(Rotation_Step)(0),                     // 4: sonde.admin.v1.Rotation.Step
+	(HealthCheck_Status)(0),                // 5: sonde.admin.v1.HealthCheck.Status
+	(Restart_State)(0),                     // 6: sonde.admin.v1.Restart.State
+	(GuardedContainer_Check)(0),            // 7: sonde.admin.v1.GuardedContainer.Check
+	(*WatchRequest)(nil),                   // 8: sonde.admin.v1.WatchRequest
+	(*WatchResponse)(nil),                  // 9: sonde.admin.v1.WatchResponse
+	(*WatchError)(nil),                     // 10: sonde.admin.v1.WatchError
+	(*WatchReading)(nil),                   // 11: sonde.admin.v1.WatchReading
+	(*CheckStrictRequest)(nil),             // 12: sonde.admin.v1.CheckStrictRequest
+	(*CheckStrictResponse)(nil),            // 13: sonde.admin.v1.CheckStrictResponse
+	(*StrictMesh)(nil),                     // 14: sonde.admin.v1.StrictMesh
+	(*StrictPort)(nil),                     // 15: sonde.admin.v1.StrictPort
+	(*StrictSource)(nil),                   // 16: sonde.admin.v1.StrictSource
+	(*StrictTally)(nil),                    // 17: sonde.admin.v1.StrictTally
+	(*StrictGap)(nil),                      // 18: sonde.admin.v1.StrictGap
+	(*Filter)(nil),                         // 19: sonde.admin.v1.Filter
+	(*Tail)(nil),                           // 20: sonde.admin.v1.Tail
+	(*Problem)(nil),                        // 21: sonde.admin.v1.Problem
+	(*DrainDataplaneRequest)(nil),          // 22: sonde.admin.v1.DrainDataplaneRequest
+	(*DrainDataplaneResponse)(nil),         // 23: sonde.admin.v1.DrainDataplaneResponse
+	(*ListMeshesRequest)(nil),              // 24: sonde.admin.v1.ListMeshesRequest
+	(*ListMeshesResponse)(nil),             // 25: sonde.admin.v1.ListMeshesResponse
+	(*Mesh)(nil),                           // 26: sonde.admin.v1.Mesh
+	(*ListDataplanesRequest)(nil),          // 27: sonde.admin.v1.ListDataplanesRequest
+	(*ListDataplanesResponse)(nil),         // 28: sonde.admin.v1.ListDataplanesResponse
+	(*Dataplane)(nil),                      // 29: sonde.admin.v1.Dataplane
+	(*PodState)(nil),                       // 30: sonde.admin.v1.PodState
+	(*UnfailingProbe)(nil),                 // 31: sonde.admin.v1.UnfailingProbe
+	(*OutboundHealth)(nil),                 // 32: sonde.admin.v1.OutboundHealth
+	(*InboundHealth)(nil),                  // 33: sonde.admin.v1.InboundHealth
+	(*ListServicesRequest)(nil),            // 34: sonde.admin.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),           // 35: sonde.admin.v1.ListServicesResponse
+	(*Service)(nil),                        // 36: sonde.admin.v1.Service
+	(*ListMeshServicesRequest)(nil),        // 37: sonde.admin.v1.ListMeshServicesRequest
+	(*ListMeshServicesResponse)(nil),       // 38: sonde.admin.v1.ListMeshServicesResponse
+	(*MeshService)(nil),                    // 39: sonde.admin.v1.MeshService
+	(*MeshServicePort)(nil),                // 40: sonde.admin.v1.MeshServicePort
+	(*Endpoint)(nil),                       // 41: sonde.admin.v1.Endpoint
+	(*ListProxiesRequest)(nil),             // 42: sonde.admin.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),            // 43: sonde.admin.v1.ListProxiesResponse
+	(*Proxy)(nil),                          // 44: sonde.admin.v1.Proxy
+	(*Verdicts)(nil),                       // 45: sonde.admin.v1.Verdicts
+	(*ProbeVerdicts)(nil),                  // 46: sonde.admin.v1.ProbeVerdicts
+	(*VerdictChange)(nil),                  // 47: sonde.admin.v1.VerdictChange
+	(*AgentState)(nil),                     // 48: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 49: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 50: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 51: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 52: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 53: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 54: sonde.admin.v1.InspectDataplaneResponse
+	(*InspectEnvoyRequest)(nil),            // 55: sonde.admin.v1.InspectEnvoyRequest
+	(*InspectEnvoyPart)(nil),               // 56: sonde.admin.v1.InspectEnvoyPart
+	(*GenerateDataplaneTokenRequest)(nil),  // 57: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 58: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 59: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 60: sonde.admin.v1.GetRotationRequest
+	(*RotateServingCARequest)(nil),         // 61: sonde.admin.v1.RotateServingCARequest
+	(*GetServingRotationRequest)(nil),      // 62: sonde.admin.v1.GetServingRotationRequest
+	(*Rotation)(nil),                       // 63: sonde.admin.v1.Rotation
+	(*WaitingReplica)(nil),                 // 64: sonde.admin.v1.WaitingReplica
+	(*Waiting)(nil),                        // 65: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 66: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 67: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 68: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 69: sonde.admin.v1.HealthChange
+	(*ListRestartsRequest)(nil),            // 70: sonde.admin.v1.ListRestartsRequest
+	(*ListRestartsResponse)(nil),           // 71: sonde.admin.v1.ListRestartsResponse
+	(*RestartRound)(nil),                   // 72: sonde.admin.v1.RestartRound
+	(*UnheldNode)(nil),                     // 73: sonde.admin.v1.UnheldNode
+	(*Restart)(nil),                        // 74: sonde.admin.v1.Restart
+	(*RestartDecision)(nil),                // 75: sonde.admin.v1.RestartDecision
+	(*ExplainRestartRequest)(nil),          // 76: sonde.admin.v1.ExplainRestartRequest
+	(*ExplainRestartResponse)(nil),         // 77: sonde.admin.v1.ExplainRestartResponse
+	(*GuardedContainer)(nil),               // 78: sonde.admin.v1.GuardedContainer
+	(*RestartWorkload)(nil),                // 79: sonde.admin.v1.RestartWorkload
+	(*RestartGrant)(nil),                   // 80: sonde.admin.v1.RestartGrant
+	(*ReleaseRestartsRequest)(nil),         // 81: sonde.admin.v1.ReleaseRestartsRequest
+	(*ReleaseRestartsResponse)(nil),        // 82: sonde.admin.v1.ReleaseRestartsResponse
+	(*FreezeZoneRequest)(nil),              // 83: sonde.admin.v1.FreezeZoneRequest
+	(*FreezeZoneResponse)(nil),             // 84: sonde.admin.v1.FreezeZoneResponse
+	(*durationpb.Duration)(nil),            // 85: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),          // 86: google.protobuf.Timestamp
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
-	9,   // 0: sonde.admin.v1.CheckStrictResponse.meshes:type_name -> sonde.admin.v1.StrictMesh
-	80,  // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
-	10,  // 2: sonde.admin.v1.StrictMesh.ports:type_name -> sonde.admin.v1.StrictPort
-	13,  // 3: sonde.admin.v1.StrictMesh.gaps:type_name -> sonde.admin.v1.StrictGap
-	0,   // 4: sonde.admin.v1.StrictPort.kind:type_name -> sonde.admin.v1.StrictPort.Kind
-	11,  // 5: sonde.admin.v1.StrictPort.sources:type_name -> sonde.admin.v1.StrictSource
-	12,  // 6: sonde.admin.v1.StrictPort.others:type_name -> sonde.admin.v1.StrictTally
-	12,  // 7: sonde.admin.v1.StrictPort.probes:type_name -> sonde.admin.v1.StrictTally
-	12,  // 8: sonde.admin.v1.StrictSource.tally:type_name -> sonde.admin.v1.StrictTally
-	80,  // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
-	80,  // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
-	16,  // 11: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	80,  // 12: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
-	14,  // 13: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
-	21,  // 14: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
-	15,  // 15: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	80,  // 16: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
-	14,  // 17: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
-	24,  // 18: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
-	15,  // 19: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
-	28,  // 20: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
-	27,  // 21: sonde.admin.v1.Dataplane.outbounds:type_name -> sonde.admin.v1.OutboundHealth
-	25,  // 22: sonde.admin.v1.Dataplane.pod_state:type_name -> sonde.admin.v1.PodState
-	80,  // 23: sonde.admin.v1.PodState.created:type_name -> google.protobuf.Timestamp
-	26,  // 24: sonde.admin.v1.PodState.unfailing:type_name -> sonde.admin.v1.UnfailingProbe
-	1,   // 25: sonde.admin.v1.OutboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	80,  // 26: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
-	1,   // 27: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	80,  // 28: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
-	14,  // 29: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	31,  // 30: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
-	15,  // 31: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	36,  // 32: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	80,  // 33: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
-	14,  // 34: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	34,  // 35: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
-	15,  // 36: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	35,  // 37: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
-	1,   // 38: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	80,  // 39: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
-	14,  // 40: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
-	39,  // 41: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
-	15,  // 42: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	44,  // 43: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	45,  // 44: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	43,  // 45: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
-	40,  // 46: sonde.admin.v1.Proxy.verdicts:type_name -> sonde.admin.v1.Verdicts
-	41,  // 47: sonde.admin.v1.Verdicts.probes:type_name -> sonde.admin.v1.ProbeVerdicts
-	42,  // 48: sonde.admin.v1.ProbeVerdicts.changes:type_name -> sonde.admin.v1.VerdictChange
-	80,  // 49: sonde.admin.v1.VerdictChange.at:type_name -> google.protobuf.Timestamp
-	2,   // 50: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	80,  // 51: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	80,  // 52: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	80,  // 53: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	80,  // 54: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	46,  // 55: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	47,  // 56: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	80,  // 57: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	81,  // 58: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	80,  // 59: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	3,   // 60: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	60,  // 61: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	59,  // 62: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
-	60,  // 63: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
-	80,  // 64: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	63,  // 65: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
-	4,   // 66: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	80,  // 67: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	81,  // 68: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	64,  // 69: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	80,  // 70: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
-	4,   // 71: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	69,  // 72: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
-	67,  // 73: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
-	15,  // 74: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
-	80,  // 75: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
-	68,  // 76: sonde.admin.v1.RestartRound.unheld:type_name -> sonde.admin.v1.UnheldNode
-	80,  // 77: sonde.admin.v1.UnheldNode.last:type_name -> google.protobuf.Timestamp
-	5,   // 78: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
-	80,  // 79: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
-	70,  // 80: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
-	43,  // 81: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
-	73,  // 82: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
-	74,  // 83: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
-	67,  // 84: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
-	6,   // 85: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
-	80,  // 86: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
-	69,  // 87: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
-	75,  // 88: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
-	80,  // 89: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
-	80,  // 90: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
-	80,  // 91: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
-	80,  // 92: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
-	80,  // 93: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
-	19,  // 94: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	22,  // 95: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	29,  // 96: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	32,  // 97: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	37,  // 98: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	48,  // 99: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	50,  // 100: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	52,  // 101: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	54,  // 102: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	55,  // 103: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	56,  // 104: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
-	57,  // 105: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
-	17,  // 106: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	65,  // 107: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
-	71,  // 108: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
-	76,  // 109: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
-	78,  // 110: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
-	7,   // 111: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
-	61,  // 112: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	20,  // 113: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	23,  // 114: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	30,  // 115: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	33,  // 116: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	38,  // 117: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	49,  // 118: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	51,  // 119: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	53,  // 120: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	58,  // 121: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	58,  // 122: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	58,  // 123: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
-	58,  // 124: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
-	18,  // 125: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	66,  // 126: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
-	72,  // 127: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
-	77,  // 128: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
-	79,  // 129: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
-	8,   // 130: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
-	62,  // 131: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	113, // [113:132] is the sub-list for method output_type
-	94,  // [94:113] is the sub-list for method input_type
-	94,  // [94:94] is the sub-list for extension type_name
-	94,  // [94:94] is the sub-list for extension extendee
-	0,   // [0:94] is the sub-list for field type_name
+	0,   // 0: sonde.admin.v1.WatchRequest.sections:type_name -> sonde.admin.v1.WatchRequest.Section
+	0,   // 1: sonde.admin.v1.WatchResponse.section:type_name -> sonde.admin.v1.WatchRequest.Section
+	25,  // 2: sonde.admin.v1.WatchResponse.meshes:type_name -> sonde.admin.v1.ListMeshesResponse
+	28,  // 3: sonde.admin.v1.WatchResponse.dataplanes:type_name -> sonde.admin.v1.ListDataplanesResponse
+	35,  // 4: sonde.admin.v1.WatchResponse.services:type_name -> sonde.admin.v1.ListServicesResponse
+	43,  // 5: sonde.admin.v1.WatchResponse.proxies:type_name -> sonde.admin.v1.ListProxiesResponse
+	71,  // 6: sonde.admin.v1.WatchResponse.restarts:type_name -> sonde.admin.v1.ListRestartsResponse
+	67,  // 7: sonde.admin.v1.WatchResponse.health:type_name -> sonde.admin.v1.Health
+	10,  // 8: sonde.admin.v1.WatchResponse.error:type_name -> sonde.admin.v1.WatchError
+	11,  // 9: sonde.admin.v1.WatchResponse.reading:type_name -> sonde.admin.v1.WatchReading
+	85,  // 10: sonde.admin.v1.WatchReading.age:type_name -> google.protobuf.Duration
+	85,  // 11: sonde.admin.v1.WatchReading.next:type_name -> google.protobuf.Duration
+	14,  // 12: sonde.admin.v1.CheckStrictResponse.meshes:type_name -> sonde.admin.v1.StrictMesh
+	86,  // 13: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
+	15,  // 14: sonde.admin.v1.StrictMesh.ports:type_name -> sonde.admin.v1.StrictPort
+	18,  // 15: sonde.admin.v1.StrictMesh.gaps:type_name -> sonde.admin.v1.StrictGap
+	1,   // 16: sonde.admin.v1.StrictPort.kind:type_name -> sonde.admin.v1.StrictPort.Kind
+	16,  // 17: sonde.admin.v1.StrictPort.sources:type_name -> sonde.admin.v1.StrictSource
+	17,  // 18: sonde.admin.v1.StrictPort.others:type_name -> sonde.admin.v1.StrictTally
+	17,  // 19: sonde.admin.v1.StrictPort.probes:type_name -> sonde.admin.v1.StrictTally
+	17,  // 20: sonde.admin.v1.StrictSource.tally:type_name -> sonde.admin.v1.StrictTally
+	86,  // 21: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
+	86,  // 22: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
+	21,  // 23: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
+	86,  // 24: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
+	19,  // 25: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
+	26,  // 26: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
+	20,  // 27: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
+	86,  // 28: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	19,  // 29: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
+	29,  // 30: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
+	20,  // 31: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
+	33,  // 32: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
+	32,  // 33: sonde.admin.v1.Dataplane.outbounds:type_name -> sonde.admin.v1.OutboundHealth
+	30,  // 34: sonde.admin.v1.Dataplane.pod_state:type_name -> sonde.admin.v1.PodState
+	86,  // 35: sonde.admin.v1.PodState.created:type_name -> google.protobuf.Timestamp
+	31,  // 36: sonde.admin.v1.PodState.unfailing:type_name -> sonde.admin.v1.UnfailingProbe
+	2,   // 37: sonde.admin.v1.OutboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	86,  // 38: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
+	2,   // 39: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	86,  // 40: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
+	19,  // 41: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	36,  // 42: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
+	20,  // 43: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	41,  // 44: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
+	86,  // 45: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
+	19,  // 46: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	39,  // 47: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
+	20,  // 48: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	40,  // 49: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
+	2,   // 50: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
+	86,  // 51: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	19,  // 52: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
+	44,  // 53: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
+	20,  // 54: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
+	49,  // 55: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	50,  // 56: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	48,  // 57: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	45,  // 58: sonde.admin.v1.Proxy.verdicts:type_name -> sonde.admin.v1.Verdicts
+	46,  // 59: sonde.admin.v1.Verdicts.probes:type_name -> sonde.admin.v1.ProbeVerdicts
+	47,  // 60: sonde.admin.v1.ProbeVerdicts.changes:type_name -> sonde.admin.v1.VerdictChange
+	86,  // 61: sonde.admin.v1.VerdictChange.at:type_name -> google.protobuf.Timestamp
+	3,   // 62: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
+	86,  // 63: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	86,  // 64: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	86,  // 65: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	86,  // 66: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	51,  // 67: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	52,  // 68: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	86,  // 69: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	85,  // 70: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	86,  // 71: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	4,   // 72: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
+	65,  // 73: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	64,  // 74: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
+	65,  // 75: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
+	86,  // 76: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	68,  // 77: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	5,   // 78: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	86,  // 79: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	85,  // 80: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	69,  // 81: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	86,  // 82: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	5,   // 83: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	74,  // 84: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
+	72,  // 85: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
+	20,  // 86: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
+	86,  // 87: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
+	73,  // 88: sonde.admin.v1.RestartRound.unheld:type_name -> sonde.admin.v1.UnheldNode
+	86,  // 89: sonde.admin.v1.UnheldNode.last:type_name -> google.protobuf.Timestamp
+	6,   // 90: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
+	86,  // 91: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
+	75,  // 92: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
+	48,  // 93: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
+	78,  // 94: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
+	79,  // 95: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
+	72,  // 96: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
+	7,   // 97: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
+	86,  // 98: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
+	74,  // 99: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
+	80,  // 100: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
+	86,  // 101: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
+	86,  // 102: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
+	86,  // 103: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
+	86,  // 104: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
+	86,  // 105: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
+	24,  // 106: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	27,  // 107: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	34,  // 108: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	37,  // 109: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	42,  // 110: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	53,  // 111: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	55,  // 112: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	57,  // 113: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	59,  // 114: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	60,  // 115: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	61,  // 116: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	62,  // 117: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	22,  // 118: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	70,  // 119: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
+	76,  // 120: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
+	81,  // 121: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
+	83,  // 122: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
+	12,  // 123: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
+	66,  // 124: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	8,   // 125: sonde.admin.v1.AdminService.Watch:input_type -> sonde.admin.v1.WatchRequest
+	25,  // 126: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	28,  // 127: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	35,  // 128: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	38,  // 129: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	43,  // 130: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	54,  // 131: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	56,  // 132: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	58,  // 133: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	63,  // 134: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	63,  // 135: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	63,  // 136: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	63,  // 137: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	23,  // 138: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	71,  // 139: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
+	77,  // 140: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
+	82,  // 141: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
+	84,  // 142: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
+	13,  // 143: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
+	67,  // 144: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	9,   // 145: sonde.admin.v1.AdminService.Watch:output_type -> sonde.admin.v1.WatchResponse
+	126, // [126:146] is the sub-list for method output_type
+	106, // [106:126] is the sub-list for method input_type
+	106, // [106:106] is the sub-list for extension type_name
+	106, // [106:106] is the sub-list for extension extendee
+	0,   // [0:106] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -6576,13 +7098,21 @@ func file_admin_v1_admin_proto_init() {
 	if File_admin_v1_admin_proto != nil {
 		return
 	}
+	file_admin_v1_admin_proto_msgTypes[1].OneofWrappers = []any{
+		(*WatchResponse_Meshes)(nil),
+		(*WatchResponse_Dataplanes)(nil),
+		(*WatchResponse_Services)(nil),
+		(*WatchResponse_Proxies)(nil),
+		(*WatchResponse_Restarts)(nil),
+		(*WatchResponse_Health)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   73,
+			NumEnums:      8,
+			NumMessages:   77,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

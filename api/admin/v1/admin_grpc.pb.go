@@ -42,6 +42,7 @@ const (
 	AdminService_FreezeZone_FullMethodName             = "/sonde.admin.v1.AdminService/FreezeZone"
 	AdminService_CheckStrict_FullMethodName            = "/sonde.admin.v1.AdminService/CheckStrict"
 	AdminService_GetHealth_FullMethodName              = "/sonde.admin.v1.AdminService/GetHealth"
+	AdminService_Watch_FullMethodName                  = "/sonde.admin.v1.AdminService/Watch"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -99,6 +100,13 @@ type AdminServiceClient interface {
 	// GetHealth returns the checks of /livez and /readyz of this replica of the control plane, with reasons. It also
 	// answers before the store has been read.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error)
+	// Watch sends lists, and then their changes, about once per second. Each section needs the right of its call, which is
+	// checked again within a minute: without it the section has an error, and the others go on. While the right cannot be
+	// checked, the last answer holds for three minutes at most. A section that the control plane does not have has the
+	// error UNIMPLEMENTED. INVALID_ARGUMENT: no section, too many, or one twice. PERMISSION_DENIED: the caller has the
+	// right to no section. RESOURCE_EXHAUSTED: too many callers watch, or another one got the place of this call. ABORTED:
+	// the caller does not read.
+	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
 
 type adminServiceClient struct {
@@ -308,6 +316,25 @@ func (c *adminServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest
 	return out, nil
 }
 
+func (c *adminServiceClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_Watch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRequest, WatchResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -363,6 +390,13 @@ type AdminServiceServer interface {
 	// GetHealth returns the checks of /livez and /readyz of this replica of the control plane, with reasons. It also
 	// answers before the store has been read.
 	GetHealth(context.Context, *GetHealthRequest) (*Health, error)
+	// Watch sends lists, and then their changes, about once per second. Each section needs the right of its call, which is
+	// checked again within a minute: without it the section has an error, and the others go on. While the right cannot be
+	// checked, the last answer holds for three minutes at most. A section that the control plane does not have has the
+	// error UNIMPLEMENTED. INVALID_ARGUMENT: no section, too many, or one twice. PERMISSION_DENIED: the caller has the
+	// right to no section. RESOURCE_EXHAUSTED: too many callers watch, or another one got the place of this call. ABORTED:
+	// the caller does not read.
+	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -429,6 +463,9 @@ func (UnimplementedAdminServiceServer) CheckStrict(context.Context, *CheckStrict
 }
 func (UnimplementedAdminServiceServer) GetHealth(context.Context, *GetHealthRequest) (*Health, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
+}
+func (UnimplementedAdminServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
+	return status.Error(codes.Unimplemented, "method Watch not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -786,6 +823,17 @@ func _AdminService_GetHealth_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).Watch(m, &grpc.GenericServerStream[WatchRequest, WatchResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -870,6 +918,11 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "InspectEnvoy",
 			Handler:       _AdminService_InspectEnvoy_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Watch",
+			Handler:       _AdminService_Watch_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -37,8 +37,21 @@ var rights = map[string]Right{
 	AdminService_GetHealth_FullMethodName:              {VerbGet, "health"},
 }
 
+// sections maps the sections of Watch to the calls that return them.
+var sections = map[WatchRequest_Section]string{
+	WatchRequest_MESHES:     AdminService_ListMeshes_FullMethodName,
+	WatchRequest_DATAPLANES: AdminService_ListDataplanes_FullMethodName,
+	WatchRequest_SERVICES:   AdminService_ListServices_FullMethodName,
+	WatchRequest_PROXIES:    AdminService_ListProxies_FullMethodName,
+	WatchRequest_RESTARTS:   AdminService_ListRestarts_FullMethodName,
+	WatchRequest_HEALTH:     AdminService_GetHealth_FullMethodName,
+}
+
+// RightOfSection returns the right for a section of Watch, and false for an unknown section.
+func RightOfSection(s WatchRequest_Section) (Right, bool) { return RightOf(sections[s]) }
+
 // RightOf returns the right for a method, by its full gRPC name, such as AdminService_ListMeshes_FullMethodName. It
-// returns false for a method without a right.
+// returns false for a method without a right, and for Watch, whose sections have one each.
 func RightOf(method string) (Right, bool) {
 	r, ok := rights[method]
 	return r, ok

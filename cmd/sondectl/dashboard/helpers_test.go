@@ -33,6 +33,11 @@ type fakeAPI struct {
 	tail       *adminv1.Tail
 }
 
+// Watch is of a control plane of an earlier release.
+func (a *fakeAPI) Watch(context.Context, *adminv1.WatchRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[adminv1.WatchResponse], error) {
+	return nil, grpcstatus.Error(codes.Unimplemented, "unknown method Watch")
+}
+
 func (a *fakeAPI) GetHealth(context.Context, *adminv1.GetHealthRequest, ...grpc.CallOption) (*adminv1.Health, error) {
 	return a.health, a.errs["health"]
 }

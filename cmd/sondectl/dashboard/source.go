@@ -7,11 +7,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	// readEvery is the least time between two readings. A reading that takes long is followed by a pause of idleShare
-	// times as long, so that the control plane is busy with them for at most a tenth of the time.
+	// readEvery is the least time between two readings of a control plane of an earlier release, without the call Watch.
+	// One that takes long is followed by a pause of idleShare times as long, so that the control plane is busy with them
+	// for at most a tenth of the time.
 	readEvery = time.Second
 	idleShare = 9
 	// failedLimit limits the pause after a reading that failed, so that the page sees soon that it is over.
@@ -45,11 +46,10 @@ type Call func(
 	ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error,
 ) error
 
-// reading is what one reading has found. An error is of what it names.
+// reading is what one reading has found, and what is wrong by it.
 type reading struct {
-	facts                     *status.Facts
-	health, objects, restarts error
-	report                    *status.Report
+	*status.Reading
+	report *status.Report
 }
 
 // parts are the sections of the page, and how each is made of a reading.
@@ -58,35 +58,17 @@ var parts = []struct {
 	of   func(*reading) (any, error)
 }{
 	{"problems", func(r *reading) (any, error) {
-		return problemsOf(r.report), cmp.Or(r.readiness(), undenied(r.health), undenied(r.restarts))
+		return problemsOf(r.report), cmp.Or(r.Readiness(), status.Undenied(r.HealthErr), status.Undenied(r.RestartsErr))
 	}},
 	{"workloads", func(r *reading) (any, error) {
-		return workloadsOf(r.facts, r.restarts), cmp.Or(r.objects, undenied(r.restarts))
+		return workloadsOf(r.Facts, r.RestartsErr), cmp.Or(r.ObjectsErr, status.Undenied(r.RestartsErr))
 	}},
-	{"services", func(r *reading) (any, error) { return servicesOf(r.facts, r.report), r.objects }},
-	{"proxies", func(r *reading) (any, error) { return proxiesOf(r.facts, r.report), r.objects }},
-	{"restarts", func(r *reading) (any, error) { return restartsOf(r.facts.Restarts), r.restarts }},
+	{"services", func(r *reading) (any, error) { return servicesOf(r.Facts, r.report), r.ObjectsErr }},
+	{"proxies", func(r *reading) (any, error) { return proxiesOf(r.Facts, r.report), r.ObjectsErr }},
+	{"restarts", func(r *reading) (any, error) { return restartsOf(r.Restarts), r.RestartsErr }},
 	{"controlplane", func(r *reading) (any, error) {
-		return planeOf(r.facts, r.objects == nil), cmp.Or(r.health, undenied(r.readiness()))
+		return planeOf(r.Facts, r.ObjectsErr == nil), cmp.Or(r.HealthErr, status.Undenied(r.Readiness()))
 	}},
-}
-
-// readiness is the error of the objects, unless the checks of the control plane explain it.
-func (r *reading) readiness() error {
-	if r.facts.Unready != nil {
-		return nil //nolint:nilerr // the report has it
-	}
-	return r.objects
-}
-
-func denied(err error) bool { return grpcstatus.Code(err) == codes.PermissionDenied }
-
-// undenied returns an error unless it says that the caller lacks a right.
-func undenied(err error) error {
-	if denied(err) {
-		return nil
-	}
-	return err
 }
 
 // Section is a part of the page as it was read last.
@@ -171,10 +153,20 @@ func (s *source) run(ctx context.Context) {
 			if err := s.call(ctx, lookLimit+readLimit, s.follow); err != nil {
 				s.fail(err)
 				pause = min(max(readEvery, idleShare*time.Since(s.began)), failedLimit)
+				if grpcstatus.Code(err) == codes.ResourceExhausted {
+					pause = backOff()
+				}
+			} else if s.denied() {
+				pause = backOff()
 			}
 			_ = run.Sleep(ctx, pause) // the loop sees the end of ctx
 		}
 	}
+}
+
+// backOff returns the pause after the control plane has refused a call, which differs among pages.
+func backOff() time.Duration {
+	return failedLimit*3/4 + rand.N(failedLimit/2) //nolint:gosec // jitter, not a secret
 }
 
 // once reads a single time. It is an error if the caller may read nothing.
@@ -184,18 +176,68 @@ func (s *source) once(ctx context.Context) error {
 		return err
 	}
 	s.setDue(time.Now().Add(time.Since(began) + readPatience))
+	if !s.denied() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.New(s.sections[parts[0].name].Error)
+}
+
+// denied reports whether the caller may read nothing.
+func (s *source) denied() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range parts {
 		if !s.sections[p.name].Denied {
-			return nil
+			return false
 		}
 	}
-	return errors.New(s.sections[parts[0].name].Error)
+	return true
 }
 
-// follow reads again and again over one connection.
+// follow takes over readings over one connection, as long as a page is open.
 func (s *source) follow(ctx context.Context, api adminv1.AdminServiceClient) error {
+	err := s.watch(ctx, api)
+	if grpcstatus.Code(err) == codes.Unimplemented { // an earlier release
+		return s.poll(ctx, api)
+	}
+	return err
+}
+
+// watch takes over the readings that the control plane sends.
+func (s *source) watch(ctx context.Context, api adminv1.AdminServiceClient) error {
+	start := time.Now()
+	stream, err := status.Watch(ctx, api)
+	if err != nil {
+		return err //nolint:wrapcheck // call explains it
+	}
+	defer stream.Close()
+	for read := false; s.watched() && time.Since(start) < lookLimit; read = true {
+		s.begin()
+		r, err := stream.Next()
+		switch {
+		case status.IsDenied(err):
+			if !s.denied() { // otherwise the last reading says why, for each section
+				s.take(&status.Reading{
+					Facts: &status.Facts{Now: time.Now()}, HealthErr: err, ObjectsErr: err, RestartsErr: err,
+				})
+			}
+			return nil
+		case read && err != nil:
+			s.began = time.Now() // the control plane did not work for it since the last reading
+			return err           //nolint:wrapcheck // call explains it
+		case err != nil:
+			return err //nolint:wrapcheck // call explains it
+		}
+		s.take(r)
+		s.setDue(time.Now().Add(r.Next + readPatience))
+	}
+	return nil
+}
+
+// poll reads again and again.
+func (s *source) poll(ctx context.Context, api adminv1.AdminServiceClient) error {
 	for start := time.Now(); s.watched() && time.Since(start) < lookLimit; {
 		s.began = time.Now()
 		if err := s.readOnce(ctx, api); err != nil {
@@ -231,28 +273,17 @@ func (s *source) readOnce(ctx context.Context, api adminv1.AdminServiceClient) e
 	s.begin()
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	r := &reading{facts: &status.Facts{Now: time.Now()}}
 	ask := time.Since(s.asked) >= askEvery
-	var group errgroup.Group
-	group.Go(func() error { r.health = r.facts.ReadHealth(ctx, api); return nil })
-	group.Go(func() error { r.objects = r.facts.ReadObjects(ctx, api, "", ask); return nil })
-	group.Go(func() error { r.restarts = r.facts.ReadRestarts(ctx, api); return nil })
-	_ = group.Wait()
-	if denied(r.health) {
-		r.facts.Denied("health checks", r.health)
+	r := status.ReadAll(ctx, api, ask)
+	if r.ObjectsErr == nil {
+		s.remember(r.Facts, ask)
 	}
-	if denied(r.restarts) {
-		r.facts.Denied("restarts", r.restarts)
-	}
-	if r.objects != nil {
-		r.facts.WaitsFor(r.objects)
-	} else {
-		s.remember(r.facts, ask)
-	}
-	r.report = status.Judge(r.facts)
-	s.publish(r)
-	return cmp.Or(undenied(r.readiness()), undenied(r.health), undenied(r.restarts))
+	s.take(r)
+	return cmp.Or(status.Undenied(r.Readiness()), status.Undenied(r.HealthErr), status.Undenied(r.RestartsErr))
 }
+
+// take judges a reading and publishes it.
+func (s *source) take(r *status.Reading) { s.publish(&reading{r, status.Judge(r.Facts)}) }
 
 // remember keeps which agents hang until they are asked again.
 func (s *source) remember(f *status.Facts, asked bool) {
@@ -288,14 +319,14 @@ func (s *source) publish(r *reading) {
 		section := s.sections[p.name]
 		content, err := p.of(r)
 		switch {
-		case denied(err):
+		case status.IsDenied(err):
 			*section = Section{Denied: true, Error: shorten(grpcstatus.Convert(err).Message()), read: true}
 			continue
 		case err != nil:
 			section.Error = shorten(grpcstatus.Convert(err).Message()) // until fail explains it
 			continue
 		}
-		*section = sectionOf(content, r.facts.Now)
+		*section = sectionOf(content, r.Now)
 	}
 }
 

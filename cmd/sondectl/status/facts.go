@@ -54,27 +54,8 @@ type Dataplane struct {
 // that could not be decoded.
 func Read(ctx context.Context, api adminv1.AdminServiceClient, meshName, namespace string) (*Facts, error) {
 	f := &Facts{Now: time.Now(), Namespace: namespace}
-	err := f.ReadHealth(ctx, api)
-	switch {
-	case status.Code(err) == codes.PermissionDenied:
-		f.Denied("health checks", err)
-	case err != nil:
-		return nil, err
-	}
-	if err := f.ReadObjects(ctx, api, meshName, true); err != nil {
-		if f.WaitsFor(err) {
-			return f, nil
-		}
-		return nil, err
-	}
-	err = f.ReadRestarts(ctx, api)
-	switch {
-	case status.Code(err) == codes.PermissionDenied:
-		f.Denied("restarts", err)
-	case err != nil:
-		return nil, err
-	}
-	return f, nil
+	r := f.read(ctx, api, meshName, true)
+	return r.Facts, r.Err()
 }
 
 // Denied records that the caller may not ask for something.
@@ -154,33 +135,53 @@ func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient,
 	if err := group.Wait(); err != nil {
 		return err //nolint:wrapcheck // the caller explains it
 	}
+	for _, entry := range meshes.GetMeshes() {
+		spec, err := specOf(entry)
+		if err != nil {
+			return err
+		}
+		f.Specs = append(f.Specs, spec)
+	}
+	for _, entry := range dataplanes.GetDataplanes() {
+		d, err := decode(entry)
+		if err != nil {
+			return err
+		}
+		f.Dataplanes = append(f.Dataplanes, d)
+	}
 	f.Meshes, f.Services, f.Proxies = meshes.GetMeshes(), services.GetServices(), proxies.GetProxies()
-	f.Problems, f.Missing = meshes.GetTail().GetProblems(), proxies.GetTail().GetMissingReplicas()
+	f.setTails(meshes.GetTail(), dataplanes.GetTail(), services.GetTail(), proxies.GetTail())
+	return nil
+}
+
+// setTails sets what the tails of the lists say. Proxies must be set.
+func (f *Facts) setTails(meshes, dataplanes, services, proxies *adminv1.Tail) {
+	f.Problems, f.Missing = meshes.GetProblems(), proxies.GetMissingReplicas()
 	f.LeftOut = map[string]uint32{}
 	if n := describe.ProbesLeftOut(f.Proxies); n > 0 {
 		f.LeftOut[probesPlural] = n
 	}
 	for plural, tail := range map[string]*adminv1.Tail{
-		"meshes": meshes.GetTail(), "dataplanes": dataplanes.GetTail(), "services": services.GetTail(),
-		"proxies": proxies.GetTail(),
+		"meshes": meshes, "dataplanes": dataplanes, "services": services, "proxies": proxies,
 	} {
 		if n := tail.GetLeftOut(); n > 0 {
 			f.LeftOut[plural] = n
 		}
 	}
-	for _, entry := range meshes.GetMeshes() {
-		m := &mesh.Mesh{}
-		if err := json.Unmarshal(entry.GetObject(), m); err != nil {
-			return fmt.Errorf("decode Mesh: %w", mesh.ExplainJSON("", entry.GetObject(), m))
-		}
-		f.Specs = append(f.Specs, m)
+}
+
+func specOf(entry *adminv1.Mesh) (*mesh.Mesh, error) {
+	m := &mesh.Mesh{}
+	if err := json.Unmarshal(entry.GetObject(), m); err != nil {
+		return nil, fmt.Errorf("decode Mesh: %w", mesh.ExplainJSON("", entry.GetObject(), m))
 	}
-	for _, entry := range dataplanes.GetDataplanes() {
-		d := &Dataplane{Dataplane: entry}
-		if err := json.Unmarshal(entry.GetObject(), &d.Spec); err != nil {
-			return fmt.Errorf("decode Dataplane: %w", mesh.ExplainJSON("", entry.GetObject(), &d.Spec))
-		}
-		f.Dataplanes = append(f.Dataplanes, d)
+	return m, nil
+}
+
+func decode(entry *adminv1.Dataplane) (*Dataplane, error) {
+	d := &Dataplane{Dataplane: entry}
+	if err := json.Unmarshal(entry.GetObject(), &d.Spec); err != nil {
+		return nil, fmt.Errorf("decode Dataplane: %w", mesh.ExplainJSON("", entry.GetObject(), &d.Spec))
 	}
-	return nil
+	return d, nil
 }
