@@ -106,14 +106,14 @@ func (m *meshInput) setMeshService(name string, now *mesh.MeshService) {
 	m.touchMeshService(in)
 }
 
-// setPorts turns the ports of a MeshService, of, into services, whose input becomes to. If to is nil, it removes them.
-func (m *meshInput) setPorts(of, to *meshServiceInput) {
+// setPorts makes input the input of the services of a MeshService's ports; nil removes it from them.
+func (m *meshInput) setPorts(of, input *meshServiceInput) {
 	for i := range of.object.Spec.Ports {
 		p := &of.object.Spec.Ports[i]
 		service := m.service(mesh.MeshServiceName(of.object.Name, p.Port))
 		service.port = nil
-		if to != nil {
-			service.port = &portInput{to, p}
+		if input != nil {
+			service.port = &portInput{input, p}
 		}
 	}
 }

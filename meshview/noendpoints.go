@@ -12,19 +12,19 @@ import (
 type EmptyCause int
 
 const (
-	// NoMeshService: none matches the name, or the labels, of the BackendRef.
+	// NoMeshService means that no MeshService matches the name, or the labels, of the BackendRef.
 	NoMeshService EmptyCause = iota + 1
-	// NoServicePort: the MeshService has no port with the number in the BackendRef.
+	// NoServicePort means that the MeshService has no port with the number in the BackendRef.
 	NoServicePort
-	// NoDataplane: the MeshService selects none.
+	// NoDataplane means that the MeshService selects no Dataplane.
 	NoDataplane
-	// NoTargetPort: no inbound of the Dataplanes that the MeshService selects has its targetPort.
+	// NoTargetPort means that no inbound of the Dataplanes that the MeshService selects has its targetPort.
 	NoTargetPort
-	// NoTaggedInbound: no inbound has the name of the service as its tag, and no Service object exists.
+	// NoTaggedInbound means that no inbound has the name of the service as its tag, and no Service object exists.
 	NoTaggedInbound
-	// NoUsedInbound: all inbounds have state Ignored.
+	// NoUsedInbound means that all inbounds have state Ignored.
 	NoUsedInbound
-	// NoAddress: the Service object lists no address.
+	// NoAddress means that the Service object lists no address.
 	NoAddress
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Answers implements the list calls of adminv1.AdminServiceServer. All exported fields but PodState are required, and it
-// does not keep their results, unless it is of Once.
+// Answers implements the list calls of adminv1.AdminServiceServer. All exported fields but PodState are required. Only
+// the Answers of Once keep results.
 type Answers struct {
 	View lookup.View
 	// Problems returns the problems of objects in the store.

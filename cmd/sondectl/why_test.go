@@ -186,7 +186,7 @@ func TestVersionIsNotSupported(t *testing.T) {
 	}
 }
 
-// TestEnvoyDoesNotRun shows the reason in both commands.
+// TestEnvoyDoesNotRun checks that why and get proxies both say why Envoy does not run.
 func TestEnvoyDoesNotRun(t *testing.T) {
 	p := &adminv1.Proxy{
 		Name: "web-1", Agent: &adminv1.Agent{EnvoyDown: "run envoy: exit status 1"},

@@ -24,7 +24,7 @@ const maxMessage = 4096
 const statusRetry = 5 * time.Second
 
 // RunStatus writes the Accepted condition of objects until ctx ends, and then returns nil. Only one replica may run it.
-// Other replicas collect the objects too, so it may begin at any time.
+// Every replica queues the objects to check, so any replica can start RunStatus at any time.
 func (s *Objects) RunStatus(ctx context.Context) error {
 	retry := time.NewTicker(statusRetry)
 	defer retry.Stop()

@@ -63,7 +63,7 @@ func (a *execProber) probe(ctx context.Context, _ asker) result {
 		return judgeExec(answer, a.timeout)
 	case ctx.Err() != nil:
 		return ending
-	case IsAgentFault(err) && !errors.Is(err, fs.ErrPermission): // permissions are the container's fault: it makes the socket
+	case IsAgentFault(err) && !errors.Is(err, fs.ErrPermission): // the container creates the socket, with its permissions
 		return failureOf(err)
 	case a.silent.IsZero():
 		a.silent = time.Now()

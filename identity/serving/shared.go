@@ -37,7 +37,7 @@ func (c *Certificate) follow(ctx context.Context) error {
 	return c.writeCopies(ctx)
 }
 
-// used notifies waiters of a changed state. The first state is not a change.
+// used logs a change of the state, and notifies those who wait for one. It is not called for the first state.
 func (c *Certificate) used(ctx context.Context, _, s *state) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

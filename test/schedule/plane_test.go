@@ -23,7 +23,7 @@ const (
 	sourceDirect = "direct"
 )
 
-// sendTimeout is how long the server waits for a client that does not read: the default.
+// sendTimeout is how long the server waits for a client that does not read, as in package xds.
 const sendTimeout = time.Minute
 
 // drainTime is how long a replaced or removed listener serves its open connections.

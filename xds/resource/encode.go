@@ -114,8 +114,8 @@ func endpointsOf(m proto.Message) string {
 	return cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
 }
 
-// boundBy returns the address of a listener, by the direction of its traffic. An outbound listener need not bind its
-// address: other listeners hand connections over to it.
+// boundBy returns the address that a listener binds, by the direction of its traffic. An outbound listener that binds
+// none, since other listeners hand connections over to it, has no address here.
 func boundBy(m proto.Message) (inbound, outbound netip.AddrPort) {
 	l, ok := m.(*listenerv3.Listener)
 	if !ok {

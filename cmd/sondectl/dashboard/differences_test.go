@@ -57,7 +57,8 @@ func TestPagesThatAreLateGetEverything(t *testing.T) {
 	}
 }
 
-// TestStateWaitsForAChange has a page that knows the state: it hears of a change at once, and without one after holdFor.
+// TestStateWaitsForAChange checks that a page that has the current state gets an answer at the next change, and without
+// one after holdFor.
 func TestStateWaitsForAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, s := newTestHandler(wellAPI())

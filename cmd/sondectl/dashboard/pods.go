@@ -104,8 +104,8 @@ func (w *Workload) addUnfailing(d *status.Dataplane, pod, why string) (readiness
 		}
 		readiness = readiness || cell == w.Readiness
 		cell.add(Finding{
-			Instance: pod, Container: p.GetContainer(), State: CannotFail, Probe: fmt.Sprintf("tcpSocket :%d", p.GetPort()), Asks: "nothing: Envoy answers",
-			Since: timeOf(state.GetCreated()), Reason: p.GetReason(), Do: why,
+			Instance: pod, Container: p.GetContainer(), State: CannotFail, Probe: fmt.Sprintf("tcpSocket :%d", p.GetPort()),
+			Asks: "nothing: Envoy answers", Since: timeOf(state.GetCreated()), Reason: p.GetReason(), Do: why,
 		})
 	}
 	return readiness
@@ -113,7 +113,10 @@ func (w *Workload) addUnfailing(d *status.Dataplane, pod, why string) (readiness
 
 // cells are the cells of a workload by the type of probe.
 func (w *Workload) cells() map[string]*Cell {
-	return map[string]*Cell{string(mesh.ProbeStartup): w.Startup, string(mesh.ProbeLiveness): w.Liveness, string(mesh.ProbeReadiness): w.Readiness}
+	return map[string]*Cell{
+		string(mesh.ProbeStartup): w.Startup, string(mesh.ProbeLiveness): w.Liveness,
+		string(mesh.ProbeReadiness): w.Readiness,
+	}
 }
 
 // addRestarts adds the guarded containers of a pod that wait or restart, with the changes of their probes.

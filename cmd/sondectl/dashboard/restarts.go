@@ -90,7 +90,8 @@ func restartOf(r *adminv1.Restart) Restart {
 	case adminv1.Restart_RESTARTING:
 		row.State, row.Level = "restarting", Warn
 	case adminv1.Restart_UNHELPFUL:
-		row.State, row.Do = "restarts do not help", "sondectl restarts release "+r.GetWorkload()+", after you have fixed the cause"
+		row.State = "restarts do not help"
+		row.Do = "sondectl restarts release " + r.GetWorkload() + ", after you have fixed the cause"
 	default:
 		row.State = "waiting"
 	}

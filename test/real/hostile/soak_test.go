@@ -117,7 +117,8 @@ func (f *fleet) streams() (n int) {
 	return n
 }
 
-// change changes the service repeatedly. It returns the duration of each change.
+// change changes the service again and again for a while. It returns how long each change took until the last ACK,
+// shortest first.
 func (f *fleet) change(t *testing.T, m *harness.Machine, from int, during time.Duration) (took []time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(soakPause) {
