@@ -71,8 +71,8 @@ func (a answers) decode() (*fakeAPI, bool) {
 	return api, true
 }
 
-// FuzzAnswers decodes answers of a control plane into the sections of the page. Whatever an answer contains is text: each
-// section is valid and bounded, patches lead to the same section, and the snapshot has only its own markup.
+// FuzzAnswers decodes answers of a control plane into the sections of the page. Whatever an answer contains is text:
+// each section is valid and bounded, patches lead to the same section, and the snapshot has only its own markup.
 func FuzzAnswers(f *testing.F) {
 	for _, text := range hostile {
 		a := hostileAPI(text).encode(f)

@@ -24,8 +24,9 @@ const size = 5000
 // limits of the medians of all rounds.
 var limits = map[string]float64{"ms/first-view": 2000, "ms/change": 200, "blanks": 0, "MB/page": 200}
 
-// BenchmarkPage measures the page of a large mesh in the browser: the time until the first view, until a change shows after it has arrived
-// at sondectl, frames with a blank while it scrolls, and the memory of the page's process.
+// BenchmarkPage measures the page of a large mesh in the browser: the time until the first view, the time from the
+// arrival of a change at sondectl until it shows, frames with a blank while it scrolls, and the memory of the page's
+// process.
 func BenchmarkPage(b *testing.B) {
 	s := newStage()
 	var pods []mesh.ID
@@ -134,8 +135,8 @@ func revision(b *testing.B, address string) string {
 	return index.Sections["workloads"].Revision
 }
 
-// scrolls scrolls down and up by a screen in each frame, and to distant places, and returns how many frames had no row somewhere in the
-// window after they were drawn.
+// scrolls scrolls down and up by a screen in each frame, and to distant places. It returns how many frames had a part of
+// the window without a row after they were drawn.
 func (br *browser) scrolls(b *testing.B) (blanks float64) {
 	b.Helper()
 	br.do(b, `return await page.evaluate(async () => {
