@@ -31,8 +31,8 @@ const (
 	measure = 30 * time.Second
 )
 
-// BenchmarkViewers measures the control plane with viewers: the share of a processor that it uses, and the bytes that it
-// sends.
+// BenchmarkViewers measures the control plane with viewers: the share of a processor that it uses, and the bytes that
+// it sends.
 func BenchmarkViewers(b *testing.B) {
 	f := newFleet(b, 1000)
 	for _, tc := range []struct {
