@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // watched answers Watch: it sends everything each second. It counts calls, and those that have not ended.
@@ -50,10 +51,8 @@ type sent struct {
 func (s *sent) Recv() (*adminv1.WatchResponse, error) {
 	if len(s.queue) == 0 {
 		if s.later {
-			select {
-			case <-s.ctx.Done():
-				return nil, s.ctx.Err()
-			case <-time.After(time.Second):
+			if err := run.Sleep(s.ctx, time.Second); err != nil {
+				return nil, err
 			}
 		}
 		s.later = true

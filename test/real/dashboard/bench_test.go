@@ -135,8 +135,8 @@ func revision(b *testing.B, address string) string {
 	return index.Sections["workloads"].Revision
 }
 
-// scrolls scrolls down and up by a screen in each frame, and to distant places. It returns how many frames had a part of
-// the window without a row after they were drawn.
+// scrolls scrolls down and up by a screen in each frame, and to distant places. It returns how many frames had a part
+// of the window without a row after they were drawn.
 func (br *browser) scrolls(b *testing.B) (blanks float64) {
 	b.Helper()
 	br.do(b, `return await page.evaluate(async () => {
