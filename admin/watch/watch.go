@@ -30,8 +30,9 @@ var (
 
 // Options of a Server. All are required.
 type Options struct {
-	// Calls returns what answers the calls of one reading, whose responses must not change later. Lists of objects are
-	// called by one goroutine. before answered the previous reading, and may be nil.
+	// Calls returns what answers the calls of one reading. The Server keeps and changes the responses, so each call must
+	// return a new one. Lists of objects are called by one goroutine. before answered the previous reading, and may be
+	// nil.
 	Calls func(before Calls) Calls
 	// Ready returns why objects cannot be listed yet.
 	Ready func() error

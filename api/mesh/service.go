@@ -15,7 +15,7 @@ type ServiceSpec struct {
 	Addresses []string `json:"addresses,omitempty"`
 	// Headless makes redirected applications reach each endpoint at its own address, ready or not.
 	Headless bool `json:"headless,omitempty"`
-	// SessionAffinity is None or ClientIP; with ClientIP, each caller keeps using one endpoint. Default None.
+	// SessionAffinity is None or ClientIP. ClientIP sends all calls of a caller to the same endpoint. Default None.
 	SessionAffinity SessionAffinity `json:"sessionAffinity,omitempty"`
 	// InternalTrafficPolicy is Cluster or Local; with Local, callers reach only the endpoints on their own node, by the
 	// label sonde.dev/node. Default Cluster.

@@ -76,16 +76,23 @@ func (a answers) decode() (*fakeAPI, bool) {
 func FuzzAnswers(f *testing.F) {
 	for _, text := range hostile {
 		a := hostileAPI(text).encode(f)
+		api, ok := a.decode()
+		if !ok {
+			f.Fatalf("the seed with %q cannot be decoded", text)
+		}
+		if _, s := newTestHandler(api); s.once(f.Context()) != nil {
+			f.Fatalf("the seed with %q cannot be read", text)
+		}
 		f.Add(a.dataplanes, a.services, a.proxies, a.restarts, a.health)
 	}
 	f.Fuzz(func(t *testing.T, dataplanes, services, proxies, restarts, health []byte) {
 		api, ok := answers{dataplanes, services, proxies, restarts, health}.decode()
 		if !ok {
-			t.Skip("gRPC refuses it")
+			return // gRPC refuses it
 		}
 		h, s := newTestHandler(api)
 		if s.once(t.Context()) != nil {
-			t.Skip("a Dataplane cannot be decoded")
+			return // a Dataplane cannot be decoded
 		}
 		sent := len(dataplanes) + len(services) + len(proxies) + len(restarts) + len(health)
 		for _, p := range parts {
