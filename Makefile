@@ -120,9 +120,10 @@ test-short: ## run the quick tests of every module, a minute each, before the ot
 	done; [ -z "$$failed" ]
 
 # With the race detector, which takes cgo, if there is a C compiler. Without GORACE each program with the race detector waits for a second before it ends.
+# One processor for each program: see docs/decisions/090-one-processor-with-race.md.
 define with_race
-	race=-race; compiler=$$(go env CC); export CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; command -v $${compiler%% *} >/dev/null || { \
-		race=; CGO_ENABLED=0; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; \
+	race=-race; cpu=-cpu=1; compiler=$$(go env CC); export CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; command -v $${compiler%% *} >/dev/null || { \
+		race=; cpu=; CGO_ENABLED=0; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; \
 	}
 endef
 
@@ -138,13 +139,14 @@ endef
 # not taken from its cache, and what takes long of it is nightly.
 LONG := ^Test(PerPortFloods|EndOfTheAgent)$$
 FAST_REAL = $(shell awk '/^test\// { sub("test/", "./", $$1); print $$1 }' test/fast.txt)
+FAST_OF_TEST = go list ./... | grep --invert-match -E '/test/(real|e2e|bench)(/|$$)' | grep --invert-match --line-regexp $(patsubst ./%,-e '.*/test/%',$(FAST_REAL))
 .PHONY: test
 test: bin/testcpu ## run the fast tests of every module, with the race detector if there is a C compiler
 	@failed=; $(with_race); $(with_budget); (cd tools && go run ./prepare $$race test $(MODULES) >/dev/null); \
 	for module in $(MODULES); do \
 		echo "== tests of $$module ($$SECONDS s)"; cd $(CURDIR)/$$module; packages=./...; \
-		if [ $$module = test ]; then packages=$$(go list ./... | grep --invert-match -E '/test/(real|e2e|bench)(/|$$)' | grep --invert-match --line-regexp $(patsubst ./%,-e '.*/test/%',$(FAST_REAL))); fi; \
-		go test $$race $$measured -p 3 $$packages || failed=1; \
+		if [ $$module = test ]; then packages=$$($(FAST_OF_TEST)); fi; \
+		go test $$race $$cpu $$measured -p 3 $$packages || failed=1; \
 	done; \
 	echo "== tests of test with real programs ($$SECONDS s)"; cd $(CURDIR)/test; \
 	go test $$race -count=1 -p 2 -skip '$(LONG)' $(FAST_REAL) || failed=1; \
@@ -164,10 +166,12 @@ test-all: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run every test of 
 	@failed=; $(with_race); export SONDE_TEST_SEEDS=all SONDE_TEST_ENVOYS=all; \
 	for module in $(filter-out test,$(MODULES)); do \
 		echo "== tests of $$module ($$SECONDS s)"; \
-		(cd $$module && go test $$race -p 3 -timeout 60m ./...) || failed=1; \
+		(cd $$module && go test $$race $$cpu -p 3 -timeout 60m ./...) || failed=1; \
 	done; \
 	echo "== tests of test ($$SECONDS s)"; cd test; \
-	go test $$race -count=1 -p 2 -timeout 60m -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --line-regexp $(patsubst ./%,-e '.*/%',$(ATTACKS))) || failed=1; \
+	go test $$race $$cpu -p 3 -timeout 60m $$($(FAST_OF_TEST)) || failed=1; \
+	echo "== tests of test with real programs ($$SECONDS s)"; \
+	go test $$race -count=1 -p 2 -timeout 60m -skip '$(FLOODS)' $$(go list ./real/... ./e2e/... ./bench/... | grep --invert-match --line-regexp $(patsubst ./%,-e '.*/%',$(ATTACKS))) $(FAST_REAL) || failed=1; \
 	echo "== attacks ($$SECONDS s)"; \
 	go test $$race -count=1 -p 1 -timeout 30m $(ATTACKS) || failed=1; \
 	go test $$race -count=1 -timeout 30m -run '$(FLOODS)' ./fidelity || failed=1; \
@@ -323,7 +327,7 @@ deflake: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run tests again and
 	@$(with_race); cd $(or $(MODULE),.); \
 	for ((round = 1; ; round++)); do \
 		echo "== round $$round"; \
-		go test $$race -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
+		go test $$race $$cpu -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
 	done
 
 .PHONY: deflake-changed

@@ -140,8 +140,10 @@ func (d *deflaker) deflake(ctx context.Context, chosen []*pkg, most time.Duratio
 	if err != nil {
 		return err
 	}
+	processors := "1" // docs/decisions/090-one-processor-with-race.md
 	if !race {
 		d.say("no C compiler, running without the race detector")
+		processors = "1,4"
 	}
 	directory, err := os.MkdirTemp("", "sonde-deflake-")
 	if err != nil {
@@ -157,11 +159,13 @@ func (d *deflaker) deflake(ctx context.Context, chosen []*pkg, most time.Duratio
 		}
 		d.say("compiled tests of %s in %.0f s", p.directory, time.Since(began).Seconds())
 	}
-	return d.runAll(ctx, chosen, programs, most)
+	return d.runAll(ctx, chosen, programs, processors, most)
 }
 
 // runAll runs test programs.
-func (d *deflaker) runAll(ctx context.Context, chosen []*pkg, programs map[*pkg]string, most time.Duration) error {
+func (d *deflaker) runAll(ctx context.Context, chosen []*pkg, programs map[*pkg]string, processors string,
+	most time.Duration,
+) error {
 	limited := ctx
 	if most > 0 {
 		var cancel context.CancelFunc
@@ -175,7 +179,7 @@ func (d *deflaker) runAll(ctx context.Context, chosen []*pkg, programs map[*pkg]
 			break
 		}
 		began := time.Now()
-		o := runCopies(limited, filepath.Join(d.root, p.directory), programs[p], d.runs)
+		o := runCopies(limited, filepath.Join(d.root, p.directory), programs[p], processors, d.runs)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

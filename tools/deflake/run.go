@@ -58,9 +58,9 @@ type outcome struct {
 	output         string // output of a copy that failed
 }
 
-// runCopies runs a test program that many times, several copies at once. It kills running copies when ctx ends, and
-// counts them neither as passed nor as failed.
-func runCopies(ctx context.Context, directory, program string, runs int) outcome {
+// runCopies runs a test program that many times, several copies at once, with the numbers of processors that -test.cpu
+// takes. It kills running copies when ctx ends, and counts them neither as passed nor as failed.
+func runCopies(ctx context.Context, directory, program, processors string, runs int) outcome {
 	var mu sync.Mutex
 	var o outcome
 	var running sync.WaitGroup
@@ -75,7 +75,7 @@ func runCopies(ctx context.Context, directory, program string, runs int) outcome
 		}
 		running.Go(func() {
 			defer func() { <-places }()
-			text, err := runCopy(ctx, directory, program)
+			text, err := runCopy(ctx, directory, program, processors)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -93,9 +93,9 @@ func runCopies(ctx context.Context, directory, program string, runs int) outcome
 }
 
 // runCopy runs a test program once, in a process group of its own.
-func runCopy(ctx context.Context, directory, program string) (string, error) {
-	cmd := exec.CommandContext(ctx, "nice", "-n", "19", program, "-test.cpu=1,4", "-test.timeout=10m",
-		"-test.paniconexit0")
+func runCopy(ctx context.Context, directory, program, processors string) (string, error) {
+	cmd := exec.CommandContext(ctx, "nice", "-n", "19", program, "-test.cpu="+processors,
+		"-test.timeout=10m", "-test.paniconexit0")
 	cmd.Dir = directory
 	cmd.Env = append(os.Environ(), "PWD="+directory, "GORACE=atexit_sleep_ms=0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -41,7 +41,7 @@ func runRole(ctx context.Context, t *testing.T, role string, runs int) outcome {
 	t.Helper()
 	t.Setenv(envRole, role)
 	t.Setenv(envRole+"_TURN", t.TempDir()+"/turn")
-	return runCopies(ctx, t.TempDir(), os.Args[0], runs)
+	return runCopies(ctx, t.TempDir(), os.Args[0], "1,4", runs)
 }
 
 func TestRunCopies(t *testing.T) {
@@ -77,7 +77,7 @@ func TestReport(t *testing.T) {
 	var out bytes.Buffer
 	d := &deflaker{repository: &repository{root: t.TempDir()}, out: &out, runs: 2}
 	p := &pkg{directory: "."}
-	err := d.runAll(t.Context(), []*pkg{p}, map[*pkg]string{p: os.Args[0]}, 0)
+	err := d.runAll(t.Context(), []*pkg{p}, map[*pkg]string{p: os.Args[0]}, "1", 0)
 	if err == nil || err.Error() != "flaky or broken: ." {
 		t.Errorf("runAll() = %v", err)
 	}
@@ -95,7 +95,7 @@ func TestNoTime(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		time.Sleep(time.Minute)
-		err := d.runAll(ctx, graph([3]string{"a"}, [3]string{"b"}), nil, limit)
+		err := d.runAll(ctx, graph([3]string{"a"}, [3]string{"b"}), nil, "1", limit)
 		if err != nil || out.String() != "left out, not started within 2m0s: a b\n" {
 			t.Errorf("runAll() = %v, output %q", err, &out)
 		}
