@@ -19,10 +19,10 @@ func podMetricsSection() string {
 }
 
 const podMetricsText = "\n## Metrics of pods\n" + `
-Each injected pod serves the metrics of its agent and its Envoy at ` + "`/metrics`" + ` of port 5670, in plain HTTP, even in a STRICT mesh. Clients see which services the pod calls, and how often; limit them to Prometheus with a NetworkPolicy.
+Each injected pod serves the metrics of its agent and its Envoy at ` + "`/metrics`" + ` of port 5670, in plain HTTP, even in a STRICT mesh. These metrics show which services the pod calls, and how often. Limit clients to Prometheus with a NetworkPolicy.
 
-The webhook writes ` + "`prometheus.io/scrape: \"true\"`, `prometheus.io/port` and `prometheus.io/path`" + `, unless the pod already has one of these annotations for its application. For pods that have, and for a scrape job only for
-the mesh, use the annotation ` + "`sonde.dev/metrics-port`" + `, which every pod with this port has:
+The webhook sets the annotations ` + "`prometheus.io/scrape: \"true\"`, `prometheus.io/port`" + ` and ` + "`prometheus.io/path`" + `, unless the pod already has one of them for its application. Each pod that serves these metrics also has the
+annotation ` + "`sonde.dev/metrics-port`" + `. This scrape job reads it, and so scrapes all pods of the mesh:
 
 ` + "```yaml" + `
 scrape_configs:
@@ -38,30 +38,35 @@ scrape_configs:
   - {source_labels: [__meta_kubernetes_pod_name], target_label: pod}
 ` + "```" + `
 
-With the Prometheus Operator, ` + "`monitoring.podMonitor.enabled`" + ` of the chart creates a PodMonitor with the same effect, with the mesh of each pod as label ` + "`mesh`" + `, and ` + "`monitoring.serviceMonitor.enabled`" + ` a ServiceMonitor for the
-control plane and the watchdog.
+With the Prometheus Operator, the chart's value ` + "`monitoring.podMonitor.enabled`" + ` creates a PodMonitor with the same effect; it adds the pod's mesh as the label ` + "`mesh`" + `. ` + "`monitoring.serviceMonitor.enabled`" + ` creates a ServiceMonitor
+for the control plane and the watchdog.
 
-| to | set |
+| for | set |
 |---|---|
-| use another port, or none, for a pod | its annotation ` + "`sonde.dev/metrics-port: \"9100\"`, or `\"0\"`" + ` |
-| use another port, or none, for pods without the annotation | ` + "`config.runtime.kubernetes.injector.sidecarMetricsPort`" + ` of the chart |
-| choose other metrics of Envoy | ` + "`config.runtime.kubernetes.injector.sidecarMetricsInclude`" + `, name prefixes: ` + "`[envoy_]`" + ` is all |
-| enable the port outside Kubernetes, where it is off by default | ` + "`sonde-dp run --metrics-addr=:5670 --metrics-include=…`, and `sonde-dp install transparent-proxy --metrics-port=5670`" + ` if it redirects |
+| another port for a pod, or none | its annotation ` + "`sonde.dev/metrics-port: \"9100\"`" + `, or ` + "`\"0\"`" + ` |
+| another port for pods without the annotation, or none | the chart's ` + "`config.runtime.kubernetes.injector.sidecarMetricsPort`" + ` |
+| other metrics of Envoy | the chart's ` + "`config.runtime.kubernetes.injector.sidecarMetricsInclude`" + `, a list of name prefixes; ` + "`[envoy_]`" + ` means all |
+| the port outside Kubernetes, where it is off by default | ` + "`sonde-dp run --metrics-addr=:5670 --metrics-include=…`" + `; with redirection also ` + "`sonde-dp install transparent-proxy --metrics-port=5670`" + ` |
 
-A pod keeps the port with which it was injected. The webhook rejects a pod that declares or probes the port itself, and names both fields: change the port of one of them.
+A pod keeps the port with which it was injected. The webhook rejects a pod that declares or probes this port itself. Its message names both fields: change one of them.
 
-If Envoy does not run, or does not respond within five seconds, the page has only the agent's metrics, and ends with ` + "`sonde_dpagent_envoy_scrape_success 0`" + `. If Envoy's response breaks off, the agent closes the connection. Envoy serves at most two scrapes at once, and four per second, shared by the sources. A scrape that has waited for 3.5 seconds gets 503 with ` + "`Retry-After`" + `, and is counted in ` + "`sonde_dpagent_scrapes_total{result=\"busy\"}`" + `.
+| if | then |
+|---|---|
+| Envoy does not run, or does not respond within 5 s | the page has only the agent's metrics, and ` + "`sonde_dpagent_envoy_scrape_success 0`" + ` |
+| Envoy's response breaks off | the agent closes the connection |
+| a scrape has waited for 3.5 s, because Envoy serves at most two scrapes at once and four per second for all clients | the agent responds with 503 and ` + "`Retry-After`" + `, and counts the scrape in ` + "`sonde_dpagent_scrapes_total{result=\"busy\"}`" + ` |
 
-**How many series.** A service that the pod can call has 2 series, or 46 once it is called; an inbound has about as many. To reduce
-their number, reduce the services that the pod can call (` + "`kuma.io/transparent-proxying-reachable-services`" + `) or the scraped metrics.
+**Number of series.** Each service that the pod can call adds 2 series, or 46 after the first call; each inbound adds about as many. To have fewer series, limit the services that the pod can call
+(` + "`kuma.io/transparent-proxying-reachable-services`" + `), or the scraped metrics.
 
-| services in the mesh | series, no service called | series, ten services called | all series of Envoy, ten called | size of the page, ten called |
+| services in the mesh | series, no service called | series, ten called | all series of Envoy, ten called | size of the page, ten called |
 |---|---|---|---|---|
 | 10 | 173 | 615 | 1,536 | 65 KiB |
 | 100 | 353 | 795 | 1,806 | 79 KiB |
 | 500 | 1,155 | 1,595 | 3,007 | 144 KiB |
 
-[benchmarks.md](benchmarks.md#scrapes-of-pods) has the cost of scrapes. ` + "`--admin-addr`" + `, on loopback, serves all of Envoy's metrics that were used since its start ([statistics](naming.md#statistics)). By default, the port for Prometheus serves metrics whose names begin with:
+[benchmarks.md](benchmarks.md#scrapes-of-pods) has the cost of scrapes. By default, the port for Prometheus serves only the metrics of Envoy in the table below, by name prefix. ` + "`--admin-addr`" + `, on loopback, serves all of Envoy's metrics that were used since its start
+([statistics](naming.md#statistics)).
 
 | metrics of Envoy | meaning |
 |---|---|

@@ -45,10 +45,10 @@ func metricsPage(all []metric) string {
 	var page strings.Builder
 	write := func(format string, args ...any) { _, _ = fmt.Fprintf(&page, format, args...) } // never fails
 	write("# Metrics\n\n<!-- Written by make golden from the source. -->\n\n" +
-		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, " +
-		"`sonde-dp` on `--admin-addr` and, for Prometheus, on `--metrics-addr` ([metrics of pods](#metrics-of-pods)), " +
-		"and `sonde-watchdog` and `sonde-cni` on `--health-addr`. `sonde-dp` also serves Envoy's statistics, " +
-		"with Envoy's names (`envoy_…`), the others Go's metrics (`go_…`, `process_…`).\n")
+		"Each program serves `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680; " +
+		"`sonde-watchdog` and `sonde-cni` on `--health-addr`; `sonde-dp` on `--admin-addr`, and for Prometheus on " +
+		"`--metrics-addr` ([metrics of pods](#metrics-of-pods)). `sonde-dp` also serves Envoy's statistics (`envoy_…`), " +
+		"the other programs Go's metrics (`go_…`, `process_…`).\n")
 	ofAll := func(directory string) bool { return directory == "health" || directory == "internal/buildinfo" }
 	for _, program := range []struct {
 		title string

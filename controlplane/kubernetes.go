@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -246,7 +245,7 @@ func (c *cluster) authenticator() (join.Authenticator, error) {
 		return nil, err
 	}
 	ofPods, err := tokenreview.New(tokenreview.Options{Reviews: client.AuthenticationV1().TokenReviews(),
-		Pods: pods{c.controller.Cluster}})
+		Pods: c.controller.TokenPods()})
 	if err != nil {
 		return nil, err
 	}
@@ -287,23 +286,4 @@ func (t tokens) Authenticate(ctx context.Context, text string) (identity.Subject
 // proxies implements identity.Options.Proxies.
 func (c *cluster) proxies(meshName string) (iter.Seq2[string, string], bool) {
 	return c.cp.pipeline.Builder.View().Instances(meshName)
-}
-
-// pods is the pod cache for TokenReviews.
-type pods struct{ cluster *source.Source }
-
-// Pod implements tokenreview.Pods. A pod is unknown until its namespace has been read.
-func (p pods) Pod(uid string) (tokenreview.Pod, bool) {
-	key, record := p.cluster.Pod(types.UID(uid))
-	if record == nil {
-		return tokenreview.Pod{}, false
-	}
-	namespace := p.cluster.Namespace(key.Namespace)
-	if namespace == nil {
-		return tokenreview.Pod{}, false
-	}
-	return tokenreview.Pod{
-		Namespace: key.Namespace, Name: key.Name, UID: uid, ServiceAccount: record.ServiceAccount, Mesh: record.Mesh,
-		Refused: mesh.CheckMeshOf(key.Namespace, namespace.Annotations, record.Mesh),
-	}, true
 }

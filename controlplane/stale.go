@@ -2,13 +2,8 @@ package controlplane
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/replicas"
@@ -21,8 +16,6 @@ import (
 const (
 	// compareInterval is how often a replica compares how far it has read with how far the other replicas have.
 	compareInterval = time.Second
-	// latestTimeout bounds the API server's answer with its latest revision.
-	latestTimeout = 2 * time.Second
 	// checkCurrent is the name of the check that fails while this replica is stale, and so keeps new connections away.
 	checkCurrent = "current"
 )
@@ -51,20 +44,7 @@ func (r revisions) Read(ctx context.Context) (newest, seen uint64) {
 }
 
 // Latest implements replicas.Revisions.
-func (r revisions) Latest(ctx context.Context) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, latestTimeout)
-	defer cancel()
-	list, err := r.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx,
-		metav1.ListOptions{LabelSelector: mesh.LabelMesh, Limit: 1})
-	if err != nil {
-		return 0, fmt.Errorf("list a pod: %w", err)
-	}
-	latest, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("list a pod: resourceVersion: %w", err)
-	}
-	return latest, nil
-}
+func (r revisions) Latest(ctx context.Context) (uint64, error) { return r.controller.Cluster.LatestRevision(ctx) }
 
 // followOthers compares this replica with the others until ctx ends, and then returns nil.
 func (c *cluster) followOthers(ctx context.Context) error {

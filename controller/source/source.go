@@ -7,8 +7,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -31,6 +34,9 @@ type Builder interface {
 	Delete(source string, k mesh.Key)
 	Synced(source string)
 }
+
+// latestTimeout bounds the API server's answer with its latest revision.
+const latestTimeout = 2 * time.Second
 
 // Options of a Source.
 type Options struct {
@@ -258,6 +264,22 @@ func (s *Source) Lost() watch.Loss {
 
 // PodRevision returns the revision up to which the pods of the mesh were read.
 func (s *Source) PodRevision() watch.Revision { return s.pods.Revision() }
+
+// LatestRevision asks the API server for its latest revision.
+func (s *Source) LatestRevision(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, latestTimeout)
+	defer cancel()
+	list, err := s.o.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx,
+		metav1.ListOptions{LabelSelector: mesh.LabelMesh, Limit: 1})
+	if err != nil {
+		return 0, fmt.Errorf("list a pod: %w", err)
+	}
+	latest, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("list a pod: resourceVersion: %w", err)
+	}
+	return latest, nil
+}
 
 func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 	s.noteProblem("Pod", key, before.wrong(), now.wrong())
