@@ -114,9 +114,9 @@ func (l *leading) readNodes(now time.Time) partition.Reading {
 	return r
 }
 
-// readProxies returns nil until another replica has been disconnected for warmUp, since the agents of that replica
-// connect to others meanwhile. After that, the proxies that have not reconnected count as silent. It queries Streams,
-// which costs all replicas work, only if the sessions alone could make a group lost.
+// readProxies returns nil for warmUp after another replica has disconnected, since the agents of that replica connect
+// to others meanwhile. While a replica stays disconnected, proxies without a session or stream are unknown instead of
+// silent. It queries Streams, which costs all replicas work, only if the sessions alone could make a group lost.
 func (l *leading) readProxies(ctx context.Context, now time.Time) *partition.Reading {
 	if lacking := len(l.o.Lacking()) > 0; lacking && !l.lacking {
 		l.lacked, l.lacking = now, true

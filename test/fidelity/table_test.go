@@ -65,7 +65,7 @@ func perPortCell(c *cases.Case, r *result) string {
 	verdicts := verdictsOf(r.perPort)
 	switch {
 	case c.Differs != "", c.Unchanged:
-		return verdicts + ", as before"
+		return verdicts + ", as in unified mode"
 	case r.perPort.direct:
 		return verdicts + ", the same; TCP without the rules"
 	}
@@ -82,68 +82,52 @@ func verdictsOf(o *outcome) string {
 }
 
 func (t *table) summary() string {
-	return fmt.Sprintf(`%d cases, %d of them by sondectl inject and sonde-dp probes: %d the same in verdict and request, %d not rewritten, with a warning, %d the same in verdict alone; %d Success, %d Warning, %d Failure, %d Errored. It is the same in the per-port mode`,
-		t.all, t.process, t.same, t.unchanged, t.differ, t.verdicts[cases.Success], t.verdicts[cases.Warning], t.verdicts[cases.Failure], t.verdicts[cases.Errored])
+	return fmt.Sprintf("%d cases: %d with the same verdict and request, %d not rewritten, with a warning, %d with the "+
+		"same verdict but another request. %d of them use the programs `sondectl inject` and `sonde-dp probes`. "+
+		"Verdicts: %d Success, %d Warning, %d Failure, %d Errored.",
+		t.all, t.same, t.unchanged, t.differ, t.process,
+		t.verdicts[cases.Success], t.verdicts[cases.Warning], t.verdicts[cases.Failure], t.verdicts[cases.Errored])
 }
 
 // String returns the file.
 func (t *table) String() string {
 	return `# What the kubelet finds, without a mesh and through it
 
-Written by the test in ` + "`test/fidelity`" + `, with the kubelet's own code (Kubernetes 1.37.2: pkg/kubelet/prober, pkg/kubelet/lifecycle, pkg/probe).
-Each case runs three times: the kubelet asks the application itself, then what the injector made of the pod, with the handler
-in between, and then what the injector makes of it in the [per-port mode](../../docs/decisions/028-per-port-mode.md), with the handler in between, or for TCP the
-kernel's rules, between two network namespaces. The verdict must be the same, and so must be what the application sees: connections, the ClientHello, the
-request line, Host, all headers in their order, and the body. A hook's verdict is Success or Failure. Each night the kubelets of the other
-[supported versions](../../docs/kubernetes.md#supported-api-servers-and-kubelets) ask the same cases; where their verdict is another one, the agent's is for them, too.
+The test in ` + "`test/fidelity`" + ` writes this page. It runs the kubelet's own code (Kubernetes 1.37.2:
+` + "`pkg/kubelet/prober`, `pkg/kubelet/lifecycle`, `pkg/probe`" + `). Each case runs three times:
 
-In redirects, IP is the pod's address, and PORT, OTHER, TLS, CLOSED and VIRTUAL are ports of it: the application's, two more of it,
-one on which nothing listens, and the handler's.
+1. without a mesh: the kubelet calls the application;
+2. through the mesh: the injector rewrites the pod, the kubelet calls the agent, and the agent calls the application;
+3. in the [per-port mode](../../docs/decisions/028-per-port-mode.md): the same with a pod rewritten for this mode. If it
+   has only TCP probes, the kubelet calls the application through the nftables rules of ` + "`kuma-init`" + `.
 
-` + t.summary() + `.
+The three verdicts must be the same. The application must see the same connections, ClientHello, request line,
+` + "`Host`" + `, headers in their order, and body. A hook's verdict is Success or Failure.
 
-What cannot be the same:
+Each night the cases run with the kubelets of 1.33 to 1.38. If a version gives another verdict, the agent must give the
+same one to this version. The exceptions are in ` + "[`cases/libraries.go`](cases/libraries.go)" + `:
+their verdicts depend on the kubelet's libraries.
 
-` + strings.Join(append(t.reasons, elsewhereDiffers...), "\n") + `
+In redirects, ` + "`IP`" + ` is the pod's address, and ` + "`PORT`, `OTHER` and `TLS`" + ` are ports of the application.
+Nothing listens on ` + "`CLOSED`" + `. The agent listens on ` + "`VIRTUAL`" + `.
 
-## What the per-port mode cannot do, and why
+` + t.summary() + `
 
-Beyond what is above. "TCP without the rules" are pods with TCP probes and others: there the kubelet asks the application's port, to which the rules lead.
+[docs/fidelity.md](../../docs/fidelity.md) lists all differences. The cases show:
 
-` + strings.Join(elsewherePerPort, "\n") + `
+` + strings.Join(t.reasons, "\n") + `
+
+*The same; TCP without the rules* marks pods with TCP probes and other probes or hooks. There the kubelet calls the
+application's TCP port itself, without the rules of ` + "`kuma-init`" + `.
 
 ## The kubelet's events
 
-All cases have an event of one of these forms, in which IP:PORT is where the kubelet asks, and other capitals stand for any text. The kubelet writes "Liveness", "Readiness" or "Startup" before it.
+Each case has events of these forms. ` + "`IP:PORT`" + ` is the address that the kubelet calls. Other words in
+capitals stand for any text. For a probe, the kubelet writes before the text
+` + "`Liveness probe`, `Readiness probe` or `Startup probe`" + `.
+[docs/fidelity.md](../../docs/fidelity.md#the-kubelets-events) explains the differences, and where to find the reason.
 
-` + eventTable() + `
-Where it says 503 there is no status, since the application has sent none that the kubelet could be told. Its own text has the address that it asked, which is the
-agent's. The reason, in the kubelet's words, is in the event ` + "`ProbeFailed`" + ` of the control plane, in the agent's log, and in the body of the 503. What the
-agent itself cannot tell, as it is overloaded or starts again, is ` + "`" + strings.TrimPrefix(unexpectedEOF, "probe ") + "`" + `. Texts of an application do not leave the
-pod, with one exception: of a redirect that is not followed the kubelet gets ` + "`Location`" + ` and the first 10 KiB of the body
-([decision 043](../../docs/decisions/043-what-the-kubelet-writes.md)). Probes and hooks by exec and sleep are left alone, and so are their events.
-
-A failed postStart hook has one more text, in the status of the container (` + "`PostStartHookError`" + `): it ends in ` + "`EOF`" + ` in place of the reason, which is in the agent's log. A fallback from HTTPS to HTTP
-is in that log, too.
-` + t.body.String()
-}
-
-// elsewhereDiffers are differences that the table does not show.
-var elsewhereDiffers = []string{
-	"- the texts of some of the kubelet's events, see [below](#the-kubelets-events)",
-	"- the user agent of gRPC: `kube-probe/<version>` is the kubelet's, `grpc-go/<version>` behind it the agent's",
-	"- the ClientHello, where kubelet and agent were built by different versions of Go",
-	"- where a connection comes from: the pod's own address, and not the node's",
-	"- how the connection of a TCP check ends: with a reset, after which the pod keeps no connection in TIME_WAIT; the kubelet closes it",
-	"- invalid SETTINGS of an HTTP/2 server, such as frames of 1 byte: the libraries of the agent refuse them, the libraries of kubelets until 1.36 " +
-		"(golang.org/x/net 0.49) do not",
-}
-
-// elsewherePerPort are differences of the per-port mode that the table does not show.
-var elsewherePerPort = []string{
-	"- a gRPC probe finds a connection where the application has none, since the agent accepts it: the verdict comes from the call",
-	"- a gRPC probe whose agent cannot tell is a Failure, since gRPC has nothing that the kubelet discards. While the agent is restarted, the guard holds the call",
-	"- TCP probes from the pod itself, or to its loopback address, are refused: the rules are for callers outside the pod",
+` + eventTable() + t.body.String()
 }
 
 // cell makes text fit into a table cell.

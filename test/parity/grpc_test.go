@@ -168,7 +168,7 @@ func grpcCalls() []*call {
 	var all []*call
 	for _, app := range []*application{rpc, both, rpcTCP} {
 		group := map[*application]string{
-			rpc: "gRPC", both: "gRPC to a port whose name says http", rpcTCP: "gRPC to a port whose name says nothing",
+			rpc: "gRPC", both: "gRPC on a port with protocol http", rpcTCP: "gRPC on a port with protocol tcp",
 		}[app]
 		add := func(name, want string, client func(context.Context, string) string) {
 			all = append(all, &call{group: group, name: name, app: app, want: want, client: client})
@@ -216,11 +216,11 @@ func grpcCalls() []*call {
 			_, err := c.UnaryCall(ctx, &testgrpc.SimpleRequest{ResponseStatus: &testgrpc.EchoStatus{Code: int32(codes.FailedPrecondition), Message: "no <way> über %2F"}})
 			return ended(err)
 		}))
-		add("a method that is not there", "Unimplemented method UnimplementedCall not implemented", withTest(func(ctx context.Context, c testgrpc.TestServiceClient) string {
+		add("an unknown method", "Unimplemented method UnimplementedCall not implemented", withTest(func(ctx context.Context, c testgrpc.TestServiceClient) string {
 			_, err := c.UnimplementedCall(ctx, &testgrpc.Empty{})
 			return ended(err)
 		}))
-		add("a service that is not there", "Unimplemented unknown service grpc.testing.UnimplementedService", dials(func(ctx context.Context, conn *grpc.ClientConn) string {
+		add("an unknown service", "Unimplemented unknown service grpc.testing.UnimplementedService", dials(func(ctx context.Context, conn *grpc.ClientConn) string {
 			_, err := testgrpc.NewUnimplementedServiceClient(conn).UnimplementedCall(ctx, &testgrpc.Empty{})
 			return ended(err)
 		}))

@@ -66,7 +66,7 @@ var web = &application{name: "web", protocol: "http", serve: http1Server(func(q 
 })}
 
 func http1Calls() []*call {
-	const answers = "HTTP/1: what the application answers"
+	const answers = "HTTP/1 responses of the application"
 	hello := `200 "hello"`
 	return []*call{
 		{group: answers, name: "Transfer-Encoding twice", app: odd, client: get("/te2"), want: hello, differs: refused("502 by Envoy", notParsed)},
@@ -78,33 +78,33 @@ func http1Calls() []*call {
 		{group: answers, name: "204 with Content-Length: 0", app: odd, client: get("/cl204-0"), want: "204"},
 		{group: answers, name: "204 with Transfer-Encoding", app: odd, client: get("/te204"), want: "204", differs: refused("502 by Envoy", notParsed)},
 		{group: answers, name: "304 with Content-Length: 5", app: odd, client: get("/cl304"), want: "304"},
-		{group: answers, name: "lines that end with a line feed alone", app: odd, client: get("/lf"), want: hello},
+		{group: answers, name: "lines that end with only a line feed", app: odd, client: get("/lf"), want: hello},
 		{group: answers, name: "a header in two lines", app: odd, client: get("/fold", "X-Long"), want: `200, X-Long: a b "hello"`},
 		{group: answers, name: "a header with an underscore", app: odd, client: get("/underscore", "X_Y"), want: `200, X_Y: 1 "hello"`},
 		{group: answers, name: "status 999", app: odd, client: get("/999"), want: `999 "hello"`},
 		{group: answers, name: "Server, no Date", app: odd, client: get("/nodate", "Server"), want: `200, Server: app "hello"`},
 		{group: answers, name: "a space before the colon of a header", app: odd, client: get("/spacehdr", "X-Space"), want: `200, X-Space : 1 "hello"`, differs: refused("502 by Envoy", notParsed)},
 		{group: answers, name: "a header without a name", app: odd, client: get("/emptyhdr"), want: hello, differs: refused("502 by Envoy", notParsed)},
-		{group: answers, name: "no header at all, HTTP/0.9", app: odd, client: get("/http09"), want: "no HTTP: hello without any header", differs: refused("502 by Envoy", noHTTP09)},
+		{group: answers, name: "HTTP/0.9, without any header", app: odd, client: get("/http09"), want: "no HTTP: hello without any header", differs: refused("502 by Envoy", noHTTP09)},
 		{group: answers, name: "Upgrade: h2,h2c offered, chunked", app: odd, client: get("/upg"), want: hello},
 		{group: answers, name: "Upgrade: h2 offered", app: odd, client: get("/upgcl"), want: hello},
 		{group: answers, name: "trailers", app: odd, client: get("/trailer"), want: hello + ", trailers X-T: 1", differs: refused(hello+", trailers x-t: 1", noTrailer)},
-		{group: answers, name: "a NUL in a header", app: odd, client: get("/nullhdr"), want: hello, differs: refused("502 by Envoy", notParsed)},
-		{group: answers, name: "an escape in a header", app: odd, client: get("/ctlhdr"), want: hello, differs: refused("502 by Envoy", notParsed)},
+		{group: answers, name: "a NUL byte in a header", app: odd, client: get("/nullhdr"), want: hello, differs: refused("502 by Envoy", notParsed)},
+		{group: answers, name: "an ESC byte in a header", app: odd, client: get("/ctlhdr"), want: hello, differs: refused("502 by Envoy", notParsed)},
 		{group: answers, name: "a byte of Latin-1 in a header", app: odd, client: get("/latin1", "X-N"), want: "200, X-N: \xe4 \"hello\""},
 		{group: answers, name: "a body that ends with the connection", app: odd, client: get("/eof"), want: hello},
 		{group: answers, name: "a header named X@Y", app: odd, client: get("/hdrat"), want: hello, differs: refused("502 by Envoy", notParsed)},
 		{group: answers, name: "405 to HEAD, no length", app: odd, client: asks("HEAD /head405 HTTP/1.1\r\nHost: h\r\n\r\n", "Allow"), want: "405, Allow: GET"},
-		{group: answers, name: "a reason of Latin-1", app: odd, client: get("/reason"), want: hello},
-		{group: answers, name: "no reason", app: odd, client: get("/noreason"), want: hello},
+		{group: answers, name: "a reason phrase in Latin-1", app: odd, client: get("/reason"), want: hello},
+		{group: answers, name: "no reason phrase", app: odd, client: get("/noreason"), want: hello},
 		{group: answers, name: "a cookie of 100 kB", app: odd, client: get("/cookie"), want: hello},
 		{group: answers, name: "a cookie of 300 kB", app: odd, client: get("/large"), want: hello, differs: refused("502 by Envoy", tooLarge)},
 		{group: answers, name: "1,200 headers", app: odd, client: get("/1200hdrs"), want: hello},
 		{group: answers, name: "Content-Length: +5", app: odd, client: get("/clplus"), want: hello, differs: refused("502 by Envoy", notParsed)},
 		{group: answers, name: "HTTP/1.0", app: odd, client: get("/http10"), want: hello},
-		{group: answers, name: "a body that is cut", app: odd, client: get("/cut"), want: hello + ", closed"},
-		{group: answers, name: "chunks that are cut", app: odd, client: get("/cutchunk"), want: hello + ", closed"},
-		{group: answers, name: "100 unasked", app: odd, client: get("/100"), want: "100, " + hello},
+		{group: answers, name: "a truncated body", app: odd, client: get("/cut"), want: hello + ", closed"},
+		{group: answers, name: "truncated chunks", app: odd, client: get("/cutchunk"), want: hello + ", closed"},
+		{group: answers, name: "an unrequested 100 Continue", app: odd, client: get("/100"), want: "100, " + hello},
 		{group: answers, name: "103 Early Hints", app: odd, client: get("/103"), want: "103, " + hello},
 		{group: answers, name: "the connection ends without an answer", app: odd, client: get("/nothing"), want: "closed", differs: refused("503 by Envoy", noClose)},
 	}

@@ -11,7 +11,7 @@ import (
 
 // seen returns a call whose application sees a request as the client wrote it, or as the text sees.
 func seen(name, request, sees string, differs ...difference) *call {
-	return &call{group: "HTTP/1: what the client asks", name: name, app: web, sees: 1, client: asks(request), want: `200 "ok"; the application: ` + sees, differs: differs}
+	return &call{group: "HTTP/1 requests of the client", name: name, app: web, sees: 1, client: asks(request), want: `200 "ok"; the application: ` + sees, differs: differs}
 }
 
 // pipelined sends two requests at once, and reads two answers.
@@ -61,7 +61,7 @@ var continues = onConnection(func(c net.Conn) string {
 })
 
 func requestCalls() []*call {
-	const group = "HTTP/1: what the client asks"
+	const group = "HTTP/1 requests of the client"
 	const host = " HTTP/1.1\r\nHost: h\r\n"
 	get := func(path string) string { return "GET " + path + host + "\r\n" }
 	withHeaders := func(n int) string {
@@ -84,7 +84,7 @@ func requestCalls() []*call {
 		seen("escapes in a path", get("/%2F%41%zz?q=%00&;"), "GET /%2F%41%zz?q=%00&; HTTP/1.1 / Host: h"),
 		seen("brackets and bars in a path", get("/a|b[c]{d}^`\\"), "GET /a|b[c]{d}^`\\ HTTP/1.1 / Host: h"),
 		seen("a path of 8 kB", get("/"+strings.Repeat("p", 8000)), "8024 bytes"),
-		seen("a question mark and nothing behind it", get("/a?"), "GET /a? HTTP/1.1 / Host: h"),
+		seen("a path that ends with a question mark", get("/a?"), "GET /a? HTTP/1.1 / Host: h"),
 		{group: group, name: "UTF-8 in a path", app: web, client: asks(get("/\u00e4")), want: `200 "ok"`, differs: refused(`400 "Bad Request"`, noPath)},
 		{group: group, name: "a # in a path", app: web, client: asks(get("/a#b")), want: `200 "ok"`, differs: refused(`400 ""`, noPath)},
 		seen("Host with a port", "GET /a HTTP/1.1\r\nHost: example.com:8080\r\n\r\n", "GET /a HTTP/1.1 / Host: example.com:8080"),
@@ -92,20 +92,20 @@ func requestCalls() []*call {
 		seen("an empty Host", "GET /a HTTP/1.1\r\nHost:\r\nX-A: 1\r\n\r\n", "GET /a HTTP/1.1 / Host: / X-A: 1"),
 		seen("HTTP/1.0", "GET /a HTTP/1.0\r\nHost: h\r\n\r\n", "GET /a HTTP/1.0 / Host: h",
 			refused(`200 "ok"; the application: GET /a HTTP/1.1 / Host: h`, hopByHop)...),
-		seen("a body of GET", "GET /a"+host+"Content-Length: 3\r\n\r\nabc", `GET /a HTTP/1.1 / Host: h / Content-Length: 3 / body "abc"`),
+		seen("GET with a body", "GET /a"+host+"Content-Length: 3\r\n\r\nabc", `GET /a HTTP/1.1 / Host: h / Content-Length: 3 / body "abc"`),
 		seen("an empty body", "POST /a"+host+"Content-Length: 0\r\n\r\n", "POST /a HTTP/1.1 / Host: h / Content-Length: 0"),
-		seen("chunks", "POST /a"+host+"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", `POST /a HTTP/1.1 / Host: h / Transfer-Encoding: chunked / body "abcde"`),
+		seen("a chunked body", "POST /a"+host+"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", `POST /a HTTP/1.1 / Host: h / Transfer-Encoding: chunked / body "abcde"`),
 		seen("DELETE without a body", "DELETE /a"+host+"\r\n", "DELETE /a HTTP/1.1 / Host: h"),
 		seen("Connection: close", "GET /a"+host+"Connection: close\r\n\r\n", "GET /a HTTP/1.1 / Host: h / Connection: close",
 			refused(`200 "ok"; the application: GET /a HTTP/1.1 / Host: h`, hopByHop)...),
 		seen("x-envoy-*, which Envoy obeys", "GET /a"+host+"x-envoy-upstream-rq-timeout-ms: 1\r\n\r\n", "GET /a HTTP/1.1 / Host: h / x-envoy-upstream-rq-timeout-ms: 1",
 			refused(`200 "ok"; the application: GET /a HTTP/1.1 / Host: h`, ours)...),
-		{group: group, name: "both lengths", app: web, want: `200 "ok"`, differs: refused(`400 "Bad Request"`, bothLengths),
+		{group: group, name: "Transfer-Encoding and Content-Length", app: web, want: `200 "ok"`, differs: refused(`400 "Bad Request"`, bothLengths),
 			client: asks("POST /a" + host + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n3\r\nabc\r\n0\r\n\r\n")},
 		{group: group, name: "HTTP/1.0 without Host", app: web, client: asks("GET /a HTTP/1.0\r\n\r\n"), want: `200 "ok"`},
 		{group: group, name: "HTTP/1.1 without Host", app: web, client: asks("GET /a HTTP/1.1\r\n\r\n"), want: `200 "ok"`, differs: refused(`400 ""`, noHostName)},
 		{group: group, name: "HEAD", app: web, client: asks("HEAD /a"+host+"\r\n", "Content-Length"), want: "200, Content-Length: 2"},
-		{group: group, name: "two requests at once", app: web, client: pipelined, want: `200 "ok", 200 "ok"`},
+		{group: group, name: "two pipelined requests", app: web, client: pipelined, want: `200 "ok", 200 "ok"`},
 		{group: group, name: "two requests in turn", app: web, client: inTurn(func(context.Context) {}), want: `200 "ok", 200 "ok"`},
 		{group: group, name: "Expect: 100-continue", app: web, client: continues, want: `100, then 200 "ok"`},
 	}

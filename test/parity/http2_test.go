@@ -263,7 +263,7 @@ func http2Calls() []*call {
 					return sends(question{protocol: x.protocol, method: http.MethodPost, path: "/echo", body: io.MultiReader(strings.NewReader("body")),
 						trailer: http.Header{"X-Sum": {"1"}}})(ctx, at)
 				}},
-			&call{group: group, name: "an answer before the body has come", app: x.app, want: proto + ` 413 ""`, client: func(ctx context.Context, at string) string {
+			&call{group: group, name: "a response before the request body has ended", app: x.app, want: proto + ` 413 ""`, client: func(ctx context.Context, at string) string {
 				ends, _ := ctx.Deadline()
 				ctx, cancel := context.WithTimeout(ctx, time.Until(ends)/3) // Go's client waits for the body if the connection ends
 				defer cancel()
@@ -271,14 +271,14 @@ func http2Calls() []*call {
 				defer func() { _ = out.Close() }()
 				return sends(question{protocol: x.protocol, method: http.MethodPost, path: "/early", body: body})(ctx, at)
 			}},
-			&call{group: group, name: "an answer that is cut", app: x.app, want: map[string]string{
+			&call{group: group, name: "a truncated response", app: x.app, want: map[string]string{
 				"1": `HTTP/1.1 200 "some", closed`, "2": `HTTP/2.0 200 "some", stream error: stream ID 1; INTERNAL_ERROR; received from peer`}[x.protocol],
 				client: sends(question{protocol: x.protocol, method: http.MethodGet, path: "/abort"})},
 			&call{group: group, name: "pieces in turn", app: x.app, client: pieces(x.protocol), want: "one two three <nil>"},
 			&call{group: group, name: "the client cancels", app: x.app, sees: 1, client: leaves(x.protocol), want: "200; the application: canceled"},
 		)
 	}
-	const group = "TLS of the application's own"
+	const group = "The application's own TLS"
 	all = append(all,
 		&call{group: group, name: "HTTP over TLS", app: https, want: `HTTP/2.0 200 "", X-Protocol: HTTP/2.0, trailer X-Trailer: `,
 			client: sends(question{protocol: "https", method: http.MethodGet, path: "/echo", say: []string{"X-Protocol"}})},

@@ -119,9 +119,13 @@ func page(all []*call) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, `# Calls that end differently in the mesh
 
-The test in `+"`test/parity`"+` makes %d calls: without a mesh; from a caller without a sidecar, to a pod in mode PERMISSIVE; and between two
-sidecars, in both modes. %d end as without the mesh ([all results](../test/parity/results.md)). This page lists the other calls;
-*the same* means as without a mesh.
+The test in `+"`test/parity`"+` makes each of %d calls without a mesh, from a caller without a sidecar (*plain caller*)
+to a pod in mode PERMISSIVE, and between two sidecars in the modes PERMISSIVE and STRICT. %d calls always end as without
+a mesh ([all results](../test/parity/results.md)). This page lists the others. *The same* means as without a mesh.
+
+If an application needs such an HTTP or gRPC call, set the protocol of its port to `+"`tcp`"+`
+([Kubernetes](kubernetes.md#services), [Dataplane](reference/dataplane.md)). Envoy then only forwards bytes, and balances
+connections instead of requests.
 `, len(all), len(all)-len(different))
 	writeGroups(&text, merged(different), "call | without a mesh | in the mesh", func(c *call) string {
 		return fmt.Sprintf("| %s | %s |\n", cell(c.name), ends(c))
@@ -161,7 +165,8 @@ func merged(all []*call) []*call {
 // resultsPage returns test/parity/results.md, which has all calls.
 func resultsPage(all []*call) string {
 	var text strings.Builder
-	text.WriteString("# Results of all calls\n\nWritten by the test in this directory. [The page for users](../../docs/parity.md) explains the calls that end differently in the mesh.\n")
+	text.WriteString("# Results of all calls\n\nThe test in this directory writes this page. " +
+		"[docs/parity.md](../../docs/parity.md) explains the calls that end differently in the mesh.\n")
 	writeGroups(&text, all, "call | protocol of the port | without a mesh | plain caller | between sidecars", func(c *call) string {
 		return row(c, "../../docs/parity.md")
 	})
@@ -182,15 +187,19 @@ func writeGroups(text *strings.Builder, all []*call, header string, row func(*ca
 
 // elsewhere are differences that the table does not show.
 var elsewhere = []string{
-	"- HTTP requests have `x-forwarded-proto` in the mesh, and over mTLS `x-forwarded-client-cert`; a response without `Date` gets one. Envoy has no option " +
+	"- Envoy adds `x-forwarded-proto` to HTTP requests, and `Date` to responses without it. It has no option " +
 		"to omit them.",
-	"- If an application closes a connection after a response, without `Connection: close`, the next request may fail with 503: Envoy reuses connections to " +
-		"the application for 1 s (`max_requests_per_connection` would prevent this, but open a connection per request).",
-	"- Each new connection between sidecars needs a TLS handshake. If a sidecar has so little CPU that a handshake takes more than 5 s (`connect_timeout`), " +
-		"the request gets 503. In mode PERMISSIVE, a pod's sidecar that reads the first bytes after more than 1 s treats them as plain text " +
-		"(`listener_filters_timeout` applies to a listener, which all ports of a pod share).",
-	"- In mode PERMISSIVE, a client of a port with protocol `tcp` that sends nothing gets the server's first bytes after 1 s " +
-		"([server-first ports](reference/dataplane.md)).",
+	"- Over mTLS, HTTP requests have `x-forwarded-client-cert` with the caller's SPIFFE ID.",
+	"- If an application closes a connection after a response without `Connection: close`, the next request may " +
+		"fail with 503, because Envoy reuses connections to the application for 1 s. The option " +
+		"`max_requests_per_connection` would prevent this, but Envoy would open a connection for each request.",
+	"- A new connection between sidecars fails if its TLS handshake takes more than 5 s (`connect_timeout`), for " +
+		"example because a sidecar has too little CPU. An HTTP request then gets 503.",
+	"- In mode PERMISSIVE, the sidecar of a pod waits 1 s for the first bytes of a connection " +
+		"(`listener_filters_timeout`), and then treats it as plaintext. A sidecar with too little CPU may read the " +
+		"first bytes of mTLS too late, and the connection fails.",
+	"- For the same reason, a client without a sidecar that waits for the server's first bytes gets them after " +
+		"1 s, except on [server-first ports](reference/dataplane.md).",
 }
 
 // cell makes text fit into a table cell.

@@ -136,14 +136,14 @@ func tcpCalls() []*call {
 func tcpConnectedCalls(group string) []*call {
 	atOnce := []difference{{ways: []way{plain}, want: `"", reset`, why: earlyEnd, sometimes: true}}
 	return []*call{
-		{group: group, name: "the client ends its half at once", app: tcp, client: says("echo\nhello", readsAfterHalf), want: `"hello", closed`, differs: atOnce},
-		{group: group, name: "the client ends its half once it is answered", app: tcp, want: `"there", closed`, client: says("echo\nhello", func(c *net.TCPConn) string {
+		{group: group, name: "the client half-closes at once", app: tcp, client: says("echo\nhello", readsAfterHalf), want: `"hello", closed`, differs: atOnce},
+		{group: group, name: "the client half-closes after the answer", app: tcp, want: `"there", closed`, client: says("echo\nhello", func(c *net.TCPConn) string {
 			_, _ = io.ReadFull(c, make([]byte, 5))
 			_, _ = io.WriteString(c, "there")
 			return readsAfterHalf(c)
 		})},
-		{group: group, name: "an answer after the client's half has ended at once", app: tcp, client: says("count\n12345", readsAfterHalf), want: `"5 <nil>", closed`, differs: atOnce},
-		{group: group, name: "the server ends its half first", app: tcp, sees: 1, want: `"bye", closed; the application: "more" <nil>`,
+		{group: group, name: "the server answers after the client has half-closed", app: tcp, client: says("count\n12345", readsAfterHalf), want: `"5 <nil>", closed`, differs: atOnce},
+		{group: group, name: "the server half-closes first", app: tcp, sees: 1, want: `"bye", closed; the application: "more" <nil>`,
 			client: says("end half\n", func(c *net.TCPConn) string {
 				text := reads(c)
 				_, _ = io.WriteString(c, "more")
@@ -153,7 +153,7 @@ func tcpConnectedCalls(group string) []*call {
 		{group: group, name: "the server resets", app: tcp, client: says("reset\n", reads), want: `"", reset`,
 			differs: []difference{{ways: inMesh, want: `"", closed`, why: oldResets, before: 39}}},
 		{group: group, name: "the server closes", app: tcp, client: says("close\n", reads), want: `"", closed`},
-		{group: group, name: "the server sends, and resets", app: tcp, want: `some, then "", reset`,
+		{group: group, name: "the server sends, then resets", app: tcp, want: `some, then "", reset`,
 			differs: []difference{{ways: inMesh, want: `some, then "", closed`, why: oldResets, before: 39}},
 			client: says("send and reset\n", func(c *net.TCPConn) string {
 				some := make([]byte, 4)
@@ -194,6 +194,6 @@ func tcpConnectedCalls(group string) []*call {
 			second, _ := r.ReadString('\n')
 			return strings.TrimSpace(first) + ", " + strings.TrimSpace(second)
 		})},
-		{group: group, name: "gRPC's preface and nothing else, closed by the server", app: tcp, client: says("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", reads), want: `"", closed`},
+		{group: group, name: "only the preface of HTTP/2, closed by the server", app: tcp, client: says("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", reads), want: `"", closed`},
 	}
 }

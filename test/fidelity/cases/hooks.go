@@ -131,7 +131,7 @@ func hookPods() []Case {
 		{Name: "hooks of a pod, answered on a connection that ends", Want: Verdicts{Success}, Containers: both, servers: http1(says(closing))},
 		{
 			Name: "hooks of a pod, answered on a connection that is kept", Want: Verdicts{Success}, Containers: both,
-			Differs: "the kubelet calls all of them on one connection; the agent ends it after each hook",
+			Differs: "the kubelet calls all hooks on one connection, the agent opens one for each hook",
 		},
 		{Name: "hook that fails after one that did not", Want: Verdicts{Success, Failure}, Containers: startAndStop, servers: http1(failsToStop)},
 		{Name: "hook with host", Want: Verdicts{Success}, Unchanged: true, probe: withHost, hook: true},
