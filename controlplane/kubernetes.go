@@ -7,12 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/admin"
 	"github.com/sonde-mesh/sonde/agents/join"
@@ -176,7 +175,7 @@ func (c *cluster) connect() (connection, error) {
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks,
 		CA: certificate.ca, CAChanged: certificate.changed, ServingCA: c.cp.serving.CA,
 		ServingCAChanged: c.cp.serving.Changed(),
-		Peers:            c.cp.peers, Agents: func() controller.Agents { return c.cp.agents }, Streams: c.streams,
+		Peers:            c.cp.peers, Agents: func() controller.Agents { return c.cp.agents }, Streams: c.cp.pipeline.Streaming,
 		WhyNotInjected: c.whyNotInjected, InjectionLabels: c.injection().InjectionKeys(),
 		GuardedLiveness: o.Kubernetes.GuardedLiveness, LivenessHold: o.Kubernetes.LivenessHold,
 		FreezeMode: o.Kubernetes.FreezeMode,
@@ -227,15 +226,6 @@ func (c *cluster) connect() (connection, error) {
 		podsAt:   strict.Pods{Client: c.client, Logger: o.Logger}.At,
 		podState: c.controller.Cluster.StateOf,
 	}, nil
-}
-
-// streams returns the proxies that have an ADS stream with this replica.
-func (c *cluster) streams() []mesh.ID {
-	var all []mesh.ID
-	for _, s := range c.cp.pipeline.XDS.Status() {
-		all = append(all, s.Node)
-	}
-	return all
 }
 
 // authenticator returns the authenticator of agents' tokens.

@@ -45,6 +45,15 @@ func (p *Pipeline) Streams(replica string) map[mesh.ID][]*adminv1.Stream {
 	return streams
 }
 
+// Streaming returns the proxies that have an ADS stream.
+func (p *Pipeline) Streaming() []mesh.ID {
+	var all []mesh.ID
+	for _, s := range p.XDS.Status() {
+		all = append(all, s.Node)
+	}
+	return all
+}
+
 // Resources returns the resources of one kind that a proxy should have, sorted by name, and false if it is unknown.
 func (p *Pipeline) Resources(proxy mesh.ID, kind adminv1.Kind) ([]*anypb.Any, bool) {
 	desired, ok := p.Translator.Resources(proxy)

@@ -22,9 +22,18 @@ import (
 // cniValues install the CNI plugin on the nodes of the test bed, which have other directories than usual.
 var cniValues = []string{"--set=cni.enabled=true", "--set=cni.pods=namespaces", "--set=cni.pluginDir=/var/lib/cni/bin", "--set=cni.netnsDir=/run"}
 
+// conflist is the network configuration of a node; conflistBefore is a copy that does not name the plugin.
+const (
+	conflist       = "/etc/cni/net.d/10-pods.conflist"
+	conflistBefore = conflist + "-before"
+)
+
 // TestAloneCNI has pods in a namespace with Pod Security restricted. They start while the daemon runs and while it
 // does not, and keep running after it is uninstalled. It runs alone because it upgrades the release.
 func TestAloneCNI(t *testing.T) {
+	for _, node := range []string{"1", "2"} {
+		testbed(t, "exec", node, "cp", conflist, conflistBefore)
+	}
 	r := currentRelease(t, cniValues...)
 	r.install(r.now)
 	waitCNI(t)
@@ -51,12 +60,32 @@ func TestAloneCNI(t *testing.T) {
 		}
 	})
 	t.Run("pods start without the daemon", func(t *testing.T) { n.startWithoutDaemon(t, stranger) })
+	t.Run("upgrade of the daemon under load", func(t *testing.T) {
+		l := n.app("client").startLoad("http", fmt.Sprintf("http://web.%s/", n.name))
+		upgradeDaemons(t)
+		n.create(restrictedPod("upgraded", "node2"))
+		n.waitReady("upgraded")
+		l.waitMore(20)
+		if report := l.stop(); report.Failed > 0 {
+			t.Errorf("%v", report)
+		}
+	})
+	t.Run("another plugin writes its configuration again", func(t *testing.T) {
+		testbed(t, "exec", "2", "cp", conflistBefore, conflist+".tmp")
+		testbed(t, "exec", "2", "mv", conflist+".tmp", conflist)
+		wait(t, "the plugin in "+conflist, func() error { return tryTestbed(t.Context(), "exec", "2", "grep", "-q", "sonde-cni", conflist) })
+		n.create(restrictedPod("rewritten", "node2"))
+		n.waitReady("rewritten")
+		if c := stranger.call("http://%s:%d/", n.host("rewritten"), portHTTP); c.Error == "" {
+			t.Errorf("a stranger was answered: %+v", c)
+		}
+	})
 	t.Run("uninstall with running pods", func(t *testing.T) {
 		r.set = nil
 		r.install(r.now)
 		wait(t, "the end of the daemons", func() error { return countDaemons(t, 0) })
 		for _, node := range []string{"1", "2"} {
-			if err := tryTestbed(t.Context(), "exec", node, "grep", "-q", "sonde-cni", "/etc/cni/net.d/10-pods.conflist"); err == nil {
+			if err := tryTestbed(t.Context(), "exec", node, "grep", "-q", "sonde-cni", conflist); err == nil {
 				t.Errorf("node %s still calls the plugin", node)
 			}
 		}
@@ -153,6 +182,22 @@ func patchDaemonSet(t *testing.T, podSpec string) {
 	if _, err := cluster.client.AppsV1().DaemonSets(systemNamespace).Patch(t.Context(), "sonde-cni", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// upgradeDaemons replaces the daemon on each node.
+func upgradeDaemons(t *testing.T) {
+	t.Helper()
+	patchDaemonSet(t, `{"terminationGracePeriodSeconds":29}`)
+	wait(t, "the upgrade of the daemons", func() error {
+		d, err := cluster.client.AppsV1().DaemonSets(systemNamespace).Get(t.Context(), "sonde-cni", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if s := d.Status; s.ObservedGeneration != d.Generation || s.UpdatedNumberScheduled != s.DesiredNumberScheduled || s.NumberAvailable != s.DesiredNumberScheduled {
+			return fmt.Errorf("generation %d, %+v", d.Generation, s)
+		}
+		return nil
+	})
 }
 
 func countDaemons(t *testing.T, want int) error {

@@ -54,6 +54,73 @@ func (f *fleet) failExec() {
 	}
 }
 
+// TestGuardedExecSettings has exec probes in containers that restrict their processes, or share the sidecar's PID
+// namespace. The image has no shell. Each probe runs again after a restart of the container, and after one of the
+// agent.
+func TestGuardedExecSettings(t *testing.T) {
+	t.Parallel()
+	settings := map[string]func(*corev1.PodSpec){
+		"restricted": func(spec *corev1.PodSpec) {
+			spec.Containers[0].SecurityContext = &corev1.SecurityContext{
+				RunAsNonRoot: new(true), RunAsUser: new(int64(65534)), RunAsGroup: new(int64(65534)), ReadOnlyRootFilesystem: new(true),
+				AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			}
+		},
+		"shared": func(spec *corev1.PodSpec) { spec.ShareProcessNamespace = new(true) },
+	}
+	for name, edit := range settings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNamespace(t, injected)
+			p := newPod(name, "node2")
+			p.Annotations[mesh.AnnotationGuardedLiveness], p.Annotations[mesh.AnnotationGuardedExec] = "enabled", "enabled"
+			c := &p.Spec.Containers[0]
+			c.LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/app", fmt.Sprintf("--call=http://127.0.0.1:%d/healthz", portHTTP)}}}, PeriodSeconds: 1, FailureThreshold: 2}
+			c.ReadinessProbe.ProbeHandler = corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(portHTTP)}}
+			edit(&p.Spec)
+			if warnings := n.create(p); len(warnings) > 0 {
+				t.Errorf("warnings %q", warnings)
+			}
+			n.waitReady(name)
+			n.waitChecks(name)
+			n.setHealthz(name, http.StatusInternalServerError)
+			n.waitPod(name, "restarted and ready", func(p *corev1.Pod) error {
+				if s := status(p, "app"); s.RestartCount != 1 || !s.Ready {
+					return fmt.Errorf("%+v", summary(p))
+				}
+				return nil
+			})
+			n.waitChecks(name)
+			n.agent(n.pod(name), false).kill(t)
+			n.waitChecks(name)
+			if got := status(n.pod(name), "app").RestartCount; got != 1 {
+				t.Errorf("%d restarts, want one", got)
+			}
+		})
+	}
+}
+
+// waitChecks waits until the exec probe of a pod has run three times more.
+func (n *namespace) waitChecks(pod string) {
+	n.t.Helper()
+	first := int64(-1)
+	n.wait("checks of "+pod, func() error {
+		var counts map[string]int64
+		if err := n.app(pod).try(http.MethodGet, "/counts", nil, &counts); err != nil {
+			return err
+		}
+		now := counts["/healthz"]
+		if first < 0 {
+			first = now
+		}
+		if now < first+3 {
+			return fmt.Errorf("%d checks, at first %d", now, first)
+		}
+		return nil
+	})
+}
+
 // TestGuardedExecSeed has the annotation of the seed to the letter. The image has no shell: the agent reports that at
 // each check, as the runtime would, and nothing restarts.
 func TestGuardedExecSeed(t *testing.T) {
