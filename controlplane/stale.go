@@ -44,7 +44,9 @@ func (r revisions) Read(ctx context.Context) (newest, seen uint64) {
 }
 
 // Latest implements replicas.Revisions.
-func (r revisions) Latest(ctx context.Context) (uint64, error) { return r.controller.Cluster.LatestRevision(ctx) }
+func (r revisions) Latest(ctx context.Context) (uint64, error) {
+	return r.controller.Cluster.LatestRevision(ctx)
+}
 
 // followOthers compares this replica with the others until ctx ends, and then returns nil.
 func (c *cluster) followOthers(ctx context.Context) error {
