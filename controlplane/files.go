@@ -83,8 +83,7 @@ func (f *files) problems() []*adminv1.Problem {
 	for _, p := range f.store.Problems() {
 		problems = append(problems, &adminv1.Problem{
 			File: p.File, Document: uint32(p.Document), Line: uint32(p.Line), Warning: p.Severity == store.Warning,
-			Text:   p.Err.Error(),
-			Object: describeKey(p.Object), Mesh: p.Object.Mesh, Since: timestamppb.New(p.Since),
+			Text: p.Err.Error(), Object: describeKey(p.Object), Mesh: p.Object.Mesh, Since: timestamppb.New(p.Since),
 		})
 	}
 	return problems

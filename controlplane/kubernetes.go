@@ -182,8 +182,7 @@ func (c *cluster) connect() (connection, error) {
 		Loops:      c.loops, Logger: o.Logger, Registerer: c.cp.registry, Memory: o.Memory,
 		Drains: source.Drains{
 			Taints: o.Kubernetes.Drain.Taints, Conditions: o.Kubernetes.Drain.Conditions,
-			MinServing:  o.Kubernetes.Drain.MinServing,
-			IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes,
+			MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes,
 		},
 	})
 	if err != nil {
@@ -209,8 +208,7 @@ func (c *cluster) connect() (connection, error) {
 		Injection: *c.injection(), ControlPlaneCA: c.cp.serving.CA, Hold: c.controller.Restarts.Hold, TLS: certificate.tls,
 		Connections: c.cp.places[usesWebhook],
 		Namespace:   c.namespace, Meshes: c.meshes, Mode: c.mode, InUse: c.inUse, PodExists: c.podExists,
-		ServiceIPs: c.serviceIPs,
-		Log:        o.Logger, Registerer: c.cp.registry,
+		ServiceIPs: c.serviceIPs, Log: o.Logger, Registerer: c.cp.registry,
 	})
 	if err != nil {
 		return connection{}, err
