@@ -1,0 +1,43 @@
+package dashboard
+
+import (
+	"cmp"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
+)
+
+// notAnswered is what the agent asks for a probe that it does not answer.
+const notAnswered = "nothing: it does not answer this probe"
+
+// setTexts sets what the probes of a pod ask. Its findings must have been added last.
+func (w *Workload) setTexts(d *status.Dataplane, texts []*adminv1.ProbeText) {
+	_, pod, _ := mesh.ObjectOf(d.Spec.Name)
+	for kind, cell := range w.cells() {
+		for i := len(cell.Findings) - 1; i >= 0 && cell.Findings[i].Instance == pod; i-- {
+			f := &cell.Findings[i]
+			if t := textOf(texts, f.Container, kind); t != nil {
+				f.Probe, f.Kubelet = shorten(t.GetWritten()), shorten(t.GetKubelet())
+				f.Asks = cmp.Or(f.Asks, shorten(t.GetAgent()), notAnswered)
+			}
+		}
+	}
+}
+
+// textOf returns the texts about a probe, nil if they are unknown. A finding about a pod's readiness has no container: it
+// gets them if the pod has one readiness probe.
+func textOf(texts []*adminv1.ProbeText, container, kind string) (found *adminv1.ProbeText) {
+	for _, t := range texts {
+		switch {
+		case t.GetProbe() != kind:
+		case t.GetContainer() == container:
+			return t
+		case container == "" && found != nil:
+			return nil
+		case container == "":
+			found = t
+		}
+	}
+	return found
+}
