@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"unicode"
 	"unique"
 
@@ -46,12 +47,31 @@ func probeTable(spec *corev1.PodSpec) (table mesh.ProbeTable, valid bool) {
 	if at < 0 {
 		return nil, true
 	}
-	if len(c.Env[at].Value) > mesh.MaxProbeTable { // no program can have a longer variable
+	text := c.Env[at].Value
+	if len(text) > mesh.MaxProbeTable { // no program can have a longer variable
 		return nil, false
 	}
-	table, _, err := mesh.ParseProbeTable(c.Env[at].Value)
-	return table, err == nil
+	last := lastTable.Load()
+	if last == nil || last.text != text {
+		last = &parsedTable{text: strings.Clone(text)}
+		var err error
+		last.table, _, err = mesh.ParseProbeTable(text)
+		last.valid = err == nil
+		lastTable.Store(last)
+	}
+	return last.table, last.valid
 }
+
+// parsedTable is the result of parsing a probe table. It does not change.
+type parsedTable struct {
+	text  string
+	table mesh.ProbeTable
+	valid bool
+}
+
+// lastTable saves most of the time that probe tables take in a list of pods: the pods of one workload come one after
+// another, with the same table.
+var lastTable atomic.Pointer[parsedTable]
 
 // probeSetOf describes the probes of the containers of a pod with a probe table.
 func probeSetOf(spec *corev1.PodSpec, table mesh.ProbeTable) probeSet {

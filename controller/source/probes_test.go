@@ -43,7 +43,7 @@ func probesOf(t *testing.T, p *corev1.Pod) *adminv1.ProbeSet {
 	return set
 }
 
-// TestProbeTexts has pods as the webhook writes them. The third text is empty for a probe that the agent does not answer.
+// TestProbeTexts has pods as the webhook writes them. The third text is empty if the agent does not answer the probe.
 func TestProbeTexts(t *testing.T) {
 	tests := map[string]struct {
 		file, probe string

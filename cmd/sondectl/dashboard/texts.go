@@ -25,8 +25,8 @@ func (w *Workload) setTexts(d *status.Dataplane, texts []*adminv1.ProbeText) {
 	}
 }
 
-// textOf returns the texts about a probe, nil if they are unknown. A finding about a pod's readiness has no container: it
-// gets them if the pod has one readiness probe.
+// textOf returns the texts about a probe, nil if they are unknown. A finding about the readiness of a pod has no
+// container: it gets them if the pod has one readiness probe.
 func textOf(texts []*adminv1.ProbeText, container, kind string) (found *adminv1.ProbeText) {
 	for _, t := range texts {
 		switch {
