@@ -33,7 +33,7 @@ func TestProbeTextsOfPods(t *testing.T) {
 			liveness, [3]string{"written", "kubelet", "agent"},
 		},
 		"of another container": {
-			[]*adminv1.ProbeVerdicts{verdict("app", "liveness", "success", "")}, []*adminv1.ProbeText{text("db", "liveness", "agent")}, nil, liveness, [3]string{},
+			[]*adminv1.ProbeVerdicts{verdict("app", "liveness", "success", "")}, []*adminv1.ProbeText{text("db", "startup", "agent")}, nil, liveness, [3]string{},
 		},
 		"of another release": {
 			[]*adminv1.ProbeVerdicts{verdict("app", "liveness", "success", "")}, nil, func(a *fakeAPI) { a.dataplanes[0].PodState, a.probeSets = nil, nil }, liveness, [3]string{},
@@ -69,6 +69,38 @@ func TestProbeTextsOfPods(t *testing.T) {
 			f := tc.cell(workloads(t, api).Rows[0]).Findings[0]
 			if diff := cmp.Diff(tc.want, [3]string{f.Probe, f.Kubelet, f.Asks}); diff != "" {
 				t.Errorf("the finding is %+v (-want +got):\n%s", f, diff)
+			}
+		})
+	}
+}
+
+// A probe that the pod has is not "no probe", although nothing reports its verdict.
+func TestProbesWithoutVerdict(t *testing.T) {
+	for name, tc := range map[string]struct {
+		agent  string
+		change func(*fakeAPI)
+		want   []string
+	}{
+		"the kubelet asks itself":    {"", nil, []string{"app: not reported: " + native}},
+		"not in the report":          {"agent", nil, []string{"app: not reported: " + notInReport}},
+		"the agent is not connected": {"agent", func(a *fakeAPI) { a.proxies[0].AgentState = nil }, nil},
+		"the agent reports the probe": {"agent", func(a *fakeAPI) {
+			a.proxies[0].Verdicts.Probes = append(a.proxies[0].Verdicts.Probes, verdict("app", "liveness", "success", ""))
+		}, []string{"app: passing: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := podAPI(adminv1.Endpoint_READY, verdict("app", "readiness", "success", ""))
+			api.dataplanes[0].PodState = &adminv1.PodState{Ready: true, Created: timestamppb.New(at), ProbeSet: 7}
+			api.probeSets = []*adminv1.ProbeSet{{Id: 7, Probes: []*adminv1.ProbeText{{Container: "app", Probe: "liveness", Written: "written", Kubelet: "kubelet", Agent: tc.agent}}}}
+			if tc.change != nil {
+				tc.change(api)
+			}
+			var got []string
+			for _, f := range workloads(t, api).Rows[0].Liveness.Findings {
+				got = append(got, f.Container+": "+string(f.State)+": "+f.Reason)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
 			}
 		})
 	}
