@@ -130,7 +130,7 @@ var rules = map[string]rule{
 	"cni/install":          {own: []string{"cni/conflist", "internal/replacefile"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"cni/pods":             {own: []string{"api/mesh", "cni/wire", "dpagent/redirect", "internal/podspec"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"internal/sourcelimit": {forbidden: [][]string{kubernetes, envoyProtos, grpc}},
-	"controller":           {own: []string{"admin/caller", "controller/webhookconfig", "controller/leader", "controller/watch", "controller/events", "controller/upkeep", "controller/tokenreview", "api/mesh", "api/admin/v1", "api/agent/v1", "api/peer/v1", "api/v1alpha1", "identity/secret", "health/heartbeat", "internal/cut", "internal/podcause", "internal/podspec", "internal/run", "partition", "restartbudget"}, forbidden: [][]string{envoyProtos}},
+	"controller":           {own: []string{"admin/caller", "controller/webhookconfig", "controller/leader", "controller/watch", "controller/events", "controller/upkeep", "controller/tokenreview", "api/mesh", "api/admin/v1", "api/agent/v1", "api/peer/v1", "api/v1alpha1", "identity/secret", "health/heartbeat", "internal/cut", "internal/execwire", "internal/podcause", "internal/podspec", "internal/run", "partition", "restartbudget"}, forbidden: [][]string{envoyProtos}},
 	"controller/webhookconfig": {
 		own:       []string{"controller/upkeep", "controller/watch", "health/heartbeat", "identity", "internal/run"},
 		forbidden: [][]string{envoyProtos},

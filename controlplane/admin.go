@@ -30,7 +30,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		Lists: &lists.Answers{
 			View: view, Problems: cp.platform.problems, Streams: cp.allStreams, Missing: cp.peers.Missing, Agents: cp.agents,
 			Since: cp.pipeline.Since, CAExpires: cp.authority.CAExpires,
-			PodState: cp.connection.podState,
+			PodState: cp.connection.podState, ProbesOf: cp.connection.probesOf,
 		},
 		Rotations: cp.agents.Rotations(),
 		Strict: &strict.Answers{

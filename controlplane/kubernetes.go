@@ -222,7 +222,7 @@ func (c *cluster) connect() (connection, error) {
 		freeze:   &freeze.Answers{Freeze: c.controller.Freeze, Others: c.cp.peers},
 		events:   &podevents.Events{Pod: c.controller.Cluster.PodNamed, Record: c.controller.Events.Record},
 		podsAt:   strict.Pods{Client: c.client, Logger: o.Logger}.At,
-		podState: c.controller.Cluster.StateOf,
+		podState: c.controller.Cluster.StateOf, probesOf: c.controller.Cluster.ProbesOf,
 	}, nil
 }
 

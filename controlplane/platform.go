@@ -90,6 +90,8 @@ type connection struct {
 	// podState returns what Kubernetes says of a pod by its Dataplane, nil for an unknown one. It is nil without
 	// Kubernetes.
 	podState func(dataplane string) *adminv1.PodState
+	// probesOf returns the texts about the probes of a pod, as podState.
+	probesOf func(dataplane string) *adminv1.ProbeSet
 	// servingWaits describe the clients other than proxies for which a rotation of the serving CA waits, see
 	// rotation.Options.
 	servingWaits []func(context.Context, serving.Rotation) []string

@@ -12,8 +12,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Answers implements the list calls of adminv1.AdminServiceServer. All exported fields but PodState are required. Only
-// the Answers of Once keep results.
+// Answers implements the list calls of adminv1.AdminServiceServer. All exported fields but PodState and ProbesOf are
+// required. Only the Answers of Once keep results.
 type Answers struct {
 	View lookup.View
 	// Problems returns the problems of objects in the store.
@@ -30,6 +30,8 @@ type Answers struct {
 	// PodState returns what Kubernetes says of a pod by its Dataplane, nil for an unknown one. It is nil without
 	// Kubernetes.
 	PodState func(dataplane string) *adminv1.PodState
+	// ProbesOf returns the texts about the probes of a pod, as PodState.
+	ProbesOf func(dataplane string) *adminv1.ProbeSet
 
 	encoded *encoded      // see Once
 	waited  time.Duration // see Waited

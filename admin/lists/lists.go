@@ -153,7 +153,11 @@ func (a *Answers) ListDataplanes(
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ListDataplanesResponse{Dataplanes: dataplanes, Tail: a.tail(r.GetFilter(), total, all)}, nil
+	response := &adminv1.ListDataplanesResponse{Dataplanes: dataplanes, Tail: a.tail(r.GetFilter(), total, all)}
+	if r.GetProbeSets() {
+		response.ProbeSets = a.probeSets(dataplanes)
+	}
+	return response, nil
 }
 
 // drains reports whether a running proxy is ending, or an operator or Kubernetes drains it.

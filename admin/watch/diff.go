@@ -12,7 +12,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// maxPartBytes bounds the entries of one message, unless one entry is longer.
+// maxPartBytes bounds the entries of one message, unless one entry or the other fields of the list are longer.
 const maxPartBytes = 64 << 10
 
 // entry is one object of a list. It does not change, so that viewers share it.

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -189,5 +190,47 @@ func TestKinds(t *testing.T) {
 				t.Errorf("%s has the names %q", s, m.GetNames())
 			}
 		}
+	}
+}
+
+// withSet has a probe set with an ID.
+type withSet struct {
+	fullCalls
+	id uint64
+}
+
+func (c *withSet) ListDataplanes(ctx context.Context, r *adminv1.ListDataplanesRequest) (*adminv1.ListDataplanesResponse, error) {
+	l, err := c.fullCalls.ListDataplanes(ctx, r)
+	if r.GetProbeSets() {
+		l.ProbeSets = []*adminv1.ProbeSet{{Id: c.id}}
+	}
+	return l, err
+}
+
+// Probe sets are sent when they differ, without the Dataplanes that do not.
+func TestProbeSetsAreSent(t *testing.T) {
+	const of = adminv1.WatchRequest_DATAPLANES
+	calls := &withSet{}
+	var last *snapshot
+	for i, want := range []string{"sets 1, 1 dataplanes", "", "sets 2, 0 dataplanes"} {
+		calls.id = []uint64{1, 1, 2}[i]
+		l, err := kinds[of].read(t.Context(), calls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, err := last.next(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for m := range messages(of, last, now) {
+			for _, set := range m.GetDataplanes().GetProbeSets() {
+				got = append(got, fmt.Sprintf("sets %d, %d dataplanes", set.GetId(), len(m.GetNames())))
+			}
+		}
+		if text := strings.Join(got, "; "); text != want {
+			t.Errorf("reading %d sends %q, want %q", i, text, want)
+		}
+		last = now
 	}
 }

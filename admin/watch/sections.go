@@ -89,7 +89,7 @@ var kinds = map[adminv1.WatchRequest_Section]kind{
 		}),
 	adminv1.WatchRequest_DATAPLANES: kindOf(
 		func(ctx context.Context, c Calls) (*adminv1.ListDataplanesResponse, error) {
-			return c.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{})
+			return c.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{ProbeSets: true})
 		},
 		func(r *adminv1.ListDataplanesResponse) *[]*adminv1.Dataplane { return &r.Dataplanes },
 		func(d *adminv1.Dataplane) string { return mesh.MakeID(d.GetMesh(), d.GetName()) },

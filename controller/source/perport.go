@@ -18,18 +18,10 @@ type PerPort struct {
 }
 
 // readPerPort reads the listeners from the sidecar, whose arguments and variables cannot change, unlike the pod's
-// annotations. It returns nil in unified mode, and for a probe table that the pod's agent rejects.
-func readPerPort(spec *corev1.PodSpec) *PerPort {
+// annotations. It returns nil in unified mode, and for an empty probe table.
+func readPerPort(spec *corev1.PodSpec, table mesh.ProbeTable) *PerPort {
 	c := podspec.Container(spec, mesh.ContainerSidecar)
-	if c == nil || !slices.Contains(c.Args, mesh.ArgProbesMode+string(mesh.ProbesPerPort)) {
-		return nil
-	}
-	at := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == mesh.EnvProbeTable })
-	if at < 0 || len(c.Env[at].Value) > mesh.MaxProbeTable { // no program can have a longer variable
-		return nil
-	}
-	table, _, err := mesh.ParseProbeTable(c.Env[at].Value)
-	if err != nil {
+	if c == nil || table == nil || !slices.Contains(c.Args, mesh.ArgProbesMode+string(mesh.ProbesPerPort)) {
 		return nil
 	}
 	return newPerPort(table, podspec.PortArgument[uint32](c, mesh.ArgVirtualPort))

@@ -103,14 +103,18 @@ func TestPerPortOfBadTable(t *testing.T) {
 	spec := &corev1.PodSpec{Containers: []corev1.Container{{
 		Name: mesh.ContainerSidecar, Args: []string{"run", mesh.ArgProbesMode + "per-port", mesh.ArgVirtualPort + "9000"},
 	}}}
+	read := func() *PerPort {
+		table, _ := probeTable(spec)
+		return readPerPort(spec, table)
+	}
 	for _, table := range []string{`{`, `[{"httpGet":{"port":0}}]`} {
 		spec.Containers[0].Env = []corev1.EnvVar{{Name: mesh.EnvProbeTable, Value: table}}
-		if r := readPerPort(spec); r != nil {
+		if r := read(); r != nil {
 			t.Errorf("table %s: %+v", table, r)
 		}
 	}
 	spec.Containers[0].Env = nil
-	if r := readPerPort(spec); r != nil {
+	if r := read(); r != nil {
 		t.Errorf("no table: %+v", r)
 	}
 }

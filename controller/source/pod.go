@@ -57,6 +57,8 @@ type Pod struct {
 	Warnings string
 	// Unfailing are its probes that cannot fail.
 	Unfailing []Unfailing
+	// Probes are the texts about its probes.
+	Probes probeSet
 	// Problem is which part of the pod has no effect, because it exceeds a bound. Beyond says that the pod is beyond
 	// its namespace's share, so that it has no Dataplane.
 	Problem string
@@ -95,7 +97,8 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 			r.Sidecars = append(r.Sidecars, intern(c.Name))
 		}
 	}
-	if r.PerPort = readPerPort(&p.Spec); r.PerPort != nil {
+	table, valid := probeTable(&p.Spec)
+	if r.PerPort = readPerPort(&p.Spec, table); r.PerPort != nil {
 		r.Excluded = append(r.Excluded, r.PerPort.ports()...)
 	}
 	if c := podspec.Container(&p.Spec, mesh.ContainerSidecar); c != nil {
@@ -107,6 +110,9 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 		}
 	}
 	r.Unfailing = r.unfailing(p)
+	if valid {
+		r.Probes = probeSetOf(&p.Spec, table)
+	}
 	if ips := p.Status.PodIPs; len(ips) > 1 { // a pod has at most one address per family
 		r.SecondAddress = strings.Clone(ips[1].IP)
 	}

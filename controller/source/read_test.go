@@ -111,7 +111,7 @@ func TestReadPod(t *testing.T) {
 			want := usual
 			tc.change(&want)
 			got, ok := readPod(pod("web", "u-1", "10.0.0.1", tc.option))
-			if diff := cmp.Diff(want, got); !ok || diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateComparable(probeSet{})); !ok || diff != "" {
 				t.Errorf("readPod() = %t (-want +got):\n%s", ok, diff)
 			}
 		})

@@ -87,7 +87,9 @@ func (s *Source) StateOf(dataplane string) *adminv1.PodState {
 	if p == nil {
 		return nil
 	}
-	state := &adminv1.PodState{Ready: p.Healthy && !p.Marked, Created: timestamppb.New(p.Created)}
+	state := &adminv1.PodState{
+		Ready: p.Healthy && !p.Marked, Created: timestamppb.New(p.Created), ProbeSet: p.Probes.id,
+	}
 	for _, u := range p.Unfailing {
 		state.Unfailing = append(state.Unfailing, &adminv1.UnfailingProbe{
 			Container: u.Container, Probe: string(u.Probe), Port: u.Port, Reason: u.Reason,

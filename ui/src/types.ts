@@ -50,6 +50,7 @@ export interface Finding {
   container?: string;
   state: State;
   probe?: string;
+  kubelet?: string;
   asks?: string;
   since?: string;
   sinceAtLeast?: boolean;

@@ -129,7 +129,7 @@ function CellDetail({workload, kind}: {workload: Workload; kind: Kind}) {
                   <Ago at={f.since} />
                 </>
               ) : (
-                f.probe && f.state !== 'not reported' && 'since before the control plane started'
+                f.probe && !f.kubelet && f.state !== 'not reported' && 'since before the control plane started'
               )}
             </p>
             {f.reason && <p class="reason">{f.reason}</p>}
@@ -140,6 +140,14 @@ function CellDetail({workload, kind}: {workload: Workload; kind: Kind}) {
                 <dd>
                   <code>{f.probe}</code>
                 </dd>
+                {f.kubelet && (
+                  <>
+                    <dt>The kubelet asks</dt>
+                    <dd>
+                      <code>{f.kubelet}</code>
+                    </dd>
+                  </>
+                )}
                 <dt>The agent asks</dt>
                 <dd>
                   <code>{f.asks}</code>

@@ -27,7 +27,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Each section is the response to a call for everything, with the verdicts of probes. Agents are asked whether they
+// Each section is the response to a call for everything, with verdicts and probe sets. Agents are asked whether they
 // hang.
 type WatchRequest_Section int32
 
@@ -205,7 +205,7 @@ func (x Endpoint_Health) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Endpoint_Health.Descriptor instead.
 func (Endpoint_Health) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35, 0}
 }
 
 type AgentState_Phase int32
@@ -272,7 +272,7 @@ func (x AgentState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AgentState_Phase.Descriptor instead.
 func (AgentState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42, 0}
 }
 
 type Rotation_Step int32
@@ -331,7 +331,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57, 0}
 }
 
 type HealthCheck_Status int32
@@ -385,7 +385,7 @@ func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthCheck_Status.Descriptor instead.
 func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62, 0}
 }
 
 type Restart_State int32
@@ -444,7 +444,7 @@ func (x Restart_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restart_State.Descriptor instead.
 func (Restart_State) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{68, 0}
 }
 
 type GuardedContainer_Check int32
@@ -497,7 +497,7 @@ func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GuardedContainer_Check.Descriptor instead.
 func (GuardedContainer_Check) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{70, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{72, 0}
 }
 
 type WatchRequest struct {
@@ -1980,8 +1980,10 @@ func (x *Mesh) GetName() string {
 }
 
 type ListDataplanesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Filter        *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Filter *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// Include the probe sets of pods.
+	ProbeSets     bool `protobuf:"varint,2,opt,name=probe_sets,json=probeSets,proto3" json:"probe_sets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2023,10 +2025,20 @@ func (x *ListDataplanesRequest) GetFilter() *Filter {
 	return nil
 }
 
+func (x *ListDataplanesRequest) GetProbeSets() bool {
+	if x != nil {
+		return x.ProbeSets
+	}
+	return false
+}
+
 type ListDataplanesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Dataplanes    []*Dataplane           `protobuf:"bytes,1,rep,name=dataplanes,proto3" json:"dataplanes,omitempty"`
-	Tail          *Tail                  `protobuf:"bytes,2,opt,name=tail,proto3" json:"tail,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Dataplanes []*Dataplane           `protobuf:"bytes,1,rep,name=dataplanes,proto3" json:"dataplanes,omitempty"`
+	Tail       *Tail                  `protobuf:"bytes,2,opt,name=tail,proto3" json:"tail,omitempty"`
+	// The probes of the listed pods if requested: each distinct set once, sorted by id. At most 2000 sets with 1 MiB
+	// together; further sets are left out, and their pods have a probe_set that is not listed.
+	ProbeSets     []*ProbeSet `protobuf:"bytes,3,rep,name=probe_sets,json=probeSets,proto3" json:"probe_sets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2071,6 +2083,13 @@ func (x *ListDataplanesResponse) GetDataplanes() []*Dataplane {
 func (x *ListDataplanesResponse) GetTail() *Tail {
 	if x != nil {
 		return x.Tail
+	}
+	return nil
+}
+
+func (x *ListDataplanesResponse) GetProbeSets() []*ProbeSet {
+	if x != nil {
+		return x.ProbeSets
 	}
 	return nil
 }
@@ -2208,7 +2227,10 @@ type PodState struct {
 	Ready   bool                   `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
 	Created *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=created,proto3" json:"created,omitempty"`
 	// Probes that cannot fail, in the order of containers, then startup, liveness, readiness. At most 60.
-	Unfailing     []*UnfailingProbe `protobuf:"bytes,3,rep,name=unfailing,proto3" json:"unfailing,omitempty"`
+	Unfailing []*UnfailingProbe `protobuf:"bytes,3,rep,name=unfailing,proto3" json:"unfailing,omitempty"`
+	// ID of its ListDataplanesResponse.probe_sets. 0 if the pod has no probes or an invalid probe table, and from a
+	// control plane of an earlier release.
+	ProbeSet      uint64 `protobuf:"fixed64,4,opt,name=probe_set,json=probeSet,proto3" json:"probe_set,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2264,6 +2286,149 @@ func (x *PodState) GetUnfailing() []*UnfailingProbe {
 	return nil
 }
 
+func (x *PodState) GetProbeSet() uint64 {
+	if x != nil {
+		return x.ProbeSet
+	}
+	return 0
+}
+
+// ProbeSet describes the startup, liveness and readiness probes of containers. Pods of one workload share it.
+type ProbeSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Derived from the content: the same at all replicas.
+	Id uint64 `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
+	// In the order of containers, then startup, liveness, readiness. At most 60.
+	Probes        []*ProbeText `protobuf:"bytes,2,rep,name=probes,proto3" json:"probes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeSet) Reset() {
+	*x = ProbeSet{}
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeSet) ProtoMessage() {}
+
+func (x *ProbeSet) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeSet.ProtoReflect.Descriptor instead.
+func (*ProbeSet) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ProbeSet) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ProbeSet) GetProbes() []*ProbeText {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+// ProbeText describes a probe of a container. Each text has at most 200 bytes; a mark is where it was shortened.
+type ProbeText struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// startup, liveness or readiness.
+	Probe string `protobuf:"bytes,2,opt,name=probe,proto3" json:"probe,omitempty"`
+	// The probe in the user's manifest, or why it has none; with port names resolved if the agent answers it.
+	Written string `protobuf:"bytes,3,opt,name=written,proto3" json:"written,omitempty"`
+	// What the kubelet asks: the same as written, unless Sonde has rewritten the probe.
+	Kubelet string `protobuf:"bytes,4,opt,name=kubelet,proto3" json:"kubelet,omitempty"`
+	// What the agent asks of the application; empty if the agent does not answer the probe.
+	Agent         string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeText) Reset() {
+	*x = ProbeText{}
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeText) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeText) ProtoMessage() {}
+
+func (x *ProbeText) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeText.ProtoReflect.Descriptor instead.
+func (*ProbeText) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ProbeText) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ProbeText) GetProbe() string {
+	if x != nil {
+		return x.Probe
+	}
+	return ""
+}
+
+func (x *ProbeText) GetWritten() string {
+	if x != nil {
+		return x.Written
+	}
+	return ""
+}
+
+func (x *ProbeText) GetKubelet() string {
+	if x != nil {
+		return x.Kubelet
+	}
+	return ""
+}
+
+func (x *ProbeText) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
 // UnfailingProbe is a tcpSocket probe that the agent does not answer, at a port that is redirected to Envoy, which
 // accepts each connection.
 type UnfailingProbe struct {
@@ -2280,7 +2445,7 @@ type UnfailingProbe struct {
 
 func (x *UnfailingProbe) Reset() {
 	*x = UnfailingProbe{}
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2457,7 @@ func (x *UnfailingProbe) String() string {
 func (*UnfailingProbe) ProtoMessage() {}
 
 func (x *UnfailingProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2470,7 @@ func (x *UnfailingProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnfailingProbe.ProtoReflect.Descriptor instead.
 func (*UnfailingProbe) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UnfailingProbe) GetContainer() string {
@@ -2354,7 +2519,7 @@ type OutboundHealth struct {
 
 func (x *OutboundHealth) Reset() {
 	*x = OutboundHealth{}
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2366,7 +2531,7 @@ func (x *OutboundHealth) String() string {
 func (*OutboundHealth) ProtoMessage() {}
 
 func (x *OutboundHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2379,7 +2544,7 @@ func (x *OutboundHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutboundHealth.ProtoReflect.Descriptor instead.
 func (*OutboundHealth) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *OutboundHealth) GetAddress() string {
@@ -2436,7 +2601,7 @@ type InboundHealth struct {
 
 func (x *InboundHealth) Reset() {
 	*x = InboundHealth{}
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2613,7 @@ func (x *InboundHealth) String() string {
 func (*InboundHealth) ProtoMessage() {}
 
 func (x *InboundHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2626,7 @@ func (x *InboundHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundHealth.ProtoReflect.Descriptor instead.
 func (*InboundHealth) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *InboundHealth) GetHealth() Endpoint_Health {
@@ -2517,7 +2682,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2529,7 +2694,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2542,7 +2707,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListServicesRequest) GetFilter() *Filter {
@@ -2569,7 +2734,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2581,7 +2746,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2594,7 +2759,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListServicesResponse) GetServices() []*Service {
@@ -2639,7 +2804,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2651,7 +2816,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2664,7 +2829,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Service) GetMesh() string {
@@ -2753,7 +2918,7 @@ type ListMeshServicesRequest struct {
 
 func (x *ListMeshServicesRequest) Reset() {
 	*x = ListMeshServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2765,7 +2930,7 @@ func (x *ListMeshServicesRequest) String() string {
 func (*ListMeshServicesRequest) ProtoMessage() {}
 
 func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2778,7 +2943,7 @@ func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListMeshServicesRequest) GetFilter() *Filter {
@@ -2798,7 +2963,7 @@ type ListMeshServicesResponse struct {
 
 func (x *ListMeshServicesResponse) Reset() {
 	*x = ListMeshServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2810,7 +2975,7 @@ func (x *ListMeshServicesResponse) String() string {
 func (*ListMeshServicesResponse) ProtoMessage() {}
 
 func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2823,7 +2988,7 @@ func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListMeshServicesResponse) GetMeshServices() []*MeshService {
@@ -2856,7 +3021,7 @@ type MeshService struct {
 
 func (x *MeshService) Reset() {
 	*x = MeshService{}
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +3033,7 @@ func (x *MeshService) String() string {
 func (*MeshService) ProtoMessage() {}
 
 func (x *MeshService) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +3046,7 @@ func (x *MeshService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshService.ProtoReflect.Descriptor instead.
 func (*MeshService) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *MeshService) GetObject() []byte {
@@ -2931,7 +3096,7 @@ type MeshServicePort struct {
 
 func (x *MeshServicePort) Reset() {
 	*x = MeshServicePort{}
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2943,7 +3108,7 @@ func (x *MeshServicePort) String() string {
 func (*MeshServicePort) ProtoMessage() {}
 
 func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2956,7 +3121,7 @@ func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshServicePort.ProtoReflect.Descriptor instead.
 func (*MeshServicePort) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *MeshServicePort) GetService() string {
@@ -3030,7 +3195,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3042,7 +3207,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3055,7 +3220,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -3141,7 +3306,7 @@ type ListProxiesRequest struct {
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3318,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3331,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListProxiesRequest) GetFilter() *Filter {
@@ -3200,7 +3365,7 @@ type ListProxiesResponse struct {
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3377,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +3390,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*Proxy {
@@ -3267,7 +3432,7 @@ type Proxy struct {
 
 func (x *Proxy) Reset() {
 	*x = Proxy{}
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3279,7 +3444,7 @@ func (x *Proxy) String() string {
 func (*Proxy) ProtoMessage() {}
 
 func (x *Proxy) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3292,7 +3457,7 @@ func (x *Proxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxy.ProtoReflect.Descriptor instead.
 func (*Proxy) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Proxy) GetMesh() string {
@@ -3379,7 +3544,7 @@ type Verdicts struct {
 
 func (x *Verdicts) Reset() {
 	*x = Verdicts{}
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3391,7 +3556,7 @@ func (x *Verdicts) String() string {
 func (*Verdicts) ProtoMessage() {}
 
 func (x *Verdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3404,7 +3569,7 @@ func (x *Verdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
 func (*Verdicts) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Verdicts) GetProbes() []*ProbeVerdicts {
@@ -3443,7 +3608,7 @@ type ProbeVerdicts struct {
 
 func (x *ProbeVerdicts) Reset() {
 	*x = ProbeVerdicts{}
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3455,7 +3620,7 @@ func (x *ProbeVerdicts) String() string {
 func (*ProbeVerdicts) ProtoMessage() {}
 
 func (x *ProbeVerdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3468,7 +3633,7 @@ func (x *ProbeVerdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeVerdicts.ProtoReflect.Descriptor instead.
 func (*ProbeVerdicts) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ProbeVerdicts) GetContainer() string {
@@ -3525,7 +3690,7 @@ type VerdictChange struct {
 
 func (x *VerdictChange) Reset() {
 	*x = VerdictChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3537,7 +3702,7 @@ func (x *VerdictChange) String() string {
 func (*VerdictChange) ProtoMessage() {}
 
 func (x *VerdictChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3550,7 +3715,7 @@ func (x *VerdictChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerdictChange.ProtoReflect.Descriptor instead.
 func (*VerdictChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *VerdictChange) GetAt() *timestamppb.Timestamp {
@@ -3582,7 +3747,7 @@ type AgentState struct {
 
 func (x *AgentState) Reset() {
 	*x = AgentState{}
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3594,7 +3759,7 @@ func (x *AgentState) String() string {
 func (*AgentState) ProtoMessage() {}
 
 func (x *AgentState) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3607,7 +3772,7 @@ func (x *AgentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
 func (*AgentState) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AgentState) GetPhase() AgentState_Phase {
@@ -3659,7 +3824,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3671,7 +3836,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3684,7 +3849,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Agent) GetVersion() string {
@@ -3790,7 +3955,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3802,7 +3967,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3815,7 +3980,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Stream) GetConnectedSince() *timestamppb.Timestamp {
@@ -3866,7 +4031,7 @@ type TypeStatus struct {
 
 func (x *TypeStatus) Reset() {
 	*x = TypeStatus{}
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3878,7 +4043,7 @@ func (x *TypeStatus) String() string {
 func (*TypeStatus) ProtoMessage() {}
 
 func (x *TypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3891,7 +4056,7 @@ func (x *TypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeStatus.ProtoReflect.Descriptor instead.
 func (*TypeStatus) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TypeStatus) GetKind() string {
@@ -3929,7 +4094,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3941,7 +4106,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3954,7 +4119,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Nack) GetResource() string {
@@ -3998,7 +4163,7 @@ type InspectDataplaneRequest struct {
 
 func (x *InspectDataplaneRequest) Reset() {
 	*x = InspectDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4010,7 +4175,7 @@ func (x *InspectDataplaneRequest) String() string {
 func (*InspectDataplaneRequest) ProtoMessage() {}
 
 func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4023,7 +4188,7 @@ func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *InspectDataplaneRequest) GetMesh() string {
@@ -4057,7 +4222,7 @@ type InspectDataplaneResponse struct {
 
 func (x *InspectDataplaneResponse) Reset() {
 	*x = InspectDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4069,7 +4234,7 @@ func (x *InspectDataplaneResponse) String() string {
 func (*InspectDataplaneResponse) ProtoMessage() {}
 
 func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4082,7 +4247,7 @@ func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *InspectDataplaneResponse) GetResources() [][]byte {
@@ -4105,7 +4270,7 @@ type InspectEnvoyRequest struct {
 
 func (x *InspectEnvoyRequest) Reset() {
 	*x = InspectEnvoyRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4117,7 +4282,7 @@ func (x *InspectEnvoyRequest) String() string {
 func (*InspectEnvoyRequest) ProtoMessage() {}
 
 func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4130,7 +4295,7 @@ func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyRequest.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *InspectEnvoyRequest) GetMesh() string {
@@ -4164,7 +4329,7 @@ type InspectEnvoyPart struct {
 
 func (x *InspectEnvoyPart) Reset() {
 	*x = InspectEnvoyPart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4176,7 +4341,7 @@ func (x *InspectEnvoyPart) String() string {
 func (*InspectEnvoyPart) ProtoMessage() {}
 
 func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4189,7 +4354,7 @@ func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyPart.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyPart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *InspectEnvoyPart) GetData() []byte {
@@ -4212,7 +4377,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4389,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4402,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -4278,7 +4443,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4290,7 +4455,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4303,7 +4468,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -4331,7 +4496,7 @@ type RotateCARequest struct {
 
 func (x *RotateCARequest) Reset() {
 	*x = RotateCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4343,7 +4508,7 @@ func (x *RotateCARequest) String() string {
 func (*RotateCARequest) ProtoMessage() {}
 
 func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4356,7 +4521,7 @@ func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
 func (*RotateCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RotateCARequest) GetMesh() string {
@@ -4382,7 +4547,7 @@ type GetRotationRequest struct {
 
 func (x *GetRotationRequest) Reset() {
 	*x = GetRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4394,7 +4559,7 @@ func (x *GetRotationRequest) String() string {
 func (*GetRotationRequest) ProtoMessage() {}
 
 func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4407,7 +4572,7 @@ func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GetRotationRequest) GetMesh() string {
@@ -4429,7 +4594,7 @@ type RotateServingCARequest struct {
 
 func (x *RotateServingCARequest) Reset() {
 	*x = RotateServingCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4441,7 +4606,7 @@ func (x *RotateServingCARequest) String() string {
 func (*RotateServingCARequest) ProtoMessage() {}
 
 func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4454,7 +4619,7 @@ func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateServingCARequest.ProtoReflect.Descriptor instead.
 func (*RotateServingCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RotateServingCARequest) GetForce() bool {
@@ -4479,7 +4644,7 @@ type GetServingRotationRequest struct {
 
 func (x *GetServingRotationRequest) Reset() {
 	*x = GetServingRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4491,7 +4656,7 @@ func (x *GetServingRotationRequest) String() string {
 func (*GetServingRotationRequest) ProtoMessage() {}
 
 func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4504,7 +4669,7 @@ func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServingRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetServingRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 type Rotation struct {
@@ -4526,7 +4691,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4538,7 +4703,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4551,7 +4716,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -4607,7 +4772,7 @@ type WaitingReplica struct {
 
 func (x *WaitingReplica) Reset() {
 	*x = WaitingReplica{}
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4619,7 +4784,7 @@ func (x *WaitingReplica) String() string {
 func (*WaitingReplica) ProtoMessage() {}
 
 func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4632,7 +4797,7 @@ func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitingReplica.ProtoReflect.Descriptor instead.
 func (*WaitingReplica) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WaitingReplica) GetName() string {
@@ -4667,7 +4832,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4679,7 +4844,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4692,7 +4857,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Waiting) GetName() string {
@@ -4738,7 +4903,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4750,7 +4915,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4763,7 +4928,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 type Health struct {
@@ -4776,7 +4941,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4788,7 +4953,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4801,7 +4966,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Health) GetChecks() []*HealthCheck {
@@ -4830,7 +4995,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4842,7 +5007,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4855,7 +5020,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *HealthCheck) GetGroup() string {
@@ -4919,7 +5084,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4931,7 +5096,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4944,7 +5109,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *HealthChange) GetAt() *timestamppb.Timestamp {
@@ -4978,7 +5143,7 @@ type ListRestartsRequest struct {
 
 func (x *ListRestartsRequest) Reset() {
 	*x = ListRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4990,7 +5155,7 @@ func (x *ListRestartsRequest) String() string {
 func (*ListRestartsRequest) ProtoMessage() {}
 
 func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5003,7 +5168,7 @@ func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ListRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListRestartsRequest) GetNamespace() string {
@@ -5031,7 +5196,7 @@ type ListRestartsResponse struct {
 
 func (x *ListRestartsResponse) Reset() {
 	*x = ListRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5043,7 +5208,7 @@ func (x *ListRestartsResponse) String() string {
 func (*ListRestartsResponse) ProtoMessage() {}
 
 func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5056,7 +5221,7 @@ func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ListRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListRestartsResponse) GetRestarts() []*Restart {
@@ -5123,7 +5288,7 @@ type RestartRound struct {
 
 func (x *RestartRound) Reset() {
 	*x = RestartRound{}
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5135,7 +5300,7 @@ func (x *RestartRound) String() string {
 func (*RestartRound) ProtoMessage() {}
 
 func (x *RestartRound) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5148,7 +5313,7 @@ func (x *RestartRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRound.ProtoReflect.Descriptor instead.
 func (*RestartRound) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RestartRound) GetReplica() string {
@@ -5251,7 +5416,7 @@ type UnheldNode struct {
 
 func (x *UnheldNode) Reset() {
 	*x = UnheldNode{}
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5263,7 +5428,7 @@ func (x *UnheldNode) String() string {
 func (*UnheldNode) ProtoMessage() {}
 
 func (x *UnheldNode) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5276,7 +5441,7 @@ func (x *UnheldNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnheldNode.ProtoReflect.Descriptor instead.
 func (*UnheldNode) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *UnheldNode) GetName() string {
@@ -5344,7 +5509,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5356,7 +5521,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[66]
+	mi := &file_admin_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5369,7 +5534,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Restart) GetNamespace() string {
@@ -5459,7 +5624,7 @@ type RestartDecision struct {
 
 func (x *RestartDecision) Reset() {
 	*x = RestartDecision{}
-	mi := &file_admin_v1_admin_proto_msgTypes[67]
+	mi := &file_admin_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5471,7 +5636,7 @@ func (x *RestartDecision) String() string {
 func (*RestartDecision) ProtoMessage() {}
 
 func (x *RestartDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[67]
+	mi := &file_admin_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5484,7 +5649,7 @@ func (x *RestartDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartDecision.ProtoReflect.Descriptor instead.
 func (*RestartDecision) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *RestartDecision) GetPodUid() string {
@@ -5568,7 +5733,7 @@ type ExplainRestartRequest struct {
 
 func (x *ExplainRestartRequest) Reset() {
 	*x = ExplainRestartRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[68]
+	mi := &file_admin_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5580,7 +5745,7 @@ func (x *ExplainRestartRequest) String() string {
 func (*ExplainRestartRequest) ProtoMessage() {}
 
 func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[68]
+	mi := &file_admin_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5593,7 +5758,7 @@ func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRestartRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ExplainRestartRequest) GetNamespace() string {
@@ -5635,7 +5800,7 @@ type ExplainRestartResponse struct {
 
 func (x *ExplainRestartResponse) Reset() {
 	*x = ExplainRestartResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[69]
+	mi := &file_admin_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5647,7 +5812,7 @@ func (x *ExplainRestartResponse) String() string {
 func (*ExplainRestartResponse) ProtoMessage() {}
 
 func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[69]
+	mi := &file_admin_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5660,7 +5825,7 @@ func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartResponse.ProtoReflect.Descriptor instead.
 func (*ExplainRestartResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ExplainRestartResponse) GetNamespace() string {
@@ -5765,7 +5930,7 @@ type GuardedContainer struct {
 
 func (x *GuardedContainer) Reset() {
 	*x = GuardedContainer{}
-	mi := &file_admin_v1_admin_proto_msgTypes[70]
+	mi := &file_admin_v1_admin_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5777,7 +5942,7 @@ func (x *GuardedContainer) String() string {
 func (*GuardedContainer) ProtoMessage() {}
 
 func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[70]
+	mi := &file_admin_v1_admin_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5790,7 +5955,7 @@ func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardedContainer.ProtoReflect.Descriptor instead.
 func (*GuardedContainer) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GuardedContainer) GetName() string {
@@ -5859,7 +6024,7 @@ type RestartWorkload struct {
 
 func (x *RestartWorkload) Reset() {
 	*x = RestartWorkload{}
-	mi := &file_admin_v1_admin_proto_msgTypes[71]
+	mi := &file_admin_v1_admin_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5871,7 +6036,7 @@ func (x *RestartWorkload) String() string {
 func (*RestartWorkload) ProtoMessage() {}
 
 func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[71]
+	mi := &file_admin_v1_admin_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5884,7 +6049,7 @@ func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartWorkload.ProtoReflect.Descriptor instead.
 func (*RestartWorkload) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RestartWorkload) GetName() string {
@@ -5973,7 +6138,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_admin_v1_admin_proto_msgTypes[72]
+	mi := &file_admin_v1_admin_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5985,7 +6150,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[72]
+	mi := &file_admin_v1_admin_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5998,7 +6163,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RestartGrant) GetPod() string {
@@ -6083,7 +6248,7 @@ type ReleaseRestartsRequest struct {
 
 func (x *ReleaseRestartsRequest) Reset() {
 	*x = ReleaseRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[73]
+	mi := &file_admin_v1_admin_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6095,7 +6260,7 @@ func (x *ReleaseRestartsRequest) String() string {
 func (*ReleaseRestartsRequest) ProtoMessage() {}
 
 func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[73]
+	mi := &file_admin_v1_admin_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6108,7 +6273,7 @@ func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{73}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ReleaseRestartsRequest) GetNamespace() string {
@@ -6137,7 +6302,7 @@ type ReleaseRestartsResponse struct {
 
 func (x *ReleaseRestartsResponse) Reset() {
 	*x = ReleaseRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[74]
+	mi := &file_admin_v1_admin_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6149,7 +6314,7 @@ func (x *ReleaseRestartsResponse) String() string {
 func (*ReleaseRestartsResponse) ProtoMessage() {}
 
 func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[74]
+	mi := &file_admin_v1_admin_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6162,7 +6327,7 @@ func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{74}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ReleaseRestartsResponse) GetWorkload() string {
@@ -6191,7 +6356,7 @@ type FreezeZoneRequest struct {
 
 func (x *FreezeZoneRequest) Reset() {
 	*x = FreezeZoneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[75]
+	mi := &file_admin_v1_admin_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6203,7 +6368,7 @@ func (x *FreezeZoneRequest) String() string {
 func (*FreezeZoneRequest) ProtoMessage() {}
 
 func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[75]
+	mi := &file_admin_v1_admin_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6216,7 +6381,7 @@ func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneRequest.ProtoReflect.Descriptor instead.
 func (*FreezeZoneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{75}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *FreezeZoneRequest) GetZone() string {
@@ -6248,7 +6413,7 @@ type FreezeZoneResponse struct {
 
 func (x *FreezeZoneResponse) Reset() {
 	*x = FreezeZoneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[76]
+	mi := &file_admin_v1_admin_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6260,7 +6425,7 @@ func (x *FreezeZoneResponse) String() string {
 func (*FreezeZoneResponse) ProtoMessage() {}
 
 func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[76]
+	mi := &file_admin_v1_admin_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6273,7 +6438,7 @@ func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneResponse.ProtoReflect.Descriptor instead.
 func (*FreezeZoneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{76}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *FreezeZoneResponse) GetKeptPercent() uint32 {
@@ -6433,14 +6598,18 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\tconnected\x18\x04 \x01(\rR\tconnected\x12\x1a\n" +
 	"\bservices\x18\x05 \x01(\rR\bservices\x12\x1a\n" +
 	"\brecorded\x18\x06 \x01(\bR\brecorded\x12\x12\n" +
-	"\x04name\x18\a \x01(\tR\x04name\"G\n" +
+	"\x04name\x18\a \x01(\tR\x04name\"f\n" +
 	"\x15ListDataplanesRequest\x12.\n" +
-	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"}\n" +
+	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\x12\x1d\n" +
+	"\n" +
+	"probe_sets\x18\x02 \x01(\bR\tprobeSets\"\xb6\x01\n" +
 	"\x16ListDataplanesResponse\x129\n" +
 	"\n" +
 	"dataplanes\x18\x01 \x03(\v2\x19.sonde.admin.v1.DataplaneR\n" +
 	"dataplanes\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xd9\x02\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\x127\n" +
+	"\n" +
+	"probe_sets\x18\x03 \x03(\v2\x18.sonde.admin.v1.ProbeSetR\tprobeSets\"\xd9\x02\n" +
 	"\tDataplane\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\fR\x06object\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x129\n" +
@@ -6452,11 +6621,21 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\tpod_state\x18\b \x01(\v2\x18.sonde.admin.v1.PodStateR\bpodState\x12\x12\n" +
 	"\x04mesh\x18\t \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\n" +
-	" \x01(\tR\x04name\"\x94\x01\n" +
+	" \x01(\tR\x04name\"\xb1\x01\n" +
 	"\bPodState\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\bR\x05ready\x124\n" +
 	"\acreated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12<\n" +
-	"\tunfailing\x18\x03 \x03(\v2\x1e.sonde.admin.v1.UnfailingProbeR\tunfailing\"p\n" +
+	"\tunfailing\x18\x03 \x03(\v2\x1e.sonde.admin.v1.UnfailingProbeR\tunfailing\x12\x1b\n" +
+	"\tprobe_set\x18\x04 \x01(\x06R\bprobeSet\"M\n" +
+	"\bProbeSet\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x06R\x02id\x121\n" +
+	"\x06probes\x18\x02 \x03(\v2\x19.sonde.admin.v1.ProbeTextR\x06probes\"\x89\x01\n" +
+	"\tProbeText\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x14\n" +
+	"\x05probe\x18\x02 \x01(\tR\x05probe\x12\x18\n" +
+	"\awritten\x18\x03 \x01(\tR\awritten\x12\x18\n" +
+	"\akubelet\x18\x04 \x01(\tR\akubelet\x12\x14\n" +
+	"\x05agent\x18\x05 \x01(\tR\x05agent\"p\n" +
 	"\x0eUnfailingProbe\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x14\n" +
 	"\x05probe\x18\x02 \x01(\tR\x05probe\x12\x12\n" +
@@ -6849,7 +7028,7 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(WatchRequest_Section)(0),              // 0: sonde.admin.v1.WatchRequest.Section
 	(StrictPort_Kind)(0),                   // 1: sonde.admin.v1.StrictPort.Kind
@@ -6882,78 +7061,80 @@ var file_admin_v1_admin_proto_goTypes = []any{
 	(*ListDataplanesResponse)(nil),         // 28: sonde.admin.v1.ListDataplanesResponse
 	(*Dataplane)(nil),                      // 29: sonde.admin.v1.Dataplane
 	(*PodState)(nil),                       // 30: sonde.admin.v1.PodState
-	(*UnfailingProbe)(nil),                 // 31: sonde.admin.v1.UnfailingProbe
-	(*OutboundHealth)(nil),                 // 32: sonde.admin.v1.OutboundHealth
-	(*InboundHealth)(nil),                  // 33: sonde.admin.v1.InboundHealth
-	(*ListServicesRequest)(nil),            // 34: sonde.admin.v1.ListServicesRequest
-	(*ListServicesResponse)(nil),           // 35: sonde.admin.v1.ListServicesResponse
-	(*Service)(nil),                        // 36: sonde.admin.v1.Service
-	(*ListMeshServicesRequest)(nil),        // 37: sonde.admin.v1.ListMeshServicesRequest
-	(*ListMeshServicesResponse)(nil),       // 38: sonde.admin.v1.ListMeshServicesResponse
-	(*MeshService)(nil),                    // 39: sonde.admin.v1.MeshService
-	(*MeshServicePort)(nil),                // 40: sonde.admin.v1.MeshServicePort
-	(*Endpoint)(nil),                       // 41: sonde.admin.v1.Endpoint
-	(*ListProxiesRequest)(nil),             // 42: sonde.admin.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),            // 43: sonde.admin.v1.ListProxiesResponse
-	(*Proxy)(nil),                          // 44: sonde.admin.v1.Proxy
-	(*Verdicts)(nil),                       // 45: sonde.admin.v1.Verdicts
-	(*ProbeVerdicts)(nil),                  // 46: sonde.admin.v1.ProbeVerdicts
-	(*VerdictChange)(nil),                  // 47: sonde.admin.v1.VerdictChange
-	(*AgentState)(nil),                     // 48: sonde.admin.v1.AgentState
-	(*Agent)(nil),                          // 49: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 50: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 51: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 52: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 53: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 54: sonde.admin.v1.InspectDataplaneResponse
-	(*InspectEnvoyRequest)(nil),            // 55: sonde.admin.v1.InspectEnvoyRequest
-	(*InspectEnvoyPart)(nil),               // 56: sonde.admin.v1.InspectEnvoyPart
-	(*GenerateDataplaneTokenRequest)(nil),  // 57: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 58: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 59: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 60: sonde.admin.v1.GetRotationRequest
-	(*RotateServingCARequest)(nil),         // 61: sonde.admin.v1.RotateServingCARequest
-	(*GetServingRotationRequest)(nil),      // 62: sonde.admin.v1.GetServingRotationRequest
-	(*Rotation)(nil),                       // 63: sonde.admin.v1.Rotation
-	(*WaitingReplica)(nil),                 // 64: sonde.admin.v1.WaitingReplica
-	(*Waiting)(nil),                        // 65: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 66: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 67: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 68: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 69: sonde.admin.v1.HealthChange
-	(*ListRestartsRequest)(nil),            // 70: sonde.admin.v1.ListRestartsRequest
-	(*ListRestartsResponse)(nil),           // 71: sonde.admin.v1.ListRestartsResponse
-	(*RestartRound)(nil),                   // 72: sonde.admin.v1.RestartRound
-	(*UnheldNode)(nil),                     // 73: sonde.admin.v1.UnheldNode
-	(*Restart)(nil),                        // 74: sonde.admin.v1.Restart
-	(*RestartDecision)(nil),                // 75: sonde.admin.v1.RestartDecision
-	(*ExplainRestartRequest)(nil),          // 76: sonde.admin.v1.ExplainRestartRequest
-	(*ExplainRestartResponse)(nil),         // 77: sonde.admin.v1.ExplainRestartResponse
-	(*GuardedContainer)(nil),               // 78: sonde.admin.v1.GuardedContainer
-	(*RestartWorkload)(nil),                // 79: sonde.admin.v1.RestartWorkload
-	(*RestartGrant)(nil),                   // 80: sonde.admin.v1.RestartGrant
-	(*ReleaseRestartsRequest)(nil),         // 81: sonde.admin.v1.ReleaseRestartsRequest
-	(*ReleaseRestartsResponse)(nil),        // 82: sonde.admin.v1.ReleaseRestartsResponse
-	(*FreezeZoneRequest)(nil),              // 83: sonde.admin.v1.FreezeZoneRequest
-	(*FreezeZoneResponse)(nil),             // 84: sonde.admin.v1.FreezeZoneResponse
-	(*durationpb.Duration)(nil),            // 85: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),          // 86: google.protobuf.Timestamp
+	(*ProbeSet)(nil),                       // 31: sonde.admin.v1.ProbeSet
+	(*ProbeText)(nil),                      // 32: sonde.admin.v1.ProbeText
+	(*UnfailingProbe)(nil),                 // 33: sonde.admin.v1.UnfailingProbe
+	(*OutboundHealth)(nil),                 // 34: sonde.admin.v1.OutboundHealth
+	(*InboundHealth)(nil),                  // 35: sonde.admin.v1.InboundHealth
+	(*ListServicesRequest)(nil),            // 36: sonde.admin.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),           // 37: sonde.admin.v1.ListServicesResponse
+	(*Service)(nil),                        // 38: sonde.admin.v1.Service
+	(*ListMeshServicesRequest)(nil),        // 39: sonde.admin.v1.ListMeshServicesRequest
+	(*ListMeshServicesResponse)(nil),       // 40: sonde.admin.v1.ListMeshServicesResponse
+	(*MeshService)(nil),                    // 41: sonde.admin.v1.MeshService
+	(*MeshServicePort)(nil),                // 42: sonde.admin.v1.MeshServicePort
+	(*Endpoint)(nil),                       // 43: sonde.admin.v1.Endpoint
+	(*ListProxiesRequest)(nil),             // 44: sonde.admin.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),            // 45: sonde.admin.v1.ListProxiesResponse
+	(*Proxy)(nil),                          // 46: sonde.admin.v1.Proxy
+	(*Verdicts)(nil),                       // 47: sonde.admin.v1.Verdicts
+	(*ProbeVerdicts)(nil),                  // 48: sonde.admin.v1.ProbeVerdicts
+	(*VerdictChange)(nil),                  // 49: sonde.admin.v1.VerdictChange
+	(*AgentState)(nil),                     // 50: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 51: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 52: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 53: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 54: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 55: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 56: sonde.admin.v1.InspectDataplaneResponse
+	(*InspectEnvoyRequest)(nil),            // 57: sonde.admin.v1.InspectEnvoyRequest
+	(*InspectEnvoyPart)(nil),               // 58: sonde.admin.v1.InspectEnvoyPart
+	(*GenerateDataplaneTokenRequest)(nil),  // 59: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 60: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 61: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 62: sonde.admin.v1.GetRotationRequest
+	(*RotateServingCARequest)(nil),         // 63: sonde.admin.v1.RotateServingCARequest
+	(*GetServingRotationRequest)(nil),      // 64: sonde.admin.v1.GetServingRotationRequest
+	(*Rotation)(nil),                       // 65: sonde.admin.v1.Rotation
+	(*WaitingReplica)(nil),                 // 66: sonde.admin.v1.WaitingReplica
+	(*Waiting)(nil),                        // 67: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 68: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 69: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 70: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 71: sonde.admin.v1.HealthChange
+	(*ListRestartsRequest)(nil),            // 72: sonde.admin.v1.ListRestartsRequest
+	(*ListRestartsResponse)(nil),           // 73: sonde.admin.v1.ListRestartsResponse
+	(*RestartRound)(nil),                   // 74: sonde.admin.v1.RestartRound
+	(*UnheldNode)(nil),                     // 75: sonde.admin.v1.UnheldNode
+	(*Restart)(nil),                        // 76: sonde.admin.v1.Restart
+	(*RestartDecision)(nil),                // 77: sonde.admin.v1.RestartDecision
+	(*ExplainRestartRequest)(nil),          // 78: sonde.admin.v1.ExplainRestartRequest
+	(*ExplainRestartResponse)(nil),         // 79: sonde.admin.v1.ExplainRestartResponse
+	(*GuardedContainer)(nil),               // 80: sonde.admin.v1.GuardedContainer
+	(*RestartWorkload)(nil),                // 81: sonde.admin.v1.RestartWorkload
+	(*RestartGrant)(nil),                   // 82: sonde.admin.v1.RestartGrant
+	(*ReleaseRestartsRequest)(nil),         // 83: sonde.admin.v1.ReleaseRestartsRequest
+	(*ReleaseRestartsResponse)(nil),        // 84: sonde.admin.v1.ReleaseRestartsResponse
+	(*FreezeZoneRequest)(nil),              // 85: sonde.admin.v1.FreezeZoneRequest
+	(*FreezeZoneResponse)(nil),             // 86: sonde.admin.v1.FreezeZoneResponse
+	(*durationpb.Duration)(nil),            // 87: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),          // 88: google.protobuf.Timestamp
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
 	0,   // 0: sonde.admin.v1.WatchRequest.sections:type_name -> sonde.admin.v1.WatchRequest.Section
 	0,   // 1: sonde.admin.v1.WatchResponse.section:type_name -> sonde.admin.v1.WatchRequest.Section
 	25,  // 2: sonde.admin.v1.WatchResponse.meshes:type_name -> sonde.admin.v1.ListMeshesResponse
 	28,  // 3: sonde.admin.v1.WatchResponse.dataplanes:type_name -> sonde.admin.v1.ListDataplanesResponse
-	35,  // 4: sonde.admin.v1.WatchResponse.services:type_name -> sonde.admin.v1.ListServicesResponse
-	43,  // 5: sonde.admin.v1.WatchResponse.proxies:type_name -> sonde.admin.v1.ListProxiesResponse
-	71,  // 6: sonde.admin.v1.WatchResponse.restarts:type_name -> sonde.admin.v1.ListRestartsResponse
-	67,  // 7: sonde.admin.v1.WatchResponse.health:type_name -> sonde.admin.v1.Health
+	37,  // 4: sonde.admin.v1.WatchResponse.services:type_name -> sonde.admin.v1.ListServicesResponse
+	45,  // 5: sonde.admin.v1.WatchResponse.proxies:type_name -> sonde.admin.v1.ListProxiesResponse
+	73,  // 6: sonde.admin.v1.WatchResponse.restarts:type_name -> sonde.admin.v1.ListRestartsResponse
+	69,  // 7: sonde.admin.v1.WatchResponse.health:type_name -> sonde.admin.v1.Health
 	10,  // 8: sonde.admin.v1.WatchResponse.error:type_name -> sonde.admin.v1.WatchError
 	11,  // 9: sonde.admin.v1.WatchResponse.reading:type_name -> sonde.admin.v1.WatchReading
-	85,  // 10: sonde.admin.v1.WatchReading.age:type_name -> google.protobuf.Duration
-	85,  // 11: sonde.admin.v1.WatchReading.next:type_name -> google.protobuf.Duration
+	87,  // 10: sonde.admin.v1.WatchReading.age:type_name -> google.protobuf.Duration
+	87,  // 11: sonde.admin.v1.WatchReading.next:type_name -> google.protobuf.Duration
 	14,  // 12: sonde.admin.v1.CheckStrictResponse.meshes:type_name -> sonde.admin.v1.StrictMesh
-	86,  // 13: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
+	88,  // 13: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
 	15,  // 14: sonde.admin.v1.StrictMesh.ports:type_name -> sonde.admin.v1.StrictPort
 	18,  // 15: sonde.admin.v1.StrictMesh.gaps:type_name -> sonde.admin.v1.StrictGap
 	1,   // 16: sonde.admin.v1.StrictPort.kind:type_name -> sonde.admin.v1.StrictPort.Kind
@@ -6961,136 +7142,138 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	17,  // 18: sonde.admin.v1.StrictPort.others:type_name -> sonde.admin.v1.StrictTally
 	17,  // 19: sonde.admin.v1.StrictPort.probes:type_name -> sonde.admin.v1.StrictTally
 	17,  // 20: sonde.admin.v1.StrictSource.tally:type_name -> sonde.admin.v1.StrictTally
-	86,  // 21: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
-	86,  // 22: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
+	88,  // 21: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
+	88,  // 22: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
 	21,  // 23: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	86,  // 24: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
+	88,  // 24: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
 	19,  // 25: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
 	26,  // 26: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
 	20,  // 27: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	86,  // 28: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	88,  // 28: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
 	19,  // 29: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
 	29,  // 30: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
 	20,  // 31: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
-	33,  // 32: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
-	32,  // 33: sonde.admin.v1.Dataplane.outbounds:type_name -> sonde.admin.v1.OutboundHealth
-	30,  // 34: sonde.admin.v1.Dataplane.pod_state:type_name -> sonde.admin.v1.PodState
-	86,  // 35: sonde.admin.v1.PodState.created:type_name -> google.protobuf.Timestamp
-	31,  // 36: sonde.admin.v1.PodState.unfailing:type_name -> sonde.admin.v1.UnfailingProbe
-	2,   // 37: sonde.admin.v1.OutboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	86,  // 38: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
-	2,   // 39: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	86,  // 40: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
-	19,  // 41: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	36,  // 42: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
-	20,  // 43: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	41,  // 44: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	86,  // 45: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
-	19,  // 46: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	39,  // 47: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
-	20,  // 48: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	40,  // 49: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
-	2,   // 50: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	86,  // 51: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
-	19,  // 52: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
-	44,  // 53: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
-	20,  // 54: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	49,  // 55: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	50,  // 56: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	48,  // 57: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
-	45,  // 58: sonde.admin.v1.Proxy.verdicts:type_name -> sonde.admin.v1.Verdicts
-	46,  // 59: sonde.admin.v1.Verdicts.probes:type_name -> sonde.admin.v1.ProbeVerdicts
-	47,  // 60: sonde.admin.v1.ProbeVerdicts.changes:type_name -> sonde.admin.v1.VerdictChange
-	86,  // 61: sonde.admin.v1.VerdictChange.at:type_name -> google.protobuf.Timestamp
-	3,   // 62: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	86,  // 63: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	86,  // 64: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	86,  // 65: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	86,  // 66: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	51,  // 67: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	52,  // 68: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	86,  // 69: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	85,  // 70: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	86,  // 71: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	4,   // 72: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	65,  // 73: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	64,  // 74: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
-	65,  // 75: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
-	86,  // 76: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	68,  // 77: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
-	5,   // 78: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	86,  // 79: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	85,  // 80: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	69,  // 81: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	86,  // 82: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
-	5,   // 83: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	74,  // 84: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
-	72,  // 85: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
-	20,  // 86: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
-	86,  // 87: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
-	73,  // 88: sonde.admin.v1.RestartRound.unheld:type_name -> sonde.admin.v1.UnheldNode
-	86,  // 89: sonde.admin.v1.UnheldNode.last:type_name -> google.protobuf.Timestamp
-	6,   // 90: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
-	86,  // 91: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
-	75,  // 92: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
-	48,  // 93: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
-	78,  // 94: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
-	79,  // 95: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
-	72,  // 96: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
-	7,   // 97: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
-	86,  // 98: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
-	74,  // 99: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
-	80,  // 100: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
-	86,  // 101: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
-	86,  // 102: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
-	86,  // 103: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
-	86,  // 104: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
-	86,  // 105: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
-	24,  // 106: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	27,  // 107: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	34,  // 108: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	37,  // 109: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	42,  // 110: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	53,  // 111: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	55,  // 112: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	57,  // 113: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	59,  // 114: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	60,  // 115: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	61,  // 116: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
-	62,  // 117: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
-	22,  // 118: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	70,  // 119: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
-	76,  // 120: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
-	81,  // 121: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
-	83,  // 122: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
-	12,  // 123: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
-	66,  // 124: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	8,   // 125: sonde.admin.v1.AdminService.Watch:input_type -> sonde.admin.v1.WatchRequest
-	25,  // 126: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	28,  // 127: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	35,  // 128: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	38,  // 129: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	43,  // 130: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	54,  // 131: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	56,  // 132: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	58,  // 133: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	63,  // 134: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	63,  // 135: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	63,  // 136: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
-	63,  // 137: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
-	23,  // 138: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	71,  // 139: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
-	77,  // 140: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
-	82,  // 141: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
-	84,  // 142: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
-	13,  // 143: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
-	67,  // 144: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	9,   // 145: sonde.admin.v1.AdminService.Watch:output_type -> sonde.admin.v1.WatchResponse
-	126, // [126:146] is the sub-list for method output_type
-	106, // [106:126] is the sub-list for method input_type
-	106, // [106:106] is the sub-list for extension type_name
-	106, // [106:106] is the sub-list for extension extendee
-	0,   // [0:106] is the sub-list for field type_name
+	31,  // 32: sonde.admin.v1.ListDataplanesResponse.probe_sets:type_name -> sonde.admin.v1.ProbeSet
+	35,  // 33: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
+	34,  // 34: sonde.admin.v1.Dataplane.outbounds:type_name -> sonde.admin.v1.OutboundHealth
+	30,  // 35: sonde.admin.v1.Dataplane.pod_state:type_name -> sonde.admin.v1.PodState
+	88,  // 36: sonde.admin.v1.PodState.created:type_name -> google.protobuf.Timestamp
+	33,  // 37: sonde.admin.v1.PodState.unfailing:type_name -> sonde.admin.v1.UnfailingProbe
+	32,  // 38: sonde.admin.v1.ProbeSet.probes:type_name -> sonde.admin.v1.ProbeText
+	2,   // 39: sonde.admin.v1.OutboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	88,  // 40: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
+	2,   // 41: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	88,  // 42: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
+	19,  // 43: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	38,  // 44: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
+	20,  // 45: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	43,  // 46: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
+	88,  // 47: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
+	19,  // 48: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	41,  // 49: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
+	20,  // 50: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	42,  // 51: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
+	2,   // 52: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
+	88,  // 53: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	19,  // 54: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
+	46,  // 55: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
+	20,  // 56: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
+	51,  // 57: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	52,  // 58: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	50,  // 59: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	47,  // 60: sonde.admin.v1.Proxy.verdicts:type_name -> sonde.admin.v1.Verdicts
+	48,  // 61: sonde.admin.v1.Verdicts.probes:type_name -> sonde.admin.v1.ProbeVerdicts
+	49,  // 62: sonde.admin.v1.ProbeVerdicts.changes:type_name -> sonde.admin.v1.VerdictChange
+	88,  // 63: sonde.admin.v1.VerdictChange.at:type_name -> google.protobuf.Timestamp
+	3,   // 64: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
+	88,  // 65: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	88,  // 66: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	88,  // 67: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	88,  // 68: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	53,  // 69: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	54,  // 70: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	88,  // 71: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	87,  // 72: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	88,  // 73: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	4,   // 74: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
+	67,  // 75: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	66,  // 76: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
+	67,  // 77: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
+	88,  // 78: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	70,  // 79: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	5,   // 80: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	88,  // 81: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	87,  // 82: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	71,  // 83: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	88,  // 84: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	5,   // 85: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	76,  // 86: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
+	74,  // 87: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
+	20,  // 88: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
+	88,  // 89: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
+	75,  // 90: sonde.admin.v1.RestartRound.unheld:type_name -> sonde.admin.v1.UnheldNode
+	88,  // 91: sonde.admin.v1.UnheldNode.last:type_name -> google.protobuf.Timestamp
+	6,   // 92: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
+	88,  // 93: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
+	77,  // 94: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
+	50,  // 95: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
+	80,  // 96: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
+	81,  // 97: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
+	74,  // 98: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
+	7,   // 99: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
+	88,  // 100: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
+	76,  // 101: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
+	82,  // 102: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
+	88,  // 103: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
+	88,  // 104: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
+	88,  // 105: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
+	88,  // 106: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
+	88,  // 107: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
+	24,  // 108: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	27,  // 109: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	36,  // 110: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	39,  // 111: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	44,  // 112: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	55,  // 113: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	57,  // 114: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	59,  // 115: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	61,  // 116: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	62,  // 117: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	63,  // 118: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	64,  // 119: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	22,  // 120: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	72,  // 121: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
+	78,  // 122: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
+	83,  // 123: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
+	85,  // 124: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
+	12,  // 125: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
+	68,  // 126: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	8,   // 127: sonde.admin.v1.AdminService.Watch:input_type -> sonde.admin.v1.WatchRequest
+	25,  // 128: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	28,  // 129: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	37,  // 130: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	40,  // 131: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	45,  // 132: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	56,  // 133: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	58,  // 134: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	60,  // 135: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	65,  // 136: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	65,  // 137: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	65,  // 138: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	65,  // 139: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	23,  // 140: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	73,  // 141: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
+	79,  // 142: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
+	84,  // 143: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
+	86,  // 144: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
+	13,  // 145: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
+	69,  // 146: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	9,   // 147: sonde.admin.v1.AdminService.Watch:output_type -> sonde.admin.v1.WatchResponse
+	128, // [128:148] is the sub-list for method output_type
+	108, // [108:128] is the sub-list for method input_type
+	108, // [108:108] is the sub-list for extension type_name
+	108, // [108:108] is the sub-list for extension extendee
+	0,   // [0:108] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -7112,7 +7295,7 @@ func file_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   77,
+			NumMessages:   79,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

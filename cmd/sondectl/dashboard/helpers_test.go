@@ -25,6 +25,7 @@ type fakeAPI struct {
 	adminv1.AdminServiceClient
 	health     *adminv1.Health
 	dataplanes []*adminv1.Dataplane
+	probeSets  []*adminv1.ProbeSet
 	services   []*adminv1.Service
 	proxies    []*adminv1.Proxy
 	restarts   *adminv1.ListRestartsResponse // nil without Kubernetes
@@ -47,7 +48,7 @@ func (a *fakeAPI) ListMeshes(context.Context, *adminv1.ListMeshesRequest, ...grp
 }
 
 func (a *fakeAPI) ListDataplanes(context.Context, *adminv1.ListDataplanesRequest, ...grpc.CallOption) (*adminv1.ListDataplanesResponse, error) {
-	return &adminv1.ListDataplanesResponse{Dataplanes: a.dataplanes, Tail: a.tail}, a.errs["objects"]
+	return &adminv1.ListDataplanesResponse{Dataplanes: a.dataplanes, ProbeSets: a.probeSets, Tail: a.tail}, a.errs["objects"]
 }
 
 func (a *fakeAPI) ListServices(context.Context, *adminv1.ListServicesRequest, ...grpc.CallOption) (*adminv1.ListServicesResponse, error) {

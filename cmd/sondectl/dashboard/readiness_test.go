@@ -143,7 +143,7 @@ func (c cluster) read(t *testing.T) *controlPlane {
 		View: func() *meshview.View { return change.After }, Problems: func() []*adminv1.Problem { return nil },
 		Streams: func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) { return nil, nil },
 		Missing: func() []string { return nil }, Agents: noAgents{}, Since: since.New(), CAExpires: func(string) time.Time { return time.Time{} },
-		PodState: from.StateOf,
+		PodState: from.StateOf, ProbesOf: from.ProbesOf,
 	}}
 }
 

@@ -81,9 +81,11 @@ type Finding struct {
 	Instance  string `json:"instance"`
 	Container string `json:"container,omitempty"`
 	State     State  `json:"state"`
-	// Probe is what the manifest says, Asks what the agent asks; empty if the control plane does not have them.
-	Probe string `json:"probe,omitempty"`
-	Asks  string `json:"asks,omitempty"`
+	// Probe is what the manifest says, Kubelet what the kubelet asks (in pods), Asks what the agent asks; empty if the
+	// control plane does not have them.
+	Probe   string `json:"probe,omitempty"`
+	Kubelet string `json:"kubelet,omitempty"`
+	Asks    string `json:"asks,omitempty"`
 	// Since is when the state began, nil if that was before the replica that answers started. AtLeast means that the
 	// state may be older: it is the first since the agent started.
 	Since   *time.Time `json:"since,omitempty"`
@@ -133,6 +135,7 @@ func workloadsOf(f *status.Facts, unread error) *Workloads {
 		row.Instances++
 		if d.GetPod() {
 			row.addPod(d, proxies[d.Spec.ID()], endpoints[d.Spec.ID()], restarts[d.Spec.Name], hidden)
+			row.setTexts(d, f.ProbeSets[d.GetPodState().GetProbeSet()].GetProbes())
 		} else {
 			row.addInbounds(d, proxies[d.Spec.ID()])
 		}

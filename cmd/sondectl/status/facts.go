@@ -31,8 +31,11 @@ type Facts struct {
 	// Specs are the objects of Meshes, in the same order.
 	Specs      []*mesh.Mesh
 	Dataplanes []*Dataplane
-	Services   []*adminv1.Service
-	Proxies    []*adminv1.Proxy
+	// ProbeSets are the texts about the probes of pods by their ID, empty from a control plane of an
+	// earlier release.
+	ProbeSets map[uint64]*adminv1.ProbeSet
+	Services  []*adminv1.Service
+	Proxies   []*adminv1.Proxy
 	// Restarts is nil without Kubernetes.
 	Restarts *adminv1.ListRestartsResponse
 	// Problems of the store, and disconnected replicas.
@@ -121,7 +124,7 @@ func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient,
 		return err
 	})
 	group.Go(func() (err error) {
-		dataplanes, err = api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: filter})
+		dataplanes, err = api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: filter, ProbeSets: true})
 		return err
 	})
 	group.Go(func() (err error) {
@@ -149,9 +152,18 @@ func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient,
 		}
 		f.Dataplanes = append(f.Dataplanes, d)
 	}
+	f.ProbeSets = byID(dataplanes.GetProbeSets())
 	f.Meshes, f.Services, f.Proxies = meshes.GetMeshes(), services.GetServices(), proxies.GetProxies()
 	f.setTails(meshes.GetTail(), dataplanes.GetTail(), services.GetTail(), proxies.GetTail())
 	return nil
+}
+
+func byID(sets []*adminv1.ProbeSet) map[uint64]*adminv1.ProbeSet {
+	all := make(map[uint64]*adminv1.ProbeSet, len(sets))
+	for _, set := range sets {
+		all[set.GetId()] = set
+	}
+	return all
 }
 
 // setTails sets what the tails of the lists say. Proxies must be set.

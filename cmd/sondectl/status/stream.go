@@ -32,6 +32,7 @@ type Stream struct {
 	proxies    part[*adminv1.Proxy]
 	restarts   part[*adminv1.Restart]
 	health     []*adminv1.HealthCheck
+	probeSets  map[uint64]*adminv1.ProbeSet
 	// tails and errs are by section. restartsRest has the fields beside the restarts.
 	tails        map[adminv1.WatchRequest_Section]*adminv1.Tail
 	errs         map[adminv1.WatchRequest_Section]error
@@ -200,6 +201,9 @@ func (s *Stream) take(m *adminv1.WatchResponse) (err error) {
 		tail = m.GetMeshes().GetTail()
 	case adminv1.WatchRequest_DATAPLANES:
 		err = put(s, &s.dataplanes, m, m.GetDataplanes().GetDataplanes(), decode)
+		if m.GetRest() {
+			s.probeSets = byID(m.GetDataplanes().GetProbeSets())
+		}
 		tail = m.GetDataplanes().GetTail()
 	case adminv1.WatchRequest_SERVICES:
 		err = put(s, &s.services, m, m.GetServices().GetServices(), same)
@@ -250,6 +254,7 @@ func (s *Stream) setObjects(f *Facts) {
 	for _, e := range s.meshes.sorted() {
 		f.Meshes, f.Specs = append(f.Meshes, e.Mesh), append(f.Specs, e.spec)
 	}
+	f.ProbeSets = s.probeSets
 	f.Dataplanes, f.Services, f.Proxies = s.dataplanes.sorted(), s.services.sorted(), s.proxies.sorted()
 	f.setTails(s.tails[adminv1.WatchRequest_MESHES], s.tails[adminv1.WatchRequest_DATAPLANES],
 		s.tails[adminv1.WatchRequest_SERVICES], s.tails[adminv1.WatchRequest_PROXIES])

@@ -158,6 +158,7 @@ func (p *plane) change(r *rand.Rand) {
 	case 1:
 		replace(r, &p.dataplanes.Dataplanes, (*adminv1.Dataplane).GetName, &adminv1.Dataplane{Mesh: "default", Name: name, Drain: value, Object: fmt.Appendf(nil, `{"type":"Dataplane","mesh":"default","name":%q,"spec":{}}`, name)})
 		p.dataplanes.Tail = tail
+		p.dataplanes.ProbeSets = []*adminv1.ProbeSet{{Id: uint64(r.IntN(3)), Probes: []*adminv1.ProbeText{{Written: value}}}}
 	case 2:
 		replace(r, &p.services.Services, (*adminv1.Service).GetName, &adminv1.Service{Mesh: "default", Name: name, Protocol: value})
 		p.services.Tail = tail
