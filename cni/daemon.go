@@ -44,6 +44,8 @@ const (
 	requestsPerSecond, requestsBurst = 50, 200
 	// endTimeout bounds the work of the daemon after its context has ended.
 	endTimeout = 10 * time.Second
+	// deletionTimeout bounds the wait for the watch when the daemon may not read its own DaemonSet.
+	deletionTimeout = 5 * time.Second
 )
 
 // Daemon is the daemon on one node.
@@ -173,9 +175,22 @@ func (d *Daemon) notReady() error {
 // Run serves until ctx ends. The plugin remains installed, unless the DaemonSet has been deleted.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer func() { _ = d.listener.Close() }()
+	// The watch outlives ctx: its report that the DaemonSet is deleted may come after the order to stop.
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	watched := make(chan error, 1)
+	go func() { watched <- d.own.Run(watching) }()
+	err := d.run(ctx)
+	if err == nil {
+		err = d.end(watching)
+	}
+	stop()
+	return errors.Join(err, <-watched)
+}
+
+// run serves until ctx ends.
+func (d *Daemon) run(ctx context.Context) error {
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.pods.Run(running) })
-	group.Go(func() error { return d.own.Run(running) })
 	group.Go(func() error { return d.serve(running) })
 	group.Go(func() error { return d.repairAll(running) })
 	group.Go(func() error { return d.publish(running) })
@@ -191,10 +206,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	return d.end(context.WithoutCancel(ctx))
+	return group.Wait()
 }
 
 // repairAll writes missing rules.
@@ -218,7 +230,8 @@ func (d *Daemon) end(ctx context.Context) error {
 		d.gone.Store(own.DeletionTimestamp != nil)
 	case apierrors.IsNotFound(err):
 		d.gone.Store(true)
-	default: // the daemon's rights may be deleted, too: then use the state of the watch
+	default: // the daemon's rights may be deleted, too
+		d.awaitDeletion(ctx)
 		d.o.Logger.Warn("failed to read the daemon's own DaemonSet", "err", err, "deleted", d.gone.Load())
 	}
 	if !d.gone.Load() {
@@ -231,6 +244,17 @@ func (d *Daemon) end(ctx context.Context) error {
 		d.o.Logger.Warn("failed to write the node's condition", "err", conditionErr)
 	}
 	return err
+}
+
+// awaitDeletion waits until the watch has reported that the DaemonSet is deleted, at most for deletionTimeout.
+func (d *Daemon) awaitDeletion(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, deletionTimeout)
+	defer cancel()
+	for range run.Every(ctx, 50*time.Millisecond) {
+		if d.gone.Load() {
+			return
+		}
+	}
 }
 
 var errUninstalled = errors.New("uninstalled the plugin")

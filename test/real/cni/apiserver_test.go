@@ -34,12 +34,16 @@ type apiServer struct {
 	mu        sync.Mutex
 	pods      map[string]corev1.Pod
 	deleted   bool   // the DaemonSet was deleted
+	revoked   bool   // the daemon's account was deleted, so that only watches go on
 	condition string // the node condition that the daemon wrote last
+	// asked is closed when the daemon reads its DaemonSet after revoked, which it does once. Only then does the watch
+	// report that the DaemonSet is deleted.
+	asked chan struct{}
 }
 
 func newAPIServer(t *testing.T) *apiServer {
 	t.Helper()
-	a := &apiServer{pods: map[string]corev1.Pod{}}
+	a := &apiServer{pods: map[string]corev1.Pod{}, asked: make(chan struct{})}
 	s := httptest.NewServer(a)
 	t.Cleanup(s.Close)
 	a.url = s.URL
@@ -79,6 +83,13 @@ func (a *apiServer) deleteDaemonSet() {
 	a.deleted = true
 }
 
+// deleteAccount deletes the daemon's account, and then the DaemonSet once the daemon was not allowed to read it.
+func (a *apiServer) deleteAccount() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.revoked = true
+}
+
 func (a *apiServer) waitCondition(t *testing.T, status string) error {
 	t.Helper()
 	return harness.Poll(t.Context(), "the node's condition", func(context.Context) error {
@@ -100,11 +111,24 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") != "" {
 		w.Header().Set("Content-Type", "application/json")
 		w.(http.Flusher).Flush()
-		<-r.Context().Done()
+		select {
+		case <-r.Context().Done():
+		case <-a.asked:
+			if strings.HasSuffix(r.URL.Path, "/daemonsets") {
+				answer(w, map[string]any{"type": "DELETED", "object": ownDaemonSet("2")})
+			}
+		}
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.revoked {
+		if strings.Contains(r.URL.Path, "/daemonsets/") {
+			close(a.asked)
+		}
+		refuse(w, metav1.StatusReasonUnauthorized, http.StatusUnauthorized)
+		return
+	}
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	switch {
 	case r.Method == http.MethodPatch && r.URL.Path == "/api/v1/nodes/node1/status":
@@ -118,7 +142,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(r.URL.Path, "/daemonsets"):
 		answer(w, &appsv1.DaemonSetList{
 			TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSetList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"},
-			Items: []appsv1.DaemonSet{{ObjectMeta: metav1.ObjectMeta{Namespace: "sonde-system", Name: "sonde-cni", ResourceVersion: "1"}}},
+			Items: []appsv1.DaemonSet{*ownDaemonSet("1")},
 		})
 	case strings.Contains(r.URL.Path, "/daemonsets/") && !a.deleted:
 		answer(w, &appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -127,6 +151,13 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, &pod)
 	default:
 		refuse(w, metav1.StatusReasonNotFound, http.StatusNotFound)
+	}
+}
+
+func ownDaemonSet(version string) *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "sonde-system", Name: "sonde-cni", ResourceVersion: version},
 	}
 }
 

@@ -259,3 +259,15 @@ func TestUninstalled(t *testing.T) {
 	must.Do(t, n.deleteAsCRIO("web"))
 	must.Do(t, n.api.waitCondition(t, "False"))
 }
+
+// TestUninstalledWithItsAccount deletes the daemon's account first, as Helm does. The daemon stops before it is told
+// that the DaemonSet is deleted, too.
+func TestUninstalledWithItsAccount(t *testing.T) {
+	n := newNode(t)
+	n.start()
+	n.api.deleteAccount()
+	must.Do(t, n.end())
+	if strings.Contains(n.config(), "sonde-cni") {
+		t.Errorf("the configuration is %s", n.config())
+	}
+}
