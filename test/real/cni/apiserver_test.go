@@ -109,15 +109,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Query().Get("watch") != "" {
-		w.Header().Set("Content-Type", "application/json")
-		w.(http.Flusher).Flush()
-		select {
-		case <-r.Context().Done():
-		case <-a.asked:
-			if strings.HasSuffix(r.URL.Path, "/daemonsets") {
-				answer(w, map[string]any{"type": "DELETED", "object": ownDaemonSet("2")})
-			}
-		}
+		a.serveWatch(w, r)
 		return
 	}
 	a.mu.Lock()
@@ -151,6 +143,19 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, &pod)
 	default:
 		refuse(w, metav1.StatusReasonNotFound, http.StatusNotFound)
+	}
+}
+
+// serveWatch sends no events, but for the deletion of the DaemonSet.
+func (a *apiServer) serveWatch(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.(http.Flusher).Flush()
+	select {
+	case <-r.Context().Done():
+	case <-a.asked:
+		if strings.HasSuffix(r.URL.Path, "/daemonsets") {
+			answer(w, map[string]any{"type": "DELETED", "object": ownDaemonSet("2")})
+		}
 	}
 }
 
