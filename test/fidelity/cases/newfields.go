@@ -37,7 +37,11 @@ func newFields() []Case {
 		{"Plaintext", Success, Success, mode(corev1.GRPCProbeModePlaintext), http2c(health(1))},
 		{"Plaintext of a server with TLS", Failure, Failure, mode(corev1.GRPCProbeModePlaintext), http2s(health(1))},
 	} {
-		all = append(all, Case{Name: "field " + c.name, Want: Verdicts{c.want}, Until36: Verdicts{c.until36}, probe: c.probe, servers: c.servers})
+		added := Case{Name: "field " + c.name, Want: Verdicts{c.want}, Until36: Verdicts{c.until36}, probe: c.probe, servers: c.servers}
+		if added.LastRequest = c.probe(PodAddress{}).GRPC != nil; added.LastRequest && c.want == Failure {
+			added.timeout = 1 // until then, gRPC connects again and again
+		}
+		all = append(all, added)
 	}
 	return all
 }
