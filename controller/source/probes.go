@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"path"
 	"slices"
 	"strings"
@@ -35,6 +36,35 @@ type probeSet struct {
 	id uint64
 	// encoded is an adminv1.ProbeSet without its ID.
 	encoded unique.Handle[string]
+}
+
+// containerProbe is a probe in a pod's spec.
+type containerProbe struct {
+	container *corev1.Container
+	kind      mesh.ProbeType
+	*corev1.Probe
+}
+
+// eachProbe yields the probes of all containers but Sonde's: by container, then startup, liveness, readiness.
+func eachProbe(spec *corev1.PodSpec) iter.Seq[containerProbe] {
+	return func(yield func(containerProbe) bool) {
+		for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+			for i := range containers {
+				c := &containers[i]
+				if c.Name == mesh.ContainerSidecar || c.Name == mesh.ContainerInit {
+					continue
+				}
+				for _, p := range []containerProbe{
+					{c, mesh.ProbeStartup, c.StartupProbe}, {c, mesh.ProbeLiveness, c.LivenessProbe},
+					{c, mesh.ProbeReadiness, c.ReadinessProbe},
+				} {
+					if p.Probe != nil && !yield(p) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // probeTable returns the probe table of a pod's sidecar, and false if the agent rejects it.
@@ -76,18 +106,9 @@ var lastTable atomic.Pointer[parsedTable]
 // probeSetOf describes the probes of the containers of a pod with a probe table.
 func probeSetOf(spec *corev1.PodSpec, table mesh.ProbeTable) probeSet {
 	var set adminv1.ProbeSet
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			c := &containers[i]
-			if c.Name == mesh.ContainerSidecar || c.Name == mesh.ContainerInit {
-				continue
-			}
-			probes := []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe}
-			for i, kind := range []mesh.ProbeType{mesh.ProbeStartup, mesh.ProbeLiveness, mesh.ProbeReadiness} {
-				if probes[i] != nil && len(set.Probes) < maxProbeTexts {
-					set.Probes = append(set.Probes, probeText(c.Name, kind, probes[i], table))
-				}
-			}
+	for p := range eachProbe(spec) {
+		if len(set.Probes) < maxProbeTexts {
+			set.Probes = append(set.Probes, probeText(p.container.Name, p.kind, p.Probe, table))
 		}
 	}
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(&set)

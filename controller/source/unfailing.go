@@ -28,19 +28,11 @@ type Unfailing struct {
 // unfailing returns the tcpSocket probes at ports that are redirected: Envoy accepts each connection. The webhook makes
 // the agent answer them, unless the pod asks it not to, or the container starts before the agent.
 func (p *Pod) unfailing(of *corev1.Pod) (all []Unfailing) {
-	for _, containers := range [][]corev1.Container{of.Spec.InitContainers, of.Spec.Containers} {
-		for i := range containers {
-			c := &containers[i]
-			if c.Name == mesh.ContainerSidecar || c.Name == mesh.ContainerInit {
-				continue
-			}
-			written := []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe}
-			for i, kind := range []mesh.ProbeType{mesh.ProbeStartup, mesh.ProbeLiveness, mesh.ProbeReadiness} {
-				port, is := tcpPort(c, written[i])
-				if is && p.redirects(port) && len(all) < maxUnfailing {
-					all = append(all, Unfailing{intern(c.Name), kind, port, intern(whyUnfailing(of, c, port))})
-				}
-			}
+	for probe := range eachProbe(&of.Spec) {
+		port, is := tcpPort(probe.container, probe.Probe)
+		if is && p.redirects(port) && len(all) < maxUnfailing {
+			why := intern(whyUnfailing(of, probe.container, port))
+			all = append(all, Unfailing{intern(probe.container.Name), probe.kind, port, why})
 		}
 	}
 	return all
@@ -48,7 +40,7 @@ func (p *Pod) unfailing(of *corev1.Pod) (all []Unfailing) {
 
 // tcpPort returns the port of the pod to which a tcpSocket probe connects, and false for any other probe.
 func tcpPort(c *corev1.Container, p *corev1.Probe) (uint32, bool) {
-	if p == nil || p.TCPSocket == nil || p.TCPSocket.Host != "" {
+	if p.TCPSocket == nil || p.TCPSocket.Host != "" {
 		return 0, false
 	}
 	if p.ProbeHandler != (corev1.ProbeHandler{TCPSocket: p.TCPSocket}) { // the API server accepts one handler only
