@@ -52,7 +52,7 @@ func (w *Workload) addPod(
 	d *status.Dataplane, p *adminv1.Proxy, endpoints []*adminv1.Endpoint, restarts []*adminv1.Restart, hidden string,
 ) {
 	namespace, pod, _ := mesh.ObjectOf(d.Spec.Name)
-	why := fmt.Sprintf("sondectl why pod/%s -n %s", pod, namespace)
+	why := status.AskPod(d.Spec.Name)
 	probes, missing := describe.Probes(p.GetVerdicts()), unreported(p)
 	if missing != "" {
 		probes = nil

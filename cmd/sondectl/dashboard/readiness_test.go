@@ -194,15 +194,7 @@ func TestReadinessOfPods(t *testing.T) {
 		for name, tc := range tests {
 			c.addPod(name, tc.ready, tc.change)
 		}
-		s := newSource(callOf(c.read(t)), noClusters)
-		if err := s.once(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		_, data, _ := s.section("workloads")
-		var found Workloads
-		if err := json.Unmarshal(data, &found); err != nil {
-			t.Fatal(err)
-		}
+		found := workloads(t, c.read(t))
 		if len(found.Rows) != len(tests) {
 			t.Fatalf("%d workloads, want %d", len(found.Rows), len(tests))
 		}

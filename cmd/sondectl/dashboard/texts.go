@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"cmp"
-	"fmt"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -21,14 +20,14 @@ const (
 // setTexts sets what the probes of a pod ask, and adds its probes without a verdict. The pod's findings must have been
 // added last.
 func (w *Workload) setTexts(d *status.Dataplane, texts []*adminv1.ProbeText) {
-	namespace, pod, _ := mesh.ObjectOf(d.Spec.Name)
+	_, pod, _ := mesh.ObjectOf(d.Spec.Name)
 	for kind, cell := range w.cells() {
 		for _, t := range texts {
 			if t.GetProbe() != kind || cell.missed[pod] || cell.has(pod, t.GetContainer()) {
 				continue
 			}
 			f := Finding{Instance: pod, Container: t.GetContainer(), State: Unreported, Reason: notInReport,
-				Do: fmt.Sprintf("sondectl why pod/%s -n %s", pod, namespace)}
+				Do: status.AskPod(d.Spec.Name)}
 			if t.GetAgent() == "" {
 				f.Reason = native
 			}

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -113,15 +112,7 @@ func TestProbeTextsOfACluster(t *testing.T) {
 		c.addPod("web", true, func(p *corev1.Pod) {
 			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromInt32(8080)}}}
 		})
-		s := newSource(callOf(c.read(t)), noClusters)
-		if err := s.once(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		_, data, _ := s.section("workloads")
-		var found Workloads
-		if err := json.Unmarshal(data, &found); err != nil {
-			t.Fatal(err)
-		}
+		found := workloads(t, c.read(t))
 		const want = "httpGet :8080 /ready every 10s, timeout 1s, fails after 3"
 		if f := found.Rows[0].Readiness.Findings[0]; f.Probe != want || f.Kubelet != want || f.Asks != notAnswered {
 			t.Errorf("the finding is %+v", f)

@@ -13,7 +13,7 @@ import (
 )
 
 // workloads returns the matrix of an API.
-func workloads(t *testing.T, api *fakeAPI) *Workloads {
+func workloads(t *testing.T, api adminv1.AdminServiceClient) *Workloads {
 	t.Helper()
 	s := newSource(callOf(api), noClusters)
 	if err := s.once(t.Context()); err != nil {

@@ -31,8 +31,8 @@ type Facts struct {
 	// Specs are the objects of Meshes, in the same order.
 	Specs      []*mesh.Mesh
 	Dataplanes []*Dataplane
-	// ProbeSets are the texts about the probes of pods by their ID, empty from a control plane of an
-	// earlier release.
+	// ProbeSets are the texts about the probes of pods by their ID, empty from a control plane of an earlier release.
+	// Only ReadAll and Stream read them.
 	ProbeSets map[uint64]*adminv1.ProbeSet
 	Services  []*adminv1.Service
 	Proxies   []*adminv1.Proxy
@@ -57,7 +57,7 @@ type Dataplane struct {
 // that could not be decoded.
 func Read(ctx context.Context, api adminv1.AdminServiceClient, meshName, namespace string) (*Facts, error) {
 	f := &Facts{Now: time.Now(), Namespace: namespace}
-	r := f.read(ctx, api, meshName, true)
+	r := f.read(ctx, api, scope{mesh: meshName, ask: true})
 	return r.Facts, r.Err()
 }
 
@@ -73,7 +73,7 @@ func (f *Facts) ReadHealth(ctx context.Context, api adminv1.AdminServiceClient) 
 	return err //nolint:wrapcheck // the caller explains it
 }
 
-// WaitsFor reports whether an error of ReadObjects is explained by a failing check of Health, and then sets Unready.
+// WaitsFor reports whether an error of the objects is explained by a failing check of Health, and then sets Unready.
 func (f *Facts) WaitsFor(err error) bool {
 	if status.Code(err) != codes.Unavailable || !f.failing() {
 		return false
@@ -107,13 +107,19 @@ func (f *Facts) failing() bool {
 // probesPlural is the key of probes in Facts.LeftOut.
 const probesPlural = "probes"
 
-// AskTakes is how long ReadObjects waits for agents that do not answer.
+// AskTakes is how long a reading waits for agents that do not answer.
 const AskTakes = 2 * time.Second
 
-// ReadObjects requests the lists of a mesh, or of all meshes, at once. With ask it finds agents that hang, which takes
-// 2 s if there is one. The error is a gRPC status, or names what could not be decoded.
-func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient, meshName string, ask bool) error {
-	filter := &adminv1.Filter{Mesh: meshName}
+// scope of a reading: a mesh, or all if it is empty. With ask it finds agents that hang, which takes 2 s if there is one.
+// probeSets includes the texts about probes.
+type scope struct {
+	mesh           string
+	ask, probeSets bool
+}
+
+// readObjects requests the lists at once. The error is a gRPC status, or names what could not be decoded.
+func (f *Facts) readObjects(ctx context.Context, api adminv1.AdminServiceClient, s scope) error {
+	filter := &adminv1.Filter{Mesh: s.mesh}
 	var meshes *adminv1.ListMeshesResponse
 	var dataplanes *adminv1.ListDataplanesResponse
 	var services *adminv1.ListServicesResponse
@@ -124,7 +130,7 @@ func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient,
 		return err
 	})
 	group.Go(func() (err error) {
-		dataplanes, err = api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: filter, ProbeSets: true})
+		dataplanes, err = api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: filter, ProbeSets: s.probeSets})
 		return err
 	})
 	group.Go(func() (err error) {
@@ -132,7 +138,7 @@ func (f *Facts) ReadObjects(ctx context.Context, api adminv1.AdminServiceClient,
 		return err
 	})
 	group.Go(func() (err error) {
-		proxies, err = api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter, Ask: ask, Verdicts: true})
+		proxies, err = api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter, Ask: s.ask, Verdicts: true})
 		return err
 	})
 	if err := group.Wait(); err != nil {

@@ -102,15 +102,15 @@ func (v *picture) ask(kind, meshName, name string) string {
 // askDataplane is ask for a Dataplane, or for its pod.
 func (v *picture) askDataplane(meshName, name string) string {
 	if d := v.dataplanes[mesh.MakeID(meshName, name)]; d != nil && d.GetPod() {
-		if do := askPod(name); do != "" {
+		if do := AskPod(name); do != "" {
 			return do
 		}
 	}
 	return v.ask("dataplane", meshName, name)
 }
 
-// askPod is ask for the pod of a Dataplane, "" if the name cannot be a pod's.
-func askPod(name string) string {
+// AskPod is the command that explains the pod of a Dataplane, "" if the name cannot be a pod's.
+func AskPod(name string) string {
 	namespace, pod, ok := mesh.ObjectOf(name)
 	if !ok {
 		return ""

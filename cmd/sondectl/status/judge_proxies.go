@@ -26,7 +26,7 @@ func agents(v *picture) []Problem {
 				problem.Since = at(state.GetSince())
 			}
 			if strings.Contains(state.GetRefusal(), podcause.NotCounted) {
-				problem.Do = askPod(p.GetName())
+				problem.Do = AskPod(p.GetName())
 			}
 			all = append(all, problem)
 		}

@@ -20,16 +20,16 @@ type Reading struct {
 	Next time.Duration
 }
 
-// ReadAll reads everything that the caller may read. ask is as in ReadObjects.
+// ReadAll reads everything that the caller may read. With ask it finds agents that hang, which takes up to AskTakes.
 func ReadAll(ctx context.Context, api adminv1.AdminServiceClient, ask bool) *Reading {
-	return (&Facts{Now: time.Now()}).read(ctx, api, "", ask)
+	return (&Facts{Now: time.Now()}).read(ctx, api, scope{ask: ask, probeSets: true})
 }
 
-func (f *Facts) read(ctx context.Context, api adminv1.AdminServiceClient, meshName string, ask bool) *Reading {
+func (f *Facts) read(ctx context.Context, api adminv1.AdminServiceClient, s scope) *Reading {
 	r := &Reading{Facts: f}
 	var group errgroup.Group
 	group.Go(func() error { r.HealthErr = f.ReadHealth(ctx, api); return nil })
-	group.Go(func() error { r.ObjectsErr = f.ReadObjects(ctx, api, meshName, ask); return nil })
+	group.Go(func() error { r.ObjectsErr = f.readObjects(ctx, api, s); return nil })
 	group.Go(func() error { r.RestartsErr = f.ReadRestarts(ctx, api); return nil })
 	_ = group.Wait()
 	r.explain()
