@@ -127,17 +127,7 @@ func (n *namespace) startWithoutDaemon(t *testing.T, stranger app) {
 		names = append(names, name)
 		n.create(restrictedPod(name, "node"+strconv.Itoa(1+i%2)))
 	}
-	web, err := cluster.client.CoreV1().Services(n.name).Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	job := restrictedPod("job", "node2").Spec
-	// it has one attempt, which must not depend on the cluster's DNS server
-	job.RestartPolicy, job.Containers[0].Args, job.Containers[0].ReadinessProbe = corev1.RestartPolicyNever, []string{"--call=http://" + mesh.JoinHostPort(web.Spec.ClusterIP, 80)}, nil
-	n.create(&batchv1.Job{
-		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"}, ObjectMeta: metav1.ObjectMeta{Name: "job"},
-		Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{Spec: job}},
-	})
+	n.createJob()
 	for _, name := range names {
 		n.waitPod(name, "its sidecar to run", func(p *corev1.Pod) error {
 			if s := status(p, mesh.ContainerSidecar); s.State.Running == nil || p.Status.PodIP == "" {
@@ -178,6 +168,22 @@ func (n *namespace) startWithoutDaemon(t *testing.T, stranger app) {
 			t.Errorf("the sidecar of %s was restarted", name)
 		}
 	}
+}
+
+// createJob creates a Job that calls the Service web once.
+func (n *namespace) createJob() {
+	n.t.Helper()
+	web, err := cluster.client.CoreV1().Services(n.name).Get(n.t.Context(), "web", metav1.GetOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	job := restrictedPod("job", "node2").Spec
+	// it has one attempt, which must not depend on the cluster's DNS server
+	job.RestartPolicy, job.Containers[0].Args, job.Containers[0].ReadinessProbe = corev1.RestartPolicyNever, []string{"--call=http://" + mesh.JoinHostPort(web.Spec.ClusterIP, 80)}, nil
+	n.create(&batchv1.Job{
+		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"}, ObjectMeta: metav1.ObjectMeta{Name: "job"},
+		Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{Spec: job}},
+	})
 }
 
 // restrictedPod returns a pod that Pod Security restricted accepts.

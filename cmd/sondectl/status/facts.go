@@ -110,8 +110,8 @@ const probesPlural = "probes"
 // AskTakes is how long a reading waits for agents that do not answer.
 const AskTakes = 2 * time.Second
 
-// scope of a reading: a mesh, or all if it is empty. With ask it finds agents that hang, which takes 2 s if there is one.
-// probeSets includes the texts about probes.
+// scope of a reading: a mesh, or all if it is empty. With ask it finds agents that hang, which takes 2 s if there is
+// one. probeSets includes the texts about probes.
 type scope struct {
 	mesh           string
 	ask, probeSets bool
